@@ -13,9 +13,9 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
+from dear_mpi.bench.compared import CLASSES, against_mpi, all_calls, mean_text, shown
 from dear_mpi.bench.contestants import contestant
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.table import CLASSES, against_mpi, all_calls, shown
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
 from dear_mpi.reporting.units import format_bytes, parse_sizes
@@ -106,7 +106,7 @@ def by_size(rows, names):
 def means(rows):
     yield ["over the fastest MPI call", *CLASSES]
     for name, values in against_mpi(rows).items():
-        yield [name, *("" if value is None else f"{value:.2f}" for value in values)]
+        yield [name, *map(mean_text, values)]
 
 
 def collectives(runs):
@@ -117,7 +117,7 @@ def collectives(runs):
     yield COLLECTIVES
     for ranks in (2, 4):
         command = [*mpis[0].mpirun, "-n", str(ranks), *DEAR_MPI, "bench", *flags]
-        command += ["--sizes", "4B:64MiB", "--seconds", "1"]
+        command += ["--placement", "in", "--sizes", "4B:64MiB", "--seconds", "1"]
 
         def measure(file, command=command, ranks=ranks):
             run([*command, "--json", str(file)], mpis[0].environment(ranks), LIMIT_S)
@@ -136,7 +136,7 @@ def hosts(runs):
     on_hosts = ["hostfiles/namespaces.sh", "with", str(RANKS), RATE]
     sizes = parse_sizes(HOST_SIZES)
     sent = [2 * (RANKS - 1) * nbytes // RANKS for nbytes in sizes]
-    flags = ["--algorithms", ",".join(names), "--segment", "60KiB,256KiB", "--sizes", HOST_SIZES]
+    flags = ["--algorithms", ",".join(names), "--placement", "in", "--segment", "60KiB,256KiB", "--sizes", HOST_SIZES]
 
     def measure(file):
         plain = file.with_suffix(".tcp")

@@ -24,9 +24,9 @@ ROUNDS = 5  # of both programs in turns, of which the medians are shown
 METHOD = """- `--cadence isolated`, the default: a sample is one call on its slowest rank, from a barrier to its end. So
   it contains how unevenly ranks leave the barrier. `--cadence streaming` measures as OSU's benchmarks do:
   each call is timed by itself, and the barrier between calls is not timed. A sample is then the mean over
-  calls in a row and over ranks; the means of the fastest and of the slowest rank stand beside it. The table
+  calls in a row and over ranks; `--format osu` has the means of the fastest and of the slowest rank. The table
   below has both.
-- The tables show the median with its distribution-free 95 % interval; `--json` has the rest. GB/s are decimal. Sizes
+- The table shows the median with its distribution-free 95 % interval; `--json` has the rest. GB/s are decimal. Sizes
   are binary, and mean the full buffer. busbw is algbw (bytes of the buffer over time) times the factor of nccl-tests.
 - Backends of this job take turns call by call, in a random order, on the same arrays. Two backends have blocks of calls
   in between instead: gloo, because its threads would disturb the backend after it, and the other MPI library, because
@@ -50,10 +50,10 @@ METHOD = """- `--cadence isolated`, the default: a sample is one call on its slo
   `make install`, or the library of the launcher in `--other-mpi 'mpirun.mpich -f hosts'` (`env NAME=value mpirun` sets
   variables, such as `MPI4PY_LIBMPI`). `gloo` is `torch.distributed` on the same ranks; `MASTER_ADDR` and
   `GLOO_SOCKET_IFNAME` say which address and network it takes.
-- `/ peer` is the time over the time of the peer (in `--json`: `peer`, `over_peer`): the fastest call of any MPI library
+- `/peer` is the time over the time of the peer (in `--json`: `peer`, `over_peer`): the fastest call of any MPI library
   in the run at the same size, whose row has 1.00. The least of several medians is a little low by chance, which puts
-  ours at a disadvantage. The last table has geometric means of `/ peer` by classes of sizes. A size is left out for all
-  of ours if one of our intervals or the peer's is wider than its median, so that each column is about the same sizes.
+  ours at a disadvantage. Below the table stand geometric means of `/peer` by classes of sizes. A size is left out for
+  all of ours if one of our intervals or the peer's is wider than its median: so each column is about the same sizes.
 - `auto (shared)` names what `auto` chose (in `--json`: `chosen`).
 - `model` is what alpha, beta and gamma (seconds per message, per byte sent, per byte summed) predict, fitted to all
   rows of the run that sent messages; `shared` sends none.

@@ -18,6 +18,8 @@ from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from dear_mpi.bench.provenance import git
+from dear_mpi.ranks.kernel import CONGESTION, cpu_model, read, system
 from tests.launch import ROOT, mpis_at_hand
 from tests.stolen import stolen_since, ticks
 
@@ -70,7 +72,7 @@ class Watch:
             end=now(),
             commit=self.commit,
             processors=f"{cpu_model()}, {os.cpu_count()} cores",
-            system=f"{platform.system()} {platform.release()}, {platform.machine()}",
+            system=system(),
             congestion=congestion(hosts=self.hosts),
             versions=versions(self.mpis),
             stolen=stolen_since(self.before),
@@ -84,26 +86,17 @@ def now() -> str:
 
 def commit() -> str:
     """Of this checkout; pages may differ from it, since they are what is being written."""
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs", ":!*.md")
-    changed += git("ls-files", "--others", "--exclude-standard", "--", *SOURCES)
-    name = git("rev-parse", "--short=10", "HEAD") or "not known"
+    changed = git(ROOT, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs", ":!*.md") or ""
+    changed += git(ROOT, "ls-files", "--others", "--exclude-standard", "--", *SOURCES) or ""
+    name = git(ROOT, "rev-parse", "--short=10", "HEAD") or "not known"
     return f"{name}, {'with changes that are in no commit' if changed else 'unchanged'}"
-
-
-def cpu_model() -> str:
-    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
 
 
 def congestion(*, hosts: bool) -> str:
     """TCP's congestion control: of hosts out of namespaces as hostfiles/namespaces.sh sets it, else of this system."""
     if hosts:
         return f"{os.environ.get('CONGESTION', 'reno')} between the hosts"
-    return f"{Path('/proc/sys/net/ipv4/tcp_congestion_control').read_text('utf-8').strip()} on the machine"
+    return f"{read(CONGESTION)} on the machine"
 
 
 def versions(mpis: int) -> str:

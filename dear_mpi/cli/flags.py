@@ -30,7 +30,7 @@ PANELS = {
     "Optimiser": "optimizer lr decay warmup momentum nesterov weight_decay vector_rate beta1 beta2 epsilon damping "
     "factor_decay clip loss_scale",
     "Job": "threads other_mpi stall_after stall_abort debug check worst",
-    "Files": "save every resume profile tune plot picture timeline json_file",
+    "Files": "save every resume profile tune plot picture timeline format json_file raw",
 }
 PLACES = {
     name: (number, place, panel)

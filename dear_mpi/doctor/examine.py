@@ -18,11 +18,12 @@ from dear_mpi.collectives.launch.mpi_facts import MpiFacts, loaded, mpi_facts, q
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.patience import Limit, cgroup_limit, machine, own_cores
 from dear_mpi.collectives.transports.shared_memory import HUGE_BYTES, collapse, file_in_memory
-from dear_mpi.doctor.host import kernel, mtus, read, software
+from dear_mpi.doctor.host import mtus, software
 from dear_mpi.doctor.in_use import in_use
 from dear_mpi.doctor.links import measure_links, neighbours
 from dear_mpi.kernels.gpu import Gpu, current_gpu
 from dear_mpi.ranks.clock import Offset, offsets
+from dear_mpi.ranks.kernel import CONGESTION, read, system
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World
 
@@ -34,7 +35,6 @@ SETTINGS = (
     *("MPIR_CVAR_CH4_NETMOD", "I_MPI_FABRICS", "I_MPI_OFFLOAD", "CUDA_VISIBLE_DEVICES"),
 )
 BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
-CONGESTION = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 
@@ -115,7 +115,7 @@ def look(launch: Launch, device: str | None) -> Facts:
         gpu_problem=why,
         congestion=read(CONGESTION),
         software=software(None if mpi is None else mpi.library),
-        kernel=kernel(),
+        kernel=system(),
         mtus=mtus(),
         machine=machine(),
         limit=cgroup_limit(),

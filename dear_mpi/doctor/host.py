@@ -1,11 +1,12 @@
 """The software and the network of a rank's host, which the doctor compares with those of the other hosts."""
 
-import os
 import platform
 import sys
 from pathlib import Path
 
 import numpy as np
+
+from dear_mpi.ranks.kernel import read
 
 INTERFACES = Path("/sys/class/net")
 UP = ("up", "unknown")  # some that are up, such as tunnels, do not know it
@@ -22,20 +23,8 @@ def software(mpi_library: str | None) -> dict[str, str]:
     }
 
 
-def kernel() -> str:
-    return f"{os.uname().sysname} {os.uname().release}"
-
-
 def mtus(folder: Path = INTERFACES) -> dict[str, int]:
     """The largest packets, in bytes, of each interface that is up; but for the loopback, which leads nowhere."""
     found = sorted(folder.iterdir()) if folder.is_dir() else []  # only Linux has it
     up = [path for path in found if path.name != "lo" and read(path / "operstate") in UP]
     return {path.name: int(text) for path in up if (text := read(path / "mtu")).isdigit()}
-
-
-def read(file: Path) -> str:
-    """What the kernel has in one of its files; "" if it cannot be read."""
-    try:
-        return file.read_text("utf-8").strip()
-    except OSError:
-        return ""

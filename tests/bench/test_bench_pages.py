@@ -56,5 +56,5 @@ def test_the_page_of_collectives_has_a_line_for_each_size_and_means_over_them(tm
         text.count("| 4 B | 2.0 ±0.0 (1.00, native) | 4.0 ±0.0 (2.00, mpich) | 6.0 ±0.0 (3.00, ring) | 8.0 ±0.0 (4.00)")
         == 2
     )
-    assert "| auto | 3.00 |  |  |" in text
-    assert "| function | 3.46 |  |  |" in text
+    assert "| auto | 3.00 | no size | no size |" in text
+    assert "| function | 3.46 | no size | no size |" in text

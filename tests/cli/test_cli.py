@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi import __version__
+from dear_mpi.cli import bench as bench_command
 from dear_mpi.cli.app import COMMANDS, app
 from dear_mpi.cli.demo import DIGITS, RESNET
 from dear_mpi.cli.flags import PANELS, chosen
@@ -365,6 +366,54 @@ def test_files_of_bench_stay_apart(flags, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert_one_line(run("bench", "--threads", 2, *flags), message)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--format", "cvs"], "format 'cvs' is unknown: did you mean 'csv'? Allowed: table, osu, csv, markdown"),
+        (["--raw"], "--raw needs --json FILE"),
+    ],
+)
+def test_formats_of_bench_are_checked_before_the_work(flags, message):
+    assert_one_line(run("bench", "--threads", 2, *flags), message)
+
+
+@pytest.mark.parametrize(("form", "first"), [("table", "# all_reduce"), ("csv", "collective,"), ("markdown", "| coll")])
+def test_bench_prints_in_a_format(form, first):
+    sizes = ("--sizes", "1KiB", "--seconds", 0.01)
+    result = run("bench", "--threads", 2, "--algorithms", "ring", *sizes, "--format", form)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith(first)
+
+
+@pytest.mark.parametrize("raw", [(), ("--raw",)])
+def test_samples_are_written_if_they_are_asked_for(raw, tmp_path, monkeypatch):
+    measure, samples = bench_command.run_bench, [[1.0, 2.0], [3.0, 4.0]]
+
+    def with_samples(*given):
+        report = measure(*given)
+        return replace(report, rows=[replace(row, times_us=samples) for row in report.rows])
+
+    monkeypatch.setattr(bench_command, "run_bench", with_samples)
+    flags = ("--threads", 2, "--algorithms", "ring", "--sizes", "1KiB", "--seconds", 0.01, *raw)
+    assert run("bench", *flags, "--json", tmp_path / "rows.json").exit_code == 0
+    (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert row.get("times_us") == (samples if raw else None)
+
+
+def test_a_report_of_bench_says_where_it_was_made(tmp_path):
+    file = tmp_path / "rows.json"
+    sizes = ("--sizes", "1KiB", "--seconds", 0.01)
+    assert run("bench", "--threads", 3, "--algorithms", "ring", *sizes, "--json", file).exit_code == 0
+    report = json.loads(file.read_text())
+    assert " ".join(report) == (
+        "host date version commit command mpi launcher hosts ranks cores clock cpu kernel congestion_control versions "
+        "environment rows"
+    )
+    assert (report["version"], report["hosts"]) == (__version__, [3])
+    assert [each["host"] for each in report["ranks"]] == [report["host"]] * 3
+    assert all("times_us" not in row for row in report["rows"])
 
 
 def test_bench_on_an_emulated_link_says_so(tmp_path):

@@ -1,0 +1,103 @@
+"""Where and how a report was made: who reads it later needs it to tell two machines, or two states of one, apart."""
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.collectives.launch.launcher import child_environment, launch_of
+from dear_mpi.collectives.transports.patience import own_cores
+from dear_mpi.ranks.kernel import CLOCK, CONGESTION, cpu_model, read, system
+from dear_mpi.ranks.world import World
+
+# Settings by which an MPI library, a network or a pool of threads works otherwise. All else of the environment, which
+# may hold what is secret, is nobody's business.
+SETTINGS = (
+    *("OMPI_", "PMIX_MCA_", "PRTE_MCA_", "UCX_", "FI_", "MPICH_", "MPIR_CVAR_", "I_MPI_", "MV2_", "NCCL_", "CUDA_"),
+    *("HCOLL_", "PSM2_", "SHARP_", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "MPI4PY_LIBMPI"),
+)
+
+
+def now() -> str:
+    """UTC, in ISO 8601."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def provenance(world: World, began: str) -> dict[str, Any]:
+    """Collective: what rank 0 says of the run that ``began`` then, and what may differ between ranks.
+
+    ``ranks`` has where each rank may run: its host, and the numbers of its cores there (the mapping). What hosts have
+    in common (the model of their processors, the kernel, TCP's congestion control) is a text; several stand between
+    semicolons.
+    """
+    here = platform.node(), sorted(own_cores()), cpu_model(), system(), read(CONGESTION)
+    hosts, cores, cpus, kernels, congestion = zip(*world.transport.gather_values(here), strict=True)
+    clock = time.get_clock_info("perf_counter")
+    return {
+        "host": hosts[0],
+        "date": began,
+        "version": sys.modules["dear_mpi"].__version__,
+        "commit": commit(Path(__file__).parents[1]),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "mpi": world.transport.name,
+        "launcher": launch_of(os.environ).launcher,
+        "hosts": world.ranks_per_host,
+        "ranks": [{"host": host, "cores": own} for host, own in zip(hosts, cores, strict=True)],
+        "cores": os.cpu_count(),
+        "clock": {"source": clock.implementation, "kernel": read(CLOCK), "resolution_s": clock.resolution},
+        "cpu": all_of(cpus),
+        "kernel": all_of(kernels),
+        "congestion_control": all_of(congestion),
+        "versions": versions(),
+        "environment": settings(os.environ),
+    }
+
+
+def all_of(texts: tuple[str, ...]) -> str:
+    return "; ".join(dict.fromkeys(texts))
+
+
+def git(folder: Path, *arguments: str) -> str | None:
+    """What git says in a folder; None where it fails, or there is none."""
+    try:
+        said = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return said.stdout.strip() if said.returncode == 0 else None
+
+
+def commit(package: Path) -> str | None:
+    """The commit of a checkout that these files belong to, and whether they differ from it; None where they belong to
+    none, as those that are installed inside of another checkout."""
+    name = git(package, "rev-parse", "--short=10", "HEAD")
+    if name is None or git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    changed = git(package, "status", "--porcelain", "--untracked-files=no")
+    return f"{name}, with changes that are in no commit" if changed else f"{name}, unchanged"
+
+
+def versions() -> dict[str, str | None]:
+    """Of Python and of what it has loaded; a job of threads has no mpi4py."""
+    mpi4py = sys.modules.get("mpi4py")
+    return {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "mpi4py": None if mpi4py is None else str(mpi4py.__version__),
+    }
+
+
+def settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are settings: none that a launcher tells its processes, and none named like a secret."""
+    kept = child_environment(environment)
+    return {name: kept[name] for name in sorted(kept) if name.startswith(SETTINGS) and not is_secret(name)}
+
+
+def is_secret(name: str) -> bool:
+    return any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "JWT"))

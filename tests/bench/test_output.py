@@ -1,0 +1,339 @@
+"""What the benchmark prints and writes is read by others: nccl-tests' and OSU's readers, pandas, people."""
+
+import io
+import json
+import math
+import re
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.text import Text
+
+from dear_mpi.bench.case import BUS_FACTORS
+from dear_mpi.bench.collective import Report, against_peers
+from dear_mpi.bench.compared import NO_SIZE, NOISE, NOT_COMMON, against_mpi, is_noisy
+from dear_mpi.bench.flat import COLUMNS, object_of
+from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.osu import LAYOUTS
+from dear_mpi.bench.output import FORMATS, show_bench
+from dear_mpi.bench.table import TYPES, fitted
+from dear_mpi.bench.words import MEANINGS
+from dear_mpi.ranks.world import run_world
+from tests.bench.readers import footer_of, read_nccl, read_osu
+from tests.bench.test_bench import row
+
+ITEMSIZES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "int32": 4, "uint8": 1}
+NAMES = ("native", "ring", "auto")
+SPLIT = ("reduce_scatter", "all_gather", "all_to_all")  # whose counts are per rank in nccl-tests
+
+
+def report(*rows, names=NAMES, left_out=None):
+    return Report(against_peers(rows), None, names, left_out or {})
+
+
+def printed(form, *rows, **more):
+    return "".join(
+        f"{line.plain if isinstance(line, Text) else line}\n" for line in FORMATS[form](report(*rows, **more))
+    )
+
+
+def placed_rows(*, wrong=0):
+    """Two algorithms, two sizes, both placements."""
+    return [
+        row(name, nbytes, time_us, placement=placement, wrong=wrong, backend="MPI")
+        for placement, slower in (("out of place", 2.0), ("in place", 1.0))
+        for nbytes in (64, 1 << 20)
+        for name, time_us in (("native", slower * nbytes), ("ring", 3 * slower * nbytes))
+    ]
+
+
+COUNTS = st.integers(0, 10**9)
+TIMES = st.floats(1e-3, 1e9)
+
+
+@st.composite
+def odd_rows(draw):
+    """A row whose figures agree with each other, at the ends of what there is."""
+    dtype, ranks = draw(st.sampled_from(list(ITEMSIZES))), draw(st.integers(2, 5))
+    collective = draw(st.sampled_from(["all_reduce", "broadcast", *SPLIT]))
+    count = draw(COUNTS) // ranks * ranks
+    low, time_us, high = sorted(draw(st.tuples(TIMES, TIMES, TIMES)))
+    rate = count * ITEMSIZES[dtype] / time_us * 1e-3
+    return row(
+        draw(st.sampled_from(NAMES)),
+        64,
+        collective=collective,
+        ranks=ranks,
+        bytes=count * ITEMSIZES[dtype],
+        count=count,
+        dtype=dtype,
+        op=draw(st.sampled_from(["sum", "average", "max"])) if collective == "all_reduce" else "none",
+        placement=draw(st.sampled_from(["in place", "out of place"])),
+        p50_us=time_us,
+        ci_low_us=low,
+        ci_high_us=high,
+        mean_us=time_us,
+        algbw_GBps=rate,
+        busbw_GBps=rate,
+        wrong=draw(st.sampled_from([0, 1, 10**7])),
+    )
+
+
+def alike(text_value, value, width):
+    """As near as a number can come in so many characters."""
+    assert text_value == pytest.approx(value, rel=0.5 if width == 6 and value >= 1e6 else 0.06, abs=0.005)
+
+
+@settings(max_examples=60, deadline=None)
+@given(odd_rows())
+def test_nccl_tests_readers_read_any_row(made):
+    (line,) = read_nccl(printed("table", made))
+    split = made.ranks if made.collective in SPLIT else 1
+    assert (line.size, line.count) == (made.bytes, made.count // split)
+    assert line.type == TYPES.get(made.dtype, made.dtype)
+    assert line.redop == {"average": "avg"}.get(made.op, made.op)
+    assert line.root == (0 if made.collective == "broadcast" else -1)
+    here, other = line.in_place, line.out_of_place
+    if made.placement == "out of place":
+        here, other = other, here
+    assert other is None
+    alike(here.time_us, made.p50_us, 7)
+    alike(here.algbw, made.algbw_GBps, 6)
+    alike(here.busbw, made.busbw_GBps, 6)
+    assert here.wrong == pytest.approx(made.wrong)
+
+
+def test_the_heads_are_those_of_nccl_tests():
+    """These are the format texts of its ``writeResultHeader``."""
+    shared, times = "# %10s  %12s  %8s  %6s  %6s", "  %7s  %6s  %6s  %6s"
+    names, units = ("time", "algbw", "busbw", "#wrong"), ("(us)", "(GB/s)", "(GB/s)", "")
+    wanted = [
+        shared % ("", "", "", "", "") + "           out-of-place                       in-place          ",
+        (shared + 2 * times) % ("size", "count", "type", "redop", "root", *names, *names),
+        (shared + 2 * times) % ("(B)", "(elements)", "", "", "", *units, *units),
+    ]
+    lines = printed("table", row("ring", 64)).splitlines()
+    at = next(number for number, line in enumerate(lines) if "redop" in line) - 1
+    assert [line[: len(head)] for line, head in zip(lines[at:], wanted, strict=False)] == wanted
+
+
+@pytest.mark.parametrize("collective", BUS_FACTORS)
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_busbw_is_what_the_words_say(collective, ranks):
+    """For each collective there are words and a layout of OSU's."""
+    factor = MEANINGS[collective].factor.replace("2(", "2*(")
+    assert eval(factor, {"n": ranks}) == pytest.approx(BUS_FACTORS[collective](ranks))
+    assert collective in LAYOUTS
+
+
+def test_the_readers_read_what_those_tools_print():
+    line = "     1048576        262144     float     sum      -1"
+    line += "    74.60   14.06   24.60       0    73.90   14.19   24.83       0"
+    assert read_nccl(f"#\n{line}\n") == [
+        (1048576, 262144, "float", "sum", -1, (74.60, 14.06, 24.60, 0), (73.90, 14.19, 24.83, 0))
+    ]
+    said = (
+        "\n# OSU MPI Allreduce Latency Test v7.4\n# Datatype: MPI_CHAR.\n"
+        "# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations        Validation\n"
+        "4                       0.83              0.82              0.84          50              Pass\n"
+    )
+    names = ("Size", "Avg Latency(us)", "Min Latency(us)", "Max Latency(us)", "Iterations", "Validation")
+    row = dict(zip(names, ("4", "0.83", "0.82", "0.84", "50", "Pass"), strict=True))
+    assert read_osu(said) == [("OSU MPI Allreduce Latency Test", "MPI_CHAR", [row])]
+
+
+@pytest.mark.parametrize("width", [6, 7])
+@given(st.floats(0, 1e30))
+def test_a_number_fits_its_column(width, value):
+    text = fitted(value, width)
+    assert len(text) <= width
+    assert float(text) == pytest.approx(value, rel=0.5, abs=0.005)
+
+
+def test_both_placements_stand_in_a_line():
+    lines = read_nccl(printed("table", *placed_rows()))
+    assert [(line.size, line.out_of_place.time_us, line.in_place.time_us) for line in lines[:2]] == [
+        (64, 128.0, 64.0),
+        (64, 384.0, 192.0),
+    ]
+
+
+def test_each_collective_and_number_of_ranks_has_a_table():
+    both = [(name, ranks) for name in ("all_reduce", "all_gather") for ranks in (2, 4)]
+    rows = [row("ring", 64, collective=name, ranks=ranks) for name, ranks in both]
+    text = printed("table", *rows)
+    assert [line for line in text.splitlines() if "over here" in line] == [
+        f"# {name}, {ranks} ranks on 1 host, cpu, over here"
+        for name in ("all_reduce", "all_gather")
+        for ranks in (2, 4)
+    ]
+    assert "busbw = algbw x 2(n-1)/n (n = 4 ranks: 1.5)" in text
+    assert "busbw = algbw x (n-1)/n (n = 2 ranks: 0.5)" in text
+    assert footer_of(text) == ([(0, "OK")] * 4, pytest.approx([each.busbw_GBps for each in rows], rel=1e-4))
+
+
+def test_a_wrong_value_stands_out():
+    text = printed("table", *placed_rows(wrong=3))
+    assert footer_of(text)[0] == [(24, "FAILED")]
+    assert text.count("<- WRONG") == 4
+    assert {line.in_place.wrong for line in read_nccl(text)} == {3}
+    styles = [line.style for line in FORMATS["table"](report(*placed_rows(wrong=3))) if not line.plain.startswith("#")]
+    assert styles == ["bold red"] * 4
+
+
+def test_the_fastest_of_each_size_is_bold():
+    lines = [line for line in FORMATS["table"](report(*placed_rows())) if not line.plain.startswith("#")]
+    assert [(line.plain.split()[-1], line.style) for line in lines] == 2 * [("native", "bold"), ("ring", "")]
+
+
+def test_noise_is_marked_and_left_out():
+    noisy = replace(row("ring", 8, 5.0), ci_low_us=1.0, ci_high_us=9.0)
+    text = printed("table", row("native", 4, 2.0), row("native", 8, 2.0), row("ring", 4, 2.0), noisy)
+    (marked,) = [line for line in text.splitlines() if "!" in line and not line.startswith("#")]
+    assert marked.split()[0] == "8"
+    assert "80.00!" in marked
+    quiet = [4 * 1.5 / 2e3, 4 * 1.5 / 2e3, 8 * 1.5 / 2e3]
+    assert footer_of(text)[1] == pytest.approx([sum(quiet) / 3], rel=1e-4)
+    assert is_noisy(noisy)
+    assert "# ±%: half of the 95 % interval of the median" in text
+
+
+def test_where_all_is_noise_the_average_says_so():
+    text = printed("table", replace(row("ring", 8, 5.0), ci_low_us=1.0, ci_high_us=9.0))
+    assert "# Avg bus bandwidth    : none: all rows are noisy" in text
+
+
+def test_a_group_without_a_mean_says_why():
+    noisy = {"ci_low_us": 0.1, "ci_high_us": 9.0}
+    rows = [
+        *(row("native", 4), row("ring", 4, **noisy), row("auto", 4, 2.0)),
+        *(row("native", 1 << 22), row("ring", 1 << 22), row("native", 1 << 23), row("auto", 1 << 23)),
+    ]
+    found = against_mpi(against_peers(rows))
+    assert found["ring"] == [NOISE, NO_SIZE, NOT_COMMON]
+    assert found["auto"] == [pytest.approx(2.0), NO_SIZE, NOT_COMMON]
+    text = printed("table", *rows)
+    assert re.search("^#   ring +noise +no size +no common size$", text, re.MULTILINE)
+    assert "time / fastest MPI call, geometric means, in place, fp32, sum" in text
+
+
+def test_placements_are_not_mixed_in_means():
+    rows = [replace(each, p50_us=each.p50_us * (2 if each.placement == "in place" else 1)) for each in placed_rows()]
+    text = printed("table", *rows)
+    assert text.count("time / fastest MPI call") == 2
+
+
+def test_the_columns_and_the_cadence_are_explained():
+    text = printed("table", row("native", 64), row("ring", 64, model_us=3.0, late=2, start="clock"))
+    for said in (
+        "# model: us that",
+        "# slow: the rank",
+        "# /peer: the time over",
+        "# algbw = size / time",
+        "(isolated)",
+    ):
+        assert said in text
+    assert "2 samples do not count" in text
+    assert "ring" in text.splitlines()[-1] or "No network fitted" in text
+
+
+def test_only_rows_are_no_remarks():
+    left_out = {"gloo: needs torch": {"all_reduce": [4, 8]}}
+    text = printed("table", *placed_rows(), left_out=left_out)
+    assert len([line for line in text.splitlines() if not line.startswith("#")]) == 4
+    assert "# left out: gloo: needs torch (all_reduce of 4 B, 8 B)" in text
+
+
+@settings(max_examples=60, deadline=None)
+@given(odd_rows(), st.tuples(TIMES, TIMES, TIMES))
+def test_osus_readers_read_any_row(made, times):
+    low, mean, high = sorted(times)
+    made = replace(made, rank_min_us=low, rank_mean_us=mean, rank_max_us=high)
+    (block,) = read_osu(printed("osu", made))
+    (found,) = block.rows
+    split = made.ranks if made.collective in ("all_gather", "all_to_all") else 1
+    assert int(found["Size"]) == made.bytes // split
+    assert [float(found[f"{name} Latency(us)"]) for name in ("Avg", "Min", "Max")] == pytest.approx(
+        [mean, low, high], abs=0.005
+    )
+    assert (found["Iterations"], found["Validation"]) == ("9", "Fail" if made.wrong else "Pass")
+
+
+def test_a_block_of_osu_is_of_one_contestant():
+    text = printed("osu", *placed_rows())
+    blocks = read_osu(text)
+    assert [block.title for block in blocks] == ["OSU MPI Allreduce Latency Test"] * 4
+    assert {block.datatype for block in blocks} == {"MPI_FLOAT"}
+    assert [[found["Size"] for found in block.rows] for block in blocks] == [["64", "1048576"]] * 4
+    assert text.splitlines()[0] == ""
+    assert "# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations        Validation\n" in text
+    assert "\n64                    128.00            128.00            128.00           9              Pass\n" in text
+
+
+def test_barriers_and_messages_have_osus_layouts():
+    rows = [replace(row("native", 64, 2.0), collective=name) for name in ("ping_pong", "bandwidth", "both_ways")]
+    rows.insert(0, replace(row("native", 64, 2.0), collective="barrier", bytes=0, count=0))
+    barrier, ping_pong, bandwidth, both_ways = read_osu(printed("osu", *rows))
+    assert barrier.rows == [
+        {"Avg Latency(us)": "2.00", "Min Latency(us)": "2.00", "Max Latency(us)": "2.00", "Iterations": "9"}
+    ]
+    assert ping_pong.title == "OSU MPI Latency Test"
+    assert ping_pong.rows == [{"Size": "64", "Avg Latency(us)": "2.00", "Validation": "Pass"}]
+    assert bandwidth.title == "OSU MPI Bandwidth Test"
+    assert bandwidth.rows == [{"Size": "64", "Bandwidth (MB/s)": "32.00", "Validation": "Pass"}]
+    assert both_ways.rows[0]["Bandwidth (MB/s)"] == "64.00"
+    assert read_nccl(printed("table", *rows))  # and one table each
+
+
+def samples_of(made):
+    return replace(made, times_us=[[1.5, 2.5], [3.5, 4.5]])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(odd_rows(), min_size=1, max_size=4))
+def test_csv_goes_through_pandas(made):
+    pandas = pytest.importorskip("pandas")
+    found = pandas.read_csv(io.StringIO(printed("csv", *made)), keep_default_na=False, na_values=[""])
+    assert list(found) == list(COLUMNS)
+    assert set(COLUMNS) == {each.name for each in fields(Row)} - {"times_us"}
+    for read, was in zip(found.to_dict("records"), against_peers(made), strict=True):
+        read["hosts"] = json.loads(read["hosts"])
+        read = {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in read.items()}
+        assert Row(**read) == was
+
+
+def test_json_goes_through_pandas(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    made = [samples_of(each) for each in placed_rows()]
+    file = tmp_path / "rows.json"
+    for raw in (False, True):
+        file.write_text(json.dumps({"host": "a", "rows": [object_of(each, raw=raw) for each in made]}))
+        table = pandas.json_normalize(json.loads(file.read_text()), "rows")
+        assert [Row(**row) for row in table.astype(object).where(table.notna(), None).to_dict("records")] == [
+            each if raw else replace(each, times_us=None) for each in made
+        ]
+
+
+def test_markdown_is_a_table():
+    lines = printed("markdown", *placed_rows(), row("ring|x", 64), names=("ring", "ring|x")).splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) == 2 + 4 + 1
+    assert "ring\\|x" in table[-1]
+    assert {line.replace("\\|", "").count("|") for line in table} == {16}
+    assert lines[len(table)] == ""
+
+
+def test_a_name_of_no_format_is_refused_with_those_there_are():
+    message = "format 'tabel' is unknown: did you mean 'table'\\? Allowed: table, osu, csv, markdown"
+    with pytest.raises(ValueError, match=message):
+        run_world(lambda world: show_bench(world, report(row("ring", 64)), "tabel"), threads=1)
+
+
+def test_rank_0_prints_and_says_who_was_left_out(capsys):
+    made = report(row("ring", 64), left_out={"gloo: needs torch": {"all_reduce": [4]}})
+    run_world(lambda world: show_bench(world, made, "csv"), threads=2)
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 2
+    assert said.err.strip() == "note: left out: gloo: needs torch (all_reduce of 4 B)"
