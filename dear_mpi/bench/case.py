@@ -34,6 +34,7 @@ CADENCE = (
     "isolated: a sample is one call, from a barrier to its end on the slowest rank. streaming: a sample is the mean "
     "over calls in a row and over ranks, and barriers between calls are not timed, as in the OSU benchmarks."
 )
+SPIKE = 1.5  # medians: the analyser of nccl-tests calls a sample above it a spike
 PLACEMENTS = {"in": "in place", "out": "out of place"}
 
 
@@ -162,5 +163,8 @@ def row_of(
         rank_max_us=float(means_us.max()),
         memory=samples.memory,
         chosen=samples.chosen or algorithm,
+        spikes=float((times_us > SPIKE * middle.value).mean()),
+        times_us=by_rank_us.tolist(),
+        rank_mean_us=float(means_us.mean()),
         **samples.delays,
     )

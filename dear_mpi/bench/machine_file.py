@@ -35,8 +35,8 @@ class Row:
     samples: int
     min_us: float
     p50_us: Measured
-    ci_low_us: float
-    ci_high_us: float
+    ci_low_us: Microseconds
+    ci_high_us: Microseconds
     mean_us: Measured
     p99_us: float
     max_us: float
@@ -53,14 +53,10 @@ class Row:
     chosen: str  # the algorithm that was carried out, which may be another one than ``auto``
     peer: str = ""  # the fastest call of an MPI library at this size, else the first contestant
     over_peer: float = 1.0  # time / its time
-    over_peer_low: float | None = None  # ends of the 95 % interval
-    over_peer_high: float | None = None
-    start: str = "barrier"  # how the ranks of a sample began together: barrier or clock
+    start: str = "barrier"  # how the ranks of a sample began together
     late: int = 0  # samples that do not count, because a rank was late for the start
-    arrival: str = "none"  # how ranks came to a call, as --arrival says; times are from the last one on
-    arrival_us: Microseconds = 0.0  # from the first to the last one
+    arrival: str = "none"  # how ranks came to a call
     spikes: float = 0.0  # the part of the samples that took over 1.5 times the median
-    first_us: Microseconds = 0.0  # the first call of all, before the others warmed up
     times_us: list[list[float]] | None = None  # all samples of each rank, where --raw asks for them
     delay_us: Delay | None = None  # by which an update of as many bytes that runs beside it delays it (beside.py)
     update_us: Microseconds | None = None  # of that update alone

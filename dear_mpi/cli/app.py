@@ -13,6 +13,7 @@ from typer import Option
 from typer.core import TyperGroup
 
 from dear_mpi.cli.bench import bench
+from dear_mpi.cli.bench_diff import bench_diff
 from dear_mpi.cli.bench_kernels import bench_kernels
 from dear_mpi.cli.compare import compare
 from dear_mpi.cli.demo import demo
@@ -20,6 +21,7 @@ from dear_mpi.cli.doctor import doctor
 from dear_mpi.cli.explain import explain
 from dear_mpi.cli.flags import PanelledCommand, as_switch
 from dear_mpi.cli.links import links
+from dear_mpi.cli.plot import plot
 from dear_mpi.cli.run import complain
 from dear_mpi.cli.simulate import simulate
 from dear_mpi.cli.train import train
@@ -34,6 +36,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "compare": compare,
     "demo": demo,
     "bench": bench,
+    "bench-diff": bench_diff,
+    "plot": plot,
     "bench-kernels": bench_kernels,
     "doctor": doctor,
     "links": links,
@@ -65,7 +69,7 @@ class Commands(TyperGroup):
             sys.exit(super().main(*given, **how | {"standalone_mode": False}))
         except UsageError as error:
             said = ""
-            if error.message:  # not so where help was shown because nothing was asked for
+            if error.message or hasattr(error, "param"):  # not so where help was shown because nothing was asked for
                 where = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
                 said = f"{error.format_message().rstrip('.')}{where}"
                 complain(said, rank)

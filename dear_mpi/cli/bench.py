@@ -1,29 +1,40 @@
 """The command ``dear-mpi bench``: its flags are the fields of ``Contest``, and those of a job."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from dear_mpi.bench.baseline import THIS_RUN, baseline_before
 from dear_mpi.bench.collective import Contest
 from dear_mpi.bench.collective import bench as run_bench
+from dear_mpi.bench.diff import compare_runs
+from dear_mpi.bench.diff_table import report_of, show_diff
 from dear_mpi.bench.flat import object_of
 from dear_mpi.bench.output import DEFAULT, FORMATS, show_bench
 from dear_mpi.bench.provenance import now, provenance
+from dear_mpi.bench.saved import Run
 from dear_mpi.bench.tune import rules_before, write_tuned
+from dear_mpi.cli.bench_diff import RUNS, SHARE_FLAG, share_of
 from dear_mpi.cli.files import check_files, written_by
-from dear_mpi.cli.flags import RUN_FLAGS, Flags, chosen, files_of, flag, flags_of
+from dear_mpi.cli.flags import RUN_FLAGS, Flags, chosen, files_of, flag, flags_of, shared
+from dear_mpi.cli.plot import write_plot
 from dear_mpi.cli.run import run_ranks, with_flags
+from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
+from dear_mpi.training.declared import listed
 
 TUNE = "Write our fastest algorithm for each size to FILE, for train --algorithm auto:FILE."
 FORMAT = (
     f"How rows are printed: {', '.join(FORMATS)}. A table has the columns of nccl-tests, osu is as OSU's benchmarks."
 )
 RAW = "Also write every sample of every rank into the file of --json."
+BASELINE = f"Say where this run is slower than an older one, and end with exit code 1 if it is. A file {RUNS}"
 FLAGS = flags_of(Contest) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
+FLAGS |= flag("baseline", str | None, BASELINE, metavar="FILE") | SHARE_FLAG | shared("plot")
 FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False, spelled="--raw")
 
 
@@ -33,22 +44,42 @@ def bench(flags: Flags) -> None:
 
     Example: mpirun -n 4 dear-mpi bench --algorithms native,ring,auto,mpich --sizes 4B:64MiB
     """
-    check_files(files_of(Contest, flags), written_by(flags, tune="--tune"))
+    before = listed("--baseline", flags["baseline"]) if "baseline" in flags else ()
+    written = written_by(flags, tune="--tune")
+    check_files(files_of(Contest, flags) | {"--baseline": before}, written)
     lookup("format", flags.get("format", DEFAULT), FORMATS)
     if flags.get("raw") and "json_file" not in flags:
         raise ValueError("--raw needs --json FILE: that is where samples are written")
+    if "at_least" in flags and not before:
+        raise ValueError("--at-least needs --baseline FILE: it says when this run is slower than that one")
+    share_of(flags)
     contest = Contest(**chosen(Contest, flags))
-    found = run_ranks(lambda world: bench_and_show(world, contest, flags), flags, device=contest.device)
-    raise typer.Exit(int(any(row["wrong"] for row in found["rows"])))
+    pictures = [(flag, path) for flag, path in written if flag == "--plot"]
+    how: dict[str, Any] = {"device": contest.device, "others": pictures}
+    found = run_ranks(lambda world: bench_and_show(world, contest, flags, before), flags, **how)
+    slower = found.get("baseline", {}).get("slower", 0)
+    raise typer.Exit(int(slower > 0 or any(row["wrong"] for row in found["rows"])))
 
 
-def bench_and_show(world: World, contest: Contest, flags: Flags) -> dict[str, Any]:
-    began, tune = now(), flags.get("tune")
+def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Sequence[str]) -> dict[str, Any]:
+    began, tune, plot = now(), flags.get("tune"), flags.get("plot")
     before = () if tune is None else rules_before(tune, contest.names, world)
+    older = baseline_before(baseline, contest, world) if baseline else []
     with bar(world, len(contest.collectives) * len(contest.sizes), "warming up") as progress:
         report = run_bench(contest, world, progress)
     show_bench(world, report, flags.get("format", DEFAULT))
     if tune is not None:
         write_tuned(tune, before, report.rows, world)
     rows = [object_of(row, raw=flags.get("raw", False)) for row in report.rows]
-    return {**provenance(world, began), "rows": rows}
+    head = provenance(world, began)
+    run, found = Run(THIS_RUN, report.rows, head), {**head, "rows": rows}
+    if plot is not None:
+        by_rank_0(world.transport, "--plot", lambda: write_plot(plot, [run]))
+    return found | (against(older, run, share_of(flags), world) if older else {})
+
+
+def against(older: Sequence[Run], run: Run, at_least: float, world: World) -> dict[str, Any]:
+    """Hold a run against the baseline, and show that; what --json says of it."""
+    diff = compare_runs(older, [run], at_least)
+    show_diff(diff, world)
+    return {"baseline": report_of(diff)}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_type_hints
 
-from typer import Option
+from typer import Argument, Option
 from typer.core import TyperCommand
 
 from dear_mpi.training.declared import Declared, listed, options_of
@@ -30,7 +30,7 @@ PANELS = {
     "Optimiser": "optimizer lr decay warmup momentum nesterov weight_decay vector_rate beta1 beta2 epsilon damping "
     "factor_decay clip loss_scale",
     "Job": "threads other_mpi stall_after stall_abort debug check worst",
-    "Files": "save every resume profile tune plot picture timeline format json_file raw",
+    "Files": "save every resume profile tune baseline at_least plot picture timeline format json_file raw",
 }
 PLACES = {
     name: (number, place, panel)
@@ -48,6 +48,11 @@ def flag(name: str, kind: Any, help: str, default: Any = None, *, spelled: str =
     """A table of one flag. It is spelled like its name unless ``spelled`` says otherwise; ``said`` is for Typer."""
     option = Option(spelled or f"--{name.replace('_', '-')}", help=help, **said)
     return {name: parameter(name, Annotated[kind, option], default)}
+
+
+def argument(name: str, kind: Any, help: str, metavar: str) -> Table:
+    """A table of what stands behind the command without a flag, and must be there."""
+    return {name: parameter(name, Annotated[kind, Argument(help=help, metavar=metavar)], inspect.Parameter.empty)}
 
 
 def flags_of(kind: type[Declared]) -> Table:
@@ -138,6 +143,6 @@ class PanelledCommand(TyperCommand):
 
 def as_switch(flag: Any) -> Any:
     """A flag that takes no value is shown without a type."""
-    if flag.is_flag:
+    if getattr(flag, "is_flag", False):  # an argument has no such thing
         flag.metavar = ""
     return flag

@@ -13,10 +13,14 @@ BELOW_INCHES = 0.65  # for a legend of two lines
 LEAST_INCHES = 8.0  # for the title
 MARGIN_INCHES = 0.1
 SIGN_INCHES, LETTER_INCHES = 0.7, 0.085  # of a name in a legend; of a letter there
+LEGEND_POINTS = 10.0  # of that letter
 APART = 0.1  # of an axis: numbers that are closer would run into each other
 INCH = 72  # points
 INSTANT_S = 1e-3  # what is shown of iterations that take no time
 LINE, WIDTH = 1.35, 0.68  # of a letter, in its heights: from a line to the next one; rather too wide
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito, but for yellow
+MARKERS = "os^Dv"
+THIN = 0.7  # of a line, in points: of a model, or a bound
 TITLE, NOTES = {"size": 14, "weight": 700}, {"size": 9, "weight": 400}  # in points
 
 
@@ -68,13 +72,16 @@ def panels(
     return figure, axes[:count]
 
 
-def legend_below(figure: Any, others: Sequence[Any] = ()) -> None:
-    """A legend below all panels of what has a name in them, and of others; of those with one name, one is in it."""
+def legend_below(figure: Any, others: Sequence[Any] = (), *, points: float = LEGEND_POINTS) -> int:
+    """A legend below all panels of what has a name in them, and of others; of those with one name, one is in it. Gives
+    its number of lines."""
     handles = [handle for axes in figure.axes for handle in axes.get_legend_handles_labels()[0]]
     named = {handle.get_label(): handle for handle in (*handles, *others)}
-    widest = SIGN_INCHES + LETTER_INCHES * max(map(len, named))
+    widest = (SIGN_INCHES + LETTER_INCHES * max(map(len, named))) * points / LEGEND_POINTS
     columns = max(1, int(figure.get_figwidth() / widest))
-    figure.legend(handles=list(named.values()), loc="outside lower center", ncols=columns, frameon=False)
+    look = {"ncols": columns, "frameon": False, "fontsize": points}
+    figure.legend(handles=list(named.values()), loc="outside lower center", **look)
+    return -(-len(named) // columns)
 
 
 def upright(label: str) -> Any:

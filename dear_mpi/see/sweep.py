@@ -12,16 +12,25 @@ import numpy as np
 
 from dear_mpi.reporting.terminal import alike
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.figure import INSTANT_S, label, legend_below, panels, scale_by_powers, short_ms, upright
+from dear_mpi.see.figure import (
+    COLORS,
+    INSTANT_S,
+    MARKERS,
+    THIN,
+    label,
+    legend_below,
+    panels,
+    scale_by_powers,
+    short_ms,
+    upright,
+)
 from dear_mpi.training.schedules import BASELINE
 
 Row = Mapping[str, Any]
 
 WIDEST = 3  # models side by side
 CURVES_INCHES = 3.6, 3.0
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito, but for yellow
-MARKERS = "os^Dv"  # hollow: of lines that lie on each other, all are seen
-THIN, FLOOR = 0.7, "0.88"
+FLOOR = "0.88"
 ABOVE = 1.05  # of the longest iteration
 
 BARS_INCHES, PANEL_INCHES, BAR_INCHES = 8.0, 1.0, 0.42
@@ -75,6 +84,7 @@ def draw_curves(axes: Any, rows: Sequence[Row], longest_s: float) -> None:
     for number, schedule in enumerate(dict.fromkeys(row["schedule"] for row in rows)):
         line = sorted((row for row in rows if row["schedule"] == schedule), key=lambda row: row["ranks"])
         look = {"color": COLORS[number % len(COLORS)]}
+        # Hollow: of lines that lie on each other, all are seen.
         marker = {"marker": MARKERS[number % len(MARKERS)], "markerfacecolor": "none"}
         axes.plot(ranks, [row["iteration_s"] * 1e3 for row in line], label=label(schedule), **look, **marker)
         axes.plot(ranks, [row["bound_s"] * 1e3 for row in line], linewidth=THIN, **look)

@@ -1,0 +1,100 @@
+"""Runs of the benchmark as they were saved: the points that each has, and whether two can be compared."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from msgspec import convert
+
+from dear_mpi.bench.machine_file import MachineFile, Row
+from dear_mpi.collectives.program.json_file import reading
+from dear_mpi.reporting.units import check_distinct
+
+# What is chosen of a row, not found: rows that have the same of it are of one point.
+CHOSEN = (
+    *("collective", "ranks", "device", "dtype", "op", "placement", "cadence", "arrival"),
+    *("algorithm", "memory", "segment_bytes", "bytes"),
+)
+HEADS = ("rows", "ranks")  # of the file; what else is in it says where and how it was made
+EMULATED = "EMULATED"
+
+Point: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The rows of one run of ``bench``, and the name of its file."""
+
+    name: str
+    rows: Sequence[Row]
+    head: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def points(self) -> dict[Point, Row]:
+        return {point_of(row): row for row in self.rows}
+
+
+def point_of(row: Row) -> Point:
+    return tuple(getattr(row, name) for name in CHOSEN)
+
+
+def read_run(text: str) -> Run:
+    """A run in a file of ``bench --json``; a ValueError if it is none."""
+    with reading("run", Path(text), "dear-mpi bench --json") as content:
+        rows = convert(content, MachineFile).rows
+        if not rows:
+            raise ValueError("it has no rows")
+        point, times = Counter(map(point_of, rows)).most_common(1)[0]
+        if times > 1:
+            raise ValueError(f"it has {times} rows of one point ({', '.join(map(str, point))})")
+    return Run(text, rows, {name: value for name, value in content.items() if name not in HEADS})
+
+
+def read_runs(what: str, files: Sequence[str]) -> list[Run]:
+    """The runs in several files; a ValueError, too, if two of the names are the same."""
+    check_distinct(what, files)
+    return list(map(read_run, files))
+
+
+def check_comparable(one: Run, other: Run) -> None:
+    """A ValueError, in one line, if no point is in both runs, or one of them was on emulated links."""
+    emulated = [any(EMULATED in row.backend for row in run.rows) for run in (one, other)]
+    if emulated[0] != emulated[1]:
+        real, slowed = (other, one) if emulated[0] else (one, other)
+        raise ValueError(f"links are emulated in {slowed.name} and real in {real.name}: they cannot be compared")
+    if one.points.keys() & other.points.keys():
+        return
+    for name in CHOSEN:
+        values = [dict.fromkeys(getattr(row, name) for row in run.rows) for run in (one, other)]
+        if not values[0].keys() & values[1].keys():
+            here, there = (", ".join(map(str, each)) for each in values)
+            raise ValueError(f"no point is in both runs: {name} is {here} in {one.name}, and {there} in {other.name}")
+    raise ValueError(f"no point is in both {one.name} and {other.name}: a point is {', '.join(CHOSEN)}")
+
+
+def heads(runs: Sequence[Run]) -> dict[str, str]:
+    """What the files of one side say of where and how they were made, as a text for each name."""
+    found: dict[str, dict[str, None]] = {}
+    for run in runs:
+        libraries = {"library": ", ".join(dict.fromkeys(row.backend for row in run.rows))}
+        hosts = {"ranks on each host": ", ".join(map(str, run.rows[0].hosts))}
+        for name, value in flat({**run.head, **libraries, **hosts}):
+            found.setdefault(name, {})[value] = None
+    return {name: "; ".join(values) for name, values in found.items()}
+
+
+def flat(head: Mapping[str, Any], within: str = "") -> Sequence[tuple[str, str]]:
+    """Names and texts of all values.
+
+    >>> flat({"host": "a", "versions": {"numpy": "2"}, "command": ["dear-mpi", "bench"]})
+    [('host', 'a'), ('versions.numpy', '2'), ('command', 'dear-mpi bench')]
+    """
+    found = list[tuple[str, str]]()
+    for name, value in head.items():
+        if isinstance(value, Mapping):
+            found += flat(value, f"{within}{name}.")
+        else:
+            found.append((f"{within}{name}", " ".join(map(str, value)) if isinstance(value, list) else str(value)))
+    return found

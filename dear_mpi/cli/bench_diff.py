@@ -1,0 +1,46 @@
+"""The command ``dear-mpi bench-diff``, and what ``bench --baseline`` shares with it."""
+
+import typer
+
+from dear_mpi.bench.diff import compare_runs
+from dear_mpi.bench.diff_table import report_of, show_diff
+from dear_mpi.bench.saved import read_runs
+from dear_mpi.cli.files import check_files, try_files, written_by
+from dear_mpi.cli.flags import Flags, argument, flag, shared
+from dear_mpi.cli.run import with_flags, write_json
+from dear_mpi.reporting.files import aside
+from dear_mpi.reporting.units import parse_share
+from dear_mpi.training.declared import listed
+
+AT_LEAST = "5%"
+MOST_AT_LEAST = 10.0  # eleven times as slow
+SHARE = "How much longer something must take to be called slower: less never counts."
+SHARE_FLAG = flag("at_least", str, SHARE, AT_LEAST)
+RUNS = "of dear-mpi bench --json; several launches of the same with commas."
+FLAGS = argument("a", str, f"The run before: a file {RUNS}", "A.json") | argument(
+    "b", str, f"The run after: a file {RUNS}", "B.json"
+)
+FLAGS |= SHARE_FLAG | shared("json_file")
+
+
+@with_flags(FLAGS, alone="bench-diff")
+def bench_diff(flags: Flags) -> None:
+    """Say at which sizes one saved run of bench is slower than another one; exit code 1 if it is at any.
+
+    Example: dear-mpi bench-diff before1.json,before2.json,before3.json after1.json,after2.json,after3.json
+    """
+    sides = [listed(name.upper(), flags[name]) for name in "ab"]
+    json_file, written = flags.get("json_file"), written_by(flags)
+    check_files(dict(zip(("A", "B"), sides, strict=True)), written)
+    try_files(written)
+    a, b = map(read_runs, "AB", sides)
+    with aside(json_file) as set_aside:
+        found = compare_runs(a, b, share_of(flags))
+        set_aside()
+        write_json(report_of(found), json_file)
+    show_diff(found)
+    raise typer.Exit(int(bool(found.slower)))
+
+
+def share_of(flags: Flags) -> float:
+    return parse_share("--at-least", flags.get("at_least", AT_LEAST), MOST_AT_LEAST)

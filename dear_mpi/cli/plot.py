@@ -1,0 +1,48 @@
+"""The command ``dear-mpi plot``, and what ``bench --plot`` shares with it."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dear_mpi.bench.bound import bound_us
+from dear_mpi.bench.fit import fit_network
+from dear_mpi.bench.saved import Run, read_runs
+from dear_mpi.cli.files import check_files, try_files, written_by
+from dear_mpi.cli.flags import Flags, argument, shared
+from dear_mpi.cli.run import with_flags
+from dear_mpi.see.figure import write_figure
+from dear_mpi.see.measured import draw_runs
+
+FILES = "Files of dear-mpi bench --json; the lines of each are named after its file."
+FLAGS = argument("files", list[str], FILES, "FILE.json...") | shared("plot")
+
+
+@with_flags(FLAGS, alone="plot", plot=Path("plot.png"))
+def plot(flags: Flags) -> None:
+    """Draw saved runs of bench: time and busbw by size, with intervals, models and bounds. Runs without MPI.
+
+    Train, compare and simulate draw what they find themselves, with their own --plot.
+
+    Example: dear-mpi plot before.json after.json --plot both.svg
+    """
+    written = written_by(flags)
+    check_files({"FILE": flags["files"]}, written)
+    try_files(written)
+    write_plot(flags["plot"], read_runs("FILE", flags["files"]))
+
+
+def write_plot(path: Path, runs: Sequence[Run]) -> None:
+    rows = [row for run in runs for row in drawn(run)]
+    write_figure("--plot", path, draw_runs(rows))
+
+
+def drawn(run: Run) -> list[dict[str, Any]]:
+    """The rows of a run as they are drawn: with its name, and bounds where a network can be fitted to it.
+
+    Ranks are taken to fill one host after the other.
+    """
+    hosts = [number for number, ranks in enumerate(run.rows[0].hosts) for _ in range(ranks)]
+    fit, name = fit_network(run.rows, hosts), Path(run.name).stem
+    bounds = [None if fit is None else bound_us(row, fit.network) for row in run.rows]
+    return [{**asdict(row), "run": name, "bound_us": bound} for row, bound in zip(run.rows, bounds, strict=True)]

@@ -1,0 +1,200 @@
+"""The rows of ``dear-mpi bench`` as a picture: time and busbw by size, on axes of logarithms.
+
+Each collective on each number of ranks has two panels. A line is an algorithm in a run; the band around it is the 95 %
+interval, and a point is hollow where that is wider than the median. Thin lines are the model, dashed ones the bound.
+Letters are as large as in a paper, of which one pair of panels takes a column, and several take both.
+"""
+
+import textwrap
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from dear_mpi.reporting.stats import Median
+from dear_mpi.reporting.terminal import alike
+from dear_mpi.reporting.units import format_hosts, plural
+from dear_mpi.see.figure import COLORS, MARKERS, THIN, label, legend_below, readable
+
+Row: TypeAlias = Mapping[str, Any]
+Line: TypeAlias = tuple[str, str]  # what it is of, and its run
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+Value: TypeAlias = Callable[[Row, float], float]  # of a row, if its time is so many us
+
+COLUMN_INCHES, PANEL_INCHES, TEXT_INCHES = 3.5, 2.1, 0.17  # of a paper; of a panel; of a line of notes or legend
+POINTS, LETTERS = 7.0, 68  # of letters; of the notes in a column
+VARIED = ("placement", "dtype", "op", "device", "cadence")  # in the names of lines where there are several
+FEW_DECADES = 1e3  # an axis of fewer has numbers inside them, too
+MOST_BEYOND = 10  # as far as an axis reaches for a bound
+BINARY = {"G": 2**30, "M": 2**20, "K": 2**10, "": 1}
+SURE: dict[str, Any] = {"linewidth": 1.2, "markersize": 3.5}
+UNSURE: dict[str, Any] = {
+    "linestyle": "none",
+    "markersize": 3.5,
+    "markerfacecolor": "white",
+    "label": None,
+    "zorder": 3,
+}
+BAND: dict[str, Any] = {"alpha": 0.2, "linewidth": 0}
+DASHES = ("--", ":", "-.")
+BOUND: dict[str, Any] = {"color": "0.3", "linewidth": 1.0}
+PANELS: dict[str, Value] = {
+    "time (us)": lambda row, us: us,
+    "busbw (GB/s)": lambda row, us: float(row["busbw_GBps"] * row["p50_us"] / us),
+}
+ABOUT_BOUND = "bound: alpha + 2 o + beta x the bytes of busbw, as fitted"
+
+
+def draw_runs(rows: Sequence[Row]) -> Any:
+    """A figure of rows with the keys of ``bench --json``, the name of the ``run``, and ``bound_us`` or None.
+
+    A ValueError if no row has a size.
+    """
+    from matplotlib.figure import Figure
+
+    rows = [row for row in rows if row["bytes"]]
+    if not rows:
+        raise ValueError("there is nothing to draw by size: no row has one")
+    cases: dict[str, dict[Line, list[Row]]] = {}
+    for title, its in by(rows, lambda row: f"{row['collective']}, {plural(row['ranks'], 'rank')}").items():
+        ordered = sorted(its, key=lambda row: int(row["bytes"]))
+        cases[title] = by(ordered, line_in(its))
+    columns = min(2, len(cases))
+    lines = 2 * len(cases) // columns
+    figure = Figure(figsize=(columns * COLUMN_INCHES, 1), layout="constrained")
+    looks = looks_of([line for case in cases.values() for line in case])
+    about = notes(rows, columns * LETTERS)
+    figure.suptitle("\n".join(about), fontsize=POINTS)
+    panels = iter(figure.subplots(lines, columns, squeeze=False).flat)
+    for title, case in cases.items():
+        for name, value in PANELS.items():
+            draw_panel(next(panels), case, value, looks, title=title, ylabel=name)
+            title = ""  # of both panels
+    written = len(about) + legend_below(figure, signs(rows, looks), points=POINTS)
+    figure.set_figheight(lines * PANEL_INCHES + written * TEXT_INCHES)
+    return figure
+
+
+def by(rows: Sequence[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The rows of each key, in the order in which the keys appear."""
+    found: dict[K, list[T]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
+
+
+def line_in(rows: Sequence[Row]) -> Callable[[Row], Line]:
+    """Tells the line of each of these rows: its algorithm, with what else tells it from other lines; and its run."""
+    varied = [key for key in VARIED if not alike(key, rows)]
+    cuts = by(list({(row["algorithm"], row["segment_bytes"]) for row in rows}), lambda each: each[0])
+
+    def line(row: Row) -> Line:
+        segment = [f"segment {size_text(row['segment_bytes'])}"] * (len(cuts[row["algorithm"]]) > 1)
+        return ", ".join([label(row["algorithm"]), *(str(row[key]) for key in varied), *segment]), row["run"]
+
+    return line
+
+
+def notes(rows: Sequence[Row], letters: int) -> list[str]:
+    """What all rows have in common, and what is drawn."""
+    least, most = (each(row["samples"] for row in rows) for each in (min, max))
+    where = dict.fromkeys(f"{format_hosts(row['hosts'])}, over {row['backend']}" for row in rows)
+    same = [str(rows[0][key]) for key in VARIED if alike(key, rows) and rows[0][key] != "none"]
+    samples = str(most) if least == most else f"{least} to {most}"
+    told = [", ".join(same), *where, f"medians of {samples} samples, with 95 % intervals"]
+    if any(row["bound_us"] for row in rows):
+        told.append(ABOUT_BOUND)
+    return textwrap.wrap("; ".join(filter(None, told)), letters)
+
+
+def looks_of(lines: Sequence[Line]) -> dict[Line, dict[str, Any]]:
+    """A colour and a marker for each line of each run: colours by line and markers by run, if there are several."""
+    names, runs = (list(dict.fromkeys(each)) for each in zip(*lines, strict=True))
+    colored, marked = names if len(names) > 1 else runs, runs if len(runs) > 1 else names
+    return {
+        (name, run): {
+            "color": COLORS[colored.index(name if len(names) > 1 else run) % len(COLORS)],
+            "marker": MARKERS[marked.index(run if len(runs) > 1 else name) % len(MARKERS)],
+            "label": None if len(names) > 1 and len(runs) > 1 else name if len(runs) == 1 else f"{name}, {run}",
+        }
+        for name in names
+        for run in runs
+    }
+
+
+def draw_panel(
+    axes: Any, case: Mapping[Line, Sequence[Row]], value: Value, looks: Mapping[Line, Any], **words: str
+) -> None:
+    """The lines of one collective, on axes that what was measured fits in; the bound does if it is not far off."""
+    from matplotlib.ticker import LogLocator
+
+    case = {line: [row for row in rows if value(row, 1.0) > 0] for line, rows in case.items()}
+    if not any(case.values()):  # one rank, or a collective that moves nothing
+        axes.axis("off")
+        return
+    for line, rows in case.items():
+        draw_line(axes, rows, value, looks[line])
+    runs = list(dict.fromkeys(run for _, run in looks))
+    axes.set(xlabel="size (bytes; K, M, G: binary)", xscale="log", yscale="log", **words)
+    low, high = axes.get_ylim()
+    for number, run in enumerate(runs):
+        bounds = {row["bytes"]: row for (_, its), rows in case.items() if its == run for row in rows if row["bound_us"]}
+        if bounds:
+            name = f"bound, {run}" if len(runs) > 1 else "dashed: bound"
+            look = {"linestyle": DASHES[number % len(DASHES)], "label": name, **BOUND}
+            axes.plot(list(bounds), [value(row, row["bound_us"]) for row in bounds.values()], **look)
+    sizes = readable(sorted({row["bytes"] for rows in case.values() for row in rows}))
+    axes.set_xticks(sizes, list(map(size_text, sizes)))
+    reached = axes.get_ylim()
+    low, high = max(reached[0], low / MOST_BEYOND), min(reached[1], high * MOST_BEYOND)
+    axes.set_ylim(low, high)
+    if high / low < FEW_DECADES:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
+    axes.tick_params(labelsize=POINTS)
+    axes.tick_params(axis="x", labelsize=POINTS - 1)  # of 11 sizes none runs into the next one
+    axes.grid(color="0.9", linewidth=0.5)
+    for text in (axes.title, axes.xaxis.label, axes.yaxis.label):
+        text.set_fontsize(POINTS)
+
+
+def draw_line(axes: Any, rows: Sequence[Row], value: Value, look: Mapping[str, Any]) -> None:
+    """The medians of an algorithm in a run, with their intervals, and the model."""
+    sizes, middle = [row["bytes"] for row in rows], [value(row, row["p50_us"]) for row in rows]
+    low, high = ([value(row, row[end] or row["p50_us"]) for row in rows] for end in ("ci_low_us", "ci_high_us"))
+    axes.fill_between(sizes, low, high, color=look["color"], **BAND)
+    axes.plot(sizes, middle, **look, **SURE)
+    hollow = [(size, median) for size, median, row in zip(sizes, middle, rows, strict=True) if is_noisy(row)]
+    if hollow:
+        axes.plot(*zip(*hollow, strict=True), **{**look, **UNSURE, "label": None})
+    modelled = [row for row in rows if row["model_us"]]
+    model = [value(row, row["model_us"]) for row in modelled]
+    axes.plot([row["bytes"] for row in modelled], model, color=look["color"], linewidth=THIN)
+
+
+def signs(rows: Sequence[Row], looks: Mapping[Line, Any]) -> list[Any]:
+    """Of what has no name of its own in a panel; if there are several lines in several runs, of both of these."""
+    from matplotlib.lines import Line2D
+
+    found: dict[str, dict[str, Any]] = {}
+    if any(look["label"] is None for look in looks.values()):
+        found |= {name: {"color": look["color"], **SURE} for (name, _), look in looks.items()}
+        found |= {run: {"marker": look["marker"], "linestyle": "none", **SURE} for (_, run), look in looks.items()}
+    if any(row["model_us"] for row in rows):
+        found["thin: model"] = {"linewidth": THIN}
+    if any(is_noisy(row) for row in rows):
+        found["hollow: too noisy"] = UNSURE | {"marker": "o"}
+    return [Line2D([], [], **{"color": "black", **look, "label": name}) for name, look in found.items()]
+
+
+def is_noisy(row: Row) -> bool:
+    return Median(row["p50_us"], row["ci_low_us"], row["ci_high_us"]).is_noisy
+
+
+def size_text(nbytes: float) -> str:
+    """
+    >>> size_text(4), size_text(1 << 18), size_text(1536), size_text(1000)
+    ('4', '256K', '1.5K', '1000')
+    """
+    letter, unit = next((letter, unit) for letter, unit in BINARY.items() if nbytes >= unit)
+    return f"{nbytes / unit:.3g}{letter}" if letter else f"{nbytes:g}"

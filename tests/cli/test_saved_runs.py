@@ -1,0 +1,180 @@
+"""bench-diff, bench --baseline and plot: what they print and write, how they end, and what they refuse."""
+
+import json
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dear_mpi.bench.saved import Run
+from dear_mpi.cli.app import app
+from tests.bench.runs import run_of
+from tests.cli_checks import assert_one_line
+
+SIZES = (4, 1024, 1 << 20)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def save(name, made=None, **head):
+    made = made or run_of(np.random.default_rng(3), sizes=SIZES)
+    with open(name, "w", encoding="utf-8") as file:
+        json.dump({**head, "rows": [asdict(row) for row in made.rows]}, file)
+    return name
+
+
+def scaled(factor, seed=4):
+    return run_of(np.random.default_rng(seed), sizes=SIZES, slow=factor)
+
+
+def test_a_baseline_that_was_a_fifth_faster_ends_with_exit_code_1():
+    before, after = save("before.json", host="a", date="1"), save("after.json", scaled(1.25), host="b", date="2")
+    done = run("bench-diff", before, after, "--json", "diff.json")
+    assert done.exit_code == 1, done.output
+    assert "A: before.json\nB: after.json" in done.stdout
+    assert [line.split() for line in done.stdout.splitlines() if "host" in line] == [
+        ["│", "host", "│", "a", "│", "b", "│"]
+    ]
+    assert "slower: B takes over 5% longer than A" in done.stdout
+    assert "note: a single run of each side" in done.stdout
+    with open("diff.json", encoding="utf-8") as file:
+        report = json.load(file)
+    assert report["slower"] > 0
+    assert report["differs"]["host"] == {"a": "a", "b": "b"}
+    assert {"ratio", "ci_low", "ci_high", "p_slower", "verdict", "bytes", "algorithm"} <= set(report["points"][0])
+    assert run("bench-diff", after, before).exit_code == 0, "now it is faster"
+    assert run("bench-diff", before, after, "--at-least", "50%").exit_code == 0
+    assert run("bench-diff", before, before).exit_code == 0
+
+
+def test_several_launches_are_given_with_commas():
+    sides = [
+        ",".join(save(f"{side}{seed}.json", scaled(slow, seed)) for seed in seeds)
+        for side, slow, seeds in (("a", 1.0, (3, 4, 5, 6)), ("b", 1.4, (7, 8, 9, 10)))
+    ]
+    done = run("bench-diff", *sides)
+    assert done.exit_code == 1, done.output
+    assert "geometric means of the medians of launches" in done.stdout
+    assert "single run" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("a.json", "none.json"), "run 'none.json' is no readable JSON file: No such file"),
+        (("a.json", "links.json"), "run 'links.json' must be a file of dear-mpi bench --json"),
+        (("a.json", "rows.json"), "run 'rows.json' must be a file of dear-mpi bench --json: it must be an object"),
+        (("a.json", "eight.json"), "no point is in both runs: ranks is 4 in a.json, and 8 in eight.json"),
+        (("a.json", "slow.json"), "links are emulated in slow.json and real in a.json: they cannot be compared"),
+        (
+            ("a.json", "twice.json"),
+            "it has 2 rows of one point (all_reduce, 4, cpu, fp32, sum,",
+        ),
+        (("a.json,a.json", "b.json"), "A must be different ones, not a.json, a.json"),
+        (("a.json,", "b.json"), "A takes one or several with commas"),
+        (("a.json", "b.json", "--at-least", "a lot"), "--at-least 'a lot' cannot be read: write it like 5%"),
+        (("a.json", "b.json", "--at-least", "2000%"), "--at-least must be from 0% to 1000%, not 2000%"),
+        (("a.json", "b.json", "--json", "b.json"), "--json 'b.json' would write over the file of B"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(arguments, said):
+    for name, facts in (
+        *(("a.json", {}), ("b.json", {}), ("eight.json", {"ranks": 8})),
+        ("slow.json", {"backend": "EMULATED link of 1 Gbit/s over Open MPI"}),
+    ):
+        save(name, run_of(sizes=SIZES, **facts))
+    save("twice.json", run_of(sizes=(4, 4)))
+    for name, content in (("links.json", {"links": []}), ("rows.json", [1])):
+        with open(name, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+    assert_one_line(run("bench-diff", *arguments), said)
+
+
+BENCH = ("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "4B:1KiB", "--seconds", 0.01)
+
+
+def baseline(factor):
+    """A run of this machine, as if its samples had been this much as long, and sure."""
+    assert run(*BENCH, "--json", "first.json").exit_code == 0
+    with open("first.json", encoding="utf-8") as file:
+        content = json.load(file)
+    for row in content["rows"]:
+        for name in ("p50_us", "ci_low_us", "ci_high_us"):
+            row[name] = row["p50_us"] * factor
+    with open("before.json", "w", encoding="utf-8") as file:
+        json.dump(content, file)
+
+
+@pytest.mark.parametrize(("factor", "code"), [(1e-3, 1), (1e3, 0)])
+def test_a_run_is_held_against_its_baseline(factor, code):
+    """By factors that no busy machine makes up for."""
+    baseline(factor)
+    done = run(*BENCH, "--baseline", "before.json", "--json", "now.json")
+    assert done.exit_code == code, done.output
+    assert "A: before.json\nB: this run" in done.stdout
+    with open("now.json", encoding="utf-8") as file:
+        report = json.load(file)
+    assert (report["baseline"]["slower"] > 0) == bool(code)
+    assert len(report["baseline"]["points"]) == len(report["rows"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--baseline", "none.json"), "run 'none.json' is no readable JSON file"),
+        (("--baseline", "four.json"), "ranks is 4 in four.json, and 2 in this run"),
+        (("--baseline", "other.json"), "bytes is 12 in other.json, and 4, 16, 64, 256, 1024 in this run"),
+        (("--baseline", "four.json", "--json", "four.json"), "would write over the file of --baseline"),
+        (("--at-least", "9%"), "--at-least needs --baseline FILE"),
+        (("--baseline", "four.json", "--at-least", "x"), "--at-least 'x' cannot be read"),
+        (("--plot", "picture.gif"), "--plot 'picture.gif' must end in .png, .pdf or .svg"),
+    ],
+)
+def test_a_baseline_that_cannot_be_is_refused_before_the_run(arguments, said, monkeypatch):
+    monkeypatch.setattr("dear_mpi.cli.bench.run_bench", lambda *_: pytest.fail("it has begun"))
+    save("four.json", run_of(sizes=SIZES))
+    two = run_of(sizes=(12,), algorithms=("ring",), ranks=2, backend="loopback (threads)")
+    save("other.json", two)
+    assert_one_line(run(*BENCH, *arguments), said)
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_saved_runs_are_drawn(ending):
+    pytest.importorskip("matplotlib")
+    one, other = save("one.json"), save("other.json", scaled(1.3))
+    done = run("plot", one, other, "--plot", f"both.{ending}")
+    assert (done.exit_code, done.output) == (0, "")
+    with open(f"both.{ending}", "rb") as file:
+        assert file.read(4) == {"png": b"\x89PNG", "svg": b"<?xm", "pdf": b"%PDF"}[ending]
+
+
+def test_a_picture_is_named_after_the_command():
+    pytest.importorskip("matplotlib")
+    assert run("plot", save("one.json")).exit_code == 0
+    assert run("plot", "plot.png", "one.json").exit_code == 2
+
+
+def test_a_run_draws_itself():
+    pytest.importorskip("matplotlib")
+    assert run(*BENCH, "--plot", "mine.svg").exit_code == 0
+    with open("mine.svg", encoding="utf-8") as file:
+        assert "<svg" in file.read()
+
+
+def test_what_cannot_be_drawn_is_one_line():
+    pytest.importorskip("matplotlib")
+    save("none.json", Run("", [replace(row, bytes=0, count=0) for row in run_of(sizes=(4,)).rows]))
+    assert_one_line(run("plot", "none.json"), "there is nothing to draw by size: no row has one")
+    with open("report.json", "w", encoding="utf-8") as file:
+        json.dump([{"schedule": "dear", "iteration_s": 1}], file)
+    assert_one_line(run("plot", "report.json"), "run 'report.json' must be a file of dear-mpi bench --json")
+    assert_one_line(run("plot", "none.json", "none.json"), "FILE must be different ones, not none.json, none.json")

@@ -1,0 +1,152 @@
+"""Pictures of measured runs: what is drawn, in which colours, and that it can be read."""
+
+from dataclasses import asdict, replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from dear_mpi.bench.bound import bound_us
+from dear_mpi.bench.case import BUS_FACTORS
+from dear_mpi.bench.fit import fit_network, programs_of, time_s
+from dear_mpi.cli.plot import drawn
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS
+from dear_mpi.collectives.program.network import Network
+from dear_mpi.see.measured import draw_runs
+from tests.bench.runs import row_at, run_of
+
+
+def figure_of(*runs):
+    pytest.importorskip("matplotlib")
+    figure = draw_runs([row for run in runs for row in drawn(run)])
+    figure.draw_without_rendering()
+    return figure
+
+
+def made(name="one", **how):
+    return run_of(np.random.default_rng(1), name=f"{name}.json", **how)
+
+
+def lines(axes):
+    return {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
+
+
+def words(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_a_column_has_times_above_bandwidths():
+    run = made()
+    time, busbw = figure_of(run).axes
+    assert time.get_ylabel() == "time (us)"
+    assert busbw.get_ylabel() == "busbw (GB/s)"
+    for name in ("native", "ring"):
+        rows = [row for row in run.rows if row.algorithm == name]
+        assert list(lines(time)[name].get_xdata()) == [row.bytes for row in rows]
+        assert list(lines(time)[name].get_ydata()) == [row.p50_us for row in rows]
+        assert list(lines(busbw)[name].get_ydata()) == pytest.approx([row.busbw_GBps for row in rows])
+        band = time.collections[["native", "ring"].index(name)].get_paths()[0].vertices
+        assert {row.ci_low_us for row in rows} | {row.ci_high_us for row in rows} <= set(band[:, 1])
+    assert (time.get_xscale(), time.get_yscale(), busbw.get_yscale()) == ("log", "log", "log")
+    assert "dashed: bound" in lines(time)
+
+
+def test_several_runs_have_markers_and_their_lines_have_colours():
+    figure = figure_of(made("one"), made("two", slow=1.5))
+    time = figure.axes[0]
+    looks = [(line.get_color(), line.get_marker()) for line in time.lines if line.get_linewidth() == 1.2]
+    assert looks == [("#0072B2", "o"), ("#D55E00", "o"), ("#0072B2", "s"), ("#D55E00", "s")]
+    assert words(figure)[:2] == ["bound, one", "bound, two"]
+    assert {"native", "ring", "one", "two"} <= set(words(figure))
+
+
+def test_several_runs_of_one_algorithm_have_colours():
+    figure = figure_of(*(made(name, algorithms=("ring",)) for name in ("one", "two")))
+    assert {"ring, one", "ring, two"} <= set(words(figure))
+    assert len({line.get_color() for line in lines(figure.axes[0]).values() if line.get_marker() != "None"}) == 2
+
+
+def test_a_row_of_panels_for_each_collective_and_number_of_ranks():
+    run = made(sizes=(64, 1024))
+    rows = [replace(row, collective=kind) for kind in ("all_reduce", "all_gather") for row in run.rows]
+    figure = figure_of(replace(run, rows=[*rows, *(replace(row, ranks=2) for row in run.rows)]))
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["all_reduce, 4 ranks", "", "all_gather, 4 ranks", "", "all_reduce, 2 ranks", ""]
+
+
+def test_what_is_too_noisy_is_hollow():
+    run = made(sizes=(64, 1024), algorithms=("native",))
+    noisy = replace(run.rows[1], ci_low_us=1.0, ci_high_us=500.0)
+    figure = figure_of(replace(run, rows=[run.rows[0], noisy]))
+    hollow = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "white"]
+    assert [list(line.get_xdata()) for line in hollow] == [[1024]]
+    assert "hollow: too noisy" in words(figure)
+
+
+def test_lines_are_named_by_what_differs():
+    run = made(sizes=(64, 1024), algorithms=("ring",))
+    rows = [
+        replace(row, placement=place, segment_bytes=cut)
+        for row in run.rows
+        for place, cut in (("a", 64), ("b", 1 << 20))
+    ]
+    assert {"ring, a, segment 64", "ring, b, segment 1M"} <= set(words(figure_of(replace(run, rows=rows))))
+
+
+def test_a_rank_alone_has_no_bandwidth_and_is_drawn():
+    run = made(algorithms=("ring",))
+    figure = figure_of(replace(run, rows=[replace(row, ranks=1, hosts=[1], busbw_GBps=0.0) for row in run.rows]))
+    assert "dashed: bound" not in words(figure)
+    assert [axes.axison for axes in figure.axes] == [True, False]
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+@pytest.mark.parametrize("kinds", [("all_reduce",), ("all_reduce", "broadcast", "all_gather")])
+def test_all_that_is_written_can_be_read(runs, kinds):
+    saved = [made(name) for name in ("one", "two")[:runs]]
+    saved = [replace(run, rows=[replace(row, collective=kind) for kind in kinds for row in run.rows]) for run in saved]
+    figure = figure_of(*saved)
+    texts = [*figure.texts, *figure.legends[0].get_texts(), figure._suptitle]
+    for axes in figure.axes:
+        texts += [axes.title, axes.xaxis.label, axes.yaxis.label]
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            texts += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+    boxes = {text.get_window_extent().bounds: text.get_window_extent() for text in texts if text.get_text()}
+    for box in boxes.values():
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+        assert 0 <= box.y0 < box.y1 <= figure.bbox.y1
+    assert not [pair for pair in combinations(boxes.values(), 2) if pair[0].overlaps(pair[1])]
+
+
+@pytest.mark.parametrize("collective", BUS_FACTORS)
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])
+def test_no_algorithm_is_below_the_bound(collective, ranks):
+    tried = 0
+    for network in (Network(1e-6, 1e-9), Network(1e-7, 1e-9, 1e-10, 1e-6), Network(0.0, 1e-9)):
+        for algorithm in ALGORITHMS:
+            for nbytes in (4 * ranks, 1 << 12, 1 << 20):
+                row = row_at(nbytes, algorithm, np.full(9, 1e-6), ranks, collective=collective)
+                if written := programs_of(row):
+                    tried += 1
+                    assert time_s(row, written, network) * 1e6 >= bound_us(row, network) * (1 - 1e-9), algorithm
+    assert tried >= 9
+
+
+def test_a_picture_says_what_was_measured_and_where():
+    about = " ".join(figure_of(made(backend="EMULATED link of 1 Gbit/s over Open MPI"))._suptitle.get_text().split())
+    assert "fp32, sum, cpu, isolated; 4 ranks on 1 host, over EMULATED link of 1 Gbit/s over Open MPI" in about
+    assert "medians of 40 samples, with 95 % intervals; bound: alpha + 2 o + beta x the bytes of busbw" in about
+
+
+def test_rows_of_a_model_are_drawn_with_it():
+    network = Network(alpha=20e-6, beta=1e-9)
+    rows = [row_at(nbytes, "ring", np.full(9, 1e-6)) for nbytes in (64, 1 << 12, 1 << 20)]
+    rows = [replace(row, p50_us=time_s(row, programs_of(row), network) * 1e6) for row in rows]
+    rows = [replace(row, ci_low_us=row.p50_us, ci_high_us=row.p50_us, model_us=row.p50_us + 1) for row in rows]
+    assert fit_network(rows).network.beta == pytest.approx(1e-9, rel=1e-3)
+    figure = figure_of(replace(made(), rows=rows))
+    assert "thin: model" in words(figure)
+    thin = [line for line in figure.axes[0].lines if line.get_linewidth() == 0.7]
+    assert [list(line.get_ydata()) for line in thin] == [[row.p50_us + 1 for row in rows]]
+    assert asdict(rows[0])["model_us"] == rows[0].model_us
