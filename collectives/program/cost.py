@@ -30,12 +30,14 @@ from dear_mpi.collectives.program.simulation import Simulation
 
 @dataclass(frozen=True)
 class Cost:
-    """The time until the last rank is done, messages and bytes that each rank has sent, and bytes by (from, to)."""
+    """The time until the last rank is done, messages and bytes that each rank has sent, bytes by (from, to), and when
+    each rank is done."""
 
     time_s: float
     messages: tuple[int, ...]
     nbytes: tuple[int, ...]
     link_nbytes: dict[tuple[int, int], int]
+    done_s: tuple[float, ...]
 
 
 def cost(
@@ -58,5 +60,5 @@ def cost(
             messages[rank] += 1
             nbytes[rank] += sent
             link_nbytes[rank, send.peer] += sent
-    time_s = max(rank.entered_s for rank in run.ranks)
-    return Cost(time_s, tuple(messages), tuple(nbytes), dict(link_nbytes))
+    done_s = tuple(rank.entered_s for rank in run.ranks)
+    return Cost(max(done_s), tuple(messages), tuple(nbytes), dict(link_nbytes), done_s)

@@ -48,14 +48,6 @@ def turn(
 ) -> tuple[float, float, float, float]:
     """Seconds on this rank: of the collective with an update beside it, and alone; of the update alone, and with the
     collective beside it."""
-    update_beside_s: list[float] = []
-
-    def together() -> None:
-        running = thread.submit(run)
-        begin = perf_counter()
-        update()
-        update_beside_s.append(perf_counter() - begin)
-        running.result()
 
     def seconds(call: Callable[[], object]) -> float:
         transport.barrier()
@@ -64,4 +56,19 @@ def turn(
         return perf_counter() - begin
 
     update_s, alone_s = seconds(update), seconds(lambda: thread.submit(run).result())
-    return seconds(together), alone_s, update_s, update_beside_s[0]
+    transport.barrier()
+    together_s, update_beside_s = at_once(thread, run, update)
+    return together_s, alone_s, update_s, update_beside_s
+
+
+def at_once(
+    thread: ThreadPoolExecutor, run: Callable[[], object], compute: Callable[[], object]
+) -> tuple[float, float]:
+    """Run a collective on a thread and compute on this one: seconds until both are over, and until the compute is."""
+    begin = perf_counter()
+    running = thread.submit(run)
+    computing = perf_counter()
+    compute()
+    computed = perf_counter() - computing
+    running.result()
+    return perf_counter() - begin, computed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -76,6 +76,17 @@ class CannotRun(ValueError):
     """A contestant cannot run a case; the message says why. All ranks raise it alike."""
 
 
+class Startable(Protocol):
+    """A collective that goes on while something else is done, as a ``Plan`` does."""
+
+    def start(self) -> object: ...
+
+    def advance(self) -> object:
+        """Do what can be done without blocking."""
+
+    def wait(self) -> object: ...
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A collective that is prepared on its buffers; ``untimed`` is what comes after each run."""
@@ -85,6 +96,7 @@ class Prepared:
     untimed: Callable[[], object] = lambda: None
     segment_bytes: int | None = None  # which a plan has chosen
     chosen: str | None = None  # the algorithm that a plan has chosen
+    startable: Startable | None = None  # the same, if it need not block
 
 
 @dataclass(frozen=True)
@@ -106,7 +118,7 @@ class Setup:
 
     def prepared(self, algorithm: str) -> Prepared:
         plan = self.plan(algorithm)
-        return Prepared(plan, plan.free, segment_bytes=plan.segment_bytes, chosen=plan.algorithm)
+        return Prepared(plan, plan.free, segment_bytes=plan.segment_bytes, chosen=plan.algorithm, startable=plan)
 
 
 @dataclass(frozen=True)

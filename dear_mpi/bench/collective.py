@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import groupby, product
 
 from dear_mpi.bench.beside import delays
@@ -15,6 +15,7 @@ from dear_mpi.bench.interleaved import Interleaved, Key, needed_bytes
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.native import OTHERS
 from dear_mpi.bench.other_mpi import OtherMpi, check_other, rank_0_does
+from dear_mpi.bench.where import Closer, Where
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.plans.tuning import default_segment, rules_of
 from dear_mpi.collectives.program.errors import ArgumentError
@@ -42,7 +43,7 @@ BLOCKS = 4  # of turns, between which a job under another MPI has its turns
 
 
 @dataclass(frozen=True)
-class Contest(Conditions):
+class Contest(Closer, Conditions):
     """What a run of the benchmark measures: the flags of ``bench``. Of the algorithms the first is the baseline."""
 
     sizes: tuple[int, ...] = option(
@@ -101,6 +102,7 @@ class Contest(Conditions):
             raise ValueError(f"seconds must be above 0, not {self.seconds:g}")
         if self.beside and self.device != "cpu":
             raise ValueError("beside needs the device cpu: an update on a GPU takes no processor from messages")
+        self.check_device(self.device)
         check_distinct("algorithms", self.names)
         check_exact(self.cases(world.size)[0], world.size)
         for name in self.names:
@@ -125,6 +127,7 @@ class Report:
     fit: Fit | None
     names: tuple[str, ...]
     left_out: dict[str, dict[str, list[int]]]
+    where: Where = field(default_factory=Where)
 
 
 def bench(contest: Contest, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
@@ -156,7 +159,8 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
                 libraries[name] = stack.enter_context(who.session(world))
         room = float(min(world.transport.gather_values(available_bytes() / world.ranks_here)))
         too_large = {"all": f"more memory than the {room / 2**30:.3g} GiB that each rank can have"}
-        for case in contest.cases(world.size):
+        cases = contest.cases(world.size)
+        for case in cases:
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
             fits = needed_bytes(case, contest.names, world.transport.hosts) <= room
             samples, missing = at_size(case, contest, world, streams, others) if fits else ({}, too_large)
@@ -165,10 +169,15 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
             for (name, cut), found in samples.items():
                 library = libraries.get(name) or libraries.get(contestant(name).maker, world.transport.name)
                 rows.append(row_of(case, name, found, backend=library, hosts=world.ranks_per_host, segment_bytes=cut))
-    if not rows:
-        raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(left_out)}")
+        if not rows:
+            raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(left_out)}")
+        measured = {(row.collective, row.bytes) for row in rows}
+        keys = {
+            case: contest.keys(case, world.size) for case in cases if (case.collective, case.used_bytes) in measured
+        }
+        where = contest.where(keys, world, streams, contest.seconds)
     rows, fit = rank_0_does(world, lambda: modelled(against_peers(rows), world.transport))
-    return Report(rows, fit, contest.names, left_out)
+    return Report(rows, fit, contest.names, left_out, where)
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:

@@ -54,10 +54,10 @@ def time_s(row: Row, written: Sequence[Program], network: Network) -> float:
     return cost(written, row.count, DTYPES[row.dtype].itemsize, network).time_s
 
 
-def gradient(row: Row, written: Sequence[Program], point: Array) -> list[float]:
+def gradient(row: Row, written: Sequence[Program], point: Array, *, relative: float = STEP) -> list[float]:
     """How often alpha and o, and how many bytes of beta and gamma, are on the longest path."""
     here = time_s(row, written, Network(*point))
-    steps = [value * STEP or first * STEP for value, first in zip(point, FIRST, strict=True)]
+    steps = [(value or first) * relative for value, first in zip(point, FIRST, strict=True)]
     moved = point + np.diag(steps)
     return [(time_s(row, written, Network(*there)) - here) / step for there, step in zip(moved, steps, strict=True)]
 

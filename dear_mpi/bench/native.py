@@ -27,9 +27,25 @@ def blocking(comm: Any, name: str, arguments: Sequence[Any]) -> Prepared:
     return Prepared(partial(getattr(comm, name), *arguments))
 
 
+class Nonblocking:
+    """A call that returns a request."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call = call
+
+    def start(self) -> None:
+        self.request = self.call()
+
+    def advance(self) -> bool:
+        return bool(self.request.Test())
+
+    def wait(self) -> None:
+        self.request.Wait()
+
+
 def nonblocking(comm: Any, name: str, arguments: Sequence[Any]) -> Prepared:
     start = getattr(comm, f"I{name.lower()}")
-    return Prepared(lambda: start(*arguments).Wait())
+    return Prepared(lambda: start(*arguments).Wait(), startable=Nonblocking(partial(start, *arguments)))
 
 
 def persistent(comm: Any, name: str, arguments: Sequence[Any]) -> Prepared:

@@ -1,23 +1,31 @@
 """The command ``dear-mpi bench``: its flags are the fields of ``Contest``, and those of a job."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from dear_mpi.bench.baseline import THIS_RUN, baseline_before
-from dear_mpi.bench.collective import Contest
+from dear_mpi.bench.breaches import show_guidelines
+from dear_mpi.bench.collective import Contest, Report
 from dear_mpi.bench.collective import bench as run_bench
 from dear_mpi.bench.diff import compare_runs
 from dear_mpi.bench.diff_table import report_of, show_diff
+from dear_mpi.bench.explained import show_why
 from dear_mpi.bench.flat import object_of
 from dear_mpi.bench.output import DEFAULT, FORMATS, show_bench
+from dear_mpi.bench.overlap import show_overlap
 from dear_mpi.bench.provenance import now, provenance
 from dear_mpi.bench.saved import Run
+from dear_mpi.bench.steps import Steps
+from dear_mpi.bench.steps_table import show_steps
 from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.bench_diff import RUNS, SHARE_FLAG, share_of
-from dear_mpi.cli.files import check_files, written_by
+from dear_mpi.cli.files import check_files, timeline_writer, written_by
 from dear_mpi.cli.flags import RUN_FLAGS, Flags, chosen, files_of, flag, flags_of, shared
 from dear_mpi.cli.plot import write_plot
 from dear_mpi.cli.run import run_ranks, with_flags
@@ -25,17 +33,24 @@ from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.training.declared import listed
+from dear_mpi.reporting.units import format_bytes, parse_sizes, plural
+from dear_mpi.see.timeline.steps import draw_steps, timeline_of
+from dear_mpi.training.declared import listed, parsed
 
+TIMELINE = "With --steps: what each rank did, and when. FILE.json for Perfetto, or FILE.png, .svg, .pdf; or several."
 TUNE = "Write our fastest algorithm for each size to FILE, for train --algorithm auto:FILE."
 FORMAT = (
     f"How rows are printed: {', '.join(FORMATS)}. A table has the columns of nccl-tests, osu is as OSU's benchmarks."
 )
 RAW = "Also write every sample of every rank into the file of --json."
 BASELINE = f"Say where this run is slower than an older one, and end with exit code 1 if it is. A file {RUNS}"
+TIMELINE = "With --steps: what each rank did, and when. FILE.json for Perfetto, or FILE.png, .svg, .pdf; or several."
+WHY = "Say why each algorithm takes what it takes at SIZE, which is measured, too; several with commas."
 FLAGS = flags_of(Contest) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
 FLAGS |= flag("baseline", str | None, BASELINE, metavar="FILE") | SHARE_FLAG | shared("plot")
 FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False, spelled="--raw")
+FLAGS |= flag("why", str | None, WHY, metavar="SIZE")
+FLAGS |= flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none")
 
 
 @with_flags(FLAGS, sizes="256KiB:64MiB")
@@ -54,11 +69,20 @@ def bench(flags: Flags) -> None:
         raise ValueError("--at-least needs --baseline FILE: it says when this run is slower than that one")
     share_of(flags)
     contest = Contest(**chosen(Contest, flags))
-    pictures = [(flag, path) for flag, path in written if flag == "--plot"]
+    contest = replace(
+        contest, sizes=tuple(sorted({*contest.sizes, *why_of(flags)})) if "why" in flags else contest.sizes
+    )
+    if "timeline" in flags and not contest.steps:
+        raise ValueError("--timeline shows what --steps records: give both")
+    pictures = [(flag, path) for flag, path in written if flag in ("--plot", "--timeline")]
     how: dict[str, Any] = {"device": contest.device, "others": pictures}
     found = run_ranks(lambda world: bench_and_show(world, contest, flags, before), flags, **how)
     slower = found.get("baseline", {}).get("slower", 0)
     raise typer.Exit(int(slower > 0 or any(row["wrong"] for row in found["rows"])))
+
+
+def why_of(flags: Flags) -> list[int]:
+    return parsed("--why", parse_sizes, flags["why"]) if "why" in flags else []
 
 
 def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Sequence[str]) -> dict[str, Any]:
@@ -68,14 +92,43 @@ def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Seque
     with bar(world, len(contest.collectives) * len(contest.sizes), "warming up") as progress:
         report = run_bench(contest, world, progress)
     show_bench(world, report, flags.get("format", DEFAULT))
+    head = provenance(world, began)
+    run, more = Run(THIS_RUN, report.rows, head), dict[str, Any]()
+    # Other formats are read by programs: what is no row goes beside them.
+    with redirect_stdout(sys.stderr) if flags.get("format", DEFAULT) != DEFAULT else nullcontext():
+        more |= explanations(world, report, flags)
+        if older:
+            more |= against(older, run, share_of(flags), world)
     if tune is not None:
         write_tuned(tune, before, report.rows, world)
-    rows = [object_of(row, raw=flags.get("raw", False)) for row in report.rows]
-    head = provenance(world, began)
-    run, found = Run(THIS_RUN, report.rows, head), {**head, "rows": rows}
+    by_rank_0(world.transport, "--timeline", lambda: write_steps(report.where.steps, flags))
     if plot is not None:
         by_rank_0(world.transport, "--plot", lambda: write_plot(plot, [run]))
-    return found | (against(older, run, share_of(flags), world) if older else {})
+    return {**head, "rows": [object_of(row, raw=flags.get("raw", False)) for row in report.rows], **more}
+
+
+def explanations(world: World, report: Report, flags: Flags) -> Mapping[str, Any]:
+    """Show what rows mean; what --json says of it."""
+    found: dict[str, Any] = {"guidelines": show_guidelines(world, report.rows)}
+    if "why" in flags:
+        found["why"] = show_why(world, report, why_of(flags))
+    show_steps(world, report.where.steps, asked="steps" in flags)
+    show_overlap(world, report.where.overlap)
+    return found | report.where.as_report()
+
+
+def write_steps(found: Sequence[Steps], flags: Flags) -> None:
+    """The files of --timeline, if there are any, and something to draw."""
+    write = timeline_writer(flags, draw_steps)
+    if write is not None and found:
+        first = found[0]
+        title = f"Where the time goes: {plural(first.ranks, 'rank')} over {first.backend}"
+        clocks = f"of the host; on several, those of rank 0 within {first.clocks_us:.1f} us"
+        write(timeline_of(title, {named(each): each.spans for each in found}, clocks))
+
+
+def named(steps: Steps) -> str:
+    return f"{steps.collective}, {steps.algorithm}, {format_bytes(steps.bytes)}"
 
 
 def against(older: Sequence[Run], run: Run, at_least: float, world: World) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,6 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi import __version__
-from dear_mpi.cli import bench as bench_command
 from dear_mpi.cli.app import COMMANDS, app
 from dear_mpi.cli.demo import DIGITS, RESNET
 from dear_mpi.cli.flags import PANELS, chosen
@@ -355,6 +354,31 @@ def test_bench_runs_on_threads(tmp_path):
     assert "native: needs messages of MPI itself" in " ".join(result.stdout.split())
 
 
+def test_bench_says_why_and_which_guidelines_are_kept(tmp_path):
+    """A size that is only explained is measured, too; of a ring on one link the model has each message."""
+    file = tmp_path / "rows.json"
+    given = ("--collective", "all_reduce,reduce_scatter,all_gather", "--sizes", "1KiB,64KiB", "--why", "16KiB")
+    timing = ("--threads", 4, "--link", "1gbit,200us", "--seconds", 0.05)
+    result = run("bench", *timing, "--algorithms", "ring", *given, "--json", file)
+    assert result.exit_code == 0, result.output
+    found = json.loads(file.read_text())
+    assert sorted({row["bytes"] for row in found["rows"]}) == [1024, 16384, 65536]
+    assert {each["verdict"] for each in found["guidelines"]} <= {"kept", "broken", "cannot tell"}
+    pairs = [each for each in found["guidelines"] if len(each["instead"]) == 2]
+    assert [each["bytes"] for each in pairs] == [1024, 16384, 65536]
+    assert [(case["collective"], case["bytes"]) for case in found["why"]] == [
+        *(("all_reduce", 16384), ("reduce_scatter", 16384), ("all_gather", 16384))
+    ]
+    assert [case["parts"][0]["model"]["messages"] for case in found["why"]] == [6, 3, 3]
+    assert "# why: all_reduce of 16 KiB, 4 ranks" in result.stdout
+    assert "# guidelines: " in result.stdout
+    assert "At 16 KiB ring takes " in result.stdout
+
+
+def test_bench_refuses_a_why_that_is_no_size():
+    assert_one_line(run("bench", "--threads", 2, "--why", "64"), "--why: size '64' has no unit")
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -389,18 +413,11 @@ def test_bench_prints_in_a_format(form, first):
 
 
 @pytest.mark.parametrize("raw", [(), ("--raw",)])
-def test_samples_are_written_if_they_are_asked_for(raw, tmp_path, monkeypatch):
-    measure, samples = bench_command.run_bench, [[1.0, 2.0], [3.0, 4.0]]
-
-    def with_samples(*given):
-        report = measure(*given)
-        return replace(report, rows=[replace(row, times_us=samples) for row in report.rows])
-
-    monkeypatch.setattr(bench_command, "run_bench", with_samples)
+def test_samples_are_written_if_they_are_asked_for(raw, tmp_path):
     flags = ("--threads", 2, "--algorithms", "ring", "--sizes", "1KiB", "--seconds", 0.01, *raw)
     assert run("bench", *flags, "--json", tmp_path / "rows.json").exit_code == 0
     (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
-    assert row.get("times_us") == (samples if raw else None)
+    assert [len(samples) for samples in row.get("times_us", [])] == [row["samples"]] * 2 * bool(raw)
 
 
 def test_a_report_of_bench_says_where_it_was_made(tmp_path):
@@ -410,11 +427,27 @@ def test_a_report_of_bench_says_where_it_was_made(tmp_path):
     report = json.loads(file.read_text())
     assert " ".join(report) == (
         "host date version commit command mpi launcher hosts ranks cores clock cpu kernel congestion_control versions "
-        "environment rows"
+        "environment rows guidelines"
     )
     assert (report["version"], report["hosts"]) == (__version__, [3])
     assert [each["host"] for each in report["ranks"]] == [report["host"]] * 3
     assert all("times_us" not in row for row in report["rows"])
+
+
+def test_bench_says_where_the_time_goes(tmp_path):
+    file, trace, picture = (tmp_path / name for name in ("out.json", "trace.json", "steps.png"))
+    given = ["--threads", 3, "--algorithms", "ring", "--sizes", "64B,4KiB", "--seconds", 0.01, "--overlap"]
+    files = ["--timeline", f"{trace},{picture}", "--json", file]
+    result = run("bench", *given, "--steps", "--tests", 2, *files)
+    assert result.exit_code == 0, result.output
+    report = json.loads(file.read_text())
+    assert [each["bytes"] for each in report["steps"]] == [4096]
+    assert [(each["bytes"], each["tests"]) for each in report["overlap"]] == [(64, 2), (64, 0), (4096, 2), (4096, 0)]
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert picture.stat().st_size > 1000
+    for words in ("where the time goes", "waiting", "Slowest: step", "Overlap(%)", "exposed (us)"):
+        assert words in " ".join(result.output.split())
+    assert_one_line(run("bench", *given, *files), "--timeline shows what --steps records: give both")
 
 
 def test_bench_on_an_emulated_link_says_so(tmp_path):

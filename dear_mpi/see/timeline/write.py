@@ -7,7 +7,7 @@ Source: Trace Event Format, Google, 2016, "JSON Object Format".
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,14 @@ TRACE = ".json"
 DIGITS = 3  # of a microsecond: as many as a clock has
 
 
-def write_timeline(flag: str, paths: Sequence[Path], timeline: Timeline) -> None:
-    """Write all files; a ValueError, which begins with ``flag``, names one that cannot be written."""
+def write_timeline(
+    flag: str, paths: Sequence[Path], timeline: Timeline, draw: Callable[[Timeline], Any] = draw_timeline
+) -> None:
+    """Write all files; a ValueError, which begins with ``flag``, names one that cannot be written. ``draw`` makes the
+    figure of a picture."""
     for path in paths:
         if path.suffix.lower() != TRACE:
-            write_figure(flag, path, draw_timeline(timeline))
+            write_figure(flag, path, draw(timeline))
             continue
         with replacing(flag, path) as file:
             file.write_text(json.dumps(trace(timeline)) + "\n")

@@ -73,7 +73,7 @@ class Run:
     def begin_s(self) -> float:
         """When the first of all spans begins."""
         times = [span.begin_s for rank in self.ranks for span in rank.spans[:1]]
-        return min([*times, *(rank.iterations[0].begin_s for rank in self.ranks)])
+        return min([*times, *(each.begin_s for rank in self.ranks for each in rank.iterations[:1])])
 
 
 @dataclass(frozen=True)
