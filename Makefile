@@ -36,7 +36,7 @@ endif
 # What starts ranks on GPUs, e.g. MPIRUN_GPU=hostfiles/wheels-cuda.sh
 MPIRUN_GPU ?= $(MPIRUN)
 
-.PHONY: help install demo test test-serial test-quick test-standin proofs frameworks test-frameworks test-gpu
+.PHONY: help install demo test test-serial test-quick test-standin proofs frameworks test-frameworks test-gpu test-slurm
 .PHONY: check format docs package clean
 .PHONY: bench bench-hosts bench-cadence bench-ddp bench-torch bench-gpu numerics topology dimensions testbed published
 .PHONY: validation variants terminal faults
@@ -97,6 +97,9 @@ test-gpu: install     ## the GPU suite on a GPU (cupy is needed), on 1, 2 and 4 
 	"(or cupy-cuda12x). Without a GPU: make test-standin"; exit 1; }
 	$(PYTHON) -m pytest -q --ignore=tests/gpu/mpi tests/gpu
 	$(PYTHON) tests/launch.py --mpirun '$(MPIRUN_GPU)' --ranks 1 2 4 -- -m pytest $(UNDER_MPI) tests/gpu/mpi
+
+test-slurm: install   ## the batch scripts of hostfiles/ in a real Slurm of two nodes on this machine (Linux, root)
+	$(PYTHON) -m pytest -q -rs tests/run_slurm.py
 
 check: install        ## style, types, the order of the rooms; prints the lines of each
 	$(PYTHON) -m ruff check .

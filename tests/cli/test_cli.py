@@ -434,7 +434,8 @@ def test_a_report_of_bench_says_where_it_was_made(tmp_path):
     assert all("times_us" not in row for row in report["rows"])
 
 
-def test_bench_says_where_the_time_goes(tmp_path):
+def test_bench_says_where_the_time_goes(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     file, trace, picture = (tmp_path / name for name in ("out.json", "trace.json", "steps.png"))
     given = ["--threads", 3, "--algorithms", "ring", "--sizes", "64B,4KiB", "--seconds", 0.01, "--overlap"]
     files = ["--timeline", f"{trace},{picture}", "--json", file]
