@@ -15,7 +15,7 @@ from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.reporting.stats import median
 from dear_mpi.training.declared import Declared, option
 
@@ -45,7 +45,7 @@ class Conditions(Declared):
     placement: str = option(
         "Where results go: in (over the input) or out (into a second buffer).", "in", allowed=PLACEMENTS
     )
-    dtype: str = option(f"Type of the elements: {', '.join(DTYPES)}.", "fp32", allowed=DTYPES)
+    dtype: str = option(f"Type of the elements: {', '.join(TYPES)}.", "fp32", allowed=TYPES)
     op: str = option("Reduction: sum, prod, min, max or average.", "sum", allowed=dict.fromkeys(OPS))
     device: str = option("Where the buffer is: cpu or cuda.", "cpu", allowed=dict.fromkeys(("cpu", "cuda")))
     memory: str = option(MEMORY, "auto", allowed=dict.fromkeys(("auto", "shared", "private")))
@@ -61,11 +61,11 @@ class Case(Conditions):
 
     @property
     def count(self) -> int:
-        return self.nbytes // DTYPES[self.dtype].itemsize
+        return self.nbytes // TYPES[self.dtype].itemsize
 
     @property
     def used_bytes(self) -> int:
-        return self.count * DTYPES[self.dtype].itemsize
+        return self.count * TYPES[self.dtype].itemsize
 
     @property
     def reduces(self) -> bool:

@@ -22,7 +22,7 @@ from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.memory import available_bytes
 from dear_mpi.ranks.streams import Streams, open_streams
@@ -47,7 +47,7 @@ class Contest(Closer, Conditions):
     """What a run of the benchmark measures: the flags of ``bench``. Of the algorithms the first is the baseline."""
 
     sizes: tuple[int, ...] = option(
-        "Sizes of the buffer, with commas; 4B:64MiB stands for 4B, 16B, ... 64MiB.",
+        "Sizes of the buffer, with commas; 4B:64MiB stands for 4B, 16B, ... 64MiB, 4:64M:x2 for 4B, 8B, ...",
         typed=str,
         parse=lambda text: tuple(parsed("--sizes", parse_sizes, text)),
     )
@@ -86,7 +86,7 @@ class Contest(Closer, Conditions):
         conditions = {each.name: getattr(self, each.name) for each in fields(Conditions)}
         found = list[Case]()
         for collective, nbytes in product(self.collectives, self.sizes):
-            grain = DTYPES[self.dtype].itemsize * (ranks if COLLECTIVES[collective].addressed else 1)
+            grain = TYPES[self.dtype].itemsize * (ranks if COLLECTIVES[collective].addressed else 1)
             found.append(Case(collective, max(nbytes // grain, 1) * grain, **conditions))
         return list(dict.fromkeys(found))
 
@@ -94,7 +94,7 @@ class Contest(Closer, Conditions):
         self.check()
         for collective in self.collectives:
             lookup("collective", collective, BUS_FACTORS)
-        itemsize = DTYPES[self.dtype].itemsize
+        itemsize = TYPES[self.dtype].itemsize
         for name, given in (("sizes", self.sizes), ("segments", self.segments)):
             if (least := min(given, default=0)) < itemsize:
                 raise ValueError(f"{name} must be at least {itemsize} B, one element, not {least} B")
@@ -200,7 +200,7 @@ def modelled(rows: list[Row], transport: Transport) -> tuple[list[Row], Fit | No
 def check_plans(contest: Contest, world: World, streams: Streams) -> None:
     """Collective: an ArgumentError, before all the work, if an algorithm that was asked for serves no collective."""
     plans = [(name, min(contest.segments)) for name in contest.algorithms if contestant(name).is_plan]
-    nbytes = world.size * DTYPES[contest.dtype].itemsize
+    nbytes = world.size * TYPES[contest.dtype].itemsize
     least = replace(contest.cases(world.size)[0], nbytes=nbytes, placement="in", memory="private")
     tried = [Interleaved(replace(least, collective=each), plans, world, streams) for each in contest.collectives]
     for each in tried:

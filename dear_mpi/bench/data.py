@@ -14,20 +14,23 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from ml_dtypes import finfo
+from ml_dtypes import finfo, iinfo
 
 from dear_mpi.bench.case import Case
 from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.kernels import reference
 from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
+from dear_mpi.kernels.dtypes import TYPES, compute_dtype, is_floating
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
 
 PERIOD = 31  # a prime: chunks begin at different values
 # All whole numbers up to here are exact.
-EXACT = {name: 2 ** (finfo(dtype).nmant + 1) for name, dtype in DTYPES.items()}  # type: ignore[no-untyped-call]
+EXACT = {
+    name: 2 ** (finfo(dtype).nmant + 1) if is_floating(dtype) else int(iinfo(dtype).max)  # type: ignore[no-untyped-call]
+    for name, dtype in TYPES.items()
+}
 COMBINE: dict[str, Any] = {"sum": np.sum, "average": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
 
 
@@ -40,7 +43,7 @@ class Data:
 
     def __init__(self, case: Case, world: World, streams: Streams, memory: str) -> None:
         self.memory, count, rank, ranks = memory, case.count, world.rank, world.size
-        dtype, contract = DTYPES[case.dtype], COLLECTIVES[case.collective]
+        dtype, contract = TYPES[case.dtype], COLLECTIVES[case.collective]
         begins, ends = (extent(holder, rank, ranks, count) for holder in (contract.begins, contract.ends))
         shard, whole, out_of_place = slice(*chunk_bounds(count, ranks, rank)), slice(0, count), case.placement == "out"
         x_part = shard if out_of_place and case.collective == "all_gather" else whole
@@ -94,7 +97,7 @@ def within(part: slice, whole: slice) -> slice:
 
 def patterns(case: Case, rank: int, ranks: int) -> tuple[Array, Array]:
     """One period of this rank's values, and of the rows of the exact result."""
-    dtype, places = DTYPES[case.dtype], np.arange(PERIOD**2)
+    dtype, places = TYPES[case.dtype], np.arange(PERIOD**2)
     if COLLECTIVES[case.collective].addressed:
         rows = np.array([((other + 1) * places + places // PERIOD) % PERIOD for other in range(ranks)]).astype(dtype)
         return rows[rank], np.roll(rows, -rank * (case.count // ranks), axis=1)
@@ -123,6 +126,8 @@ def values_below(case: Case, ranks: int) -> int:
 
 
 def check_exact(case: Case, ranks: int) -> None:
-    """A ValueError if there are too many ranks for exact sums in this type."""
+    """A ValueError if there are too many ranks for exact sums in this type, or an average of integers is asked for."""
+    if case.reduces and case.op == "average" and not is_floating(TYPES[case.dtype]):
+        raise ValueError(f"op 'average' needs a floating dtype, not {case.dtype!r}: take 'sum'")
     if case.reduces and case.op != "prod" and values_below(case, ranks) < 2:
         raise ValueError(f"dtype {case.dtype!r} has no exact sums over {ranks} ranks: take another one, or op max")

@@ -21,7 +21,7 @@ from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.dtypes import TYPES
 
 UNKNOWNS = ("alpha", "beta", "gamma", "o")
 FIRST = (1e-6, 1e-9, 1e-10, 1e-7)  # s, s/byte, s/byte, s
@@ -51,7 +51,7 @@ def programs_of(row: Row, hosts: Sequence[int] = (), rates: Rates | None = None)
 
 
 def time_s(row: Row, written: Sequence[Program], network: Network) -> float:
-    return cost(written, row.count, DTYPES[row.dtype].itemsize, network).time_s
+    return cost(written, row.count, TYPES[row.dtype].itemsize, network).time_s
 
 
 def gradient(row: Row, written: Sequence[Program], point: Array, *, relative: float = STEP) -> list[float]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.kernels.lookup import lookup
 
 MOST, MOST_US = 10**15, 86400e6  # in a row that can be measured; a day
@@ -104,7 +104,7 @@ class MachineFile:
         if not self.rows and not self.links:
             raise ValueError("it has neither rows nor links")
         for row in self.rows:
-            lookup("dtype", row.dtype, DTYPES)
+            lookup("dtype", row.dtype, TYPES)
         for link in self.links:
             if max(link.source, link.dest) >= len(self.ranks):
                 raise ValueError(f"it has {len(self.ranks)} ranks, and a link from {link.source} to {link.dest}")

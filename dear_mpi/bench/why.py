@@ -32,7 +32,7 @@ from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.dtypes import TYPES
 
 APART = np.array((1.0, 1.7, 2.3, 3.1)) * 1e-6  # by which the costs are moved, so that no two paths are equally long
 STEP = 1e-9  # relative, and smaller than that, so that the path stays the same
@@ -122,7 +122,7 @@ def model_of(row: Row, network: Network, where: Where) -> Model | None:
 
 def priced(row: Row, written: Sequence[Program], network: Network) -> Sequence[float]:
     """When each rank is done, in s."""
-    return cost(written, row.count, DTYPES[row.dtype].itemsize, network).done_s
+    return cost(written, row.count, TYPES[row.dtype].itemsize, network).done_s
 
 
 def spread(times: Array) -> float:
@@ -170,7 +170,7 @@ def of_interest(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
 def crossover(mine: Apart, other: Apart, network: Network, where: Where) -> int | None:
     """The larger size from which on the model has the slower of two as the faster one; None if there is none up to
     1 GiB, or they are not both programs, or the model has the other one as slower."""
-    itemsize = DTYPES[mine.row.dtype].itemsize
+    itemsize = TYPES[mine.row.dtype].itemsize
 
     def difference_s(count: int) -> float:
         sized = [replace(each.row, bytes=count * itemsize, count=count) for each in (mine, other)]

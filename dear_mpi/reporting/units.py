@@ -7,7 +7,8 @@ network cards are sold: 10gbit = 1e10 bits/s. A number without a unit is refused
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby, repeat, takewhile
+from operator import mul
 
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.transports.emulated import Link
@@ -92,21 +93,27 @@ def parse_rate(text: str) -> float:
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Sizes with commas; a range such as 4B:64MiB goes from its first to its last one by powers of 4.
+    """Sizes with commas; a range such as 4B:64MiB goes from its first to its last one by powers of 4, 4B:64MiB:x2 by
+    powers of 2. Units may be as in OSU's benchmarks and nccl-tests: 8:64M is 8B:64MiB, 1000 are 1000 B.
 
-    In a range units may be as in OSU's benchmarks and nccl-tests: 8:64M is 8B:64MiB.
+    >>> parse_sizes("4:1K,3000"), parse_sizes("1K:4K:x2")
+    ([4, 16, 64, 256, 1024, 3000], [1024, 2048, 4096])
     """
-    sizes = []
-    for part in text.split(","):
-        ends = re.sub(r"(?<=[0-9kmg])(?=:|$)", "B", part, flags=re.IGNORECASE).split(":") if ":" in part else [part] * 2
-        if len(ends) != 2:
-            raise ValueError(f"sizes {part!r} must be a size, or a range of two, as in 4B:64MiB")
-        low, high = map(parse_bytes, ends)
-        if not 0 < low <= high:
-            raise ValueError(f"sizes {part!r} must go up from at least 1 B, as in 4B:64MiB")
-        powers = range((high // low - 1).bit_length() // 2 + 1)
-        sizes += [low * 4**power for power in powers if low * 4**power < high] + [high]
-    return sizes
+    return [size for part in text.split(",") for size in sizes_of(part)]
+
+
+def sizes_of(part: str) -> list[int]:
+    ends = part.split(":")
+    factor = whole_number(ends.pop().strip()[1:]) if len(ends) == 3 and ends[2].strip()[:1] == "x" else 4
+    if len(ends) > 2 or factor is None or factor < 2:
+        raise ValueError(f"sizes {part!r} must be a size, or a range of two, as in 4B:64MiB or 4B:64MiB:x2")
+    low, high = (
+        parse_bytes(re.sub(r"(?<=[0-9kmg])$", "B", end.strip(), flags=re.IGNORECASE)) for end in (ends * 2)[:2]
+    )
+    if not 0 < low <= high:
+        raise ValueError(f"sizes {part!r} must go up from at least 1 B, as in 4B:64MiB")
+    found = list(takewhile(lambda size: size < high, accumulate(repeat(factor), mul, initial=low)))
+    return [*found, high]
 
 
 def format_bytes(nbytes: int) -> str:

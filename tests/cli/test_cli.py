@@ -376,7 +376,7 @@ def test_bench_says_why_and_which_guidelines_are_kept(tmp_path):
 
 
 def test_bench_refuses_a_why_that_is_no_size():
-    assert_one_line(run("bench", "--threads", 2, "--why", "64"), "--why: size '64' has no unit")
+    assert_one_line(run("bench", "--threads", 2, "--why", "64Q"), "--why: size '64Q' cannot be read")
 
 
 @pytest.mark.parametrize(
@@ -586,7 +586,7 @@ def test_a_disk_that_is_full_in_the_end(command, flag, shown, tmp_path, monkeypa
         (["compare", "--threads", 2, "--schedules", "dear,,wfbp"], "--schedules takes one or several with commas"),
         (["bench", "--threads", 2, "--algorithms", ""], "--algorithms takes one or several with commas"),
         (["bench", "--threads", 2, "--segment", ""], "--segment: size '' cannot be read"),
-        (["bench", "--threads", 2, "--sizes", "4"], "--sizes: size '4' has no unit"),
+        (["bench", "--threads", 2, "--sizes", "4Q"], "--sizes: size '4Q' cannot be read"),
         (["bench-kernels", "--models", ""], "--models takes one or several with commas"),
         (["doctor", "--size", "4"], "--size: size '4' has no unit"),
         (["train", "--threads", 2, "--stall-after", "4"], "--stall-after: time '4' has no unit"),

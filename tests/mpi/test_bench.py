@@ -21,7 +21,7 @@ from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans import functions
 from dear_mpi.collectives.plans.tuning import read_rules
 from dear_mpi.collectives.program.errors import ArgumentError
-from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.dtypes import DTYPES, TYPES
 from dear_mpi.ranks.world import run_world
 from tests.bench.readers import read_nccl
 
@@ -84,8 +84,8 @@ def test_rows(comm, collective):
 def test_every_type_and_op_is_exact(comm, collective, placement):
     if comm.size > 2:
         pytest.skip("tests/mpi/test_collectives.py has more ranks")
-    for dtype in DTYPES:
-        for op in ("sum", "prod", "min", "max", "average"):
+    for dtype in TYPES:
+        for op in ("sum", "prod", "min", "max", "average")[: 5 if dtype in DTYPES else 4]:
             settings = {"placement": placement, "dtype": dtype, "op": op, "algorithms": ("naive", "native-best")}
             report = measured(collectives=(collective,), sizes=(100,), **settings)
             assert [row.wrong for row in report.rows] == [0] * len(report.rows)
@@ -133,6 +133,7 @@ def test_who_cannot_run_is_left_out_with_the_reason(comm):
         ({"algorithms": ("ring", "ring")}, "algorithms must be different ones, not ring, ring"),
         ({"placement": "inside"}, "placement 'inside' is unknown"),
         ({"dtype": "fp8"}, "dtype 'fp8' is unknown"),
+        ({"op": "average", "dtype": "int8"}, "op 'average' needs a floating dtype, not 'int8': take 'sum'"),
         ({"op": "mean"}, "op 'mean' is unknown"),
         ({"device": "gpu"}, "device 'gpu' is unknown"),
         ({"memory": "public"}, "memory 'public' is unknown"),
@@ -290,7 +291,7 @@ def test_the_command_writes_its_rows(comm, tmp_path_factory):
     comm.Barrier()
 
 
-@pytest.mark.parametrize("sizes", ["64", "1KiB:1B", "4B,,8B"])
+@pytest.mark.parametrize("sizes", ["64Q", "1KiB:1B", "4B,,8B"])
 def test_bad_sizes_end_the_command(comm, sizes):
     result = CliRunner().invoke(app, ["bench", "--sizes", sizes])
     assert result.exit_code == 2
