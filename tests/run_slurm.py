@@ -27,7 +27,18 @@ SETTINGS = {
     "PMIX_MCA_psec": "native",
     "PYTHONPATH": str(ROOT),
 }
-DIES = "import os; from mpi4py import MPI; MPI.COMM_WORLD.rank or os._exit(3); MPI.COMM_WORLD.Barrier()"
+FAILS = """
+from dear_mpi.collectives import barrier
+from dear_mpi.ranks.world import run_world
+
+def body(world):
+    barrier(world.transport)
+    assert world.rank != 3, "on purpose"
+    while True:
+        barrier(world.transport)
+
+run_world(body)
+"""
 
 
 @dataclass(frozen=True)
@@ -139,7 +150,8 @@ def test_a_command_of_ones_own(here, launcher):
     assert [(row["algorithm"], row["ranks"], row["wrong"]) for row in rows] == [("ring", 4, 0), ("native", 4, 0)]
 
 
-def test_a_rank_that_dies_ends_the_job(here, launcher):
-    code, said = here.submit(launcher, "python", "-c", DIES)
+def test_a_rank_that_fails_ends_the_job(here, launcher):
+    code, said = here.submit(launcher, "python", "-c", FAILS)
     assert code != 0
-    assert "TIME LIMIT" not in said
+    assert "rank 3 failed: AssertionError: on purpose" in said
+    assert "DUE TO TIME LIMIT" not in said
