@@ -39,7 +39,7 @@ MPIRUN_GPU ?= $(MPIRUN)
 .PHONY: help install demo test test-serial test-quick test-standin proofs frameworks test-frameworks test-gpu test-slurm
 .PHONY: check format docs package clean
 .PHONY: bench bench-hosts bench-cadence bench-ddp bench-torch bench-gpu numerics topology dimensions testbed published
-.PHONY: validation variants terminal faults
+.PHONY: validation variants startup terminal faults
 
 help:                 ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -153,6 +153,9 @@ validation: install   ## predictions beside measurements, on network namespaces 
 
 variants: install     ## codes, selections, rounds: targets and what was seen: docs/benchmarks/variants.md
 	$(PYTHON) -m tests.variants
+
+startup: install      ## the phases of a start on 2, 16 and 64 ranks, and what imports ask for: docs/benchmarks/startup.md
+	$(PYTHON) -m tests.startup
 
 terminal: install     ## what the commands look like at a terminal of 80 columns: docs/terminal.md
 	$(PYTHON) -m tests.terminal
