@@ -34,9 +34,9 @@ PHASES = {
 }
 APP = "import dear_mpi.cli.app"
 PACKAGES = 6
-HEAD = f"""Jobs of Open MPI's `mpirun` on this machine. It has fewer cores than ranks from 16 ranks on, so that ranks take
-turns. A phase lasts from when the last rank has ended the phase before until the last rank has ended this one. Seconds,
-medians over {ROUNDS} jobs; byte code and all files were in memory.
+HEAD = f"""Jobs of Open MPI's `mpirun` on this machine. It has fewer cores than ranks from 16 ranks on, so that ranks
+take turns. A phase lasts from when the last rank has ended the phase before until the last rank has ended this one.
+Seconds, medians over {ROUNDS} jobs; byte code and all files were in memory.
 """
 FILES = """
 ## What an import asks of the file system
