@@ -95,7 +95,7 @@ def test_a_route_with_rounds_is_compared_under_several_schedules():
     wfbp, dear = compared(["wfbp", "dear"], route=f"{ROOT}/tests/routes/local.py:local", iterations=4)
     assert (wfbp["period"], wfbp["iterations"]) == (4, 4)
     assert wfbp["params_sha256"] == dear["params_sha256"]
-    assert dear["accuracy_at_time"] is not None
+    assert any(row["accuracy_at_time"] is not None for row in (wfbp, dear)), "the faster one has been tested in time"
 
 
 def test_what_overlaps_rounds_goes_on_as_without_tests():
