@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dear_mpi.bench.fit import Fit
-from dear_mpi.bench.why import Apart, Where, crossover
+from dear_mpi.bench.why import Apart, Site, crossover
 from dear_mpi.reporting.units import plural
 
 UNKNOWN = 0.25  # of a time: if more of it is the rest, nothing is said of reasons
@@ -66,7 +66,7 @@ def count(each: Apart) -> tuple[int, int, int, int]:
     return (0, 0, 0, 0) if model is None else (model.messages, model.nbytes, model.combined_nbytes, model.handled)
 
 
-def sentence(mine: Apart, others: Sequence[Apart], size: str, fit: Fit | None, where: Where) -> str:
+def sentence(mine: Apart, others: Sequence[Apart], size: str, fit: Fit | None, site: Site) -> str:
     """Why one takes what it takes beside the fastest of the others, or, if it is the fastest, the next one."""
     if not others:
         return f"At {size} {mine.name} takes {us(mine.measured_us)}: {alone(mine)}."
@@ -79,7 +79,7 @@ def sentence(mine: Apart, others: Sequence[Apart], size: str, fit: Fit | None, w
     beside = f"At {size} {mine.name} {times[0]} is {'slower' if slower else 'faster'} than {other.name} {times[1]}"
     if unknown := why_not_known(mine, other):
         return f"{beside}; why is not known: {unknown}."
-    return f"{beside}{reason(mine, other, slower=slower)}{turn(mine, other, fit, where)}."
+    return f"{beside}{reason(mine, other, slower=slower)}{turn(mine, other, fit, site)}."
 
 
 def overlap(mine: Apart, other: Apart) -> bool:
@@ -138,7 +138,7 @@ def alone(mine: Apart) -> str:
     return most_of(mine)
 
 
-def turn(mine: Apart, other: Apart, fit: Fit | None, where: Where) -> str:
+def turn(mine: Apart, other: Apart, fit: Fit | None, site: Site) -> str:
     """From which size on that changes, by the model."""
     if fit is None or mine.model is None:
         return ""
@@ -147,6 +147,6 @@ def turn(mine: Apart, other: Apart, fit: Fit | None, where: Where) -> str:
         if latency > moved > 0:
             return f"; from about {about(mine.row.bytes * latency / moved)} on its bytes take longer than its latency"
         return ""
-    size = crossover(mine, other, fit.network, where)
+    size = crossover(mine, other, fit.network, site)
     faster = mine if mine.measured_us > other.measured_us else other
     return "" if size is None else f"; from about {about(size)} on {faster.name} is the faster one, by the model"

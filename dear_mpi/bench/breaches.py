@@ -13,21 +13,22 @@ the ends of both sides' intervals in squares, on a scale of logarithms (Zou and 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
+from rich.console import Console
+
+from dear_mpi.bench.compared import Case, case_of
 from dear_mpi.bench.contestants import BEST, contestant
 from dear_mpi.bench.guidelines import LARGER, Guideline, Term, grain, pairs
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.ranks.world import World
+from dear_mpi.bench.words import name_of
+from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z
 from dear_mpi.reporting.student import holm, tail
-from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import format_bytes
 
 LEAST = 0.05  # a share that nobody would change a program for
 CHANCE = 0.05  # that a run that keeps all guidelines has any breach
-Case: TypeAlias = tuple[str, ...]
-CASE = ("collective", "bytes", "device", "ranks", "hosts", "dtype", "op", "placement", "cadence", "start", "arrival")
 BROKEN, KEPT, OPEN = "broken", "kept", "cannot tell"
 SHOWN = ("collective", "algorithm", "ranks", "bytes", "dtype", "op", "placement", "cadence", "memory", "segment_bytes")
 MPI_CALLS = {
@@ -116,17 +117,8 @@ def disturbed_cases(found: Sequence[Judged]) -> set[Case]:
     for each in found:
         if each.guideline is LARGER:
             case = makers.setdefault(case_of(each.row), {})
-            case[maker_of(each.row)] = case.get(maker_of(each.row), False) or each.verdict == BROKEN
+            case[name_of(each.row)] = case.get(name_of(each.row), False) or each.verdict == BROKEN
     return {case for case, broken in makers.items() if len(broken) > 1 and all(broken.values())}
-
-
-def maker_of(row: Row) -> str:
-    who = contestant(row.algorithm)
-    return who.maker if who.is_library else row.algorithm
-
-
-def case_of(row: Row) -> Case:
-    return tuple(str(getattr(row, name)) for name in CASE)
 
 
 def total_us(terms: Sequence[Term]) -> float:
@@ -136,11 +128,7 @@ def total_us(terms: Sequence[Term]) -> float:
 def told(row: Row, terms: Sequence[Term]) -> bool:
     """Whether all have samples enough for an interval, and none that is wider than its median."""
     rows = [row, *(each for each, _ in terms)]
-    return all(each.samples >= FEWEST_SAMPLES and not interval_of(each).is_noisy for each in rows)
-
-
-def interval_of(row: Row) -> Median:
-    return Median(row.p50_us, row.ci_low_us, row.ci_high_us)
+    return all(each.samples >= FEWEST_SAMPLES and not each.median_us.is_noisy for each in rows)
 
 
 def reach(row: Row, terms: Sequence[Term], end: str) -> float:
@@ -192,14 +180,15 @@ def call_text(row: Row) -> str:
     return f"MPI_{name}_init" if "-persistent" in row.algorithm else f"MPI_{name}"
 
 
+def whose(each: Judged) -> tuple[str, ...]:
+    """What breaches have in common that are told in one line: the guideline, who breaks it, and how it was measured."""
+    row = each.row
+    return each.name, name_of(row), row.backend, row.placement, row.dtype, row.op, row.cadence, str(row.ranks)
+
+
 def guideline_lines(found: Sequence[Judged]) -> list[str]:
     """Where guidelines are broken, the worst size and call of each; and how many are kept."""
-    groups: dict[tuple[str, ...], list[Judged]] = {}
-    for each in found:
-        if each.verdict == BROKEN:
-            row = each.row
-            key = each.name, maker_of(row), row.backend, row.placement, row.dtype, row.op, row.cadence, str(row.ranks)
-            groups.setdefault(key, []).append(each)
+    groups = grouped([each for each in found if each.verdict == BROKEN], whose)
     lines = []
     for (name, maker, *_), same in groups.items():
         worst = max(same, key=lambda each: each.ratio.low)
@@ -224,9 +213,9 @@ def others_text(worst: Judged, same: Sequence[Judged]) -> str:
     return f" (also {'; '.join(parts)})" if parts else ""
 
 
-def show_guidelines(world: World, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def show_guidelines(screen: Console, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Print the breaches and the count, as comments; what ``--json`` has of all guidelines."""
-    found, screen = judged(rows), console(world)
+    found = judged(rows)
     for line in guideline_lines(found):
         screen.print(f"# {line}", markup=False, soft_wrap=True)
     return [each.as_report() for each in found]

@@ -136,11 +136,17 @@ class Samples:
         return replace(later, times_s=times_s, wrong=self.wrong + later.wrong)
 
 
+def of_job(by_rank: Array, cadence: str) -> Array:
+    """The samples of the job from those of its ranks, a row each: of the slowest rank, or means over ranks."""
+    found: Array = by_rank.max(axis=0) if cadence == "isolated" else by_rank.mean(axis=0)
+    return found
+
+
 def row_of(
     case: Case, algorithm: str, samples: Samples, *, backend: str, hosts: Sequence[int], segment_bytes: int
 ) -> Row:
     by_rank_us, ranks = np.array(samples.times_s) * 1e6, sum(hosts)
-    times_us = by_rank_us.max(axis=0) if case.cadence == "isolated" else by_rank_us.mean(axis=0)
+    times_us = of_job(by_rank_us, case.cadence)
     means_us = by_rank_us.mean(axis=1)
     middle = median(times_us.tolist())
     algbw = case.used_bytes / middle.value * 1e-3

@@ -176,7 +176,8 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
             case: contest.keys(case, world.size) for case in cases if (case.collective, case.used_bytes) in measured
         }
         where = contest.where(keys, world, streams, contest.seconds)
-    rows, fit = rank_0_does(world, lambda: modelled(against_peers(rows), world.transport))
+    fit, models_us = rank_0_does(world, lambda: modelled(rows, world.transport))
+    rows = [replace(row, model_us=us) for row, us in zip(against_peers(rows), models_us, strict=True)]
     return Report(rows, fit, contest.names, left_out, where)
 
 
@@ -191,10 +192,11 @@ def against_peers(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def modelled(rows: list[Row], transport: Transport) -> tuple[list[Row], Fit | None]:
+def modelled(rows: Sequence[Row], transport: Transport) -> tuple[Fit | None, list[float | None]]:
+    """The network that explains the rows, and what it says of each."""
     where = transport.hosts, transport.rates
     fit = fit_network(rows, *where)
-    return rows if fit is None else [replace(row, model_us=predicted_us(row, fit, *where)) for row in rows], fit
+    return fit, [None if fit is None else predicted_us(row, fit, *where) for row in rows]
 
 
 def check_plans(contest: Contest, world: World, streams: Streams) -> None:

@@ -1,15 +1,14 @@
 """Rows side by side: which are shown, how ours stand to the fastest call of an MPI library, and which tell nothing."""
 
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from dear_mpi.bench.contestants import BEST, contestant
-from dear_mpi.bench.machine_file import Row
-from dear_mpi.reporting.stats import Median
+from dear_mpi.bench.machine_file import CASE, Row
+from dear_mpi.reporting.groups import grouped
 
-K = TypeVar("K", bound=Hashable)
 Case: TypeAlias = tuple[object, ...]
 Mean: TypeAlias = float | str
 """A mean, or why there is none."""
@@ -17,23 +16,13 @@ Mean: TypeAlias = float | str
 CLASSES = {"below 16 KiB": (0, 2**14 - 1), "16 KiB to 2 MiB": (2**14, 2**21), "above 2 MiB": (2**21 + 1, 2**63)}
 OURS = "our best"
 NOISE, NO_SIZE, NOT_COMMON = "noise", "no size", "no common size"
-case_of: Callable[[Row], Case] = attrgetter(
-    *("collective", "device", "ranks", "bytes", "dtype", "op", "placement", "cadence", "arrival")
-)
+case_of: Callable[[Row], Case] = attrgetter(*CASE, "bytes")
 """What rows that are held against each other have in common."""
-
-
-def grouped(rows: Iterable[Row], key: Callable[[Row], K]) -> dict[K, list[Row]]:
-    """The rows by what they have in common, in the order in which that comes up first."""
-    found: dict[K, list[Row]] = {}
-    for row in rows:
-        found.setdefault(key(row), []).append(row)
-    return found
 
 
 def is_noisy(row: Row) -> bool:
     """Whether the interval of its median is wider than the median: such a row tells nothing."""
-    return Median(row.p50_us, row.ci_low_us, row.ci_high_us).is_noisy
+    return row.median_us.is_noisy
 
 
 def spread(row: Row) -> float:

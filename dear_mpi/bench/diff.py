@@ -24,8 +24,10 @@ from statistics import fmean, variance
 
 import numpy as np
 
+from dear_mpi.bench.case import of_job
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.saved import Point, Run, check_comparable, heads
+from dear_mpi.bench.saved import Point, Run, check_comparable, heads, point_of
+from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, worth_one
 from dear_mpi.reporting.student import holm, quantile, tail
 
@@ -118,11 +120,7 @@ def compare_runs(a: Sequence[Run], b: Sequence[Run], at_least: float) -> Diff:
 
 def launches(runs: Sequence[Run]) -> dict[Point, list[Row]]:
     """The row of each launch, by points."""
-    found: dict[Point, list[Row]] = {}
-    for run in runs:
-        for point, row in run.points.items():
-            found.setdefault(point, []).append(row)
-    return found
+    return grouped((row for run in runs for row in run.points.values()), point_of)
 
 
 def middle_us(rows: Sequence[Row]) -> float:
@@ -152,6 +150,5 @@ def within(row: Row) -> tuple[float, float]:
     error = math.log(max(row.ci_high_us, row.p50_us) / max(min(row.ci_low_us, row.p50_us), LEAST_US)) / (2 * Z)
     if row.times_us is None:
         return error, row.samples
-    by_rank = np.array(row.times_us)
-    alike = worth_one((by_rank.max(axis=0) if row.cadence == "isolated" else by_rank.mean(axis=0)).tolist())
+    alike = worth_one(of_job(np.array(row.times_us), row.cadence).tolist())
     return error * math.sqrt(alike), row.samples / alike

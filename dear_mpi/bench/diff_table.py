@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from dear_mpi.bench.diff import Compared, Diff, middle_us
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.saved import CHOSEN, Point, Run, point_of
-from dear_mpi.ranks.world import World
-from dear_mpi.reporting.terminal import console, table
+from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, plural
 
 IN_TITLE = CHOSEN.index("algorithm")  # what comes before it
@@ -20,9 +20,7 @@ ONE_LAUNCH = (
 )
 
 
-def show_diff(diff: Diff, world: World | None = None) -> None:
-    """Collective where there is a world, of which rank 0 prints."""
-    screen = console(world)
+def show_diff(screen: Console, diff: Diff) -> None:
     screen.print(f"A: {names(diff.a)}\nB: {names(diff.b)}", markup=False, soft_wrap=True)
     if diff.differs:
         heads: dict[str, Callable[[tuple[str, tuple[str, str]]], str]] = {

@@ -4,14 +4,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich.console import Console
+
 from dear_mpi.bench.because import about, sentence
 from dear_mpi.bench.collective import Report
 from dear_mpi.bench.contestants import contestant
 from dear_mpi.bench.fit import Fit
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.why import CASE, Apart, Where, grouped, nearest, of_interest, taken_apart
+from dear_mpi.bench.why import Apart, Site, case_of, nearest, of_interest, taken_apart
+from dear_mpi.bench.words import label
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.terminal import console
+from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.units import format_bytes, format_hosts
 
 COLUMNS: dict[str, Callable[[Apart], str]] = {
@@ -88,16 +91,16 @@ class Explained:
 CASE_KEYS = ("collective", "bytes", "ranks", "dtype", "op", "placement", "cadence")
 
 
-def explained(rows: Sequence[Row], names: Sequence[str], fit: Fit | None, where: Where, nbytes: int) -> list[Explained]:
+def explained(rows: Sequence[Row], names: Sequence[str], fit: Fit | None, site: Site, nbytes: int) -> list[Explained]:
     """Each case of these rows at the size that is nearest to this one."""
     found = []
-    for case in grouped(rows, CASE):
+    for case in grouped(rows, case_of).values():
         at = of_interest(nearest(case, nbytes), names)
         cuts = len({row.segment_bytes for row in at}) > 1
-        apart = [taken_apart(row, fit, where, name_of(row, cuts=cuts)) for row in at]
+        apart = [taken_apart(row, fit, site, label(row, cuts=cuts)) for row in at]
         size = format_bytes(at[0].bytes)
         told = [
-            sentence(each, [other for other in apart if other is not each], size, fit, where)
+            sentence(each, [other for other in apart if other is not each], size, fit, site)
             for each in apart
             if not contestant(each.row.algorithm).is_library
         ]
@@ -105,15 +108,10 @@ def explained(rows: Sequence[Row], names: Sequence[str], fit: Fit | None, where:
     return found
 
 
-def name_of(row: Row, *, cuts: bool) -> str:
-    name = row.algorithm if row.chosen == row.algorithm else f"{row.algorithm} ({row.chosen})"
-    return f"{name}, {format_bytes(row.segment_bytes)}" if cuts and contestant(row.algorithm).segments else name
-
-
-def show_why(world: World, report: Report, sizes: Sequence[int]) -> list[dict[str, Any]]:
+def show_why(screen: Console, world: World, report: Report, sizes: Sequence[int]) -> list[dict[str, Any]]:
     """Print why times are what they are at these sizes, as comments; what ``--json`` has of it."""
-    where, screen = Where(world.transport.hosts, world.transport.rates), console(world)
-    found = [each for size in sizes for each in explained(report.rows, report.names, report.fit, where, size)]
+    site = Site(world.transport.hosts, world.transport.rates)
+    found = [each for size in sizes for each in explained(report.rows, report.names, report.fit, site, size)]
     for each in found:
         for line in each.lines():
             screen.print(f"# {line}", markup=False, soft_wrap=True)

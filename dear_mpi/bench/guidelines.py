@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 from dear_mpi.bench.contestants import BEST, contestant
 from dear_mpi.bench.machine_file import Row
+from dear_mpi.reporting.groups import grouped
 
 Term: TypeAlias = tuple[Row, int]  # a call, and how often it is made
 Find: TypeAlias = Callable[[Row, Sequence[Row]], Term | None]
@@ -142,11 +143,9 @@ def conditions(row: Row) -> Conditions:
 
 def pairs(rows: Sequence[Row]) -> Iterator[tuple[Guideline, Row, list[Term]]]:
     """Each guideline that can be judged: the call, and what takes its place."""
-    groups: dict[Conditions, dict[str, list[Row]]] = {}
-    for row in (*rows, *best_calls(rows)):
-        if row.ranks > 1:
-            groups.setdefault(conditions(row), {}).setdefault(row.collective, []).append(row)
-    for group in groups.values():
+    several = [row for row in (*rows, *best_calls(rows)) if row.ranks > 1]
+    for alike in grouped(several, conditions).values():
+        group = grouped(alike, attrgetter("collective"))
         for row in (row for same in group.values() for row in same):
             for guideline in (*GUIDELINES.get(row.collective, ()), LARGER):
                 if terms := guideline.terms(row, group):
@@ -158,13 +157,13 @@ def best_calls(rows: Sequence[Row]) -> list[Row]:
 
     The ends of its interval are the least of all calls: the fastest one of many is often one that had luck.
     """
-    cases: dict[Conditions, list[Row]] = {}
-    for row in rows:
-        who = contestant(row.algorithm)
-        if who.is_library:
-            named = replace(row, algorithm=who.maker + BEST)
-            cases.setdefault((*conditions(named), row.collective, row.bytes, row.op), []).append(row)
+    calls_of_all = [row for row in rows if contestant(row.algorithm).is_library]
+    cases = grouped(calls_of_all, lambda row: (*conditions(named_best(row)), row.collective, row.bytes, row.op))
     return [best(calls) for calls in cases.values() if len(calls) > 1]
+
+
+def named_best(row: Row) -> Row:
+    return replace(row, algorithm=contestant(row.algorithm).maker + BEST)
 
 
 def best(calls: Sequence[Row]) -> Row:
@@ -172,8 +171,7 @@ def best(calls: Sequence[Row]) -> Row:
     low_us, high_us = (min(getattr(row, end) for row in calls) for end in ("ci_low_us", "ci_high_us"))
     samples = min(row.samples for row in calls)
     return replace(
-        fastest,
-        algorithm=contestant(fastest.algorithm).maker + BEST,
+        named_best(fastest),
         chosen=fastest.algorithm,
         samples=samples,
         ci_low_us=low_us,

@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.kernels.lookup import lookup
+from dear_mpi.reporting.stats import Median
 
 MOST, MOST_US = 10**15, 86400e6  # in a row that can be measured; a day
 Size = Annotated[int, Meta(ge=0, le=MOST)]
@@ -15,6 +16,10 @@ Microseconds = Annotated[float, Meta(ge=0, le=MOST_US)]
 Measured = Annotated[float, Meta(ge=1e-6, le=MOST_US)]  # us
 Delay = Annotated[float, Meta(ge=-MOST_US, le=MOST_US)]  # us
 Speed = Annotated[float, Meta(ge=1e-9, le=1e9)]  # GB/s
+
+
+# What is chosen of a collective, but its size and who carries it out: columns of a row.
+CASE = ("collective", "ranks", "device", "dtype", "op", "placement", "cadence", "arrival")
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,10 @@ class Row:
     update_us: Microseconds | None = None  # of that update alone
     update_beside_us: Microseconds | None = None  # and beside it
     rank_mean_us: Microseconds | None = None  # the mean of the ranks' means, as OSU's benchmarks have it
+
+    @property
+    def median_us(self) -> Median:
+        return Median(self.p50_us, self.ci_low_us, self.ci_high_us)
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,15 @@ its size is that of one part, except in a reduce-scatter. Source: its programs, 
 util/osu_util_mpi.c.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from dear_mpi.bench.collective import Report
-from dear_mpi.bench.compared import grouped, is_noisy
-from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.compared import is_noisy
+from dear_mpi.bench.machine_file import CASE, Row
 from dear_mpi.bench.words import label, part
+from dear_mpi.reporting.groups import grouped
 
 TYPES = {  # MPI has no names of the others
     "fp64": "MPI_DOUBLE",
@@ -52,6 +54,8 @@ LAYOUTS = {
     "bandwidth": Layout("Bandwidth", pair=True, rate=1),
     "both_ways": Layout("Bi-Directional Bandwidth", pair=True, rate=2),
 }
+block_of: Callable[[Row], tuple[object, ...]] = attrgetter("algorithm", "backend", "segment_bytes", *CASE)
+"""What the rows of a block have in common: all but their sizes."""
 
 
 def osu_lines(report: Report) -> Iterator[str]:
@@ -64,22 +68,6 @@ def osu_lines(report: Report) -> Iterator[str]:
             yield f"# Datatype: {TYPES.get(first.dtype, first.dtype)}."
         yield head(layout)
         yield from (line_of(layout, row) for row in rows)
-
-
-def block_of(row: Row) -> tuple[object, ...]:
-    """What the rows of a block have in common: all but their sizes."""
-    contestant = row.algorithm, row.backend, row.segment_bytes
-    return (
-        *contestant,
-        row.collective,
-        row.device,
-        row.ranks,
-        row.dtype,
-        row.op,
-        row.placement,
-        row.cadence,
-        row.arrival,
-    )
 
 
 def remarks(rows: Sequence[Row]) -> Iterator[str]:

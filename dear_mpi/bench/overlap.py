@@ -25,13 +25,13 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from dear_mpi.bench.beside import at_once
 from dear_mpi.bench.case import Case, Prepared
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.ranks.world import World
-from dear_mpi.reporting.terminal import console, table
+from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, plural
 
 NUMBERS, PASSES = (1024, 2**17), 64  # the fewest and the most in a pass; about so many passes as long as pure
@@ -194,8 +194,7 @@ def mean_us(seconds: Iterable[Sequence[float]]) -> list[float]:
     return [1e6 * fmean(column) for column in zip(*seconds, strict=True)]
 
 
-def show_overlap(world: World, found: Sequence[Overlap]) -> None:
-    screen = console(world)
+def show_overlap(screen: Console, found: Sequence[Overlap]) -> None:
     for _, group in groupby(found, lambda each: each.collective):
         screen.print(table_of(list(group)))
 

@@ -8,15 +8,12 @@ from typing import Any, TypeAlias
 
 from msgspec import convert
 
-from dear_mpi.bench.machine_file import MachineFile, Row
+from dear_mpi.bench.machine_file import CASE, MachineFile, Row
 from dear_mpi.collectives.program.json_file import reading
 from dear_mpi.reporting.units import check_distinct
 
 # What is chosen of a row, not found: rows that have the same of it are of one point.
-CHOSEN = (
-    *("collective", "ranks", "device", "dtype", "op", "placement", "cadence", "arrival"),
-    *("algorithm", "memory", "segment_bytes", "bytes"),
-)
+CHOSEN = (*CASE, "algorithm", "memory", "segment_bytes", "bytes")
 HEADS = ("rows", "ranks")  # of the file; what else is in it says where and how it was made
 EMULATED = "EMULATED"
 

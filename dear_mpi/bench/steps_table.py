@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from statistics import fmean
 
+from rich.console import Console
 from rich.table import Table
 
 from dear_mpi.bench.steps import KINDS, Cell, Span, Steps
-from dear_mpi.ranks.world import World
-from dear_mpi.reporting.terminal import console, table
+from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, plural
 
 TOLD = 0.1  # of the time of a collective: shorter waits are not traced
@@ -25,8 +25,7 @@ class Line:
     slowest: str = ""
 
 
-def show_steps(world: World, found: Sequence[Steps], *, asked: bool) -> None:
-    screen = console(world)
+def show_steps(screen: Console, found: Sequence[Steps], *, asked: bool) -> None:
     if asked and not found:
         screen.print("No steps: none of these plans sends messages.")
     for each in found:

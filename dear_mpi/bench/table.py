@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.text import Text
 
 from dear_mpi.bench.collective import Report
-from dear_mpi.bench.compared import CLASSES, NOISE, against_mpi, grouped, is_noisy, mean_text, shown, spread
+from dear_mpi.bench.compared import CLASSES, NOISE, against_mpi, is_noisy, mean_text, shown, spread
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.words import MEANINGS, columns, fit_text, label, left_out, meaning, part, title
+from dear_mpi.reporting.groups import grouped
 
 TYPES = {"fp64": "double", "fp32": "float", "fp16": "half", "bf16": "bfloat16"}  # integers have the same names
 OPS = {"average": "avg"}

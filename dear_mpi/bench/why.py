@@ -5,7 +5,7 @@
 
 The model's time (``collectives/program/cost.py``, on the network of ``fit.py``) is a sum of four along the longest
 path: alpha for each message, beta for each byte, gamma for each byte combined, o for each message that a processor
-handles. The derivatives of the time say how many of each there are. Where several paths are equally long, they are
+handles. The derivatives of the time say how many of each there are. Site several paths are equally long, they are
 those of one of the paths.
 
 Late: the last rank ends after the middle one, and by more than in the model: as much of that as the model does not
@@ -17,7 +17,7 @@ least time that any algorithm takes on this network (``bound.py``).
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -26,7 +26,7 @@ import numpy as np
 from dear_mpi.bench.bound import bound_us
 from dear_mpi.bench.contestants import contestant
 from dear_mpi.bench.fit import Fit, gradient, programs_of, time_s
-from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.machine_file import CASE, Row
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.network import Network
@@ -37,7 +37,7 @@ from dear_mpi.kernels.dtypes import TYPES
 APART = np.array((1.0, 1.7, 2.3, 3.1)) * 1e-6  # by which the costs are moved, so that no two paths are equally long
 STEP = 1e-9  # relative, and smaller than that, so that the path stays the same
 MOST_BYTES = 2**30  # up to which the model is asked who is faster
-CASE = attrgetter("collective", "device", "ranks", "dtype", "op", "placement", "cadence", "start", "arrival")
+case_of: Callable[[Row], tuple[object, ...]] = attrgetter(*CASE)
 
 
 @dataclass(frozen=True)
@@ -86,16 +86,16 @@ class Apart:
 
 
 @dataclass(frozen=True)
-class Where:
+class Site:
     """What programs are written for: the host of each rank, and how fast links are."""
 
     hosts: Sequence[int] = ()
     rates: Rates | None = None
 
 
-def model_of(row: Row, network: Network, where: Where) -> Model | None:
+def model_of(row: Row, network: Network, site: Site) -> Model | None:
     """None where the row ran no program by messages."""
-    written = programs_of(row, where.hosts, where.rates)
+    written = programs_of(row, site.hosts, site.rates)
     if not written:
         return None
     costs = np.array((network.alpha, network.beta, network.gamma, network.o))
@@ -138,16 +138,9 @@ def spread_us(row: Row) -> float | None:
     return row.mean_us - (row.rank_min_us + row.rank_max_us) / 2
 
 
-def taken_apart(row: Row, fit: Fit | None, where: Where, name: str) -> Apart:
-    model = None if fit is None else model_of(row, fit.network, where)
+def taken_apart(row: Row, fit: Fit | None, site: Site, name: str) -> Apart:
+    model = None if fit is None else model_of(row, fit.network, site)
     return Apart(row, name, model, spread_us(row), None if fit is None else bound_us(row, fit.network))
-
-
-def grouped(rows: Iterable[Row], key: Callable[[Row], object]) -> list[list[Row]]:
-    found: dict[object, list[Row]] = {}
-    for row in rows:
-        found.setdefault(key(row), []).append(row)
-    return list(found.values())
 
 
 def nearest(rows: Sequence[Row], nbytes: int) -> list[Row]:
@@ -167,14 +160,14 @@ def of_interest(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     return [row for row in rows if row.algorithm in names or id(row) in chosen]
 
 
-def crossover(mine: Apart, other: Apart, network: Network, where: Where) -> int | None:
+def crossover(mine: Apart, other: Apart, network: Network, site: Site) -> int | None:
     """The larger size from which on the model has the slower of two as the faster one; None if there is none up to
     1 GiB, or they are not both programs, or the model has the other one as slower."""
     itemsize = TYPES[mine.row.dtype].itemsize
 
     def difference_s(count: int) -> float:
         sized = [replace(each.row, bytes=count * itemsize, count=count) for each in (mine, other)]
-        ran = [(row, programs_of(row, where.hosts, where.rates)) for row in sized]
+        ran = [(row, programs_of(row, site.hosts, site.rates)) for row in sized]
         times_s = [time_s(row, written, network) if written else math.nan for row, written in ran]
         return times_s[0] - times_s[1]
 

@@ -1,13 +1,12 @@
 """The command ``dear-mpi bench``: its flags are the fields of ``Contest``, and those of a job."""
 
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import typer
+from rich.console import Console
 
 from dear_mpi.bench.baseline import THIS_RUN, baseline_before
 from dear_mpi.bench.breaches import show_guidelines
@@ -32,12 +31,11 @@ from dear_mpi.cli.run import run_ranks, with_flags
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.terminal import bar
+from dear_mpi.reporting.terminal import bar, console
 from dear_mpi.reporting.units import format_bytes, parse_sizes, plural
 from dear_mpi.see.timeline.steps import draw_steps, timeline_of
 from dear_mpi.training.declared import listed, parsed
 
-TIMELINE = "With --steps: what each rank did, and when. FILE.json for Perfetto, or FILE.png, .svg, .pdf; or several."
 TUNE = "Write our fastest algorithm for each size to FILE, for train --algorithm auto:FILE."
 FORMAT = (
     f"How rows are printed: {', '.join(FORMATS)}. A table has the columns of nccl-tests, osu is as OSU's benchmarks."
@@ -69,9 +67,8 @@ def bench(flags: Flags) -> None:
         raise ValueError("--at-least needs --baseline FILE: it says when this run is slower than that one")
     share_of(flags)
     contest = Contest(**chosen(Contest, flags))
-    contest = replace(
-        contest, sizes=tuple(sorted({*contest.sizes, *why_of(flags)})) if "why" in flags else contest.sizes
-    )
+    if "why" in flags:
+        contest = replace(contest, sizes=tuple(sorted({*contest.sizes, *why_of(flags)})))
     if "timeline" in flags and not contest.steps:
         raise ValueError("--timeline shows what --steps records: give both")
     pictures = [(flag, path) for flag, path in written if flag in ("--plot", "--timeline")]
@@ -82,7 +79,7 @@ def bench(flags: Flags) -> None:
 
 
 def why_of(flags: Flags) -> list[int]:
-    return parsed("--why", parse_sizes, flags["why"]) if "why" in flags else []
+    return parsed("--why", parse_sizes, flags["why"])
 
 
 def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Sequence[str]) -> dict[str, Any]:
@@ -95,10 +92,10 @@ def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Seque
     head = provenance(world, began)
     run, more = Run(THIS_RUN, report.rows, head), dict[str, Any]()
     # Other formats are read by programs: what is no row goes beside them.
-    with redirect_stdout(sys.stderr) if flags.get("format", DEFAULT) != DEFAULT else nullcontext():
-        more |= explanations(world, report, flags)
-        if older:
-            more |= against(older, run, share_of(flags), world)
+    screen = console(world, stderr=flags.get("format", DEFAULT) != DEFAULT)
+    more |= explanations(screen, world, report, flags)
+    if older:
+        more |= against(screen, older, run, share_of(flags))
     if tune is not None:
         write_tuned(tune, before, report.rows, world)
     by_rank_0(world.transport, "--timeline", lambda: write_steps(report.where.steps, flags))
@@ -107,13 +104,13 @@ def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Seque
     return {**head, "rows": [object_of(row, raw=flags.get("raw", False)) for row in report.rows], **more}
 
 
-def explanations(world: World, report: Report, flags: Flags) -> Mapping[str, Any]:
+def explanations(screen: Console, world: World, report: Report, flags: Flags) -> Mapping[str, Any]:
     """Show what rows mean; what --json says of it."""
-    found: dict[str, Any] = {"guidelines": show_guidelines(world, report.rows)}
+    found: dict[str, Any] = {"guidelines": show_guidelines(screen, report.rows)}
     if "why" in flags:
-        found["why"] = show_why(world, report, why_of(flags))
-    show_steps(world, report.where.steps, asked="steps" in flags)
-    show_overlap(world, report.where.overlap)
+        found["why"] = show_why(screen, world, report, why_of(flags))
+    show_steps(screen, report.where.steps, asked="steps" in flags)
+    show_overlap(screen, report.where.overlap)
     return found | report.where.as_report()
 
 
@@ -131,8 +128,8 @@ def named(steps: Steps) -> str:
     return f"{steps.collective}, {steps.algorithm}, {format_bytes(steps.bytes)}"
 
 
-def against(older: Sequence[Run], run: Run, at_least: float, world: World) -> dict[str, Any]:
+def against(screen: Console, older: Sequence[Run], run: Run, at_least: float) -> dict[str, Any]:
     """Hold a run against the baseline, and show that; what --json says of it."""
     diff = compare_runs(older, [run], at_least)
-    show_diff(diff, world)
+    show_diff(screen, diff)
     return {"baseline": report_of(diff)}

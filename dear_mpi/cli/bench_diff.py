@@ -9,6 +9,7 @@ from dear_mpi.cli.files import check_files, try_files, written_by
 from dear_mpi.cli.flags import Flags, argument, flag, shared
 from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.reporting.files import aside
+from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import parse_share
 from dear_mpi.training.declared import listed
 
@@ -38,7 +39,7 @@ def bench_diff(flags: Flags) -> None:
         found = compare_runs(a, b, share_of(flags))
         set_aside()
         write_json(report_of(found), json_file)
-    show_diff(found)
+    show_diff(console(), found)
     raise typer.Exit(int(bool(found.slower)))
 
 

@@ -6,7 +6,8 @@ from operator import attrgetter
 from typing import Any
 
 from dear_mpi.doctor.examine import Facts, RankFacts
-from dear_mpi.doctor.finding import Finding, grouped, note, ranks_of, warning
+from dear_mpi.doctor.finding import Finding, note, ranks_of, warning
+from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.units import plural
 
 MOST_HOSTS = 3  # that are named
@@ -55,7 +56,7 @@ def differences(facts: Facts) -> Iterator[Finding]:
     for what, subject in SUBJECTS.items():
         groups = grouped(facts.ranks, subject.value)
         if len(groups) > 1:
-            said = "; ".join(f"{subject.said(ranks[0]) or 'unknown'} on {where(ranks)}" for _, ranks in groups)
+            said = "; ".join(f"{subject.said(ranks[0]) or 'unknown'} on {where(ranks)}" for ranks in groups.values())
             yield subject.severity(f"ranks differ in {what}: {said}", subject.advice)
 
 
@@ -65,7 +66,7 @@ def clocks(facts: Facts) -> Iterator[Finding]:
     if first is None:
         return
     off = [rank for rank in facts.ranks if rank.clock and rank.clock.is_beyond(first)]
-    for _, ranks in grouped(off, lambda rank: rank.host):
+    for ranks in grouped(off, lambda rank: rank.host).values():
         best = min((rank.clock for rank in ranks if rank.clock), key=attrgetter("uncertainty_s"))
         if abs(best.seconds) > KEPT_S:
             way = "ahead of" if best.seconds > 0 else "behind"

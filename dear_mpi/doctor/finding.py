@@ -1,9 +1,8 @@
 """One thing to say about a job, and the ranks that it is about."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from dear_mpi.doctor.examine import RankFacts
 from dear_mpi.reporting.units import format_numbers
@@ -21,13 +20,6 @@ class Finding:
 
 
 broken, warning, note = (partial(Finding, severity) for severity in SEVERITIES)
-
-
-def grouped(ranks: Sequence[RankFacts], key: Callable[[RankFacts], Any]) -> list[tuple[Any, list[RankFacts]]]:
-    groups: dict[Any, list[RankFacts]] = {}
-    for rank in ranks:
-        groups.setdefault(key(rank), []).append(rank)
-    return list(groups.items())
 
 
 def ranks_of(ranks: Sequence[RankFacts]) -> str:

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dear_mpi.collectives.transports.patience import THREADS, Crowd
 from dear_mpi.doctor.differences import clocks, differences
 from dear_mpi.doctor.examine import Facts
-from dear_mpi.doctor.finding import SEVERITIES, Finding, broken, grouped, note, ranks_of, warning
+from dear_mpi.doctor.finding import SEVERITIES, Finding, broken, note, ranks_of, warning
+from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.units import plural
 
 GUIDE = "docs/gpu.md, 'Installing a CUDA-aware MPI'"
@@ -50,7 +51,7 @@ def gpus(facts: Facts) -> Iterator[Finding]:
             f"{lack}, the others do: {without[0].gpu_problem}",
             "start all ranks on hosts with GPUs, or all without: --device cpu",
         )
-    for (host, address), ranks in grouped(facts.ranks, lambda rank: (rank.host, rank.gpu and rank.gpu.address)):
+    for (host, address), ranks in grouped(facts.ranks, lambda rank: (rank.host, rank.gpu and rank.gpu.address)).items():
         if address is not None and len(ranks) > 1:
             yield warning(
                 f"{ranks_of(ranks)} share one GPU ({ranks[0].gpu and ranks[0].gpu.name}, {address} of {host})",
@@ -90,7 +91,7 @@ def slow_device_path(facts: Facts) -> Iterator[Finding]:
 
 
 def cores(facts: Facts) -> Iterator[Finding]:
-    for _, ranks in grouped(facts.ranks, lambda rank: rank.machine):
+    for ranks in grouped(facts.ranks, lambda rank: rank.machine).values():
         crowd = Crowd.of(THREADS * len(ranks), (rank.cores for rank in ranks), (rank.limit for rank in ranks))
         where = f"{plural(len(ranks), 'rank')} of {', '.join(dict.fromkeys(rank.host for rank in ranks))}"
         if len(ranks) > crowd.cores:
@@ -111,7 +112,7 @@ def cores(facts: Facts) -> Iterator[Finding]:
             "cannot overlap there",
             "Open MPI: --bind-to none or --map-by slot:PE=2; MPICH: -bind-to none; srun: --cpus-per-task=2",
         )
-    for host, ranks in grouped(facts.ranks, lambda rank: rank.host):
+    for host, ranks in grouped(facts.ranks, lambda rank: rank.host).items():
         allowed, threads = len(set().union(*(rank.cores for rank in ranks))), sum(rank.blas_threads for rank in ranks)
         if len(ranks) > 1 and threads > max(allowed, len(ranks)):
             yield warning(
@@ -129,8 +130,8 @@ def wrong_local_rank(facts: Facts) -> Iterator[Finding]:
         f"the launcher's local rank is not the one counted by shared memory for {ranks_of(wrong)} "
         f"(rank {first.rank}: {first.launched_local_rank} against {first.local_rank})"
     )
-    hosts = grouped(facts.ranks, lambda rank: rank.host)
-    if all({rank.launched_local_rank for rank in ranks} == {rank.local_rank for rank in ranks} for _, ranks in hosts):
+    hosts = grouped(facts.ranks, lambda rank: rank.host).values()
+    if all({rank.launched_local_rank for rank in ranks} == {rank.local_rank for rank in ranks} for ranks in hosts):
         yield note(f"{text}: only the order differs, which does no harm")
     else:
         yield warning(
@@ -140,7 +141,7 @@ def wrong_local_rank(facts: Facts) -> Iterator[Finding]:
 
 
 def small_pages(facts: Facts) -> Iterator[Finding]:
-    for host, ranks in grouped(facts.ranks, lambda rank: rank.host):
+    for host, ranks in grouped(facts.ranks, lambda rank: rank.host).items():
         if len(ranks) > 1 and not ranks[0].huge_pages:
             yield note(
                 f"memory that the ranks of {host} share has small pages: {ranks[0].huge_pages_text}",

@@ -5,8 +5,7 @@ best: then all of its links are. Single links are compared with those that are l
 beyond.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 from typing import TypeVar
@@ -14,9 +13,10 @@ from typing import TypeVar
 from dear_mpi.bench.machine_file import Link
 from dear_mpi.doctor.finding import SEVERITIES, Finding, note, warning
 from dear_mpi.doctor.pairs import BETWEEN, INSIDE, MEASURES, by_kind
+from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.units import plural
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Hashable)
 
 FACTOR = 1.5
 FEWEST = 3  # of two, nobody knows which is the slow one
@@ -73,9 +73,7 @@ def slow_ends(rows: Sequence[Link], names: Sequence[T], name: str) -> dict[T, Sl
     measure, ways = MEASURES[name], list[dict[T, tuple[float, float]]]()
     ends: Sequence[Callable[[Link], int]] = (lambda row: row.source, lambda row: row.dest)
     for end in ends:
-        groups = defaultdict[T, list[Link]](list)
-        for row in rows:
-            groups[names[end(row)]].append(row)
+        groups = grouped(rows, lambda row, end=end: names[end(row)])  # type: ignore[misc]
         best = {each: min(map(measure.cost, group)) for each, group in groups.items()}
         usual = median_low(best.values()) if len(best) >= FEWEST else float("inf")
         least = {each: min(map(measure.least, group)) for each, group in groups.items()}

@@ -6,9 +6,10 @@ Letters are as large as in a paper, of which one pair of panels takes a column, 
 """
 
 import textwrap
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
+from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.stats import Median
 from dear_mpi.reporting.terminal import alike
 from dear_mpi.reporting.units import format_hosts, plural
@@ -16,8 +17,6 @@ from dear_mpi.see.figure import COLORS, MARKERS, THIN, label, legend_below, read
 
 Row: TypeAlias = Mapping[str, Any]
 Line: TypeAlias = tuple[str, str]  # what it is of, and its run
-K = TypeVar("K", bound=Hashable)
-T = TypeVar("T")
 Value: TypeAlias = Callable[[Row, float], float]  # of a row, if its time is so many us
 
 COLUMN_INCHES, PANEL_INCHES, TEXT_INCHES = 3.5, 2.1, 0.17  # of a paper; of a panel; of a line of notes or legend
@@ -55,9 +54,9 @@ def draw_runs(rows: Sequence[Row]) -> Any:
     if not rows:
         raise ValueError("there is nothing to draw by size: no row has one")
     cases: dict[str, dict[Line, list[Row]]] = {}
-    for title, its in by(rows, lambda row: f"{row['collective']}, {plural(row['ranks'], 'rank')}").items():
+    for title, its in grouped(rows, lambda row: f"{row['collective']}, {plural(row['ranks'], 'rank')}").items():
         ordered = sorted(its, key=lambda row: int(row["bytes"]))
-        cases[title] = by(ordered, line_in(its))
+        cases[title] = grouped(ordered, line_in(its))
     columns = min(2, len(cases))
     lines = 2 * len(cases) // columns
     figure = Figure(figsize=(columns * COLUMN_INCHES, 1), layout="constrained")
@@ -74,18 +73,10 @@ def draw_runs(rows: Sequence[Row]) -> Any:
     return figure
 
 
-def by(rows: Sequence[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """The rows of each key, in the order in which the keys appear."""
-    found: dict[K, list[T]] = {}
-    for row in rows:
-        found.setdefault(key(row), []).append(row)
-    return found
-
-
 def line_in(rows: Sequence[Row]) -> Callable[[Row], Line]:
     """Tells the line of each of these rows: its algorithm, with what else tells it from other lines; and its run."""
     varied = [key for key in VARIED if not alike(key, rows)]
-    cuts = by(list({(row["algorithm"], row["segment_bytes"]) for row in rows}), lambda each: each[0])
+    cuts = grouped(list({(row["algorithm"], row["segment_bytes"]) for row in rows}), lambda each: each[0])
 
     def line(row: Row) -> Line:
         segment = [f"segment {size_text(row['segment_bytes'])}"] * (len(cuts[row["algorithm"]]) > 1)

@@ -11,9 +11,10 @@ from dear_mpi.bench.because import about, sentence
 from dear_mpi.bench.collective import Contest, bench
 from dear_mpi.bench.explained import explained, show_why
 from dear_mpi.bench.fit import Fit, predicted_us, programs_of, time_s
-from dear_mpi.bench.why import Where, crossover, model_of, spread, spread_us, taken_apart
+from dear_mpi.bench.why import Site, crossover, model_of, spread, spread_us, taken_apart
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.ranks.world import run_world
+from dear_mpi.reporting.terminal import console
 from tests.bench.test_bench import row
 
 NETWORK = Network(alpha=20e-6, beta=0.3e-9, gamma=0.1e-9, o=1e-6)
@@ -32,7 +33,7 @@ def timed(algorithm, nbytes, network=NETWORK, factor=1.0, ranks=4, collective="a
 
 
 def apart(made, fit=None, **facts):
-    return taken_apart(replace(made, **facts), fit or fitted(), Where(), made.algorithm)
+    return taken_apart(replace(made, **facts), fit or fitted(), Site(), made.algorithm)
 
 
 def random_networks():
@@ -49,7 +50,7 @@ def test_parts_add_up_to_the_model_and_none_is_negative(network, ranks):
     found = 0
     for name, collective, nbytes in product(NAMES, ("all_reduce", "all_gather", "reduce"), (ranks * 4, 9996, 1 << 20)):
         made = row(name, nbytes, ranks=ranks, collective=collective)
-        model = model_of(made, network, Where())
+        model = model_of(made, network, Site())
         if model is None:
             continue
         found += 1
@@ -69,7 +70,7 @@ def test_parts_add_up_to_the_model_and_none_is_negative(network, ranks):
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5])
 def test_a_ring_has_the_parts_of_its_closed_form(ranks):
     count = 1000 * ranks
-    model = model_of(row("ring", 4 * count, ranks=ranks), Network(1e-6, 1e-9, 1e-10), Where())
+    model = model_of(row("ring", 4 * count, ranks=ranks), Network(1e-6, 1e-9, 1e-10), Site())
     steps = 2 * (ranks - 1)
     assert (model.messages, model.nbytes, model.combined_nbytes) == (steps, 4000 * steps, 4000 * (ranks - 1))
     assert model.latency_us == pytest.approx(steps)
@@ -105,12 +106,12 @@ def test_a_call_of_a_library_has_a_bound_and_no_parts():
     assert found.model is found.rest_us is None
     least_us = min(timed(name, 1 << 20).p50_us for name in ("ring", "naive", "rabenseifner", "recursive_doubling"))
     assert 0 < found.bound_us <= least_us
-    assert taken_apart(row("native", 1 << 20), None, Where(), "native").bound_us is None
+    assert taken_apart(row("native", 1 << 20), None, Site(), "native").bound_us is None
 
 
 def said(mine, *others, fit=None):
     fit = fit or fitted()
-    return sentence(apart(mine, fit), [apart(each, fit) for each in others], "SIZE", fit, Where())
+    return sentence(apart(mine, fit), [apart(each, fit) for each in others], "SIZE", fit, Site())
 
 
 def test_the_sentence_names_the_part_that_differs_most():
@@ -173,17 +174,17 @@ def test_alone_a_time_is_explained_by_itself():
         == "At SIZE ring takes 134 us: 89% of its time is 6 messages after one another (120 us)."
     )
     assert "it cannot be taken apart" in sentence(
-        taken_apart(row("ring", 4096), None, Where(), "ring"), [], "SIZE", None, Where()
+        taken_apart(row("ring", 4096), None, Site(), "ring"), [], "SIZE", None, Site()
     )
 
 
 def test_the_crossover_is_where_the_model_has_both_alike():
     mine, other = apart(timed("ring", 4096)), apart(timed("recursive_doubling", 4096))
-    size = crossover(mine, other, NETWORK, Where())
+    size = crossover(mine, other, NETWORK, Site())
     at = [timed(name, size).p50_us for name in ("ring", "recursive_doubling")]
     assert at[0] == pytest.approx(at[1], rel=0.02)
-    assert crossover(mine, apart(timed("naive", 4096)), NETWORK, Where()) is None  # the naive one never is
-    assert crossover(mine, apart(row("native", 4096, 1.0)), NETWORK, Where()) is None
+    assert crossover(mine, apart(timed("naive", 4096)), NETWORK, Site()) is None  # the naive one never is
+    assert crossover(mine, apart(row("native", 4096, 1.0)), NETWORK, Site()) is None
 
 
 def test_the_nearest_size_and_the_fastest_call_of_a_library_are_taken():
@@ -191,7 +192,7 @@ def test_the_nearest_size_and_the_fastest_call_of_a_library_are_taken():
         *(timed("ring", nbytes) for nbytes in (1024, 4096, 65536)),
         *(row("native", 4096, 90.0), row("native-persistent", 4096, 80.0), row("native-nonblocking", 4096, 85.0)),
     ]
-    (found,) = explained(rows, ("ring", "native-best"), fitted(), Where(), 5000)
+    (found,) = explained(rows, ("ring", "native-best"), fitted(), Site(), 5000)
     assert [each.name for each in found.apart] == ["ring", "native-persistent"]
     assert "all_reduce of 4 KiB (nearest to 5000 B)" in found.title
     assert len(found.sentences) == 1
@@ -204,7 +205,7 @@ def test_the_nearest_size_and_the_fastest_call_of_a_library_are_taken():
 def test_each_case_is_explained_by_itself():
     rows = [timed("ring", 4096), timed("ring", 4096, collective="all_gather")]
     rows.append(replace(rows[0], placement="out of place"))
-    titles = [each.title for each in explained(rows, ("ring",), fitted(), Where(), 4096)]
+    titles = [each.title for each in explained(rows, ("ring",), fitted(), Site(), 4096)]
     assert len(set(titles)) == 3
 
 
@@ -224,7 +225,7 @@ def test_ranks_that_are_threads_are_explained(capsys):
 
     def run(world):
         report = bench(settings, world)
-        return show_why(world, report, (6400,))
+        return show_why(console(world), world, report, (6400,))
 
     found = run_world(run, threads=4)
     assert [(case["collective"], case["bytes"]) for case in found] == [("all_reduce", 6400), ("broadcast", 6400)]

@@ -412,6 +412,15 @@ def test_bench_prints_in_a_format(form, first):
     assert result.stdout.startswith(first)
 
 
+def test_a_format_for_programs_has_rows_alone():
+    """All ranks of a job of threads have one standard output: nobody may lead it elsewhere for a while."""
+    sizes = ("--sizes", "64B,1KiB", "--seconds", 0.01)
+    result = run("bench", "--threads", 3, "--algorithms", "ring", *sizes, "--format", "csv", "--why", "1KiB")
+    assert [line.split(",")[0] for line in result.stdout.splitlines()] == ["collective", "all_reduce", "all_reduce"]
+    assert "guidelines: " in result.stderr
+    assert "# why: all_reduce of 1 KiB" in result.stderr
+
+
 @pytest.mark.parametrize("raw", [(), ("--raw",)])
 def test_samples_are_written_if_they_are_asked_for(raw, tmp_path):
     flags = ("--threads", 2, "--algorithms", "ring", "--sizes", "1KiB", "--seconds", 0.01, *raw)
