@@ -26,7 +26,7 @@ from tests.stolen import stolen_since, ticks
 FIELDS = ("command", "date", "commit", "processors", "lost to others", "system", "TCP", "versions")
 # What has no place on a page, and its name.
 FAULTS = {
-    "text of a launcher": r"prterun|PRTE|orted\b|daemon failed to report|mpirun detected|Primary job|hydra_pmi_proxy",
+    "text of a launcher": r"prterun|PRTE|\borted\b|daemon failed to report|mpirun detected|Primary job|hydra_pmi_proxy",
     "the name of a host": r"(?:Local|Remote) host:|\bdear\d+\b",
     "an error": r"Traceback \(most recent call last\)|Segmentation fault|MPI_ABORT was invoked",
     "a line of the shell": r"^\+ \S",
