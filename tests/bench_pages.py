@@ -117,7 +117,7 @@ def collectives(runs):
     yield COLLECTIVES
     for ranks in (2, 4):
         command = [*mpis[0].mpirun, "-n", str(ranks), *DEAR_MPI, "bench", *flags]
-        command += ["--placement", "in", "--sizes", "4B:64MiB", "--seconds", "1"]
+        command += ["--placement", "in", "--sizes", "4B:64MiB", "--budget", "1s"]
 
         def measure(file, command=command, ranks=ranks):
             run([*command, "--json", str(file)], mpis[0].environment(ranks), LIMIT_S)

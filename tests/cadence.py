@@ -107,7 +107,7 @@ def osu(mpi, ranks, program):
 def ours(mpi, ranks, folder, cadence):
     file = Path(folder) / "rows.json"
     sizes = ",".join(f"{size}B" for size in SIZES)
-    flags = ["--algorithms", "native", "--placement", "out", "--sizes", sizes, "--seconds", "0.5", "--json", file]
+    flags = ["--algorithms", "native", "--placement", "out", "--sizes", sizes, "--budget", "0.5s", "--json", file]
     launch(mpi, ranks, sys.executable, "-m", "dear_mpi", "bench", "--cadence", cadence, *flags)
     rows = json.loads(file.read_text())["rows"]
     mean = "mean_us" if cadence == "streaming" else "p50_us"

@@ -84,7 +84,7 @@ def test_the_description_links_to_no_file_of_a_checkout(built):
         ("explain --check", "Proved for 1 to 4 ranks"),
         ("simulate", "wfbp"),
         ("train --threads 2 --model synthetic:resnet50 --iterations 2 --forward-time 0.01", "2 ranks"),
-        ("bench --threads 2 --sizes 4KiB --seconds 0.01", "ring"),
+        ("bench --threads 2 --sizes 4KiB --budget 10ms", "ring"),
     ],
 )
 def test_these_run_where_nothing_else_is(command, said, alone):

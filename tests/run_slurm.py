@@ -143,7 +143,7 @@ def test_a_rank_is_bound_to_its_core(here, launcher):
 
 def test_a_command_of_ones_own(here, launcher):
     file = here.folder / "bench.json"
-    flags = ["--sizes", "1KiB", "--algorithms", "ring,native", "--seconds", "0.2", "--json", file]
+    flags = ["--sizes", "1KiB", "--algorithms", "ring,native", "--budget", "0.2s", "--json", file]
     code, said = here.submit(launcher, "dear-mpi", "bench", *flags)
     assert code == 0, said
     rows = json.loads(file.read_text())["rows"]

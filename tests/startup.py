@@ -29,7 +29,7 @@ PHASES = {
     "MPI": "`MPI_Init`",
     "agreed": "our transport: a communicator, the hosts of all ranks, and that all were given the same input",
     "first call": "the first all-reduce of 1 KiB by `ring`: its plan, its connections, its messages",
-    "benchmark": "`bench` with `--algorithms ring,native --sizes 1KiB --seconds 0.5`",
+    "benchmark": "`bench` with `--algorithms ring,native --sizes 1KiB --budget 0.5s`",
     "ended": "until `mpirun` has returned",
 }
 APP = "import dear_mpi.cli.app"

@@ -208,7 +208,7 @@ def test_a_mistake_is_found(played, file, right, wrong):
 def test_the_flags_of_the_first_run_work(tmp_path, monkeypatch):
     """With threads as ranks, and less to do; the last flag of a name counts."""
     monkeypatch.chdir(tmp_path)
-    less = {"bench": ["--sizes", "1KiB", "--seconds", "0.01"], "train": ["--iterations", "2"]}
+    less = {"bench": ["--sizes", "1KiB", "--budget", "10ms"], "train": ["--iterations", "2"]}
     text = Path(f"{ROOT}/hostfiles/first-run.sh").read_text()
     for step, words in re.findall(r"(\w+)\) flags=\((.+)\) ;;", text):
         done = CliRunner().invoke(app, [step, *shlex.split(words), *less.pop(step), "--threads", "2"])

@@ -141,6 +141,10 @@ class EmulatedTransport(Wrapper[Transport]):
     def name(self) -> str:
         return f"EMULATED link of {self.link} over {self.below.name}"
 
+    def part(self, ranks: int) -> EmulatedTransport | None:
+        below = self.below.part(ranks)
+        return None if below is None else EmulatedTransport(below, self.link)
+
     def reach(self, array: Array) -> None:
         """None: the emulated network is between all ranks."""
 

@@ -128,12 +128,26 @@ class LoopbackTransport:
     def same(self, number: int) -> bool:
         return len(set(self.gather_values(number))) == 1
 
+    def latest(self, moment_s: float) -> float:
+        return max(map(float, self.gather_values(moment_s)))
+
     def barrier(self, *, asleep: bool = False) -> None:
         with nullcontext() if asleep else self.waits.meeting("barrier"):
             try:
                 self.hub.barrier.wait()
             except threading.BrokenBarrierError:
                 raise TransportError(self.hub.failure or "a rank ended early") from None
+
+    def part(self, ranks: int) -> "LoopbackTransport | None":
+        hub = self.gather_values(Hub(ranks, self.hosts[:ranks]) if self.rank == 0 else None)[0]
+        if self.rank >= ranks:
+            return None
+        part = LoopbackTransport(hub, self.rank)
+        part.waits = self.waits
+        return part
+
+    def free(self) -> None:
+        """Nothing but memory is held."""
 
     def abort(self, message: str) -> None:
         if self.hub.failure is None:  # later ones are its consequences

@@ -49,6 +49,7 @@ class MpiTransport:
         upper: int | None = self.native.Get_attr(MPI.TAG_UB)
         self.tag, self.most_tags = 0, upper or 32767
         self.ballot, self.kept = array("q", (0, 0)), WeakSet[Any]()
+        self.moment = array("d", (0.0,))
         self.under_way = UNDER_WAY
 
     @classmethod
@@ -114,13 +115,37 @@ class MpiTransport:
             self.waits.now = None
         return ballot[0] == -ballot[1]
 
+    def latest(self, moment_s: float) -> float:
+        self.moment[0] = moment_s
+        self.waits.number += 1
+        self.waits.now = self.comparison
+        try:
+            self.native.Allreduce(MPI.IN_PLACE, [self.moment, 1, MPI.DOUBLE], MPI.MAX)
+        finally:
+            self.waits.now = None
+        return self.moment[0]
+
     def barrier(self, *, asleep: bool = False) -> None:
         if asleep:  # not among the waits, which are watched
             over: Any = self.native.Ibarrier()
             PatientRequest(over).Wait()
             return
-        with self.waits.meeting("barrier"):
+        waits = self.waits
+        waits.number += 1
+        waits.now = Meeting("barrier")
+        try:  # a context manager would take as long as the barrier
             self.native.Barrier()
+        finally:
+            waits.now = None
+
+    def part(self, ranks: int) -> "MpiTransport | None":
+        comm = self.native.Split(0 if self.rank < ranks else MPI.UNDEFINED, self.rank)
+        if comm == MPI.COMM_NULL:
+            return None
+        part = MpiTransport(MPI.Intracomm(comm), device_memory=self.device_memory)
+        comm.Free()
+        part.waits = self.waits
+        return part
 
     def free(self) -> None:
         """Collective: give the duplicate back, and first what plans have kept."""

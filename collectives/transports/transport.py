@@ -165,9 +165,19 @@ class Transport(Protocol):
     def same(self, number: int) -> bool:
         """Collective, and quick: whether all ranks have given the same number, below 2^63."""
 
+    def latest(self, moment_s: float) -> float:
+        """Collective, and quick: the largest number that a rank has given."""
+
     def barrier(self, *, asleep: bool = False) -> None:
         """Collective: return when all ranks have come. If ``asleep``, one of them does something long: the others wait
         without using their cores, and that is no stall."""
+
+    def part(self, ranks: int) -> "Transport | None":
+        """Collective: the first so many ranks as a group of their own, on these, which ``free`` it; None on the
+        others. What one of them waits for is seen as a wait of this transport."""
+
+    def free(self) -> None:
+        """Collective: give back what the group has."""
 
     def abort(self, message: str) -> None:
         """End all ranks, because this one cannot go on."""
@@ -185,6 +195,10 @@ class Wrapper(Generic[T]):
 
 class StagedTransport(Wrapper[Transport]):
     """A transport that is never given device memory: plans stage it."""
+
+    def part(self, ranks: int) -> "StagedTransport | None":
+        below = self.below.part(ranks)
+        return None if below is None else StagedTransport(below)
 
     def takes(self, array: Array) -> bool:
         return library_of(array) == "numpy"

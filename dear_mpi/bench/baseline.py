@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from dear_mpi.bench.case import Samples, row_of
-from dear_mpi.bench.collective import Contest
+from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.saved import Run, check_comparable, read_runs
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.transports.agree import said_by_rank_0
-from dear_mpi.ranks.world import World
+from dear_mpi.ranks.world import World, ranks_per_host
 
 THIS_RUN = "this run"
 
@@ -30,13 +29,17 @@ def planned(contest: Contest, world: World, memories: set[str]) -> Run:
 
     Its times are made up.
     """
-    cut = replace(contest, segments=contest.segments or (default_segment(world.transport.hosts),))
-    instant, ranks = Samples([[1e-6]] * world.size, 0), world.size
-    where: dict[str, Any] = {"backend": world.transport.name, "hosts": world.ranks_per_host}
+    name, hosts = world.transport.name, world.transport.hosts
+    cut = replace(contest, segments=contest.segments or (default_segment(hosts),))
     rows = [
-        row_of(case, name, replace(instant, memory=memory), segment_bytes=segment, **where)
+        row_of(case, who, instant(ranks, memory), backend=name, hosts=ranks_per_host(hosts[:ranks]), segment_bytes=size)
+        for ranks in cut.ranks or (world.size,)
         for case in cut.cases(ranks)
-        for name, segment in cut.keys(case, ranks)
+        for who, size in cut.keys(case, ranks)
         for memory in memories
     ]
     return Run(THIS_RUN, rows)
+
+
+def instant(ranks: int, memory: str) -> Samples:
+    return Samples([[1e-6]] * ranks, memory=memory)

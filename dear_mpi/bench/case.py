@@ -30,8 +30,12 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
 }
 OPS = ("sum", "average", "prod", "min", "max")
 MEMORY = "Memory of our buffers on the CPU: shared (by the ranks of a host), private, or auto (by algorithm)."
+START = (
+    "How ranks begin a call together, if isolated: clock (at a moment of a clock that all have set), barrier, or auto: "
+    "clock, unless there are more ranks than cores, or no MPI."
+)
 CADENCE = (
-    "isolated: a sample is one call, from a barrier to its end on the slowest rank. streaming: a sample is the mean "
+    "isolated: a sample is one call, from its start to its end on the slowest rank. streaming: a sample is the mean "
     "over calls in a row and over ranks, and barriers between calls are not timed, as in the OSU benchmarks."
 )
 SPIKE = 1.5  # medians: the analyser of nccl-tests calls a sample above it a spike
@@ -40,16 +44,12 @@ PLACEMENTS = {"in": "in place", "out": "out of place"}
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions(Declared):
-    """What holds for all collectives and sizes of a run."""
+    """What holds for all that a run measures."""
 
-    placement: str = option(
-        "Where results go: in (over the input) or out (into a second buffer).", "in", allowed=PLACEMENTS
-    )
-    dtype: str = option(f"Type of the elements: {', '.join(TYPES)}.", "fp32", allowed=TYPES)
-    op: str = option("Reduction: sum, prod, min, max or average.", "sum", allowed=dict.fromkeys(OPS))
     device: str = option("Where the buffer is: cpu or cuda.", "cpu", allowed=dict.fromkeys(("cpu", "cuda")))
     memory: str = option(MEMORY, "auto", allowed=dict.fromkeys(("auto", "shared", "private")))
     cadence: str = option(CADENCE, "isolated", allowed=dict.fromkeys(("isolated", "streaming")))
+    start: str = option(START, "auto", allowed=dict.fromkeys(("auto", "clock", "barrier")))
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,9 @@ class Case(Conditions):
 
     collective: str
     nbytes: int
+    placement: str = "in"
+    dtype: str = "fp32"
+    op: str = "sum"
 
     @property
     def count(self) -> int:
@@ -126,14 +129,16 @@ class Samples:
     """What was measured of a contestant."""
 
     times_s: list[list[float]]  # of each sample, a list per rank
-    wrong: int  # elements, in all
+    late: int = 0  # samples that do not count, as a rank was late for their start
+    wrong: int = 0  # elements, in all
     memory: str = "private"  # where its buffers were
     chosen: str | None = None  # the algorithm that a plan took
+    start: str = "barrier"  # of each sample (starts.py)
     delays: Mapping[str, Any] = field(default_factory=dict)  # by an update beside it (beside.py)
 
     def __add__(self, later: Samples) -> Samples:
         times_s = [mine + more for mine, more in zip(self.times_s, later.times_s, strict=True)]
-        return replace(later, times_s=times_s, wrong=self.wrong + later.wrong)
+        return replace(later, times_s=times_s, wrong=self.wrong + later.wrong, late=self.late + later.late)
 
 
 def of_job(by_rank: Array, cadence: str) -> Array:
@@ -184,5 +189,7 @@ def row_of(
         spikes=float((times_us > SPIKE * middle.value).mean()),
         times_us=by_rank_us.tolist(),
         rank_mean_us=float(means_us.mean()),
+        start=samples.start,
+        late=samples.late,
         **samples.delays,
     )

@@ -1,154 +1,101 @@
 """Time collectives of several makers in one run: our plans, MPI libraries, gloo."""
 
-import time
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import groupby, product
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from dear_mpi.bench.beside import delays
-from dear_mpi.bench.case import BUS_FACTORS, Case, Conditions, Samples, row_of
-from dear_mpi.bench.contestants import CONTESTANTS, DEFAULTS, LIBRARIES, calls_of, contestant
-from dear_mpi.bench.data import check_exact
+from dear_mpi.bench.case import Case, Samples, row_of
+from dear_mpi.bench.compared import case_of
+from dear_mpi.bench.contest import Contest
+from dear_mpi.bench.contestants import CONTESTANTS, LIBRARIES, contestant
 from dear_mpi.bench.fit import Fit, fit_network, predicted_us
 from dear_mpi.bench.interleaved import Interleaved, Key, needed_bytes
+from dear_mpi.bench.loops import OwnCost, own_cost
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.native import OTHERS
-from dear_mpi.bench.other_mpi import OtherMpi, check_other, rank_0_does
-from dear_mpi.bench.where import Closer, Where
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS
-from dear_mpi.collectives.plans.tuning import default_segment, rules_of
+from dear_mpi.bench.other_mpi import OtherMpi, rank_0_does
+from dear_mpi.bench.pace import paced
+from dear_mpi.bench.stand import Stand
+from dear_mpi.bench.starts import AtBarrier
+from dear_mpi.bench.where import Where
+from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.errors import ArgumentError
-from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.dtypes import TYPES
-from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.memory import available_bytes
-from dear_mpi.ranks.streams import Streams, open_streams
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.units import SEGMENT, check_distinct, format_bytes, parse_bytes, parse_sizes
-from dear_mpi.training.declared import option, parsed, several
+from dear_mpi.reporting.groups import grouped
+from dear_mpi.reporting.units import format_bytes
 
-ALGORITHMS_HELP = (
-    f"What to compare; the first is the baseline. Ours: {', '.join(ALGORITHMS)}, auto, FILE.py:FUNCTION, and function: "
-    "a call such as all_reduce(x, comm, algorithm='auto') on a private array. Others: native (this job's MPI), mpich "
-    "or openmpi (the other MPI), gloo. native-best and mpich-best are the fastest "
-    "of all calls of a library, such as native-persistent"
-)
-BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DEFAULTS.items())
-SAMPLES = (11, 200)
-WARM_UP = 3  # turns at every size
-BLOCKS = 4  # of turns, between which a job under another MPI has its turns
-
-
-@dataclass(frozen=True)
-class Contest(Closer, Conditions):
-    """What a run of the benchmark measures: the flags of ``bench``. Of the algorithms the first is the baseline."""
-
-    sizes: tuple[int, ...] = option(
-        "Sizes of the buffer, with commas; 4B:64MiB stands for 4B, 16B, ... 64MiB, 4:64M:x2 for 4B, 8B, ...",
-        typed=str,
-        parse=lambda text: tuple(parsed("--sizes", parse_sizes, text)),
-    )
-    collectives: tuple[str, ...] = several(
-        f"Collectives to time: {', '.join(BUS_FACTORS)}", ("all_reduce",), flag="--collective"
-    )
-    algorithms: tuple[str, ...] = several(ALGORITHMS_HELP, (), flag="--algorithms", shown=BY_DEVICE)
-    segments: tuple[int, ...] = option(
-        "Size of our largest message; several with commas.",
-        (),
-        shown=SEGMENT,
-        flag="--segment",
-        typed=str,
-        parse=lambda text: tuple(parsed("--segment", parse_bytes, size) for size in text.split(",")),
-    )
-    seconds: float = option("Seconds to spend on each size; each call is made 11 to 200 times.", 2.0)
-    other_mpi: str = option(
-        "Command that starts the other MPI, e.g. 'mpirun.mpich -f hosts'.",
-        "",
-        shown="from make install",
-        metavar="COMMAND",
-    )
-    beside: bool = option(
-        "Also update parameters while our collectives run, and measure how much each delays the other.",
-        False,
-        flag="--beside",
-    )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.algorithms or lookup("device", self.device, DEFAULTS)
-
-    def cases(self, ranks: int) -> list[Case]:
-        """What is measured; sizes are rounded down to whole elements, or up to one; where chunks must be equal, of each
-        rank."""
-        conditions = {each.name: getattr(self, each.name) for each in fields(Conditions)}
-        found = list[Case]()
-        for collective, nbytes in product(self.collectives, self.sizes):
-            grain = TYPES[self.dtype].itemsize * (ranks if COLLECTIVES[collective].addressed else 1)
-            found.append(Case(collective, max(nbytes // grain, 1) * grain, **conditions))
-        return list(dict.fromkeys(found))
-
-    def check_for(self, world: World) -> None:
-        self.check()
-        for collective in self.collectives:
-            lookup("collective", collective, BUS_FACTORS)
-        itemsize = TYPES[self.dtype].itemsize
-        for name, given in (("sizes", self.sizes), ("segments", self.segments)):
-            if (least := min(given, default=0)) < itemsize:
-                raise ValueError(f"{name} must be at least {itemsize} B, one element, not {least} B")
-        if not self.seconds > 0:
-            raise ValueError(f"seconds must be above 0, not {self.seconds:g}")
-        if self.beside and self.device != "cpu":
-            raise ValueError("beside needs the device cpu: an update on a GPU takes no processor from messages")
-        self.check_device(self.device)
-        check_distinct("algorithms", self.names)
-        check_exact(self.cases(world.size)[0], world.size)
-        for name in self.names:
-            contestant(name).check()
-            if contestant(name).maker in OTHERS:
-                check_other(contestant(name).maker, world, self.other_mpi)
-            rules_of(name)  # which may be in a bad file
-
-    def keys(self, case: Case, ranks: int) -> list[Key]:
-        """Who takes part in a case, each call of a library by its own name, and with which segments."""
-        cuts = [cut for cut in sorted(self.segments) if cut < case.nbytes]
-        cuts += sorted(set(self.segments) - set(cuts))[:1]
-        names = dict.fromkeys(call for name in self.names for call in calls_of(name, case, ranks))
-        return [(name, cut) for name in names for cut in (cuts if contestant(name).segments else cuts[-1:])]
+BLOCKS = 4  # of turns at least, between which a job under another MPI has its turns
+TOO_LATE = "some rank was late for every start: take --start barrier"
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was measured, of whom (``names``); ``left_out``: why others were not, by collective and size."""
+    """What was measured, of whom (``names``); the network that explains it on each number of ranks; ``left_out``: why
+    others were not, by collective and size; what the loop costs, and what is known of the clocks."""
 
     rows: list[Row]
-    fit: Fit | None
+    fits: dict[int, Fit | None]
     names: tuple[str, ...]
     left_out: dict[str, dict[str, list[int]]]
     where: Where = field(default_factory=Where)
+    own_cost: OwnCost | None = None
+    clock: dict[str, Any] | None = None
+
+    def __add__(self, more: Report) -> Report:
+        """Of more ranks."""
+        left_out = {why: {**places} for why, places in self.left_out.items()}
+        for why, places in more.left_out.items():
+            for name, sizes in places.items():
+                known = left_out.setdefault(why, {}).setdefault(name, [])
+                left_out[why][name] = list(dict.fromkeys([*known, *sizes]))
+        return replace(
+            more,
+            rows=self.rows + more.rows,
+            fits=self.fits | more.fits,
+            left_out=left_out,
+            where=self.where + more.where,
+        )
 
 
 def bench(contest: Contest, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
-    """Collective: a row per size and contestant, in the order of the contest.
+    """Collective: a row per case and contestant, in the order of the contest, on each number of ranks.
 
     Raises:
         ArgumentError: something is not allowed, or a contestant cannot be had; on all ranks alike.
     """
-    opened: list[Streams] = []
     contest = replace(contest, segments=contest.segments or (default_segment(world.transport.hosts),))
 
     def facts() -> Mapping[str, object]:
         contest.check_for(world)
-        opened.append(open_streams(contest.device))
         return asdict(contest)
 
     agree(world.transport, "bench", facts)
-    streams, rows = opened[0], list[Row]()
+    found: Report | None = None
+    for ranks in contest.ranks or (world.size,):
+        with world.part(ranks) as here:
+            mine = None if here is None else bench_here(contest, here, progress)
+        if ranks < world.size:
+            mine = world.transport.gather_values(mine)[0]
+        assert mine is not None, "rank 0 takes part"
+        found = mine if found is None else found + mine
+    assert found is not None, "there is a number of ranks"
+    return found
+
+
+def bench_here(contest: Contest, world: World, progress: Callable[[str], object]) -> Report:
+    """The same on all ranks of a world."""
+    stand, rows = Stand.of(world, contest), list[Row]()
     left_out: dict[str, dict[str, list[int]]] = {}
-    with ExitStack() as stack, streams.compute.use():
-        check_plans(contest, world, streams)
+    with ExitStack() as stack, stand.streams.compute.use():
+        check_plans(contest, stand)
         libraries, others = dict[str, str](), dict[str, OtherMpi]()
         for name in contest.names:
             who = contestant(name)
@@ -159,11 +106,11 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
                 libraries[name] = stack.enter_context(who.session(world))
         room = float(min(world.transport.gather_values(available_bytes() / world.ranks_here)))
         too_large = {"all": f"more memory than the {room / 2**30:.3g} GiB that each rank can have"}
-        cases = contest.cases(world.size)
+        cases, own = contest.cases(world.size), own_cost(world.transport)
         for case in cases:
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
             fits = needed_bytes(case, contest.names, world.transport.hosts) <= room
-            samples, missing = at_size(case, contest, world, streams, others) if fits else ({}, too_large)
+            samples, missing = at_size(case, contest, stand, others) if fits else ({}, too_large)
             for name, why in missing.items():
                 left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
             for (name, cut), found in samples.items():
@@ -175,21 +122,20 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
         keys = {
             case: contest.keys(case, world.size) for case in cases if (case.collective, case.used_bytes) in measured
         }
-        where = contest.where(keys, world, streams, contest.seconds)
+        where = contest.where(keys, stand, contest.budget_s)
     fit, models_us = rank_0_does(world, lambda: modelled(rows, world.transport))
     rows = [replace(row, model_us=us) for row, us in zip(against_peers(rows), models_us, strict=True)]
-    return Report(rows, fit, contest.names, left_out, where)
+    return Report(rows, {world.size: fit}, contest.names, left_out, where, own, stand.start.report())
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:
     """The rows, with the fastest call of an MPI library at their size; the first contestant, where there is none."""
-    found = list[Row]()
-    for _, group in groupby(rows, lambda row: (row.collective, row.bytes)):
-        same = list(group)
+    peers = dict[tuple[object, ...], Row]()
+    for case, same in grouped(rows, case_of).items():
         calls = [row for row in same if contestant(row.algorithm).is_library]
-        peer = min(calls, key=lambda row: row.p50_us, default=same[0])
-        found += [replace(row, peer=peer.algorithm, over_peer=row.p50_us / peer.p50_us) for row in same]
-    return found
+        peers[case] = min(calls, key=lambda row: row.p50_us, default=same[0])
+    found = [(row, peers[case_of(row)]) for row in rows]
+    return [replace(row, peer=peer.algorithm, over_peer=row.p50_us / peer.p50_us) for row, peer in found]
 
 
 def modelled(rows: Sequence[Row], transport: Transport) -> tuple[Fit | None, list[float | None]]:
@@ -199,12 +145,12 @@ def modelled(rows: Sequence[Row], transport: Transport) -> tuple[Fit | None, lis
     return fit, [None if fit is None else predicted_us(row, fit, *where) for row in rows]
 
 
-def check_plans(contest: Contest, world: World, streams: Streams) -> None:
+def check_plans(contest: Contest, stand: Stand) -> None:
     """Collective: an ArgumentError, before all the work, if an algorithm that was asked for serves no collective."""
     plans = [(name, min(contest.segments)) for name in contest.algorithms if contestant(name).is_plan]
-    nbytes = world.size * TYPES[contest.dtype].itemsize
-    least = replace(contest.cases(world.size)[0], nbytes=nbytes, placement="in", memory="private")
-    tried = [Interleaved(replace(least, collective=each), plans, world, streams) for each in contest.collectives]
+    size, dtype = stand.world.size, contest.dtypes[0]
+    least = replace(contest.cases(size)[0], nbytes=size * TYPES[dtype].itemsize, placement="in", memory="private")
+    tried = [Interleaved(replace(least, collective=each), plans, stand) for each in contest.collectives]
     for each in tried:
         each.free()
     for name, _ in plans:
@@ -214,11 +160,15 @@ def check_plans(contest: Contest, world: World, streams: Streams) -> None:
 
 
 def at_size(
-    case: Case, contest: Contest, world: World, streams: Streams, others: Mapping[str, OtherMpi]
+    case: Case, contest: Contest, stand: Stand, others: Mapping[str, OtherMpi]
 ) -> tuple[dict[Key, Samples], dict[str, str]]:
-    """All contestants, taking turns: their samples, in the order of the rows, and why some are missing."""
-    keys = contest.keys(case, world.size)
-    interleaved = Interleaved(case, [key for key in keys if contestant(key[0]).maker not in others], world, streams)
+    """All contestants, taking turns: their samples, in the order of the rows, and why some are missing.
+
+    Where ranks are too late for every moment at which they are to start, they start at barriers.
+    """
+    transport = stand.world.transport
+    keys = contest.keys(case, transport.size)
+    interleaved = Interleaved(case, [key for key in keys if contestant(key[0]).maker not in others], stand)
     theirs = {library: dict(key for key in keys if contestant(key[0]).maker == library) for library in others}
     left_out = interleaved.left_out
 
@@ -228,20 +178,23 @@ def at_size(
             samples, missing = others[library].run(case, turns, list(cuts))
             found |= {(call, cuts[call]): each for call, each in samples.items()}
             left_out.update(missing)
-        return interleaved.run(turns) | found
+        return interleaved.run(turns, skipped=bool(others)) | found
 
-    run(1)  # a job under another MPI prepares its arrays
-    begin = time.perf_counter()
-    run(WARM_UP - 1)
-    turn_s = max(world.transport.gather_values(time.perf_counter() - begin)) / WARM_UP
-    turns = int(min(max(contest.seconds / turn_s, SAMPLES[0]), SAMPLES[1]))
-    blocks = [turns // BLOCKS + (number < turns % BLOCKS) for number in range(BLOCKS)] if others else [turns]
-    found = [run(turns) for turns in blocks]
+    if others:
+        run(1)  # a job under another MPI prepares its arrays
+    found = paced(contest, run, transport, cadence=case.cadence, blocks=BLOCKS if others else 1)
+    late = {name for (name, _), each in found.items() if not each.times_s[0]}
+    if late and stand.start.name != "barrier":
+        interleaved.free()
+        return at_size(case, contest, replace(stand, start=AtBarrier(transport)), others)
+    turns = max((len(each.times_s[0]) for each in found.values()), default=0)
     plans = {key: ready for key, ready in interleaved.ready.items() if contest.beside and ready[0].chosen}
-    beside = {key: delays(*ready, world.transport, turns) for key, ready in plans.items()}
+    beside = {key: delays(*ready, transport, turns) for key, ready in plans.items()}
     interleaved.free()
+    left_out.update(dict.fromkeys(late, TOO_LATE))
     names = [name for name, _ in keys]
     return {
-        key: replace(sum((block[key] for block in found[1:]), found[0][key]), delays=beside.get(key, {}))
-        for key in sorted(found[0], key=lambda key: (names.index(key[0]), key[1]))
+        key: replace(found[key], delays=beside.get(key, {}))
+        for key in sorted(found, key=lambda key: (names.index(key[0]), key[1]))
+        if found[key].times_s[0]
     }, left_out

@@ -1,6 +1,6 @@
 """What ``bench --why SIZE`` says: for each case a table of times, taken apart, and a sentence for each of ours."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -91,11 +91,14 @@ class Explained:
 CASE_KEYS = ("collective", "bytes", "ranks", "dtype", "op", "placement", "cadence")
 
 
-def explained(rows: Sequence[Row], names: Sequence[str], fit: Fit | None, site: Site, nbytes: int) -> list[Explained]:
-    """Each case of these rows at the size that is nearest to this one."""
+def explained(
+    rows: Sequence[Row], names: Sequence[str], fits: Mapping[int, Fit | None], site: Site, nbytes: int
+) -> list[Explained]:
+    """Each case of these rows at the size that is nearest to this one; there is a fit for each number of ranks."""
     found = []
     for case in grouped(rows, case_of).values():
         at = of_interest(nearest(case, nbytes), names)
+        fit = fits[at[0].ranks]
         cuts = len({row.segment_bytes for row in at}) > 1
         apart = [taken_apart(row, fit, site, label(row, cuts=cuts)) for row in at]
         size = format_bytes(at[0].bytes)
@@ -111,12 +114,13 @@ def explained(rows: Sequence[Row], names: Sequence[str], fit: Fit | None, site: 
 def show_why(screen: Console, world: World, report: Report, sizes: Sequence[int]) -> list[dict[str, Any]]:
     """Print why times are what they are at these sizes, as comments; what ``--json`` has of it."""
     site = Site(world.transport.hosts, world.transport.rates)
-    found = [each for size in sizes for each in explained(report.rows, report.names, report.fit, site, size)]
+    found = [each for size in sizes for each in explained(report.rows, report.names, report.fits, site, size)]
     for each in found:
         for line in each.lines():
             screen.print(f"# {line}", markup=False, soft_wrap=True)
         screen.print("#")
-    untold = [text for name, text in UNTOLD.items() if report.fit and name not in report.fit.told]
+    fits = [fit for fit in report.fits.values() if fit is not None]
+    untold = [text for name, text in UNTOLD.items() if any(name not in fit.told for fit in fits)]
     for line in [MEANING] * bool(found) + ["; ".join(untold) + ": these rows cannot tell them apart"] * bool(untold):
         screen.print(f"# {line}", soft_wrap=True)
     return [each.as_report() for each in found]

@@ -40,12 +40,12 @@ class Fit:
 
 
 def programs_of(row: Row, hosts: Sequence[int] = (), rates: Rates | None = None) -> list[Program]:
-    """What this row ran on these hosts (on one if not given), if it was programs by messages."""
+    """What this row ran on the first of these hosts (on one if not given), if it was programs by messages."""
     if runner_of(row.chosen) != "messages":
         return []
     pieces = -(-row.bytes // row.segment_bytes)
     try:
-        return programs(row.chosen, row.collective, row.ranks, hosts=hosts, rates=rates, pieces=pieces)
+        return programs(row.chosen, row.collective, row.ranks, hosts=hosts[: row.ranks], rates=rates, pieces=pieces)
     except ValueError:
         return []
 

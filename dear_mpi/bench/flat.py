@@ -10,7 +10,7 @@ from typing import Any
 from dear_mpi.bench.collective import Report
 from dear_mpi.bench.compared import is_noisy, shown, spread
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.words import columns, fit_text, label
+from dear_mpi.bench.words import clocks, columns, fits_text, label
 from dear_mpi.reporting.units import format_bytes
 
 # What is chosen; what was found comes after it.
@@ -67,4 +67,4 @@ def markdown_lines(report: Report) -> Iterator[str]:
     for row in shown(report.rows, report.names):
         yield f"| {' | '.join(text(row).replace('|', chr(92) + '|') for text in MARKDOWN.values())} |"
     yield ""
-    yield from (f"- {text}" for text in (*columns(report.rows), fit_text(report.fit)))
+    yield from (f"- {text}" for text in (*columns(report.rows), *fits_text(report), *clocks(report)))

@@ -6,6 +6,7 @@ they make use of it, as in training, unless they are told otherwise; all others 
 """
 
 import itertools
+import math
 import random
 from collections.abc import Sequence
 from functools import cache, partial
@@ -13,14 +14,12 @@ from functools import cache, partial
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples, Setup
 from dear_mpi.bench.contestants import contestant, prepare
 from dear_mpi.bench.data import Data
+from dear_mpi.bench.loops import calls_in_a_row, isolated, on_host, streaming
 from dear_mpi.bench.native import OTHERS
+from dear_mpi.bench.stand import Stand
 from dear_mpi.collectives.plans.reach import wants_shared
-from dear_mpi.ranks.streams import Streams
-from dear_mpi.ranks.world import World
 
 Key = tuple[str, int]  # a contestant and its segment_bytes
-SMALL_BYTES = 16 * 1024
-CALLS = 100, 10  # in a row: of small buffers, and of all others
 
 
 def wanted_memory(name: str, case: Case, hosts: Sequence[int]) -> str:
@@ -43,9 +42,10 @@ def needed_bytes(case: Case, names: Sequence[str], hosts: Sequence[int]) -> int:
 class Interleaved:
     """Collective: the contestants of a case, prepared; ``left_out`` says why those are missing that cannot run it."""
 
-    def __init__(self, case: Case, keys: Sequence[Key], world: World, streams: Streams) -> None:
-        self.case, self.transport, self.stream, self.turn = case, world.transport, streams.compute, 0
-        self.data = cache(partial(Data, case, world, streams))  # by memory
+    def __init__(self, case: Case, keys: Sequence[Key], stand: Stand) -> None:
+        world, self.turn = stand.world, 0
+        self.case, self.transport, self.stream, self.start = case, world.transport, stand.streams.compute, stand.start
+        self.data = cache(partial(Data, case, world, stand.streams))  # by memory
         self.ready: dict[Key, tuple[Prepared, Data]] = {}
         self.left_out: dict[str, str] = {}
         for name, segment_bytes in keys:
@@ -60,49 +60,57 @@ class Interleaved:
                 continue
             self.ready[name, prepared.segment_bytes or segment_bytes] = prepared, data
 
-    def run(self, turns: int) -> dict[Key, Samples]:
-        """Collective: so many samples of each, after one turn that does not count."""
+    def run(self, turns: int, *, skipped: int = 0) -> dict[Key, Samples]:
+        """Collective: so many samples of each, after as many turns that do not count as are to be ``skipped``."""
         mine: dict[Key, list[float]] = {key: [] for key in self.ready}
         wrong = dict.fromkeys(self.ready, 0)
         # What the threads of some still do would hit the next: these take turns on their own.
         alone = [key for key in self.ready if contestant(key[0]).session]
         groups = [key for key in self.ready if key not in alone], alone
-        for group, counts in itertools.product(groups, [False] + [True] * turns):
+        skipped = max(skipped, int(all(groups)))
+        self.start.prepare()
+        for group, counts in itertools.product(groups, [False] * skipped + [True] * turns):
             self.turn += 1
             # In another order each time, so that none always follows the slowest; the same on all ranks.
             for key in random.Random(self.turn).sample(group, len(group)):
-                prepared, data = self.ready[key]
-                data.fill(self.turn)
-                elapsed_s = self.call_s(prepared)
-                prepared.untimed()
-                wrong[key] += data.errors(self.turn)
-                if self.case.cadence == "streaming":
-                    data.clear()
-                    elapsed_s = self.call_s(prepared, CALLS[data.x.nbytes > SMALL_BYTES])
+                elapsed_s, errors = self.sample(*self.ready[key])
+                wrong[key] += errors
                 if counts:
                     mine[key].append(elapsed_s)
         answers = self.transport.gather_values((mine, wrong))
         return {
             key: Samples(
-                [times_s[key] for times_s, _ in answers],
-                sum(errors[key] for _, errors in answers),
-                data.memory,
-                prepared.chosen,
+                *in_time([times_s[key] for times_s, _ in answers]),
+                wrong=sum(errors[key] for _, errors in answers),
+                memory=data.memory,
+                chosen=prepared.chosen,
+                start=self.start.name,
             )
             for key, (prepared, data) in self.ready.items()
         }
 
-    def call_s(self, prepared: Prepared, calls: int = 1) -> float:
-        """The mean seconds of calls in a row, each from a barrier to the end of its last kernel."""
-        elapsed_s = 0.0
-        barrier, run, mark, seconds = self.transport.barrier, prepared.run, self.stream.mark, self.stream.seconds
-        for _ in range(calls):
-            barrier()
-            begin = mark()
-            run()
-            elapsed_s += seconds(begin, mark())
-        return elapsed_s / calls
+    def sample(self, prepared: Prepared, data: Data) -> tuple[float, int]:
+        """Seconds, NaN if this rank was late for the start; and how many elements of the result are wrong."""
+        data.fill(self.turn)
+        elapsed_s, was_in_time = isolated(prepared.run, self.start, self.stream)
+        prepared.untimed()
+        errors = data.errors(self.turn)
+        if self.case.cadence == "streaming":
+            data.clear()
+            loop = on_host if self.case.device == "cpu" else partial(streaming, stream=self.stream)
+            elapsed_s = loop(prepared.run, self.transport.barrier, calls_in_a_row(data.x.nbytes))
+        return elapsed_s if was_in_time else math.nan, errors
 
     def free(self) -> None:
         for prepared, _ in self.ready.values():
             prepared.free()
+
+
+def in_time(times_s: list[list[float]]) -> tuple[list[list[float]], int]:
+    """The samples, a list per rank, for which all ranks were in time; and how many others there are.
+
+    >>> in_time([[1.0, 2.0, 3.0], [4.0, math.nan, 6.0]])
+    ([[1.0, 3.0], [4.0, 6.0]], 1)
+    """
+    kept = [sample for sample in zip(*times_s, strict=True) if not any(map(math.isnan, sample))]
+    return [list(mine) for mine in zip(*kept, strict=True)] or [[] for _ in times_s], len(times_s[0]) - len(kept)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Setup
-from dear_mpi.collectives.plans.runners.native import move, mpi_call
+from dear_mpi.collectives.plans.runners.native import move, mpi_call, prebuilt
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.array import array_module
 from dear_mpi.kernels.calls import copier
@@ -113,4 +113,6 @@ def native(setup: Setup, form: Form) -> Prepared:
         untimed = partial(move, x[own], x[: own.stop - own.start])
     op = case.op if case.reduces else "sum"
     call = mpi_call(case.collective, x, result, partition, rank=rank, op=op, by_counts=form.counts)
-    return replace(form.prepare(setup.transport.native, *call), untimed=untimed)
+    name, arguments = call
+    prepared = form.prepare(setup.transport.native, name, [prebuilt(each) for each in arguments])
+    return replace(prepared, untimed=untimed)

@@ -25,10 +25,10 @@ from typing import Any, TypeVar, cast
 from dear_mpi.bench.case import Case, Samples
 from dear_mpi.bench.interleaved import Interleaved
 from dear_mpi.bench.native import OTHERS
+from dear_mpi.bench.stand import Stand
 from dear_mpi.collectives.launch.launcher import child_environment
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.patience import own_cores
-from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World, run_world
 
 MARK = "dear-mpi peer: "  # before each answer; a library may print lines of its own
@@ -186,8 +186,8 @@ def serve(world: World) -> None:
             if interleaved is not None:
                 interleaved.free()
             keys = [(name, SEGMENT_BYTES) for name in order["calls"]]
-            interleaved = Interleaved(case, keys, world, open_streams(case.device))
-        found = interleaved.run(order["turns"])
+            interleaved = Interleaved(case, keys, Stand.of(world, case))
+        found = interleaved.run(order["turns"], skipped=1)
         say(({name: asdict(samples) for (name, _), samples in found.items()}, interleaved.left_out))
 
 

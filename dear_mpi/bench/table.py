@@ -15,7 +15,7 @@ from rich.text import Text
 from dear_mpi.bench.collective import Report
 from dear_mpi.bench.compared import CLASSES, NOISE, against_mpi, is_noisy, mean_text, shown, spread
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.words import MEANINGS, columns, fit_text, label, left_out, meaning, part, title
+from dear_mpi.bench.words import MEANINGS, clocks, columns, fits_text, label, left_out, meaning, part, title
 from dear_mpi.reporting.groups import grouped
 
 TYPES = {"fp64": "double", "fp32": "float", "fp16": "half", "bf16": "bfloat16"}  # integers have the same names
@@ -52,7 +52,7 @@ def table_lines(report: Report) -> Iterator[Text]:
         yield from map(Text, heads())
         yield from lines_of(rows, report.names)
         yield from map(comment, (*footer(rows), ""))
-    yield from map(comment, (*left_out(report), fit_text(report.fit)))
+    yield from map(comment, (*left_out(report), *fits_text(report), *clocks(report)))
 
 
 def table_of(row: Row) -> Key:

@@ -1,5 +1,7 @@
 """Where the time goes, beside how much it is: what ``--steps`` and ``--overlap`` find once the rows are there."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,10 +11,9 @@ from dear_mpi.bench.case import Case, Prepared
 from dear_mpi.bench.contestants import contestant
 from dear_mpi.bench.interleaved import Interleaved, Key
 from dear_mpi.bench.overlap import Effort, Overlap, overlap_of
+from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.steps import Steps, steps_of
 from dear_mpi.collectives.plans.plan import Plan
-from dear_mpi.ranks.streams import Streams
-from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import format_bytes
 from dear_mpi.training.declared import Declared, option
 
@@ -27,6 +28,9 @@ class Where:
 
     steps: list[Steps] = field(default_factory=list)
     overlap: list[Overlap] = field(default_factory=list)
+
+    def __add__(self, more: Where) -> Where:
+        return Where(self.steps + more.steps, self.overlap + more.overlap)
 
     def as_report(self) -> dict[str, list[dict[str, Any]]]:
         """What a report has of it, under the names of the flags; nothing of what was not asked for."""
@@ -53,21 +57,21 @@ class Closer(Declared):
             if getattr(self, name) and device != "cpu":
                 raise ValueError(f"{name} needs the device cpu: {why}")
 
-    def where(self, cases: Cases, world: World, streams: Streams, seconds: float) -> Where:
+    def where(self, cases: Cases, stand: Stand, seconds: float) -> Where:
         """Collective: spend so many seconds on each case for each of what was asked for."""
         largest = {case.collective: case for case in sorted(cases, key=lambda case: case.nbytes)}
         where = Where()
         for case in largest.values() if self.steps else ():
-            with prepared(case, ours(cases[case]), world, streams) as ready:
+            with prepared(case, ours(cases[case]), stand) as ready:
                 for name, each in ready.items():
                     assert isinstance(each.run, Plan), "it is one of ours"
-                    where.steps.extend(steps_of(name, each.run, world, seconds / len(ready)))
+                    where.steps.extend(steps_of(name, each.run, stand.world, seconds / len(ready)))
         for case, keys in cases.items() if self.overlap else ():
-            theirs = [(NONBLOCKING, keys[0][1])] * (world.transport.native is not None)
-            with prepared(case, [*ours(keys), *theirs], world, streams) as ready:
+            theirs = [(NONBLOCKING, keys[0][1])] * (stand.world.transport.native is not None)
+            with prepared(case, [*ours(keys), *theirs], stand) as ready:
                 how = Effort(self.tests, seconds / max(len(ready), 1))
                 for name, each in ready.items():
-                    where.overlap.extend(overlap_of(name, case, each, world.transport, how))
+                    where.overlap.extend(overlap_of(name, case, each, stand.world.transport, how))
         return where
 
 
@@ -76,10 +80,10 @@ def ours(keys: Sequence[Key]) -> list[Key]:
 
 
 @contextmanager
-def prepared(case: Case, keys: Sequence[Key], world: World, streams: Streams) -> Iterator[dict[str, Prepared]]:
+def prepared(case: Case, keys: Sequence[Key], stand: Stand) -> Iterator[dict[str, Prepared]]:
     """The contestants that can take part, by what a reader calls them, on buffers of zeros, which stay zeros."""
     several = len({cut for _, cut in keys}) > 1
-    interleaved = Interleaved(case, keys, world, streams)
+    interleaved = Interleaved(case, keys, stand)
     found = {}
     for (name, cut), (each, data) in interleaved.ready.items():
         data.clear()

@@ -115,8 +115,13 @@ def left_out(report: Report) -> Iterator[str]:
         yield f"left out: {why} ({'; '.join(where)})"
 
 
+def fits_text(report: Report) -> Iterator[str]:
+    """The network that explains the rows, of each number of ranks."""
+    for ranks, fit in report.fits.items():
+        yield f"On {plural(ranks, 'rank')}: {fit_text(fit)}" if len(report.fits) > 1 else fit_text(fit)
+
+
 def fit_text(fit: Fit | None) -> str:
-    """The network that explains the rows."""
     if fit is None:
         needed = "two sizes of an algorithm of ours that sends messages"
         return f"No network fitted: that needs {needed}, on 2 to {MOST_RANKS} ranks."
@@ -131,6 +136,24 @@ def fit_text(fit: Fit | None) -> str:
         f"Network fitted to {plural(fit.rows, 'row')}: alpha {network.alpha * 1e6:.1f} us, o {o}, 1/beta {beta}, "
         f"1/gamma {gamma}; the median row is {fit.residual:.0%} off the model."
     )
+
+
+def clocks(report: Report) -> Iterator[str]:
+    """What a figure contains that is not the collective's: the loop's own cost, and how the ranks' clocks differ."""
+    if own := report.own_cost:
+        alone = "" if own.self_us is None else f"; MPI_Allreduce of 4 B, called on one rank alone, {own.self_us:.2f} us"
+        yield f"Each time contains the loop's own cost: a call of nothing takes {own.empty_us:.2f} us{alone}."
+    if known := report.clock:
+        apart = (
+            "one clock for all ranks"
+            if known["one_clock"]
+            else (
+                f"offsets up to {known['offset_s'] * 1e6:.1f} us, known within {known['uncertainty_s'] * 1e6:.1f} us; "
+                f"drift up to {known['drift'] * 1e6:.2f} us/s; off by {known['residual_s'] * 1e6:.1f} us at most when "
+                "they were looked at again"
+            )
+        )
+        yield f"Clocks of the start: {apart}. Ranks begin {known['lead_s'] * 1e6:.1f} us after the last one has come."
 
 
 def name_of(row: Row) -> str:

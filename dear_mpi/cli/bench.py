@@ -1,7 +1,7 @@
 """The command ``dear-mpi bench``: its flags are the fields of ``Contest``, and those of a job."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,9 @@ from rich.console import Console
 
 from dear_mpi.bench.baseline import THIS_RUN, baseline_before
 from dear_mpi.bench.breaches import show_guidelines
-from dear_mpi.bench.collective import Contest, Report
+from dear_mpi.bench.collective import Report
 from dear_mpi.bench.collective import bench as run_bench
+from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.diff import compare_runs
 from dear_mpi.bench.diff_table import report_of, show_diff
 from dear_mpi.bench.explained import show_why
@@ -86,7 +87,7 @@ def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Seque
     began, tune, plot = now(), flags.get("tune"), flags.get("plot")
     before = () if tune is None else rules_before(tune, contest.names, world)
     older = baseline_before(baseline, contest, world) if baseline else []
-    with bar(world, len(contest.collectives) * len(contest.sizes), "warming up") as progress:
+    with bar(world, contest.points, "warming up") as progress:
         report = run_bench(contest, world, progress)
     show_bench(world, report, flags.get("format", DEFAULT))
     head = provenance(world, began)
@@ -101,7 +102,8 @@ def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Seque
     by_rank_0(world.transport, "--timeline", lambda: write_steps(report.where.steps, flags))
     if plot is not None:
         by_rank_0(world.transport, "--plot", lambda: write_plot(plot, [run]))
-    return {**head, "rows": [object_of(row, raw=flags.get("raw", False)) for row in report.rows], **more}
+    costs = {"loop": report.own_cost and asdict(report.own_cost), "start": report.clock}
+    return {**head, **costs, "rows": [object_of(row, raw=flags.get("raw", False)) for row in report.rows], **more}
 
 
 def explanations(screen: Console, world: World, report: Report, flags: Flags) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 import os
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -48,7 +48,30 @@ class World:
 
     @property
     def ranks_per_host(self) -> list[int]:
-        return list(Counter(self.transport.hosts).values())
+        return ranks_per_host(self.transport.hosts)
+
+    @contextmanager
+    def part(self, ranks: int) -> Iterator["World | None"]:
+        """Collective: the first so many ranks as a world of their own, to these; None to the others, which sleep at the
+        end of the block until it is over."""
+        if ranks == self.size:
+            yield self
+            return
+        transport = self.transport.part(ranks)
+        try:
+            yield None if transport is None else World(transport, self.link, self.machines[:ranks])
+        finally:
+            if transport is not None:
+                transport.free()
+        self.transport.barrier(asleep=True)
+
+
+def ranks_per_host(hosts: Sequence[int]) -> list[int]:
+    """
+    >>> ranks_per_host((0, 0, 2))
+    [2, 1]
+    """
+    return list(Counter(hosts).values())
 
 
 def run_world(

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dear_mpi.bench import collective
 from dear_mpi.bench.beside import delays
 from dear_mpi.bench.case import BUS_FACTORS, CannotRun, Case, Prepared, Samples, row_of
-from dear_mpi.bench.collective import Contest, against_peers, bench
+from dear_mpi.bench.collective import against_peers, bench
 from dear_mpi.bench.compared import NO_SIZE, NOISE, OURS, against_mpi, shown
+from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.contestants import calls_of
 from dear_mpi.bench.data import Data, check_exact
 from dear_mpi.bench.fit import fit_network, predicted_us, programs_of
@@ -54,7 +54,7 @@ def synthetic(network, algorithms, collectives=("all_reduce",), ranks=4):
 
 
 def test_an_update_beside_a_plan_leaves_its_delays_in_the_row():
-    settings = Contest((1 << 16,), algorithms=("ring", "auto"), beside=True, seconds=0.01)
+    settings = Contest((1 << 16,), algorithms=("ring", "auto"), beside=True, budget_s=0.01)
     rows = run_world(lambda world: bench(settings, world), threads=3).rows
     assert all(row.update_us > 0 and row.update_beside_us > 0 and row.delay_us is not None for row in rows)
     assert not any(row.wrong for row in rows)
@@ -73,8 +73,8 @@ def test_delays_are_those_of_the_slowest_rank_and_updates_those_of_the_mean_one(
 @pytest.mark.parametrize(("names", "homes"), [(("ring",), 1), (("ring", "function"), 2)])
 def test_sizes_beyond_memory_are_left_out(names, homes, monkeypatch):
     """Three arrays for each of 3 ranks, and as many again where some have private memory and others share."""
-    monkeypatch.setattr(collective, "available_bytes", lambda: 3 * 3 * homes * 1024)
-    settings = Contest((1024, 1028, 4096), algorithms=names, memory="shared", seconds=0.01)
+    monkeypatch.setattr("dear_mpi.bench.collective.available_bytes", lambda: 3 * 3 * homes * 1024)
+    settings = Contest((1024, 1028, 4096), algorithms=names, memory="shared", budget_s=0.01)
     report = run_world(lambda world: bench(settings, world), threads=3)
     assert {row.bytes for row in report.rows} == {1024}
     ((why, sizes),) = report.left_out.items()
@@ -107,16 +107,10 @@ def test_data_that_nobody_has_worked_on_is_wrong(collective, placement):
         assert all(data.errors(turn) > 0.5 * data.result.size for data in ranks[sender:] if data.result.size)
 
 
-@pytest.fixture
-def _few_samples(monkeypatch):
-    monkeypatch.setattr(collective, "SAMPLES", (5, 5))
-
-
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather"])
-@pytest.mark.usefixtures("_few_samples")
 def test_ranks_may_be_threads(ranks, kind):
-    settings = Contest((8, 3000), (kind,), ("ring", "auto", "shared"), segments=(512, 1024), seconds=0.001)
+    settings = Contest((8, 3000), (kind,), ("ring", "auto", "shared"), segments=(512, 1024), iterations=5)
     report = run_world(lambda world: bench(settings, world), threads=ranks)
     assert {(row.algorithm, row.wrong, row.ranks, row.backend) for row in report.rows} == {
         (name, 0, ranks, "loopback (threads)") for name in settings.names
@@ -126,10 +120,9 @@ def test_ranks_may_be_threads(ranks, kind):
     assert not report.left_out
 
 
-@pytest.mark.usefixtures("_few_samples")
 def test_who_needs_mpi_says_so_to_threads(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # torch is there, and is not asked for more
-    settings = Contest((60,), algorithms=("native", "gloo", "naive"), seconds=0.001)
+    settings = Contest((60,), algorithms=("native", "gloo", "naive"), iterations=5)
     report = run_world(lambda world: bench(settings, world), threads=3)
     reason = "needs messages of MPI itself, not loopback (threads)"
     assert report.left_out == {f"{name}: {reason}": {"all_reduce": [60]} for name in ("native", "gloo")}
@@ -137,10 +130,9 @@ def test_who_needs_mpi_says_so_to_threads(monkeypatch):
 
 
 @pytest.mark.parametrize("memory", ["auto", "shared", "private"])
-@pytest.mark.usefixtures("_few_samples")
 def test_each_backend_has_the_memory_of_a_users_program(memory):
     """Shared where the algorithm, or the choice of ``auto`` at that size, works in the buffer; private elsewhere."""
-    settings = Contest((4096, 65536), algorithms=("ring", "auto", "shared"), memory=memory, seconds=0.001)
+    settings = Contest((4096, 65536), algorithms=("ring", "auto", "shared"), memory=memory, iterations=5)
     rows = run_world(lambda world: bench(settings, world), threads=2).rows
     wanted = {("auto", 65536): "shared", ("shared", 65536): "shared"} if memory == "auto" else {}
     default = "shared" if memory == "shared" else "private"
@@ -161,9 +153,8 @@ def test_training_and_the_benchmark_take_shared_memory_for_the_same_algorithms(t
     assert not wants_shared("auto", (0, 0), "broadcast", 1 << 20)  # the table has no such rule
 
 
-@pytest.mark.usefixtures("_few_samples")
 def test_auto_says_what_it_chose():
-    settings = Contest((100, 4096, 65536), algorithms=("ring", "auto"), seconds=0.001)
+    settings = Contest((100, 4096, 65536), algorithms=("ring", "auto"), iterations=5)
     report = run_world(lambda world: bench(settings, world), threads=2)
     chosen = {row.bytes: row for row in report.rows if row.algorithm == "auto"}
     assert {nbytes: row.chosen for nbytes, row in chosen.items()} == {
@@ -179,10 +170,9 @@ def test_auto_says_what_it_chose():
     }
 
 
-@pytest.mark.usefixtures("_few_samples")
 def test_the_two_cadences_are_named_and_checked():
     for cadence in ("isolated", "streaming"):
-        settings = Contest((100, 3000), ("all_reduce", "reduce_scatter"), ("ring",), cadence=cadence, seconds=0.001)
+        settings = Contest((100, 3000), ("all_reduce", "reduce_scatter"), ("ring",), cadence=cadence, iterations=5)
         for row in run_world(lambda world, settings=settings: bench(settings, world), threads=3).rows:
             assert (row.cadence, row.wrong, row.samples) == (cadence, 0, 5)
             assert row.rank_min_us <= row.mean_us * (1 + 1e-9)
@@ -325,7 +315,7 @@ def test_means_of_a_class_are_over_the_same_sizes():
 
 
 def test_a_call_by_function_is_a_backend_of_ours_in_private_memory():
-    settings = Contest((64, 1 << 17), collectives=tuple(BUS_FACTORS), algorithms=("auto", "function"), seconds=0.01)
+    settings = Contest((64, 1 << 17), collectives=tuple(BUS_FACTORS), algorithms=("auto", "function"), budget_s=0.01)
     rows = run_world(lambda world: bench(settings, world), threads=3).rows
     assert not any(row.wrong for row in rows)
     found = [row for row in rows if row.algorithm == "function"]

@@ -30,7 +30,7 @@ SPLIT = ("reduce_scatter", "all_gather", "all_to_all")  # whose counts are per r
 
 
 def report(*rows, names=NAMES, left_out=None):
-    return Report(against_peers(rows), None, names, left_out or {})
+    return Report(against_peers(rows), {row.ranks: None for row in rows}, names, left_out or {})
 
 
 def printed(form, *rows, **more):

@@ -10,7 +10,8 @@ import pytest
 from dear_mpi.bench import overlap
 from dear_mpi.bench.beside import at_once
 from dear_mpi.bench.case import Case, Prepared
-from dear_mpi.bench.collective import Contest, bench
+from dear_mpi.bench.collective import bench
+from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.native import Nonblocking
 from dear_mpi.bench.overlap import Compute, Driven, Effort, Overlap, Turn, overlap_of
 from dear_mpi.collectives.program.errors import ArgumentError
@@ -111,7 +112,7 @@ def test_a_request_is_tested_and_awaited():
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
 def test_plans_of_ours_overlap_at_each_size_and_have_steps_at_the_largest(ranks, collective, monkeypatch):
     monkeypatch.setattr(overlap, "TURNS", (2, 2))
-    settings = Contest((64, 4096), (collective,), ("ring", "auto"), seconds=0.001, overlap=True, steps=True, tests=3)
+    settings = Contest((64, 4096), (collective,), ("ring", "auto"), budget_s=0.001, overlap=True, steps=True, tests=3)
     report = run_world(lambda world: bench(settings, world), threads=ranks)
     where = report.where
     kinds = [(each.bytes, each.carried_on_by) for each in where.overlap]

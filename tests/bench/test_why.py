@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from dear_mpi.bench.because import about, sentence
-from dear_mpi.bench.collective import Contest, bench
+from dear_mpi.bench.collective import bench
+from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.explained import explained, show_why
 from dear_mpi.bench.fit import Fit, predicted_us, programs_of, time_s
 from dear_mpi.bench.why import Site, crossover, model_of, spread, spread_us, taken_apart
@@ -192,7 +193,7 @@ def test_the_nearest_size_and_the_fastest_call_of_a_library_are_taken():
         *(timed("ring", nbytes) for nbytes in (1024, 4096, 65536)),
         *(row("native", 4096, 90.0), row("native-persistent", 4096, 80.0), row("native-nonblocking", 4096, 85.0)),
     ]
-    (found,) = explained(rows, ("ring", "native-best"), fitted(), Site(), 5000)
+    (found,) = explained(rows, ("ring", "native-best"), {4: fitted()}, Site(), 5000)
     assert [each.name for each in found.apart] == ["ring", "native-persistent"]
     assert "all_reduce of 4 KiB (nearest to 5000 B)" in found.title
     assert len(found.sentences) == 1
@@ -205,7 +206,7 @@ def test_the_nearest_size_and_the_fastest_call_of_a_library_are_taken():
 def test_each_case_is_explained_by_itself():
     rows = [timed("ring", 4096), timed("ring", 4096, collective="all_gather")]
     rows.append(replace(rows[0], placement="out of place"))
-    titles = [each.title for each in explained(rows, ("ring",), fitted(), Site(), 4096)]
+    titles = [each.title for each in explained(rows, ("ring",), {4: fitted()}, Site(), 4096)]
     assert len(set(titles)) == 3
 
 
@@ -221,7 +222,7 @@ def test_sizes_have_two_digits():
 
 
 def test_ranks_that_are_threads_are_explained(capsys):
-    settings = Contest((64, 6400), ("all_reduce", "broadcast"), ("ring", "naive", "auto"), seconds=0.01)
+    settings = Contest((64, 6400), ("all_reduce", "broadcast"), ("ring", "naive", "auto"), budget_s=0.01)
 
     def run(world):
         report = bench(settings, world)

@@ -347,7 +347,7 @@ def test_a_launcher_of_another_mpi_is_told_apart():
 
 def test_bench_runs_on_threads(tmp_path):
     file = tmp_path / "rows.json"
-    sizes = ("--sizes", "1KiB,64KiB", "--seconds", 0.01)
+    sizes = ("--sizes", "1KiB,64KiB", "--budget", "10ms")
     result = run("bench", "--threads", 3, "--algorithms", "ring,native", *sizes, "--json", file)
     assert result.exit_code == 0, result.output
     assert [(row["algorithm"], row["wrong"]) for row in json.loads(file.read_text())["rows"]] == [("ring", 0)] * 2
@@ -358,7 +358,7 @@ def test_bench_says_why_and_which_guidelines_are_kept(tmp_path):
     """A size that is only explained is measured, too; of a ring on one link the model has each message."""
     file = tmp_path / "rows.json"
     given = ("--collective", "all_reduce,reduce_scatter,all_gather", "--sizes", "1KiB,64KiB", "--why", "16KiB")
-    timing = ("--threads", 4, "--link", "1gbit,200us", "--seconds", 0.05)
+    timing = ("--threads", 4, "--link", "1gbit,200us", "--budget", "50ms")
     result = run("bench", *timing, "--algorithms", "ring", *given, "--json", file)
     assert result.exit_code == 0, result.output
     found = json.loads(file.read_text())
@@ -406,7 +406,7 @@ def test_formats_of_bench_are_checked_before_the_work(flags, message):
 
 @pytest.mark.parametrize(("form", "first"), [("table", "# all_reduce"), ("csv", "collective,"), ("markdown", "| coll")])
 def test_bench_prints_in_a_format(form, first):
-    sizes = ("--sizes", "1KiB", "--seconds", 0.01)
+    sizes = ("--sizes", "1KiB", "--budget", "10ms")
     result = run("bench", "--threads", 2, "--algorithms", "ring", *sizes, "--format", form)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith(first)
@@ -414,7 +414,7 @@ def test_bench_prints_in_a_format(form, first):
 
 def test_a_format_for_programs_has_rows_alone():
     """All ranks of a job of threads have one standard output: nobody may lead it elsewhere for a while."""
-    sizes = ("--sizes", "64B,1KiB", "--seconds", 0.01)
+    sizes = ("--sizes", "64B,1KiB", "--budget", "10ms")
     result = run("bench", "--threads", 3, "--algorithms", "ring", *sizes, "--format", "csv", "--why", "1KiB")
     assert [line.split(",")[0] for line in result.stdout.splitlines()] == ["collective", "all_reduce", "all_reduce"]
     assert "guidelines: " in result.stderr
@@ -423,7 +423,7 @@ def test_a_format_for_programs_has_rows_alone():
 
 @pytest.mark.parametrize("raw", [(), ("--raw",)])
 def test_samples_are_written_if_they_are_asked_for(raw, tmp_path):
-    flags = ("--threads", 2, "--algorithms", "ring", "--sizes", "1KiB", "--seconds", 0.01, *raw)
+    flags = ("--threads", 2, "--algorithms", "ring", "--sizes", "1KiB", "--budget", "10ms", *raw)
     assert run("bench", *flags, "--json", tmp_path / "rows.json").exit_code == 0
     (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert [len(samples) for samples in row.get("times_us", [])] == [row["samples"]] * 2 * bool(raw)
@@ -431,12 +431,12 @@ def test_samples_are_written_if_they_are_asked_for(raw, tmp_path):
 
 def test_a_report_of_bench_says_where_it_was_made(tmp_path):
     file = tmp_path / "rows.json"
-    sizes = ("--sizes", "1KiB", "--seconds", 0.01)
+    sizes = ("--sizes", "1KiB", "--budget", "10ms")
     assert run("bench", "--threads", 3, "--algorithms", "ring", *sizes, "--json", file).exit_code == 0
     report = json.loads(file.read_text())
     assert " ".join(report) == (
         "host date version commit command mpi launcher hosts ranks cores clock cpu kernel congestion_control versions "
-        "environment rows guidelines"
+        "environment loop start rows guidelines"
     )
     assert (report["version"], report["hosts"]) == (__version__, [3])
     assert [each["host"] for each in report["ranks"]] == [report["host"]] * 3
@@ -446,7 +446,7 @@ def test_a_report_of_bench_says_where_it_was_made(tmp_path):
 def test_bench_says_where_the_time_goes(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     file, trace, picture = (tmp_path / name for name in ("out.json", "trace.json", "steps.png"))
-    given = ["--threads", 3, "--algorithms", "ring", "--sizes", "64B,4KiB", "--seconds", 0.01, "--overlap"]
+    given = ["--threads", 3, "--algorithms", "ring", "--sizes", "64B,4KiB", "--budget", "10ms", "--overlap"]
     files = ["--timeline", f"{trace},{picture}", "--json", file]
     result = run("bench", *given, "--steps", "--tests", 2, *files)
     assert result.exit_code == 0, result.output
@@ -462,7 +462,7 @@ def test_bench_says_where_the_time_goes(tmp_path, monkeypatch):
 
 def test_bench_on_an_emulated_link_says_so(tmp_path):
     file = tmp_path / "rows.json"
-    given = ("--threads", 2, "--link", "100mbit,1ms", "--algorithms", "ring", "--sizes", "64KiB", "--seconds", 0.1)
+    given = ("--threads", 2, "--link", "100mbit,1ms", "--algorithms", "ring", "--sizes", "64KiB", "--budget", "100ms")
     result = run("bench", *given, "--json", file)
     assert "EMULATED link of 0.1 Gbit/s" in " ".join(result.stdout.split())
     (row,) = json.loads(file.read_text())["rows"]
@@ -498,7 +498,7 @@ def test_a_run_without_results_leaves_an_older_report_where_it_is(arguments, sai
 def test_a_run_with_results_keeps_the_older_report(tmp_path):
     file = tmp_path / "rows.json"
     file.write_text("old")
-    result = run("bench", "--threads", 1, "--algorithms", "ring", "--sizes", "1KiB", "--seconds", 0.01, "--json", file)
+    result = run("bench", "--threads", 1, "--algorithms", "ring", "--sizes", "1KiB", "--budget", "10ms", "--json", file)
     assert result.exit_code == 0, result.output
     assert (tmp_path / "rows.json.old").read_text() == "old"
     assert json.loads(file.read_text())["rows"]
@@ -548,7 +548,7 @@ def test_only_the_first_rank_shows_help(monkeypatch):
     ("command", "flag"),
     [
         (("train", "--threads", 2, "--iterations", 1), "--json"),
-        (("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1KiB", "--seconds", 0.01), "--tune"),
+        (("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1KiB", "--budget", "10ms"), "--tune"),
         (("explain",), "--picture"),
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
@@ -566,7 +566,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(command, flag,
 
 @pytest.mark.parametrize(("command", "flag", "shown"), [
     (("train", "--threads", 2, "--iterations", 1), "--json", "loss, first and last"),
-    (("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1KiB", "--seconds", 0.01), "--tune", "busbw"),
+    (("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1KiB", "--budget", "10ms"), "--tune", "busbw"),
     (("explain",), "--picture", "after step 5"),
 ])  # fmt: skip
 def test_a_disk_that_is_full_in_the_end(command, flag, shown, tmp_path, monkeypatch):

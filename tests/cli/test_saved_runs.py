@@ -99,7 +99,7 @@ def test_what_cannot_be_compared_is_one_line(arguments, said):
     assert_one_line(run("bench-diff", *arguments), said)
 
 
-BENCH = ("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "4B:1KiB", "--seconds", 0.01)
+BENCH = ("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "4B:1KiB", "--budget", "10ms")
 
 
 def baseline(factor):

@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.bench.case import BUS_FACTORS, Case
-from dear_mpi.bench.collective import Contest, bench
+from dear_mpi.bench.collective import bench
+from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.flat import object_of
 from dear_mpi.bench.native import FORMS, OTHERS
 from dear_mpi.bench.other_mpi import OtherMpi
@@ -28,7 +29,7 @@ from tests.bench.readers import read_nccl
 pytestmark = pytest.mark.mpi
 
 FEW = 3  # samples
-QUICK = Contest(sizes=(8, 100, 10_000), segments=(512,), seconds=0.001)
+QUICK = Contest(sizes=(8, 100, 10_000), segments=(512,), iterations=FEW, warmup=1, start="barrier")
 KEYS = (  # a contract: scripts depend on them
     "collective algorithm backend device ranks bytes count dtype op placement segment_bytes samples min_us p50_us"
     " ci_low_us ci_high_us mean_us p99_us max_us algbw_GBps busbw_GBps wrong slow_rank model_us"
@@ -38,10 +39,9 @@ KEYS = (  # a contract: scripts depend on them
 
 
 @pytest.fixture(autouse=True)
-def _few_samples(comm, monkeypatch):
+def _few_ranks(comm):
     if comm.size > 3:
         pytest.skip("slow where ranks share cores; 1 to 3 of them will do")
-    monkeypatch.setattr("dear_mpi.bench.collective.SAMPLES", (FEW, FEW))
 
 
 def measured(**settings):
@@ -86,8 +86,8 @@ def test_every_type_and_op_is_exact(comm, collective, placement):
         pytest.skip("tests/mpi/test_collectives.py has more ranks")
     for dtype in TYPES:
         for op in ("sum", "prod", "min", "max", "average")[: 5 if dtype in DTYPES else 4]:
-            settings = {"placement": placement, "dtype": dtype, "op": op, "algorithms": ("naive", "native-best")}
-            report = measured(collectives=(collective,), sizes=(100,), **settings)
+            settings = {"placements": (placement,), "dtypes": (dtype,), "ops": (op,), "sizes": (100,)}
+            report = measured(collectives=(collective,), algorithms=("naive", "native-best"), **settings)
             assert [row.wrong for row in report.rows] == [0] * len(report.rows)
             assert {row.algorithm for row in report.rows} >= {"naive"}
 
@@ -131,16 +131,19 @@ def test_who_cannot_run_is_left_out_with_the_reason(comm):
         ),
         ({"algorithms": ("",)}, "algorithm '' is unknown"),
         ({"algorithms": ("ring", "ring")}, "algorithms must be different ones, not ring, ring"),
-        ({"placement": "inside"}, "placement 'inside' is unknown"),
-        ({"dtype": "fp8"}, "dtype 'fp8' is unknown"),
-        ({"op": "average", "dtype": "int8"}, "op 'average' needs a floating dtype, not 'int8': take 'sum'"),
-        ({"op": "mean"}, "op 'mean' is unknown"),
+        ({"placements": ("inside",)}, "placement 'inside' is unknown"),
+        ({"dtypes": ("fp32", "fp8")}, "dtype 'fp8' is unknown"),
+        (
+            {"ops": ("sum", "average"), "dtypes": ("int8",)},
+            "op 'average' needs a floating dtype, not 'int8'",
+        ),
+        ({"ops": ("mean",)}, "op 'mean' is unknown"),
         ({"device": "gpu"}, "device 'gpu' is unknown"),
         ({"memory": "public"}, "memory 'public' is unknown"),
         ({"cadence": "slow"}, "cadence 'slow' is unknown"),
         ({"sizes": (1,)}, "sizes must be at least 4 B, one element, not 1 B"),
         ({"sizes": ()}, "sizes must be at least 4 B"),
-        ({"seconds": 0.0}, "seconds must be above 0, not 0"),
+        ({"budget_s": 0.0}, "budget must be above 0 s, not 0 s"),
         ({"segments": (2, 512)}, "segments must be at least 4 B, one element, not 2 B"),
     ],
 )
@@ -151,7 +154,7 @@ def test_bad_settings_are_refused_on_all_ranks(settings, message):
 
 def test_the_other_mpi_takes_part(comm):
     name = other_mpi(comm)
-    report = measured(collectives=("all_reduce", "reduce_scatter"), algorithms=("ring", name), dtype="fp64")
+    report = measured(collectives=("all_reduce", "reduce_scatter"), algorithms=("ring", name), dtypes=("fp64",))
     rows = [row for row in report.rows if row.algorithm == name]
     assert [row.bytes for row in rows] == [8, 96, 10_000] * 2
     assert all(row.backend.startswith(OTHERS[name]) and row.ranks == comm.size for row in rows)
@@ -227,9 +230,8 @@ def test_gloo_takes_part(comm, collective):
     pytest.importorskip("torch", reason="gloo needs torch")
     for dtype, placement in (("fp32", "in"), ("bf16", "out")):
         sizes = (4 * comm.size, 4000 * comm.size)
-        report = measured(
-            collectives=(collective,), algorithms=("naive", "gloo"), dtype=dtype, placement=placement, sizes=sizes
-        )
+        settings = {"dtypes": (dtype,), "placements": (placement,), "sizes": sizes}
+        report = measured(collectives=(collective,), algorithms=("naive", "gloo"), **settings)
         rows = [row for row in report.rows if row.algorithm == "gloo"]
         runs = (placement == "in") != (collective == "all_to_all") or collective in ("all_gather", "reduce_scatter")
         assert [row.wrong for row in rows] == [0, 0] * runs
@@ -271,7 +273,7 @@ def test_tune_writes_what_auto_reads(comm, tmp_path_factory):
 
 def test_the_command_writes_its_rows(comm, tmp_path_factory):
     file = Path(comm.bcast(str(tmp_path_factory.mktemp("rows") / "rows.json")))
-    sizes = ("--sizes", "4B:64B,1KiB", "--seconds", "0.001", "--json", str(file))
+    sizes = ("--sizes", "4B:64B,1KiB", "--iterations", "3", "--json", str(file))
     result = CliRunner().invoke(
         app, ["bench", *sizes, "--collective", "all_gather,reduce", "--algorithms", "auto,native"]
     )

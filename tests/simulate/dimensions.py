@@ -7,7 +7,8 @@ python -m tests.simulate.dimensions
 
 from functools import cache
 
-from dear_mpi.bench.collective import Contest, bench
+from dear_mpi.bench.collective import bench
+from dear_mpi.bench.contest import Contest
 from dear_mpi.collectives import programs, verify
 from dear_mpi.collectives.algorithms.themis import split
 from dear_mpi.collectives.program.cost import cost
@@ -115,7 +116,7 @@ def gains(title, head, cases):
 def measured(text):
     """The rows of both algorithms, in turns, on four threads."""
     print(text, flush=True)
-    contest = Contest(sizes=(MEASURED,), algorithms=BOTH, seconds=SECONDS)
+    contest = Contest(sizes=(MEASURED,), algorithms=BOTH, budget_s=SECONDS)
     rows = run_world(lambda world: bench(contest, world), link=parse_links(text), threads=4).rows
     assert not any(row.wrong for row in rows)
     return rows

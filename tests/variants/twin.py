@@ -19,7 +19,7 @@ from tests.variants.target import BASE, Target
 CONTEST = ["--schedules", "dear,dear-eager,local:10,diloco:10", "--wire", "fp32,int8,blocks:10%", "--fusion", "none"]
 LINK = ["--link", BASE]
 RANKS, CORES, BATCH = 4, 2, 32
-CALLS = "bench --collective reduce_scatter,all_gather --algorithms ring --sizes 1KiB,8KiB,32KiB,64KiB --seconds 0.5"
+CALLS = "bench --collective reduce_scatter,all_gather --algorithms ring --sizes 1KiB,8KiB,32KiB,64KiB --budget 0.5s"
 RUN = "--model mlp --iterations 60"
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from dear_mpi.bench.collective import Contest, bench
+from dear_mpi.bench.collective import bench
+from dear_mpi.bench.contest import Contest
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import run_world
 
@@ -10,10 +11,10 @@ pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.parametrize("placement", ["in", "out"])
-def test_contestants_on_a_device(comm, monkeypatch, placement):
-    monkeypatch.setattr("dear_mpi.bench.collective.SAMPLES", (3, 3))
+def test_contestants_on_a_device(comm, placement):
     select_gpu()
-    settings = Contest((4, 10_000), ("all_reduce", "reduce_scatter", "all_gather"), device="cuda", placement=placement)
+    kinds = "all_reduce", "reduce_scatter", "all_gather"
+    settings = Contest((4, 10_000), kinds, placements=(placement,), device="cuda", iterations=3, start="barrier")
     report = run_world(lambda world: bench(settings, world))
     assert [row.wrong for row in report.rows] == [0] * len(report.rows)
     assert {row.device for row in report.rows} == {"cuda"}

@@ -1,0 +1,147 @@
+"""What a run of the benchmark measures: its flags, the cases they stand for, and who takes part in each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from itertools import product
+
+from dear_mpi.bench.case import BUS_FACTORS, OPS, PLACEMENTS, Case, Conditions
+from dear_mpi.bench.contestants import DEFAULTS, calls_of, contestant
+from dear_mpi.bench.data import check_exact
+from dear_mpi.bench.interleaved import Key
+from dear_mpi.bench.native import OTHERS
+from dear_mpi.bench.other_mpi import check_other
+from dear_mpi.bench.pace import Pace
+from dear_mpi.bench.where import Closer
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS
+from dear_mpi.collectives.plans.tuning import rules_of
+from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.kernels.dtypes import TYPES
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.ranks.world import World
+from dear_mpi.reporting.units import SEGMENT, above_zero, check_distinct, parse_bytes, parse_sizes
+from dear_mpi.training.declared import option, parsed, several
+
+ALGORITHMS_HELP = (
+    f"What to compare; the first is the baseline. Ours: {', '.join(ALGORITHMS)}, auto, FILE.py:FUNCTION, and function: "
+    "a call such as all_reduce(x, comm, algorithm='auto') on a private array. Others: native (this job's MPI), mpich "
+    "or openmpi (the other MPI), gloo. native-best and mpich-best are the fastest "
+    "of all calls of a library, such as native-persistent"
+)
+BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DEFAULTS.items())
+RANKS = (
+    "Measure on the first so many ranks, while the others sleep; several with commas. Where hosts have several ranks, "
+    "the first ranks are those of the first hosts, unless the launcher was told otherwise."
+)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """
+    >>> numbers("2,4")
+    (2, 4)
+    """
+    return tuple(above_zero("a number of ranks", each) for each in text.split(","))
+
+
+@dataclass(frozen=True)
+class Contest(Closer, Pace, Conditions):
+    """What a run of the benchmark measures: the flags of ``bench``. Of the algorithms the first is the baseline."""
+
+    sizes: tuple[int, ...] = option(
+        "Sizes of the buffer, with commas; 4B:64MiB stands for 4B, 16B, ... 64MiB, 4:64M:x2 for 4B, 8B, ...",
+        typed=str,
+        parse=lambda text: tuple(parsed("--sizes", parse_sizes, text)),
+    )
+    collectives: tuple[str, ...] = several(
+        f"Collectives to time: {', '.join(BUS_FACTORS)}", ("all_reduce",), flag="--collective"
+    )
+    algorithms: tuple[str, ...] = several(ALGORITHMS_HELP, (), flag="--algorithms", shown=BY_DEVICE)
+    placements: tuple[str, ...] = several(
+        "Where results go: in (over the input), out (into a second buffer)", ("in",), flag="--placement"
+    )
+    dtypes: tuple[str, ...] = several(f"Types of the elements: {', '.join(TYPES)}", ("fp32",), flag="--dtype")
+    ops: tuple[str, ...] = several(f"Reductions: {', '.join(OPS)}", ("sum",), flag="--op")
+    segments: tuple[int, ...] = option(
+        "Size of our largest message; several with commas.",
+        (),
+        shown=SEGMENT,
+        flag="--segment",
+        typed=str,
+        parse=lambda text: tuple(parsed("--segment", parse_bytes, size) for size in text.split(",")),
+    )
+    ranks: tuple[int, ...] = option(
+        RANKS, (), shown="all", typed=str, parse=lambda text: parsed("--ranks", numbers, text)
+    )
+    other_mpi: str = option(
+        "Command that starts the other MPI, e.g. 'mpirun.mpich -f hosts'.",
+        "",
+        shown="from make install",
+        metavar="COMMAND",
+    )
+    beside: bool = option(
+        "Also update parameters while our collectives run, and measure how much each delays the other.",
+        False,
+        flag="--beside",
+    )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.algorithms or lookup("device", self.device, DEFAULTS)
+
+    @property
+    def points(self) -> int:
+        """How many cases there are at most, on all numbers of ranks."""
+        of_each = [self.collectives, self.placements, self.dtypes, self.ops, self.sizes, self.ranks or "1"]
+        return len(list(product(*of_each)))
+
+    def cases(self, ranks: int) -> list[Case]:
+        """What is measured; sizes are rounded down to whole elements, or up to one; where chunks must be equal, of each
+        rank. What reduces nothing has one op."""
+        conditions = {each.name: getattr(self, each.name) for each in fields(Conditions)}
+        found = list[Case]()
+        for collective, dtype, op, placement, nbytes in product(
+            self.collectives, self.dtypes, self.ops, self.placements, self.sizes
+        ):
+            contract = COLLECTIVES[collective]
+            grain = TYPES[dtype].itemsize * (ranks if contract.addressed else 1)
+            what = {"placement": placement, "dtype": dtype, "op": op if contract.reduces else OPS[0]}
+            found.append(Case(collective, max(nbytes // grain, 1) * grain, **what, **conditions))
+        return list(dict.fromkeys(found))
+
+    def check_for(self, world: World) -> None:
+        """Raise a ValueError if something cannot be measured on these ranks."""
+        self.check()
+        self.check_pace()
+        self.check_lists(world.size)
+        if self.beside and self.device != "cpu":
+            raise ValueError("beside needs the device cpu: an update on a GPU takes no processor from messages")
+        self.check_device(self.device)
+        for case in self.cases(world.size):
+            check_exact(case, world.size)
+        for name in self.names:
+            contestant(name).check()
+            if contestant(name).maker in OTHERS:
+                check_other(contestant(name).maker, world, self.other_mpi)
+            rules_of(name)  # which may be in a bad file
+
+    def check_lists(self, ranks: int) -> None:
+        known: dict[str, Mapping[str, object]]
+        known = {"collective": BUS_FACTORS, "placement": PLACEMENTS, "dtype": TYPES, "op": dict.fromkeys(OPS)}
+        for name, allowed in known.items():
+            for each in getattr(self, f"{name}s"):
+                lookup(name, each, allowed)
+            check_distinct(f"{name}s", getattr(self, f"{name}s"))
+        itemsize = max(TYPES[dtype].itemsize for dtype in self.dtypes)
+        for name, given in (("sizes", self.sizes), ("segments", self.segments)):
+            if (least := min(given, default=0)) < itemsize:
+                raise ValueError(f"{name} must be at least {itemsize} B, one element, not {least} B")
+        if self.ranks and max(self.ranks) > ranks:
+            raise ValueError(f"ranks must be at most {ranks}, the ranks of this job, not {max(self.ranks)}")
+        check_distinct("algorithms", self.names)
+        check_distinct("ranks", self.ranks)
+
+    def keys(self, case: Case, ranks: int) -> list[Key]:
+        """Who takes part in a case, each call of a library by its own name, and with which segments."""
+        cuts = [cut for cut in sorted(self.segments) if cut < case.nbytes]
+        cuts += sorted(set(self.segments) - set(cuts))[:1]
+        names = dict.fromkeys(call for name in self.names for call in calls_of(name, case, ranks))
+        return [(name, cut) for name in names for cut in (cuts if contestant(name).segments else cuts[-1:])]

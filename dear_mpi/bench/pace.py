@@ -1,0 +1,109 @@
+"""How much is measured of each point: until the medians are known well, or its time is over.
+
+    warm-up | 6 turns | as many again, while some median is not known well enough and there is time | ...
+
+All ranks get all samples after each block, so they agree on when to stop; the time is that of rank 0.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from dear_mpi.bench.case import Samples, of_job
+from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.reporting.stats import FEWEST_SAMPLES, median, worth_one
+from dear_mpi.reporting.units import parse_seconds, parse_share
+from dear_mpi.training.declared import Declared, option, parsed
+
+K = TypeVar("K")
+MOST_SAMPLES = 10_000  # of each contestant at a point
+WARM_UP_SHARE = 0.25  # of a point's time, at most
+FEWEST_IN_A_BLOCK = 11  # turns, where a block needs one that does not count
+Found = Mapping[K, Samples]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace(Declared):
+    """How much is measured of each collective at each size."""
+
+    budget_s: float = option(
+        f"Time for each collective at each size; {FEWEST_SAMPLES} samples are taken at least.",
+        2.0,
+        shown="2s",
+        flag="--budget",
+        typed=str,
+        parse=lambda text: parsed("--budget", parse_seconds, text),
+    )
+    precision: float = option(
+        "Go on to the next size before its time is over, when half of the 95 % interval of each median is this part of "
+        "the median, or less.",
+        0.01,
+        shown="1%",
+        typed=str,
+        parse=lambda text: parse_share("--precision", text, 1.0),
+    )
+    iterations: int | None = option(
+        "Samples of each at each size, however long that takes.", None, shown="by --budget and --precision", least=1
+    )
+    warmup: int = option("Turns at each size that do not count, in at most a quarter of its time.", 3, least=0)
+
+    def check_pace(self) -> None:
+        if not self.budget_s > 0:
+            raise ValueError(f"budget must be above 0 s, not {self.budget_s:g} s")
+
+    def enough(self, found: Found[K], cadence: str) -> bool:
+        return all(self.is_known(samples, cadence) for samples in found.values())
+
+    def is_known(self, samples: Samples, cadence: str) -> bool:
+        """Whether a median is known well; where neighbours are alike, so many samples say less than they seem to."""
+        times_s = of_job(np.array(samples.times_s), cadence).tolist()
+        if len(times_s) < FEWEST_SAMPLES:
+            return False
+        found = median(times_s)
+        return (found.high - found.low) / 2 * math.sqrt(worth_one(times_s)) <= self.precision * found.value
+
+
+def paced(
+    pace: Pace, run: Callable[[int], dict[K, Samples]], transport: Transport, *, cadence: str, blocks: int
+) -> dict[K, Samples]:
+    """Collective: the samples of a point. ``run`` takes so many turns; it is called at least ``blocks`` times, where
+    some contestants have theirs between."""
+    begin_s = time.perf_counter()
+
+    def spent_s() -> float:
+        return float(transport.gather_values(time.perf_counter() - begin_s)[0])
+
+    turn_s, warm_s = 0.0, pace.budget_s * WARM_UP_SHARE
+    for number in range(1, pace.warmup + 1):
+        run(1)
+        turn_s = spent_s() / number
+        if spent_s() > warm_s and pace.iterations is None:
+            break
+    if pace.iterations is not None:
+        return fixed(pace.iterations, run, blocks)
+    least = FEWEST_SAMPLES if blocks == 1 else FEWEST_IN_A_BLOCK
+    found, turns = run(least), least
+    while turns < MOST_SAMPLES and not (turns >= blocks * least and pace.enough(found, cadence)):
+        left_s, turn_s = pace.budget_s - spent_s(), max(turn_s, spent_s() / (turns + pace.warmup))
+        more = min(int(left_s / turn_s), turns, MOST_SAMPLES - turns)
+        if more < 1:
+            break
+        found, turns = together(found, run(more)), turns + more
+    return found
+
+
+def fixed(turns: int, run: Callable[[int], dict[K, Samples]], blocks: int) -> dict[K, Samples]:
+    """So many samples of each, in blocks."""
+    sizes = [turns // blocks + (number < turns % blocks) for number in range(blocks)]
+    first, *others = [run(size) for size in sizes if size]
+    for other in others:
+        first = together(first, other)
+    return first
+
+
+def together(found: Found[K], later: Found[K]) -> dict[K, Samples]:
+    return {key: samples + later[key] for key, samples in found.items()}

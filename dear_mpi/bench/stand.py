@@ -1,0 +1,48 @@
+"""Where contestants are measured: the ranks, the streams of this rank, and how calls begin together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dear_mpi.bench.case import Conditions
+from dear_mpi.bench.starts import AtBarrier, AtMoment, Start
+from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.patience import crowd_of
+from dear_mpi.ranks.drift import CommonClock
+from dear_mpi.ranks.streams import Streams, open_streams
+from dear_mpi.ranks.world import World
+
+
+@dataclass(frozen=True)
+class Stand:
+    """A world, its streams, and one start for all cases: so its clocks are known better with each."""
+
+    world: World
+    streams: Streams
+    start: Start
+
+    @classmethod
+    def of(cls, world: World, conditions: Conditions) -> Stand:
+        """Collective. An ArgumentError, on all ranks, if there is no such device, or if the ranks are to start by a
+        clock and cannot.
+
+        Ranks that share cores wait for each other's turn on them, and not for a moment; threads share an interpreter.
+        """
+        opened: list[Streams] = []
+
+        def facts() -> Mapping[str, object]:
+            opened.append(open_streams(conditions.device))
+            return {}
+
+        agree(world.transport, "bench", facts)
+        streams, isolated = opened[0], conditions.cadence == "isolated"
+        crowded = isolated and crowd_of(world.transport, 1).crowded
+        cannot = world.transport.native is None or world.size == 1 or crowded
+        if conditions.start == "clock" and (cannot or not isolated):
+            why = "isolated calls under MPI, on at least 2 ranks and not more than cores"
+            raise ArgumentError(f"bench: start 'clock' is for {why}: take 'auto'")
+        if cannot or not isolated or conditions.start == "barrier":
+            return cls(world, streams, AtBarrier(world.transport))
+        return cls(world, streams, AtMoment(world.transport, CommonClock(world.transport)))

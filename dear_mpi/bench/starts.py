@@ -1,0 +1,87 @@
+"""How the ranks begin a call together.
+
+    barrier    | barrier ----.| call          ranks leave a barrier one after the other, the last one when others are
+                                              half done: so a call may seem longer, or shorter, than it is
+    moment     | MAX of clocks | spin  .| call    all begin within the uncertainty of the clocks
+
+The moment is a little later than the last rank's clock when it came; a rank for which it is over before it can wait for
+it is late, and the sample does not count. Source: Hunold and Carpen-Amarie, Reproducible MPI Benchmarking Is Still Not
+as Easy as You Think (IEEE TPDS 27, 2016), which calls it the Round-Time scheme.
+"""
+
+from statistics import median
+from typing import Any, Protocol
+
+from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.ranks.drift import CommonClock
+
+LEAD, TRIALS = 3.0, 21  # the moment is so many times the duration of an agreement away; from so many of them
+MOST_LATE, LONGEST = 0.1, 64.0  # of a block's calls; then the next is twice as far away, up to so many times
+
+
+class Start(Protocol):
+    name: str
+
+    def prepare(self) -> None:
+        """Collective: before a block of calls."""
+
+    def __call__(self) -> bool:
+        """Collective: return when this rank is to begin; whether it was in time."""
+
+    def report(self) -> dict[str, Any] | None:
+        """Collective: what there is to say of the clocks."""
+
+
+class AtBarrier:
+    """Begin when a barrier is over."""
+
+    name = "barrier"
+
+    def __init__(self, transport: Transport) -> None:
+        self.barrier = transport.barrier
+
+    def prepare(self) -> None:
+        """Nothing."""
+
+    def __call__(self) -> bool:
+        self.barrier()
+        return True
+
+    def report(self) -> None:
+        return None
+
+
+class AtMoment:
+    """Begin at a moment of the common clock; if many are late for it, at a later one."""
+
+    name = "clock"
+
+    def __init__(self, transport: Transport, clock: CommonClock) -> None:
+        self.transport, self.clock = transport, clock
+        self.lead_s, self.longer = 0.0, 1.0
+        self.calls = self.late = 0
+
+    def prepare(self) -> None:
+        """Look at the clocks again, and at how long ranks take to agree on a moment."""
+        self.clock.look()
+        took_s = []
+        for _ in range(TRIALS):
+            begin_s = self.clock.now()
+            self.transport.latest(begin_s)
+            took_s.append(self.clock.now() - begin_s)
+        took, late = zip(*self.transport.gather_values((median(took_s), self.late)), strict=True)
+        if max(late) > MOST_LATE * self.calls:
+            self.longer = min(2 * self.longer, LONGEST)
+        self.lead_s, self.calls, self.late = LEAD * max(took) * self.longer, 0, 0
+
+    def __call__(self) -> bool:
+        clock, offset_s = self.clock.now, self.clock.offset_s()
+        begin_s = self.transport.latest(clock() - offset_s) + offset_s + self.lead_s
+        in_time = clock() < begin_s
+        while clock() < begin_s:
+            pass
+        self.calls, self.late = self.calls + 1, self.late + (not in_time)
+        return in_time
+
+    def report(self) -> dict[str, Any]:
+        return self.clock.report() | {"lead_s": self.lead_s}

@@ -1,0 +1,100 @@
+"""A point ends when its medians are known, or its time is over; never before there are samples for an interval."""
+
+import time
+
+import pytest
+
+from dear_mpi.bench.case import Samples
+from dear_mpi.bench.collective import bench
+from dear_mpi.bench.contest import Contest
+from dear_mpi.bench.pace import Pace, paced
+from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.ranks.world import run_world
+from dear_mpi.reporting.stats import FEWEST_SAMPLES
+
+
+class Clock:
+    def __init__(self, turn_s):
+        self.now_s, self.turn_s, self.turns = 0.0, turn_s, []
+
+    def run(self, turns, spread=0.0):
+        self.now_s += turns * self.turn_s
+        self.turns.append(turns)
+        return {"it": Samples([[1.0 + spread * (number % 2) for number in range(turns)]])}
+
+
+def of_pace(monkeypatch, clock, spread=0.0, blocks=1, **how):
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now_s)
+    pace = Pace(**how)
+    (found,) = run_loopback(
+        1, lambda one: paced(pace, lambda turns: clock.run(turns, spread), one, cadence="isolated", blocks=blocks)
+    )
+    return len(found["it"].times_s[0])
+
+
+def test_a_quiet_point_ends_as_soon_as_it_is_known(monkeypatch):
+    clock = Clock(0.001)
+    assert of_pace(monkeypatch, clock) == FEWEST_SAMPLES
+    assert clock.turns == [1, 1, 1, FEWEST_SAMPLES]
+
+
+def test_a_noisy_point_ends_with_its_time(monkeypatch):
+    clock = Clock(0.01)
+    assert 150 <= of_pace(monkeypatch, clock, spread=1.0, budget_s=2.0) <= 200
+    assert clock.now_s <= 2.0
+
+
+def test_a_point_has_samples_for_an_interval_however_long_that_takes(monkeypatch):
+    clock = Clock(3.0)
+    assert of_pace(monkeypatch, clock, spread=1.0, budget_s=2.0) == FEWEST_SAMPLES
+    assert clock.turns == [1, FEWEST_SAMPLES], "one turn of warm-up is more than a quarter of the time"
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_so_many_iterations_are_taken(monkeypatch, blocks):
+    assert of_pace(monkeypatch, Clock(9.0), spread=1.0, blocks=blocks, iterations=10, warmup=0) == 10
+
+
+def test_lists_are_measured_in_one_run():
+    lists = {"placements": ("in", "out"), "dtypes": ("fp32", "int8"), "ops": ("sum", "max")}
+    settings = Contest((64,), ("all_reduce", "all_gather"), ("ring",), **lists, iterations=2)
+    rows = run_world(lambda world: bench(settings, world), threads=2).rows
+    assert {(row.collective, row.placement, row.dtype, row.op) for row in rows} == {
+        *(("all_reduce", place, dtype, op) for place in PLACES for dtype in ("fp32", "int8") for op in ("sum", "max")),
+        *(("all_gather", place, dtype, "none") for place in PLACES for dtype in ("fp32", "int8")),
+    }
+    assert len(rows) == 8 + 4
+    assert not any(row.wrong for row in rows)
+
+
+PLACES = ("in place", "out of place")
+
+
+def test_parts_of_a_job_are_measured_in_turn():
+    settings = Contest((64, 4096), ("all_reduce",), ("ring",), ranks=(2, 3, 1), iterations=2)
+    report = run_world(lambda world: bench(settings, world), threads=3)
+    assert [(row.ranks, row.bytes, row.hosts) for row in report.rows] == [
+        (ranks, nbytes, [ranks]) for ranks in (2, 3, 1) for nbytes in (64, 4096)
+    ]
+    assert not any(row.wrong for row in report.rows)
+    assert [ranks for ranks, fit in report.fits.items() if fit] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"ranks": (4,)}, "ranks must be at most 3, the ranks of this job, not 4"),
+        ({"ranks": (2, 2)}, "ranks must be different ones"),
+        ({"dtypes": ("fp32", "fp32")}, "dtypes must be different ones"),
+        ({"ops": ("sum", "mean")}, "op 'mean' is unknown"),
+        ({"iterations": 0}, "iterations must be a whole number|iterations must be at least 1"),
+        ({"warmup": -1}, "warmup must not be negative"),
+        ({"budget_s": 0.0}, "budget must be above 0 s"),
+        ({"start": "clock"}, "start 'clock' is for isolated calls under MPI"),
+        ({"start": "gun"}, "start 'gun' is unknown"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(how, message):
+    with pytest.raises(ArgumentError, match=message):
+        run_world(lambda world: bench(Contest((64,), **how), world), threads=3)
