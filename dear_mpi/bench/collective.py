@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import groupby, product
 
 from dear_mpi.bench.beside import delays
-from dear_mpi.bench.case import BUS_FACTORS, Case, Conditions, Samples, row_of
+from dear_mpi.bench.case import Case, Conditions, Samples, row_of
 from dear_mpi.bench.contestants import CONTESTANTS, DEFAULTS, LIBRARIES, calls_of, contestant
 from dear_mpi.bench.data import check_exact
 from dear_mpi.bench.fit import Fit, fit_network, predicted_us
 from dear_mpi.bench.interleaved import Interleaved, Key, needed_bytes
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.native import OTHERS
+from dear_mpi.bench.operations import OPERATIONS
 from dear_mpi.bench.other_mpi import OtherMpi, check_other, rank_0_does
 from dear_mpi.bench.where import Closer, Where
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
@@ -52,7 +53,7 @@ class Contest(Closer, Conditions):
         parse=lambda text: tuple(parsed("--sizes", parse_sizes, text)),
     )
     collectives: tuple[str, ...] = several(
-        f"Collectives to time: {', '.join(BUS_FACTORS)}", ("all_reduce",), flag="--collective"
+        f"Collectives and messages to time: {', '.join(OPERATIONS)}", ("all_reduce",), flag="--collective"
     )
     algorithms: tuple[str, ...] = several(ALGORITHMS_HELP, (), flag="--algorithms", shown=BY_DEVICE)
     segments: tuple[int, ...] = option(
@@ -81,19 +82,16 @@ class Contest(Closer, Conditions):
         return self.algorithms or lookup("device", self.device, DEFAULTS)
 
     def cases(self, ranks: int) -> list[Case]:
-        """What is measured; sizes are rounded down to whole elements, or up to one; where chunks must be equal, of each
-        rank."""
+        """What is measured, each case once."""
         conditions = {each.name: getattr(self, each.name) for each in fields(Conditions)}
-        found = list[Case]()
-        for collective, nbytes in product(self.collectives, self.sizes):
-            grain = TYPES[self.dtype].itemsize * (ranks if COLLECTIVES[collective].addressed else 1)
-            found.append(Case(collective, max(nbytes // grain, 1) * grain, **conditions))
-        return list(dict.fromkeys(found))
+        both = product(self.collectives, self.sizes)
+        return list(dict.fromkeys(Case.of(collective, nbytes, ranks, conditions) for collective, nbytes in both))
 
     def check_for(self, world: World) -> None:
         self.check()
         for collective in self.collectives:
-            lookup("collective", collective, BUS_FACTORS)
+            if world.size < (least := lookup("collective", collective, OPERATIONS).least_ranks):
+                raise ValueError(f"collective {collective!r} needs at least {least} ranks, not {world.size}")
         itemsize = TYPES[self.dtype].itemsize
         for name, given in (("sizes", self.sizes), ("segments", self.segments)):
             if (least := min(given, default=0)) < itemsize:
@@ -104,7 +102,8 @@ class Contest(Closer, Conditions):
             raise ValueError("beside needs the device cpu: an update on a GPU takes no processor from messages")
         self.check_device(self.device)
         check_distinct("algorithms", self.names)
-        check_exact(self.cases(world.size)[0], world.size)
+        for case in self.cases(world.size):
+            check_exact(case, world.size)
         for name in self.names:
             contestant(name).check()
             if contestant(name).maker in OTHERS:
@@ -200,11 +199,13 @@ def modelled(rows: Sequence[Row], transport: Transport) -> tuple[Fit | None, lis
 
 
 def check_plans(contest: Contest, world: World, streams: Streams) -> None:
-    """Collective: an ArgumentError, before all the work, if an algorithm that was asked for serves no collective."""
+    """Collective: an ArgumentError, before all the work, if an algorithm that was asked for serves no collective (none
+    at all, where these have no programs)."""
     plans = [(name, min(contest.segments)) for name in contest.algorithms if contestant(name).is_plan]
-    nbytes = world.size * TYPES[contest.dtype].itemsize
-    least = replace(contest.cases(world.size)[0], nbytes=nbytes, placement="in", memory="private")
-    tried = [Interleaved(replace(least, collective=each), plans, world, streams) for each in contest.collectives]
+    first = contest.cases(world.size)[0]
+    least = replace(first, nbytes=world.size * TYPES[first.dtype].itemsize, placement="in", memory="private")
+    collectives = [each for each in contest.collectives if each in COLLECTIVES] or list(COLLECTIVES)
+    tried = [Interleaved(replace(least, collective=each), plans, world, streams) for each in collectives]
     for each in tried:
         each.free()
     for name, _ in plans:

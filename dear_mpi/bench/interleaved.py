@@ -15,6 +15,7 @@ from dear_mpi.bench.contestants import contestant, prepare
 from dear_mpi.bench.data import Data
 from dear_mpi.bench.native import OTHERS
 from dear_mpi.collectives.plans.reach import wants_shared
+from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
 
@@ -27,7 +28,7 @@ def wanted_memory(name: str, case: Case, hosts: Sequence[int]) -> str:
     """Where the buffers of a contestant are to be."""
     if case.device != "cpu":
         return "device"
-    shared = contestant(name).is_plan and case.memory != "private"
+    shared = contestant(name).is_plan and case.memory != "private" and case.collective in COLLECTIVES
     if shared and case.memory == "auto":
         shared = wants_shared(name, hosts, case.collective, case.used_bytes)
     return "shared" if shared else "private"
@@ -37,7 +38,7 @@ def needed_bytes(case: Case, names: Sequence[str], hosts: Sequence[int]) -> int:
     """What a rank needs at least: buffer, data and what is expected, in each kind of memory and under each library."""
     makers = {name: contestant(name).maker for name in names}
     homes = {maker if maker in OTHERS else wanted_memory(name, case, hosts) for name, maker in makers.items()}
-    return 3 * case.used_bytes * len(homes)
+    return (2 + case.operation.window) * case.used_bytes * len(homes)
 
 
 class Interleaved:
@@ -78,13 +79,13 @@ class Interleaved:
                 wrong[key] += data.errors(self.turn)
                 if self.case.cadence == "streaming":
                     data.clear()
-                    elapsed_s = self.call_s(prepared, CALLS[data.x.nbytes > SMALL_BYTES])
+                    elapsed_s = self.call_s(prepared, CALLS[self.case.used_bytes > SMALL_BYTES])
                 if counts:
                     mine[key].append(elapsed_s)
         answers = self.transport.gather_values((mine, wrong))
         return {
             key: Samples(
-                [times_s[key] for times_s, _ in answers],
+                [times_s[key] for times_s, _ in answers][: self.case.operation.clocks],
                 sum(errors[key] for _, errors in answers),
                 data.memory,
                 prepared.chosen,
@@ -93,7 +94,8 @@ class Interleaved:
         }
 
     def call_s(self, prepared: Prepared, calls: int = 1) -> float:
-        """The mean seconds of calls in a row, each from a barrier to the end of its last kernel."""
+        """The mean seconds of calls in a row, each from a barrier to the end of its last kernel; of one of the parts
+        that a call is made of."""
         elapsed_s = 0.0
         barrier, run, mark, seconds = self.transport.barrier, prepared.run, self.stream.mark, self.stream.seconds
         for _ in range(calls):
@@ -101,7 +103,7 @@ class Interleaved:
             begin = mark()
             run()
             elapsed_s += seconds(begin, mark())
-        return elapsed_s / calls
+        return elapsed_s / (calls * self.case.operation.parts)
 
     def free(self) -> None:
         for prepared, _ in self.ready.values():
