@@ -17,6 +17,7 @@ from dear_mpi.bench.contestants import calls_of
 from dear_mpi.bench.data import Data, check_exact
 from dear_mpi.bench.fit import fit_network, predicted_us, programs_of
 from dear_mpi.bench.gloo import gloo_group, meeting_place
+from dear_mpi.bench.interleaved import Interleaved
 from dear_mpi.bench.native import FORMS
 from dear_mpi.bench.operations import OPERATIONS
 from dear_mpi.bench.tune import tuned
@@ -190,6 +191,25 @@ def test_the_two_cadences_are_named_and_checked():
             assert (row.cadence, row.wrong, row.samples) == (cadence, 0, 5)
             assert row.rank_min_us <= row.mean_us * (1 + 1e-9)
             assert row.mean_us <= row.rank_max_us * (1 + 1e-9) or cadence == "isolated"
+
+
+@pytest.mark.usefixtures("_few_samples")
+def test_calls_in_a_row_are_as_many_on_all_ranks(monkeypatch):
+    """Also where their arrays are not as long: here one has 16 KiB, and the other an element more."""
+    found, whole = [], Interleaved.call_s
+
+    def counted(self, prepared, calls=1):
+        found.append((self.transport.rank, calls))
+        return whole(self, prepared)
+
+    monkeypatch.setattr(Interleaved, "call_s", counted)
+    settings = Contest(
+        (2 * 16384 + 4,), ("all_gather",), ("ring",), placement="out", cadence="streaming", seconds=0.001
+    )
+    run_world(lambda world: bench(settings, world), threads=2)
+    mine, other = ([calls for rank, calls in found if rank == each] for each in range(2))
+    assert mine == other
+    assert max(mine) > 1
 
 
 def test_a_sample_is_of_the_slowest_rank_or_the_mean_over_ranks():
