@@ -41,9 +41,13 @@ MPI_CALLS = {
     "gather": "Gather",
     "scatter": "Scatter",
     "barrier": "Barrier",
-    "sendrecv": "Sendrecv",
 }
-BY_COUNTS = {"reduce_scatter": "Reduce_scatter", "all_gather": "Allgatherv"}
+BY_COUNTS = {
+    "reduce_scatter": "Reduce_scatter",
+    "all_gather": "Allgatherv",
+    "gather": "Gatherv",
+    "scatter": "Scatterv",
+}
 
 
 @dataclass(frozen=True)

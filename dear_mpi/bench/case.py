@@ -1,4 +1,4 @@
-"""What is measured: one collective at one size; what a contestant makes of it, its samples, and the row of them."""
+"""What is measured: one operation at one size; what a contestant makes of it, its samples, and the row of them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.operations import OPERATIONS, Operation
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.tuning import rules_of
-from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.reporting.stats import median
 from dear_mpi.training.declared import Declared, option
 
-# busbw / algbw as nccl-tests defines it, for sizes of the full buffer: what crosses a rank's link per byte of it.
-BUS_FACTORS: dict[str, Callable[[int], float]] = {
-    "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
-    "reduce_scatter": lambda ranks: (ranks - 1) / ranks,
-    "all_gather": lambda ranks: (ranks - 1) / ranks,
-    "broadcast": lambda ranks: 1.0,
-    "reduce": lambda ranks: 1.0,
-    "all_to_all": lambda ranks: (ranks - 1) / ranks,
-}
 OPS = ("sum", "average", "prod", "min", "max")
 MEMORY = "Memory of our buffers on the CPU: shared (by the ranks of a host), private, or auto (by algorithm)."
 START = (
@@ -54,13 +45,31 @@ class Conditions(Declared):
 
 @dataclass(frozen=True)
 class Case(Conditions):
-    """A collective on a full buffer of ``nbytes``, rounded down to whole elements."""
+    """An operation (``collective``) on a full buffer of ``nbytes``, rounded down to whole elements."""
 
     collective: str
     nbytes: int
     placement: str = "in"
     dtype: str = "fp32"
     op: str = "sum"
+
+    @classmethod
+    def of(cls, collective: str, nbytes: int, ranks: int, conditions: Mapping[str, Any]) -> Case:
+        """The case that is measured: its size is rounded down to whole elements, or up to one; where chunks must be
+        equal, of each rank. What makes no difference to the operation is always the same."""
+        operation, settled = OPERATIONS[collective], dict[str, Any]()
+        if not operation.reduces:
+            settled["op"] = "sum"
+        if operation.pair:
+            settled["placement"] = "out"
+        if not operation.sized:
+            return cls(collective, 0, **{**conditions, **settled, "placement": "in", "dtype": "fp32"})
+        grain = TYPES[conditions["dtype"]].itemsize * (ranks if operation.addressed else 1)
+        return cls(collective, max(nbytes // grain, 1) * grain, **{**conditions, **settled})
+
+    @property
+    def operation(self) -> Operation:
+        return OPERATIONS[self.collective]
 
     @property
     def count(self) -> int:
@@ -72,7 +81,7 @@ class Case(Conditions):
 
     @property
     def reduces(self) -> bool:
-        return COLLECTIVES[self.collective].reduces
+        return self.operation.reduces
 
 
 class CannotRun(ValueError):
@@ -128,7 +137,7 @@ class Setup:
 class Samples:
     """What was measured of a contestant."""
 
-    times_s: list[list[float]]  # of each sample, a list per rank
+    times_s: list[list[float]]  # of each sample, a list per rank; of an operation of a pair, the first rank's alone
     late: int = 0  # samples that do not count, as a rank was late for their start
     wrong: int = 0  # elements, in all
     memory: str = "private"  # where its buffers were
@@ -176,7 +185,7 @@ def row_of(
         p99_us=float(np.quantile(times_us, 0.99)),
         max_us=float(times_us.max()),
         algbw_GBps=algbw,
-        busbw_GBps=algbw * BUS_FACTORS[case.collective](ranks),
+        busbw_GBps=algbw * case.operation.factor(ranks),
         wrong=samples.wrong,
         slow_rank=int(np.bincount(by_rank_us.argmax(axis=0)).argmax()),
         model_us=None,

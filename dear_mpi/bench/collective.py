@@ -24,6 +24,7 @@ from dear_mpi.bench.starts import AtBarrier
 from dear_mpi.bench.where import Where
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.dtypes import TYPES
@@ -146,11 +147,13 @@ def modelled(rows: Sequence[Row], transport: Transport) -> tuple[Fit | None, lis
 
 
 def check_plans(contest: Contest, stand: Stand) -> None:
-    """Collective: an ArgumentError, before all the work, if an algorithm that was asked for serves no collective."""
+    """Collective: an ArgumentError, before all the work, if an algorithm that was asked for serves no collective (none
+    at all, where these have no programs)."""
     plans = [(name, min(contest.segments)) for name in contest.algorithms if contestant(name).is_plan]
-    size, dtype = stand.world.size, contest.dtypes[0]
-    least = replace(contest.cases(size)[0], nbytes=size * TYPES[dtype].itemsize, placement="in", memory="private")
-    tried = [Interleaved(replace(least, collective=each), plans, stand) for each in contest.collectives]
+    size, first = stand.world.size, contest.cases(stand.world.size)[0]
+    least = replace(first, nbytes=size * TYPES[first.dtype].itemsize, placement="in", memory="private")
+    collectives = [each for each in contest.collectives if each in COLLECTIVES] or list(COLLECTIVES)
+    tried = [Interleaved(replace(least, collective=each), plans, stand) for each in collectives]
     for each in tried:
         each.free()
     for name, _ in plans:

@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import product
 
-from dear_mpi.bench.case import BUS_FACTORS, OPS, PLACEMENTS, Case, Conditions
+from dear_mpi.bench.case import OPS, PLACEMENTS, Case, Conditions
 from dear_mpi.bench.contestants import DEFAULTS, calls_of, contestant
 from dear_mpi.bench.data import check_exact
 from dear_mpi.bench.interleaved import Key
 from dear_mpi.bench.native import OTHERS
+from dear_mpi.bench.operations import OPERATIONS
 from dear_mpi.bench.other_mpi import check_other
 from dear_mpi.bench.pace import Pace
 from dear_mpi.bench.where import Closer
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.plans.tuning import rules_of
-from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
@@ -52,7 +52,7 @@ class Contest(Closer, Pace, Conditions):
         parse=lambda text: tuple(parsed("--sizes", parse_sizes, text)),
     )
     collectives: tuple[str, ...] = several(
-        f"Collectives to time: {', '.join(BUS_FACTORS)}", ("all_reduce",), flag="--collective"
+        f"Collectives and messages to time: {', '.join(OPERATIONS)}", ("all_reduce",), flag="--collective"
     )
     algorithms: tuple[str, ...] = several(ALGORITHMS_HELP, (), flag="--algorithms", shown=BY_DEVICE)
     placements: tuple[str, ...] = several(
@@ -87,31 +87,30 @@ class Contest(Closer, Pace, Conditions):
     def names(self) -> tuple[str, ...]:
         return self.algorithms or lookup("device", self.device, DEFAULTS)
 
-    @property
-    def points(self) -> int:
-        """How many cases there are at most, on all numbers of ranks."""
-        of_each = [self.collectives, self.placements, self.dtypes, self.ops, self.sizes, self.ranks or "1"]
-        return len(list(product(*of_each)))
-
     def cases(self, ranks: int) -> list[Case]:
-        """What is measured; sizes are rounded down to whole elements, or up to one; where chunks must be equal, of each
-        rank. What reduces nothing has one op."""
+        """What is measured, each case once."""
         conditions = {each.name: getattr(self, each.name) for each in fields(Conditions)}
-        found = list[Case]()
-        for collective, dtype, op, placement, nbytes in product(
-            self.collectives, self.dtypes, self.ops, self.placements, self.sizes
-        ):
-            contract = COLLECTIVES[collective]
-            grain = TYPES[dtype].itemsize * (ranks if contract.addressed else 1)
-            what = {"placement": placement, "dtype": dtype, "op": op if contract.reduces else OPS[0]}
-            found.append(Case(collective, max(nbytes // grain, 1) * grain, **what, **conditions))
-        return list(dict.fromkeys(found))
+        chosen = product(self.collectives, self.dtypes, self.ops, self.placements, self.sizes)
+        return list(
+            dict.fromkeys(
+                Case.of(name, nbytes, ranks, {**conditions, "dtype": dtype, "op": op, "placement": placement})
+                for name, dtype, op, placement, nbytes in chosen
+            )
+        )
+
+    def points(self, ranks: int) -> int:
+        """How many cases there are, on all numbers of ranks of a job of so many."""
+        return sum(len(self.cases(each)) for each in self.ranks or (ranks,))
 
     def check_for(self, world: World) -> None:
         """Raise a ValueError if something cannot be measured on these ranks."""
         self.check()
         self.check_pace()
         self.check_lists(world.size)
+        fewest = min(self.ranks, default=world.size)
+        for collective in self.collectives:
+            if fewest < (least := OPERATIONS[collective].least_ranks):
+                raise ValueError(f"collective {collective!r} needs at least {least} ranks, not {fewest}")
         if self.beside and self.device != "cpu":
             raise ValueError("beside needs the device cpu: an update on a GPU takes no processor from messages")
         self.check_device(self.device)
@@ -125,7 +124,7 @@ class Contest(Closer, Pace, Conditions):
 
     def check_lists(self, ranks: int) -> None:
         known: dict[str, Mapping[str, object]]
-        known = {"collective": BUS_FACTORS, "placement": PLACEMENTS, "dtype": TYPES, "op": dict.fromkeys(OPS)}
+        known = {"collective": OPERATIONS, "placement": PLACEMENTS, "dtype": TYPES, "op": dict.fromkeys(OPS)}
         for name, allowed in known.items():
             for each in getattr(self, f"{name}s"):
                 lookup(name, each, allowed)

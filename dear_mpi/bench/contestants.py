@@ -11,6 +11,7 @@ from dear_mpi.bench.gloo import check_torch, gloo, gloo_group
 from dear_mpi.bench.native import FORMS, OTHERS, native
 from dear_mpi.collectives.plans import functions
 from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.kernels.array import synchronize
 from dear_mpi.kernels.calls import copier
@@ -110,6 +111,8 @@ def calls_of(name: str, case: Case, ranks: int) -> list[str]:
 def prepare(name: str, setup: Setup) -> Prepared:
     """A contestant on its buffers; a CannotRun where it sits this case out, or there is no such algorithm."""
     who = contestant(name)
+    if not who.is_library and setup.case.collective not in COLLECTIVES:
+        raise CannotRun("has no program for it: MPI's own calls alone are measured")
     if (who.is_library or who.session) and setup.transport.native is None:
         raise CannotRun(f"needs messages of MPI itself, not {setup.transport.name}")
     try:

@@ -5,12 +5,16 @@ that was computed once: filling is one copy, checking one comparison, of bits.
 
     reductions            pattern depends on the rank; expected: the patterns of all ranks, combined
     all_gather, broadcast the same pattern everywhere; what a rank does not bring has the next turn's pattern
+    gather, scatter       as these two
     all_to_all            pattern depends on the rank; expected: of each rank's pattern, the chunk for this one
+    messages              pattern depends on the rank; expected: that of the rank whose message this one ends with
 
-Expected patterns are rows: one for the whole result, in an all_to_all one for each chunk.
+Expected patterns are rows: one for the whole result, in an all_to_all one for each chunk. Of messages in a row each
+arrives in a place of its own, so that all of them are checked.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +22,7 @@ from ml_dtypes import finfo, iinfo
 
 from dear_mpi.bench.case import Case
 from dear_mpi.collectives.program.partition import chunk_bounds
-from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.collectives.program.program import the_owner
 from dear_mpi.kernels import reference
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import TYPES, compute_dtype, is_floating
@@ -43,29 +47,29 @@ class Data:
 
     def __init__(self, case: Case, world: World, streams: Streams, memory: str) -> None:
         self.memory, count, rank, ranks = memory, case.count, world.rank, world.size
-        dtype, contract = TYPES[case.dtype], COLLECTIVES[case.collective]
-        begins, ends = (extent(holder, rank, ranks, count) for holder in (contract.begins, contract.ends))
-        shard, whole, out_of_place = slice(*chunk_bounds(count, ranks, rank)), slice(0, count), case.placement == "out"
-        x_part = shard if out_of_place and case.collective == "all_gather" else whole
-        result_part = shard if out_of_place and case.collective == "reduce_scatter" else whole
+        dtype, part, window = TYPES[case.dtype], Parts.of(case, rank, ranks), case.operation.window
         allocate = world.transport.allocate if memory == "shared" else reference.allocate
 
-        def zeros(part: slice) -> Array:
-            array = allocate((part.stop - part.start) * dtype.itemsize)
+        def zeros(part: slice, times: int = 1) -> Array:
+            array = allocate((part.stop - part.start) * times * dtype.itemsize)
             array[...] = 0
             return streams.put(array).view(dtype)
 
-        self.x = zeros(x_part)
-        self.out = zeros(result_part) if out_of_place else None
+        self.x = zeros(part.x)
+        self.out = zeros(part.out, window) if case.placement == "out" else None
         bits, (values, rows) = f"u{dtype.itemsize}", patterns(case, rank, ranks)
         mine = streams.put(np.resize(values.view(bits), count + PERIOD + 1))
         width = count // len(rows) + PERIOD + 1
         expected = streams.put(np.stack([np.resize(row.view(bits), width) for row in rows]))
-        self.mine, self.expected = mine[begins.start :], expected[:, ends.start :]
-        self.others = mine[x_part.start + 1 :]  # for what this rank does not bring
-        self.all, self.given = self.x.view(bits), self.x.view(bits)[within(begins, x_part)]
-        result = (self.x if self.out is None else self.out).view(bits)[within(ends, result_part)]
-        self.result = result.reshape(len(rows), -1)
+        self.mine, self.expected = mine[part.begins.start :], expected[:, part.ends.start :]
+        self.others = mine[part.x.start + 1 :]  # for what this rank does not bring
+        self.all, self.given = self.x.view(bits), self.x.view(bits)[within(part.begins, part.x)]
+        if self.out is None:
+            result = self.all[within(part.ends, part.x)]
+        else:
+            ends = within(part.ends, part.out)
+            result = self.out.view(bits)[ends.start : ends.stop * window]
+        self.result = result.reshape(max(len(rows), window), -1)
         self.count_nonzero = array_module(self.x).count_nonzero
 
     def fill(self, turn: int) -> None:
@@ -84,6 +88,28 @@ class Data:
         return int(self.count_nonzero(self.result != expected))
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Which elements of the full buffer a rank brings, and ends with, and its arrays have."""
+
+    begins: slice
+    ends: slice
+    x: slice
+    out: slice
+
+    @classmethod
+    def of(cls, case: Case, rank: int, ranks: int) -> "Parts":
+        operation, whole, none = case.operation, slice(0, case.count), slice(0, 0)
+        if (contract := operation.contract) is None:  # nothing but messages
+            brings = whole if operation.sends(rank, ranks) else none
+            ends = none if operation.source(rank, ranks) is None else whole
+            return cls(brings, ends, brings, ends)
+        begins, ends = (extent(holder, rank, ranks, case.count) for holder in (contract.begins, contract.ends))
+        shard, apart = slice(*chunk_bounds(case.count, ranks, rank)), case.placement == "out"
+        x = shard if apart and contract.begins is the_owner else whole
+        return cls(begins, ends, x, shard if apart and contract.ends is the_owner else whole)
+
+
 def extent(holder: Callable[[int, int], bool], rank: int, ranks: int, count: int) -> slice:
     """The elements that a rank holds, at the beginning or at the end: all, its own shard, or none."""
     bounds = [chunk_bounds(count, ranks, owner) for owner in range(ranks) if holder(rank, owner)]
@@ -98,9 +124,14 @@ def within(part: slice, whole: slice) -> slice:
 def patterns(case: Case, rank: int, ranks: int) -> tuple[Array, Array]:
     """One period of this rank's values, and of the rows of the exact result."""
     dtype, places = TYPES[case.dtype], np.arange(PERIOD**2)
-    if COLLECTIVES[case.collective].addressed:
-        rows = np.array([((other + 1) * places + places // PERIOD) % PERIOD for other in range(ranks)]).astype(dtype)
-        return rows[rank], np.roll(rows, -rank * (case.count // ranks), axis=1)
+    operation = case.operation
+    if operation.addressed or operation.contract is None:
+        rows = np.array(
+            [((other + 1) * places + places // PERIOD + other // PERIOD) % PERIOD for other in range(ranks)]
+        ).astype(dtype)
+        if operation.addressed:
+            return rows[rank], np.roll(rows, -rank * (case.count // ranks), axis=1)
+        return rows[rank], rows[[operation.source(rank, ranks) or 0]]
     if not case.reduces:
         values = np.arange(PERIOD).astype(dtype)
         return values, values[None]

@@ -18,6 +18,7 @@ from dear_mpi.bench.loops import calls_in_a_row, isolated, on_host, streaming
 from dear_mpi.bench.native import OTHERS
 from dear_mpi.bench.stand import Stand
 from dear_mpi.collectives.plans.reach import wants_shared
+from dear_mpi.collectives.program.program import COLLECTIVES
 
 Key = tuple[str, int]  # a contestant and its segment_bytes
 
@@ -26,7 +27,7 @@ def wanted_memory(name: str, case: Case, hosts: Sequence[int]) -> str:
     """Where the buffers of a contestant are to be."""
     if case.device != "cpu":
         return "device"
-    shared = contestant(name).is_plan and case.memory != "private"
+    shared = contestant(name).is_plan and case.memory != "private" and case.collective in COLLECTIVES
     if shared and case.memory == "auto":
         shared = wants_shared(name, hosts, case.collective, case.used_bytes)
     return "shared" if shared else "private"
@@ -36,7 +37,7 @@ def needed_bytes(case: Case, names: Sequence[str], hosts: Sequence[int]) -> int:
     """What a rank needs at least: buffer, data and what is expected, in each kind of memory and under each library."""
     makers = {name: contestant(name).maker for name in names}
     homes = {maker if maker in OTHERS else wanted_memory(name, case, hosts) for name, maker in makers.items()}
-    return 3 * case.used_bytes * len(homes)
+    return (2 + case.operation.window) * case.used_bytes * len(homes)
 
 
 class Interleaved:
@@ -80,7 +81,7 @@ class Interleaved:
         answers = self.transport.gather_values((mine, wrong))
         return {
             key: Samples(
-                *in_time([times_s[key] for times_s, _ in answers]),
+                *in_time([times_s[key] for times_s, _ in answers], self.case.operation.clocks),
                 wrong=sum(errors[key] for _, errors in answers),
                 memory=data.memory,
                 chosen=prepared.chosen,
@@ -90,7 +91,8 @@ class Interleaved:
         }
 
     def sample(self, prepared: Prepared, data: Data) -> tuple[float, int]:
-        """Seconds, NaN if this rank was late for the start; and how many elements of the result are wrong."""
+        """Seconds of one of the parts that a call is made of, NaN if this rank was late for the start; and how many
+        elements of the result are wrong."""
         data.fill(self.turn)
         elapsed_s, was_in_time = isolated(prepared.run, self.start, self.stream)
         prepared.untimed()
@@ -98,19 +100,21 @@ class Interleaved:
         if self.case.cadence == "streaming":
             data.clear()
             loop = on_host if self.case.device == "cpu" else partial(streaming, stream=self.stream)
-            elapsed_s = loop(prepared.run, self.transport.barrier, calls_in_a_row(data.x.nbytes))
-        return elapsed_s if was_in_time else math.nan, errors
+            elapsed_s = loop(prepared.run, self.transport.barrier, calls_in_a_row(self.case.used_bytes))
+        return elapsed_s / self.case.operation.parts if was_in_time else math.nan, errors
 
     def free(self) -> None:
         for prepared, _ in self.ready.values():
             prepared.free()
 
 
-def in_time(times_s: list[list[float]]) -> tuple[list[list[float]], int]:
-    """The samples, a list per rank, for which all ranks were in time; and how many others there are.
+def in_time(times_s: list[list[float]], clocks: int | None = None) -> tuple[list[list[float]], int]:
+    """The samples, a list per rank, for which all ranks were in time; and how many others there are. Only the first
+    ``clocks`` ranks have times that count.
 
     >>> in_time([[1.0, 2.0, 3.0], [4.0, math.nan, 6.0]])
     ([[1.0, 3.0], [4.0, 6.0]], 1)
     """
     kept = [sample for sample in zip(*times_s, strict=True) if not any(map(math.isnan, sample))]
-    return [list(mine) for mine in zip(*kept, strict=True)] or [[] for _ in times_s], len(times_s[0]) - len(kept)
+    found = [list(mine) for mine in zip(*kept, strict=True)] or [[] for _ in times_s]
+    return found[:clocks], len(times_s[0]) - len(kept)

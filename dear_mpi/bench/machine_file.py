@@ -62,7 +62,7 @@ class Row:
     late: int = 0  # samples that do not count, because a rank was late for the start
     arrival: str = "none"  # how ranks came to a call
     spikes: float = 0.0  # the part of the samples that took over 1.5 times the median
-    times_us: list[list[float]] | None = None  # all samples of each rank, where --raw asks for them
+    times_us: list[list[float]] | None = None  # all samples of each rank whose time counts, where --raw asks for them
     delay_us: Delay | None = None  # by which an update of as many bytes that runs beside it delays it (beside.py)
     update_us: Microseconds | None = None  # of that update alone
     update_beside_us: Microseconds | None = None  # and beside it

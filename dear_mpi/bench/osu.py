@@ -77,6 +77,8 @@ def remarks(rows: Sequence[Row]) -> Iterator[str]:
     yield f"In this layout by dear-mpi bench: {label(first, cuts=True)}, {first.ranks} ranks, {first.placement}{op}"
     of_all = first.rank_mean_us is not None or first.cadence == "streaming"
     average = "calls and ranks" if of_all else "calls, each on its slowest rank"
+    if LAYOUTS[first.collective].pair:
+        average = "calls, on the first rank"
     yield f"Avg is over {average}; Iterations are samples, {first.cadence}; over {first.backend}"
     if noisy := [str(size_of(row)) for row in rows if is_noisy(row)]:
         yield f"The median has an interval wider than itself at {', '.join(noisy)}"

@@ -1,13 +1,16 @@
 """What the figures of a benchmark mean, in plain words: for each collective its sizes and its bandwidths; for a run how
 calls were made."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from dear_mpi.bench.collective import Report
 from dear_mpi.bench.contestants import contestant
 from dear_mpi.bench.fit import MOST_RANKS, Fit
 from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.operations import OPERATIONS
+from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.units import format_bytes, format_hosts, plural
 
 
@@ -42,9 +45,13 @@ MEANINGS = {
     "both_ways": Meaning(f"{PAIR}, of many in a row in each direction; time is for one of each", "2"),
 }
 SAMPLES = {
-    "isolated": "a sample is one call, from its start to its end on the slowest rank",
-    "streaming": "a sample is the mean over calls in a row and over ranks; barriers between calls are not timed",
+    "isolated": "a sample is one call, from its start to its end on {end}",
+    "streaming": "a sample is the mean over calls in a row{mean}; barriers between calls are not timed",
 }
+OF_ALL, OF_PAIR = (
+    {"end": "the slowest rank", "mean": " and over ranks"},
+    {"end": "the first rank", "mean": ", on the first rank"},
+)
 STARTS = {
     "barrier": "ranks leave a barrier",
     "clock": "ranks wait for a moment of a clock that all have set",
@@ -85,8 +92,9 @@ def meaning(rows: Sequence[Row]) -> Iterator[str]:
     arrival = (
         "" if first.arrival == "none" else f", and arrive as --arrival {first.arrival} says; times are from the last"
     )
+    sample = SAMPLES[first.cadence].format(**OF_PAIR if OPERATIONS[first.collective].pair else OF_ALL)
     yield (
-        f"time: median over {span([row.samples for row in rows], 'sample')}, in us; {SAMPLES[first.cadence]} "
+        f"time: median over {span([row.samples for row in rows], 'sample')}, in us; {sample} "
         f"({first.cadence}). At the start {STARTS[first.start]}{arrival}"
     )
     ratio = next((row.busbw_GBps / row.algbw_GBps for row in rows if row.algbw_GBps), 0.0)
@@ -108,10 +116,19 @@ def columns(rows: Sequence[Row]) -> Iterator[str]:
     yield "slow: the rank that was most often the last to end; memory: where the buffers were"
 
 
+collective_of: Callable[[Row], str] = attrgetter("collective")
+
+
 def left_out(report: Report) -> Iterator[str]:
-    """Who was not measured, and why."""
+    """Who was not measured, and why: a collective without sizes is all of it that was."""
+    measured = {name: {row.bytes for row in rows} for name, rows in grouped(report.rows, collective_of).items()}
+
+    def place(name: str, sizes: Sequence[int]) -> str:
+        everywhere = measured.get(name) == set(sizes)
+        return name if everywhere else f"{name} of {', '.join(map(format_bytes, sizes))}"
+
     for why, places in report.left_out.items():
-        where = (f"{name} of {', '.join(map(format_bytes, sizes))}" for name, sizes in places.items())
+        where = (place(name, sizes) for name, sizes in places.items())
         yield f"left out: {why} ({'; '.join(where)})"
 
 

@@ -87,7 +87,7 @@ def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Seque
     began, tune, plot = now(), flags.get("tune"), flags.get("plot")
     before = () if tune is None else rules_before(tune, contest.names, world)
     older = baseline_before(baseline, contest, world) if baseline else []
-    with bar(world, contest.points, "warming up") as progress:
+    with bar(world, contest.points(world.size), "warming up") as progress:
         report = run_bench(contest, world, progress)
     show_bench(world, report, flags.get("format", DEFAULT))
     head = provenance(world, began)

@@ -3,13 +3,14 @@
 import re
 import socket
 from dataclasses import replace
+from threading import current_thread
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from dear_mpi.bench.beside import delays
-from dear_mpi.bench.case import BUS_FACTORS, CannotRun, Case, Prepared, Samples, row_of
+from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples, row_of
 from dear_mpi.bench.collective import against_peers, bench
 from dear_mpi.bench.compared import NO_SIZE, NOISE, OURS, against_mpi, shown
 from dear_mpi.bench.contest import Contest
@@ -17,7 +18,9 @@ from dear_mpi.bench.contestants import calls_of
 from dear_mpi.bench.data import Data, check_exact
 from dear_mpi.bench.fit import fit_network, predicted_us, programs_of
 from dear_mpi.bench.gloo import gloo_group, meeting_place
+from dear_mpi.bench.loops import on_host
 from dear_mpi.bench.native import FORMS
+from dear_mpi.bench.operations import OPERATIONS
 from dear_mpi.bench.tune import tuned
 from dear_mpi.bench.words import fit_text, label
 from dear_mpi.collectives.plans.reach import wants_shared
@@ -25,6 +28,7 @@ from dear_mpi.collectives.plans.tuning import Rule, write_rules
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_sizes
@@ -87,23 +91,24 @@ def test_updates_beside_collectives_are_of_the_host():
         run_world(lambda world: bench(Contest((4,), device="cuda", beside=True), world), threads=1)
 
 
-@pytest.mark.parametrize("collective", BUS_FACTORS)
+def case_of_three(collective, placement):
+    return Case.of(collective, 4080, 3, {"placement": placement, "dtype": "fp32", "op": "sum"})
+
+
+def data_of_three(case):
+    worlds = [SimpleNamespace(rank=rank, size=3, transport=None) for rank in range(3)]
+    return [Data(case, world, host_streams(), "private") for world in worlds]
+
+
+@pytest.mark.parametrize("collective", OPERATIONS)
 @pytest.mark.parametrize("placement", ["in", "out"])
 def test_data_that_nobody_has_worked_on_is_wrong(collective, placement):
     """Whatever a collective promises to a rank is not there before, or the check would prove nothing."""
     for turn in range(1, 40):
-        ranks = [
-            Data(
-                Case(collective, 4080, placement=placement),
-                SimpleNamespace(rank=rank, size=3, transport=None),
-                host_streams(),
-                "private",
-            )
-            for rank in range(3)
-        ]
+        ranks = data_of_three(case_of_three(collective, placement))
         for data in ranks:
             data.fill(turn)
-        sender = collective in ("broadcast",) and placement == "in"  # the root's result is there already
+        sender = collective in ("broadcast", "scatter") and placement == "in"  # the root's result is there already
         assert all(data.errors(turn) > 0.5 * data.result.size for data in ranks[sender:] if data.result.size)
 
 
@@ -177,6 +182,22 @@ def test_the_two_cadences_are_named_and_checked():
             assert (row.cadence, row.wrong, row.samples) == (cadence, 0, 5)
             assert row.rank_min_us <= row.mean_us * (1 + 1e-9)
             assert row.mean_us <= row.rank_max_us * (1 + 1e-9) or cadence == "isolated"
+
+
+def test_calls_in_a_row_are_as_many_on_all_ranks(monkeypatch):
+    """Also where their arrays are not as long: here one has 16 KiB, and the other an element more."""
+    found = []
+
+    def counted(run, barrier, calls):
+        found.append((current_thread().name, calls))
+        return on_host(run, barrier, calls)
+
+    monkeypatch.setattr("dear_mpi.bench.interleaved.on_host", counted)
+    how = {"placements": ("out",), "cadence": "streaming", "iterations": 3}
+    run_world(lambda world: bench(Contest((2 * 16384 + 4,), ("all_gather",), ("ring",), **how), world), threads=2)
+    mine, other = ([calls for name, calls in found if name == f"rank_{rank}"] for rank in range(2))
+    assert mine == other
+    assert max(mine) > 1
 
 
 def test_a_sample_is_of_the_slowest_rank_or_the_mean_over_ranks():
@@ -315,11 +336,11 @@ def test_means_of_a_class_are_over_the_same_sizes():
 
 
 def test_a_call_by_function_is_a_backend_of_ours_in_private_memory():
-    settings = Contest((64, 1 << 17), collectives=tuple(BUS_FACTORS), algorithms=("auto", "function"), budget_s=0.01)
+    settings = Contest((64, 1 << 17), collectives=tuple(COLLECTIVES), algorithms=("auto", "function"), budget_s=0.01)
     rows = run_world(lambda world: bench(settings, world), threads=3).rows
     assert not any(row.wrong for row in rows)
     found = [row for row in rows if row.algorithm == "function"]
-    assert len(found) == 2 * len(BUS_FACTORS)
+    assert len(found) == 2 * len(COLLECTIVES)
     assert {row.memory for row in found} == {"private"}
     assert {label(row, cuts=False) for row in found} == {"function"}
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
-from dear_mpi.bench.case import BUS_FACTORS
 from dear_mpi.bench.collective import Report, against_peers
 from dear_mpi.bench.compared import NO_SIZE, NOISE, NOT_COMMON, against_mpi, is_noisy
 from dear_mpi.bench.flat import COLUMNS, object_of
 from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.operations import OPERATIONS
 from dear_mpi.bench.osu import LAYOUTS
 from dear_mpi.bench.output import FORMATS, show_bench
 from dear_mpi.bench.table import TYPES, fitted
@@ -119,13 +119,15 @@ def test_the_heads_are_those_of_nccl_tests():
     assert [line[: len(head)] for line, head in zip(lines[at:], wanted, strict=False)] == wanted
 
 
-@pytest.mark.parametrize("collective", BUS_FACTORS)
+@pytest.mark.parametrize("collective", OPERATIONS)
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_busbw_is_what_the_words_say(collective, ranks):
-    """For each collective there are words and a layout of OSU's."""
+    """For each operation there are words and a layout of OSU's."""
     factor = MEANINGS[collective].factor.replace("2(", "2*(")
-    assert eval(factor, {"n": ranks}) == pytest.approx(BUS_FACTORS[collective](ranks))
-    assert collective in LAYOUTS
+    assert eval(factor, {"n": ranks}) == pytest.approx(OPERATIONS[collective].factor(ranks))
+    layout, operation = LAYOUTS[collective], OPERATIONS[collective]
+    assert (layout.pair, layout.sized) == (operation.pair, operation.sized)
+    assert layout.rate == (operation.factor(ranks) if operation.window > 1 else 0)
 
 
 def test_the_readers_read_what_those_tools_print():

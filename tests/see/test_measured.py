@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from dear_mpi.bench.bound import bound_us
-from dear_mpi.bench.case import BUS_FACTORS
 from dear_mpi.bench.fit import fit_network, programs_of, time_s
 from dear_mpi.cli.plot import drawn
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.see.measured import draw_runs
 from tests.bench.runs import row_at, run_of
 
@@ -119,7 +119,7 @@ def test_all_that_is_written_can_be_read(runs, kinds):
     assert not [pair for pair in combinations(boxes.values(), 2) if pair[0].overlaps(pair[1])]
 
 
-@pytest.mark.parametrize("collective", BUS_FACTORS)
+@pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])
 def test_no_algorithm_is_below_the_bound(collective, ranks):
     tried = 0

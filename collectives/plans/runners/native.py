@@ -31,8 +31,6 @@ def check(algorithm: str, collective: str, transport: Transport) -> None:
 
 
 def check_call(call: Call, transport: Transport) -> None:
-    from mpi4py import MPI
-
     reduces = COLLECTIVES[call.collective].reduces
     if call.x.dtype == DTYPES["bf16"] and reduces:
         raise ValueError(f"algorithm {call.algorithm!r} cannot reduce bf16, which MPI does not have: use 'ring'")
@@ -40,9 +38,16 @@ def check_call(call: Call, transport: Transport) -> None:
         if reduces and array is not None and not getattr(array.flags, "aligned", True):  # CuPy's do not say so, but are
             raise ValueError(f"{name} must be aligned for algorithm {call.algorithm!r}: pass a copy, or use 'ring'")
     units = call.count if reduces else call.count * call.x.dtype.itemsize  # what only moves is moved as bytes
-    if units > INT_MAX and MPI.Get_version() < (4, 0):
+    if too_many(units):
         most = f"{INT_MAX} {'elements' if reduces else 'bytes'}, as MPI before version 4, not {units}"
         raise ValueError(f"algorithm {call.algorithm!r} takes at most {most}: use 'ring'")
+
+
+def too_many(units: int) -> bool:
+    """Whether the library has no call for so many."""
+    from mpi4py import MPI
+
+    return units > INT_MAX and MPI.Get_version() < (4, 0)
 
 
 class NativeRun(InstructionRun):

@@ -4,6 +4,8 @@ import pytest
 
 from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
+from dear_mpi.bench.operations import OPERATIONS
+from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import run_world
 
@@ -21,3 +23,22 @@ def test_contestants_on_a_device(comm, placement):
     missing = {entry.partition(":")[0] for entry in report.left_out}
     assert {row.algorithm for row in report.rows} == {"host copies", "staged", "direct", "native"} - missing
     assert ("host copies" in missing) == (placement == "out")
+
+
+@pytest.mark.parametrize("placement", ["in", "out"])
+def test_what_mpi_alone_does_with_device_memory(comm, monkeypatch, placement):
+    """It does it right, or the reason is that this MPI was not built for GPUs."""
+    monkeypatch.setattr("dear_mpi.bench.collective.SAMPLES", (3, 3))
+    select_gpu()
+    names = tuple(name for name in OPERATIONS if name not in COLLECTIVES)
+    settings = Contest((4, 10_000), names, ("native-best", "direct"), device="cuda", placement=placement)
+    report = run_world(lambda world: bench(settings, world))
+    assert [row.wrong for row in report.rows] == [0] * len(report.rows)
+    assert {row.device for row in report.rows} == {"cuda"}
+    assert {row.collective for row in report.rows} >= {"barrier"}
+    missing = set()
+    for why, places in report.left_out.items():
+        if not why.startswith("direct: has no program"):
+            assert "needs an MPI built for GPUs" in why
+            missing |= set(places)
+    assert {row.collective for row in report.rows} == set(names) - missing

@@ -1,0 +1,142 @@
+"""What MPI alone carries out: every call is right, and a wrong element of any of them is found."""
+
+from dataclasses import replace
+
+import pytest
+
+from dear_mpi.bench import native
+from dear_mpi.bench.collective import Contest, bench
+from dear_mpi.bench.native import FORMS, OTHERS
+from dear_mpi.bench.operations import OPERATIONS
+from dear_mpi.bench.output import FORMATS
+from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.ranks.world import run_world
+from dear_mpi.reporting.groups import grouped
+from tests.bench.readers import read_nccl, read_osu
+from tests.mpi.test_bench import other_mpi
+
+pytestmark = pytest.mark.mpi
+
+ALONE = [name for name in OPERATIONS if name not in COLLECTIVES]
+KINDS = {"gather": FORMS, "scatter": FORMS, "barrier": ("", "-nonblocking", "-persistent")}
+PAIR = ("", "-persistent")
+
+
+@pytest.fixture(autouse=True)
+def _two_ranks(comm):
+    if comm.size < 2:
+        pytest.skip("there is nobody to send to")
+
+
+def measured(*collectives, **settings):
+    contest = Contest((8, 100, 50_000), collectives, iterations=3, warmup=1, start="barrier")
+    return run_world(lambda world: bench(replace(contest, **settings), world))
+
+
+def kinds_of(collective, placement):
+    """Which calls there are, where all parts are as long."""
+    if collective == "sendrecv":
+        return ("", "-nonblocking", "-persistent") if placement == "out" else ("",)
+    kinds = KINDS.get(collective, PAIR)
+    return [kind for kind in kinds if not kind.endswith("-beside")]
+
+
+@pytest.mark.parametrize("placement", ["in", "out"])
+def test_all_calls_of_both_libraries_are_right(comm, placement):
+    names = ("native", other_mpi(comm))
+    settings = {"sizes": (4 * comm.size, 400 * comm.size), "placements": (placement,)}
+    report = measured(*ALONE, algorithms=tuple(f"{name}-best" for name in names), **settings)
+    for collective, rows in grouped(report.rows, lambda row: row.collective).items():
+        kinds = kinds_of(collective, placement)
+        assert {row.algorithm for row in rows} == {name + kind for name in names for kind in kinds}
+        assert len(rows) == 2 * len(kinds) * (1 if collective == "barrier" else 2)
+        assert [row.wrong for row in rows] == [0] * len(rows)
+        for name in names:
+            (backend,) = {row.backend for row in rows if row.algorithm.startswith(name)}
+            assert name == "native" or backend.startswith(OTHERS[name])
+    assert not report.left_out
+
+
+def spoilt(setup, prepared, at):
+    """The same call, whose result has a wrong element, on the rank that has one there."""
+    result = setup.x if setup.out is None else setup.out
+
+    def run():
+        prepared.run()
+        if result.size:
+            result[int(at * (result.size - 1))] += 1
+
+    return replace(prepared, run=run)
+
+
+@pytest.mark.parametrize("kind", ["", "-persistent"])
+@pytest.mark.parametrize("at", [0, 0.4, 1])
+def test_a_wrong_element_is_counted(comm, monkeypatch, kind, at):
+    whole = native.without_program
+
+    def losing(setup, form):
+        prepared = whole(setup, form)
+        return spoilt(setup, prepared, at) if form == FORMS[kind] else prepared
+
+    monkeypatch.setattr(native, "without_program", losing)
+    kinds, moving = ("native", "native-persistent"), [name for name in ALONE if name != "barrier"]
+    report = measured(*moving, sizes=(400 * comm.size,), algorithms=kinds, placements=("out",))
+    found = {(row.collective, row.algorithm): row.wrong > 0 for row in report.rows}
+    assert found == {(collective, name): name == f"native{kind}" for collective in moving for name in kinds}
+
+
+@pytest.mark.parametrize("cadence", ["isolated", "streaming"])
+def test_the_time_of_a_pair_is_the_first_ranks(comm, monkeypatch, cadence):
+    monkeypatch.setattr("dear_mpi.bench.loops.CALLS", (3, 2))
+    report = measured("ping_pong", "bandwidth", "gather", algorithms=("native",), cadence=cadence, placements=("out",))
+    assert not any(row.wrong for row in report.rows)
+    for row in report.rows:
+        assert len(row.times_us) == (comm.size if row.collective == "gather" else 1)
+        if row.collective != "gather":
+            assert (row.slow_rank, row.rank_min_us, row.rank_mean_us) == (0, row.rank_max_us, row.rank_max_us)
+
+
+@pytest.mark.parametrize("collective", ALONE)
+def test_what_was_measured_can_be_read(comm, collective):
+    report = measured(collective)
+    assert {row.algorithm.partition("-")[0] for row in report.rows} == {"native"}
+    blocks = read_osu("\n".join(FORMATS["osu"](report)))
+    assert len(blocks) == len({row.algorithm for row in report.rows if row.segment_bytes})
+    first = blocks[0].rows[0]
+    if collective == "barrier":
+        assert list(first) == ["Avg Latency(us)", "Min Latency(us)", "Max Latency(us)", "Iterations"]
+    else:
+        assert {found["Validation"] for block in blocks for found in block.rows} == {"Pass"}
+        assert ("Bandwidth (MB/s)" in first) == (collective in ("bandwidth", "both_ways"))
+    lines = read_nccl("\n".join(line.plain for line in FORMATS["table"](report)))
+    sizes = {row.bytes for row in report.rows}
+    assert [line.size for line in lines] == sorted(sizes)
+    assert {line.redop for line in lines} == {"none"}
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "reason"),
+    [
+        ("gather", "ring", "has no program for it: MPI's own calls alone are measured"),
+        ("barrier", "function", "has no program for it: MPI's own calls alone are measured"),
+        ("bandwidth", "native-nonblocking", "bandwidth has native and -persistent alone"),
+        ("sendrecv", "native-persistent", "sendrecv in place is MPI_Sendrecv_replace alone"),
+        ("scatter", "native-beside", "-beside only for reduce_scatter and all_reduce in place"),
+        ("barrier", "native-counts", "-counts only for"),
+    ],
+)
+def test_who_sits_out_says_why(comm, collective, algorithm, reason):
+    report = measured(collective, algorithms=("native", algorithm))
+    ((why, places),) = report.left_out.items()
+    assert why.startswith(f"{algorithm}: {reason}")
+    assert list(places) == [collective]
+    with pytest.raises(ArgumentError, match=f"nothing can be measured here: {algorithm}: {reason}"):
+        measured(collective, algorithms=(algorithm,))
+
+
+def test_calls_that_go_on_beside_compute(comm):
+    """Those that do not block, of the operations that have one."""
+    settings = {"algorithms": ("native",), "placements": ("out",), "overlap": True, "sizes": (64,)}
+    report = measured("gather", "sendrecv", "barrier", "ping_pong", **settings)
+    assert {each.collective for each in report.where.overlap} == {"gather", "sendrecv", "barrier"}
