@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.tally import Tally
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.tuning import rules_of
@@ -130,10 +131,12 @@ class Samples:
     memory: str = "private"  # where its buffers were
     chosen: str | None = None  # the algorithm that a plan took
     delays: Mapping[str, Any] = field(default_factory=dict)  # by an update beside it (beside.py)
+    tallies: list[Tally] = field(default_factory=list)  # of each rank: which results were wrong, and where
 
     def __add__(self, later: Samples) -> Samples:
         times_s = [mine + more for mine, more in zip(self.times_s, later.times_s, strict=True)]
-        return replace(later, times_s=times_s, wrong=self.wrong + later.wrong)
+        tallies = [mine + more for mine, more in zip(self.tallies, later.tallies, strict=True)]
+        return replace(later, times_s=times_s, wrong=self.wrong + later.wrong, tallies=tallies)
 
 
 def of_job(by_rank: Array, cadence: str) -> Array:

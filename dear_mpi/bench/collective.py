@@ -10,6 +10,7 @@ from dear_mpi.bench.beside import delays
 from dear_mpi.bench.case import BUS_FACTORS, Case, Conditions, Samples, row_of
 from dear_mpi.bench.contestants import CONTESTANTS, DEFAULTS, LIBRARIES, calls_of, contestant
 from dear_mpi.bench.data import check_exact
+from dear_mpi.bench.findings import Findings
 from dear_mpi.bench.fit import Fit, fit_network, predicted_us
 from dear_mpi.bench.interleaved import Interleaved, Key, needed_bytes
 from dear_mpi.bench.machine_file import Row
@@ -128,6 +129,7 @@ class Report:
     names: tuple[str, ...]
     left_out: dict[str, dict[str, list[int]]]
     where: Where = field(default_factory=Where)
+    findings: Findings = field(default_factory=Findings)
 
 
 def bench(contest: Contest, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
@@ -145,7 +147,7 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
         return asdict(contest)
 
     agree(world.transport, "bench", facts)
-    streams, rows = opened[0], list[Row]()
+    streams, rows, seen = opened[0], list[Row](), Findings()
     left_out: dict[str, dict[str, list[int]]] = {}
     with ExitStack() as stack, streams.compute.use():
         check_plans(contest, world, streams)
@@ -163,7 +165,7 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
         for case in cases:
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
             fits = needed_bytes(case, contest.names, world.transport.hosts) <= room
-            samples, missing = at_size(case, contest, world, streams, others) if fits else ({}, too_large)
+            samples, missing = at_size(case, contest, world, streams, others, seen=seen) if fits else ({}, too_large)
             for name, why in missing.items():
                 left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
             for (name, cut), found in samples.items():
@@ -171,14 +173,12 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
                 rows.append(row_of(case, name, found, backend=library, hosts=world.ranks_per_host, segment_bytes=cut))
         if not rows:
             raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(left_out)}")
-        measured = {(row.collective, row.bytes) for row in rows}
-        keys = {
-            case: contest.keys(case, world.size) for case in cases if (case.collective, case.used_bytes) in measured
-        }
+        done = {(row.collective, row.bytes) for row in rows}
+        keys = {case: contest.keys(case, world.size) for case in cases if (case.collective, case.used_bytes) in done}
         where = contest.where(keys, world, streams, contest.seconds)
     fit, models_us = rank_0_does(world, lambda: modelled(rows, world.transport))
     rows = [replace(row, model_us=us) for row, us in zip(against_peers(rows), models_us, strict=True)]
-    return Report(rows, fit, contest.names, left_out, where)
+    return Report(rows, fit, contest.names, left_out, where, seen)
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:
@@ -214,7 +214,7 @@ def check_plans(contest: Contest, world: World, streams: Streams) -> None:
 
 
 def at_size(
-    case: Case, contest: Contest, world: World, streams: Streams, others: Mapping[str, OtherMpi]
+    case: Case, contest: Contest, world: World, streams: Streams, others: Mapping[str, OtherMpi], *, seen: Findings
 ) -> tuple[dict[Key, Samples], dict[str, str]]:
     """All contestants, taking turns: their samples, in the order of the rows, and why some are missing."""
     keys = contest.keys(case, world.size)
@@ -239,9 +239,11 @@ def at_size(
     found = [run(turns) for turns in blocks]
     plans = {key: ready for key, ready in interleaved.ready.items() if contest.beside and ready[0].chosen}
     beside = {key: delays(*ready, world.transport, turns) for key, ready in plans.items()}
-    interleaved.free()
     names = [name for name, _ in keys]
-    return {
+    samples = {
         key: replace(sum((block[key] for block in found[1:]), found[0][key]), delays=beside.get(key, {}))
         for key in sorted(found[0], key=lambda key: (names.index(key[0]), key[1]))
-    }, left_out
+    }
+    seen.look(case, samples, interleaved, contest.seconds)
+    interleaved.free()
+    return samples, left_out

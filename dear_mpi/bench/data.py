@@ -66,6 +66,8 @@ class Data:
         self.all, self.given = self.x.view(bits), self.x.view(bits)[within(begins, x_part)]
         result = (self.x if self.out is None else self.out).view(bits)[within(ends, result_part)]
         self.result = result.reshape(len(rows), -1)
+        self.case, self.ranks, self.dtype = case, ranks, dtype
+        self.first = ends.start  # of the result, in the full buffer
         self.count_nonzero = array_module(self.x).count_nonzero
 
     def fill(self, turn: int) -> None:
@@ -80,8 +82,12 @@ class Data:
 
     def errors(self, turn: int) -> int:
         """Elements of this rank's result that are not the exact one."""
-        expected = self.expected[:, turn % PERIOD :][:, : self.result.shape[1]]
-        return int(self.count_nonzero(self.result != expected))
+        return int(self.count_nonzero(self.result != self.due(turn)))
+
+    def due(self, turn: int) -> Array:
+        """The exact result, as rows of bits."""
+        exact: Array = self.expected[:, turn % PERIOD :][:, : self.result.shape[1]]
+        return exact
 
 
 def extent(holder: Callable[[int, int], bool], rank: int, ranks: int, count: int) -> slice:

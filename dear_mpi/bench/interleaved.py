@@ -14,6 +14,7 @@ from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples, Setup
 from dear_mpi.bench.contestants import contestant, prepare
 from dear_mpi.bench.data import Data
 from dear_mpi.bench.native import OTHERS
+from dear_mpi.bench.tally import Tally
 from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
@@ -63,7 +64,7 @@ class Interleaved:
     def run(self, turns: int) -> dict[Key, Samples]:
         """Collective: so many samples of each, after one turn that does not count."""
         mine: dict[Key, list[float]] = {key: [] for key in self.ready}
-        wrong = dict.fromkeys(self.ready, 0)
+        wrong = {key: Tally() for key in self.ready}
         # What the threads of some still do would hit the next: these take turns on their own.
         alone = [key for key in self.ready if contestant(key[0]).session]
         groups = [key for key in self.ready if key not in alone], alone
@@ -75,7 +76,7 @@ class Interleaved:
                 data.fill(self.turn)
                 elapsed_s = self.call_s(prepared)
                 prepared.untimed()
-                wrong[key] += data.errors(self.turn)
+                wrong[key].look(data, self.turn, prepared.run)
                 if self.case.cadence == "streaming":
                     data.clear()
                     elapsed_s = self.call_s(prepared, CALLS[data.x.nbytes > SMALL_BYTES])
@@ -85,9 +86,10 @@ class Interleaved:
         return {
             key: Samples(
                 [times_s[key] for times_s, _ in answers],
-                sum(errors[key] for _, errors in answers),
+                sum(errors[key].elements for _, errors in answers),
                 data.memory,
                 prepared.chosen,
+                tallies=[errors[key] for _, errors in answers],
             )
             for key, (prepared, data) in self.ready.items()
         }
