@@ -244,6 +244,6 @@ def at_size(
         key: replace(sum((block[key] for block in found[1:]), found[0][key]), delays=beside.get(key, {}))
         for key in sorted(found[0], key=lambda key: (names.index(key[0]), key[1]))
     }
-    seen.look(case, samples, interleaved, contest.seconds)
+    seen.look(case, samples, interleaved, world, contest.seconds)
     interleaved.free()
     return samples, left_out

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dear_mpi.reporting.units import format_bytes, format_numbers, plural
+from dear_mpi.bench.about import About
+from dear_mpi.reporting.units import format_numbers, plural
 
 NAMED = 4  # places, at most, in a sentence
 HOW = {  # by the point of a step, what a rank did
@@ -16,14 +17,9 @@ HOW = {  # by the point of a step, what a rank did
 
 
 @dataclass(frozen=True)
-class Fault:
+class Fault(About):
     """What is known of the wrong results of one contestant; what is not known is None, or empty."""
 
-    collective: str
-    algorithm: str
-    chosen: str  # the algorithm that was carried out
-    segment_bytes: int
-    bytes: int
     calls: int  # that were timed
     wrong_calls: int
     chunks: dict[int, list[int]]  # that were wrong in the first of these, and on which ranks
@@ -41,24 +37,17 @@ class Fault:
     fits: list[dict[str, int]] = field(default_factory=list)  # the steps that would end like this
 
     @property
-    def row(self) -> tuple[str, int, str, int]:
-        """Which row it is about."""
-        return self.collective, self.bytes, self.algorithm, self.segment_bytes
-
-    @property
     def text(self) -> str:
         """Such as: ring, 4 KiB: wrong first on rank 2, chunk 1, step 3 (receives from rank 1, which had it right):
         element 17 is 65543, not 7; seen in 2 of 3 more calls."""
-        name = self.algorithm if self.chosen == self.algorithm else f"{self.algorithm} ({self.chosen})"
-        name = f"{name}, {format_bytes(self.bytes)}"
         if self.seen:
             again = f"seen in {self.seen} of {plural(self.more_calls, 'more call')}"
             other = f", in {self.elsewhere} of these first in another place" if self.elsewhere else ""
-            return f"{name}: wrong first on {self.place}: {self.difference}; {again}{other}"
+            return f"{self.name}: wrong first on {self.place}: {self.difference}; {again}{other}"
         often = f"wrong in {self.wrong_calls} of {plural(self.calls, 'call')}"
         held = "; ".join(f"chunk {chunk} on {ranks_text(ranks)}" for chunk, ranks in first_few(self.chunks))
         again = f"; not seen again in {plural(self.more_calls, 'more call')}" if self.more_calls else ""
-        return f"{name}: {often}, first on {self.place}: {self.difference}; wrong were {held}{again}{self.fitting}"
+        return f"{self.name}: {often}, first on {self.place}: {self.difference}; wrong were {held}{again}{self.fitting}"
 
     @property
     def place(self) -> str:

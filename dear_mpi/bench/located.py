@@ -11,6 +11,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from dear_mpi.bench.about import about
 from dear_mpi.bench.case import Case, Prepared, Samples
 from dear_mpi.bench.data import Data
 from dear_mpi.bench.due import Due
@@ -49,17 +50,13 @@ def fault_of(case: Case, key: tuple[str, int], samples: Samples) -> Fault:
     tallies = samples.tallies
     turn = min(tally.turns[0] for tally in tallies if tally.turns)
     spots = {rank: tally.spots for rank, tally in enumerate(tallies) if turn in tally.turns[:1]}
-    ranks, (name, segment_bytes) = dict[int, list[int]](), key
+    ranks = dict[int, list[int]]()
     for rank, found in spots.items():
         for spot in found:
             ranks.setdefault(spot.chunk, []).append(rank)
     first, spot = next((rank, found[0]) for rank, found in spots.items())
     return Fault(
-        collective=case.collective,
-        algorithm=name,
-        chosen=samples.chosen or name,
-        segment_bytes=segment_bytes,
-        bytes=case.used_bytes,
+        **about(case, key, samples),
         calls=tallies[0].calls,
         wrong_calls=len({each for tally in tallies for each in tally.turns}),
         chunks=dict(sorted(ranks.items())),

@@ -66,7 +66,7 @@ def planted(world, case, algorithm, segment_bytes, hit, times):
         world = replace(world, transport=flips)
     interleaved, findings = Interleaved(case, [(algorithm, segment_bytes)], world, open_streams("cpu")), Findings()
     samples = interleaved.run(TIMED)
-    findings.look(case, samples, interleaved, 0.0)
+    findings.look(case, samples, interleaved, world, 0.0)
     interleaved.free()
     (fault,) = findings.faults
     return fault

@@ -118,7 +118,7 @@ def damaged(ranks, damage, algorithm="ring"):
         ((key, (prepared, data)),) = interleaved.ready.items()
         interleaved.ready[key] = damage(world.rank, prepared), data
         findings = Findings()
-        findings.look(interleaved.case, interleaved.run(2), interleaved, 0.0)
+        findings.look(interleaved.case, interleaved.run(2), interleaved, world, 0.0)
         return findings.faults
 
     (fault,) = run_world(on_each_rank, threads=ranks)
