@@ -224,3 +224,39 @@ def test_planted_fault_ends_as_it_should(number):
     command = [sys.executable, "-m", "tests.faults.campaign", "--seed", "156", "--only", str(number)]
     job = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, timeout=3 * LIMIT_S, check=False)
     assert job.returncode == 0, job.stdout + job.stderr
+
+
+DYING_RANK = """
+import os, signal, sys
+
+from dear_mpi.bench import interleaved
+from dear_mpi.cli.app import app
+
+run, runs = interleaved.Interleaved.run, []
+
+def dying(self, turns, **how):
+    runs.append(turns)
+    if len(runs) == 5 and self.transport.rank == 1:
+        {death}
+    return run(self, turns, **how)
+
+interleaved.Interleaved.run = dying
+sys.argv = ["dear-mpi", "bench", "--sizes", "4B:1KiB", "--algorithms", "ring,native", "--json", {report!r}]
+sys.argv += ["--budget", "10ms", "--stall-after", "5s", "--stall-abort"]
+app()
+"""
+
+
+@pytest.mark.parametrize("death", ["os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_a_rank_that_dies_in_the_benchmark_ends_the_job(tmp_path, death):
+    """It is named, and no report is there, neither a part of a new one nor the one of an older run."""
+    report = tmp_path / "rows.json"
+    report.write_text("{}")
+    code = DYING_RANK.format(death=death, report=str(report))
+    status, output = launch("--keep-going", "--ranks", "2", "3", "--", "-c", code)
+    assert_failed_by_itself(status, output)
+    launches = output.count("rank(s): python")
+    assert output.count("FAILED with status") == launches, output
+    assert output.count("has died without a word") == launches, output
+    assert len(re.findall(r"^rank 1 \(process \d+\) has died without a word", output, re.MULTILINE)) == launches, output
+    assert [file.name for file in tmp_path.iterdir()] == ["rows.json.old"]

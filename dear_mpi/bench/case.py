@@ -10,6 +10,7 @@ import numpy as np
 
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.operations import OPERATIONS, Operation
+from dear_mpi.bench.tally import Tally
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.tuning import rules_of
@@ -144,10 +145,13 @@ class Samples:
     chosen: str | None = None  # the algorithm that a plan took
     start: str = "barrier"  # of each sample (starts.py)
     delays: Mapping[str, Any] = field(default_factory=dict)  # by an update beside it (beside.py)
+    tallies: list[Tally] = field(default_factory=list)  # of each rank: which results were wrong, and where
 
     def __add__(self, later: Samples) -> Samples:
         times_s = [mine + more for mine, more in zip(self.times_s, later.times_s, strict=True)]
-        return replace(later, times_s=times_s, wrong=self.wrong + later.wrong, late=self.late + later.late)
+        tallies = [mine + more for mine, more in zip(self.tallies, later.tallies, strict=True)]
+        wrong, late = self.wrong + later.wrong, self.late + later.late
+        return replace(later, times_s=times_s, late=late, wrong=wrong, tallies=tallies)
 
 
 def of_job(by_rank: Array, cadence: str) -> Array:

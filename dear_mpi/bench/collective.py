@@ -12,6 +12,7 @@ from dear_mpi.bench.case import Case, Samples, row_of
 from dear_mpi.bench.compared import case_of
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.contestants import CONTESTANTS, LIBRARIES, contestant
+from dear_mpi.bench.findings import Findings
 from dear_mpi.bench.fit import Fit, fit_network, predicted_us
 from dear_mpi.bench.interleaved import Interleaved, Key, needed_bytes
 from dear_mpi.bench.loops import OwnCost, own_cost
@@ -47,6 +48,7 @@ class Report:
     names: tuple[str, ...]
     left_out: dict[str, dict[str, list[int]]]
     where: Where = field(default_factory=Where)
+    findings: Findings = field(default_factory=Findings)
     own_cost: OwnCost | None = None
     clock: dict[str, Any] | None = None
 
@@ -63,6 +65,7 @@ class Report:
             fits=self.fits | more.fits,
             left_out=left_out,
             where=self.where + more.where,
+            findings=self.findings + more.findings,
         )
 
 
@@ -93,7 +96,7 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
 
 def bench_here(contest: Contest, world: World, progress: Callable[[str], object]) -> Report:
     """The same on all ranks of a world."""
-    stand, rows = Stand.of(world, contest), list[Row]()
+    stand, rows, seen = Stand.of(world, contest), list[Row](), Findings()
     left_out: dict[str, dict[str, list[int]]] = {}
     with ExitStack() as stack, stand.streams.compute.use():
         check_plans(contest, stand)
@@ -111,7 +114,7 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
         for case in cases:
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
             fits = needed_bytes(case, contest.names, world.transport.hosts) <= room
-            samples, missing = at_size(case, contest, stand, others) if fits else ({}, too_large)
+            samples, missing = at_size(case, contest, stand, others, seen) if fits else ({}, too_large)
             for name, why in missing.items():
                 left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
             for (name, cut), found in samples.items():
@@ -119,14 +122,13 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
                 rows.append(row_of(case, name, found, backend=library, hosts=world.ranks_per_host, segment_bytes=cut))
         if not rows:
             raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(left_out)}")
-        measured = {(row.collective, row.bytes) for row in rows}
-        keys = {
-            case: contest.keys(case, world.size) for case in cases if (case.collective, case.used_bytes) in measured
-        }
+        done = {(row.collective, row.bytes) for row in rows}
+        keys = {case: contest.keys(case, world.size) for case in cases if (case.collective, case.used_bytes) in done}
         where = contest.where(keys, stand, contest.budget_s)
     fit, models_us = rank_0_does(world, lambda: modelled(rows, world.transport))
     rows = [replace(row, model_us=us) for row, us in zip(against_peers(rows), models_us, strict=True)]
-    return Report(rows, {world.size: fit}, contest.names, left_out, where, own, stand.start.report())
+    clock = stand.start.report()
+    return Report(rows, {world.size: fit}, contest.names, left_out, where, findings=seen, own_cost=own, clock=clock)
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:
@@ -163,7 +165,7 @@ def check_plans(contest: Contest, stand: Stand) -> None:
 
 
 def at_size(
-    case: Case, contest: Contest, stand: Stand, others: Mapping[str, OtherMpi]
+    case: Case, contest: Contest, stand: Stand, others: Mapping[str, OtherMpi], seen: Findings
 ) -> tuple[dict[Key, Samples], dict[str, str]]:
     """All contestants, taking turns: their samples, in the order of the rows, and why some are missing.
 
@@ -189,15 +191,17 @@ def at_size(
     late = {name for (name, _), each in found.items() if not each.times_s[0]}
     if late and stand.start.name != "barrier":
         interleaved.free()
-        return at_size(case, contest, replace(stand, start=AtBarrier(transport)), others)
+        return at_size(case, contest, replace(stand, start=AtBarrier(transport)), others, seen)
     turns = max((len(each.times_s[0]) for each in found.values()), default=0)
     plans = {key: ready for key, ready in interleaved.ready.items() if contest.beside and ready[0].chosen}
     beside = {key: delays(*ready, transport, turns) for key, ready in plans.items()}
-    interleaved.free()
     left_out.update(dict.fromkeys(late, TOO_LATE))
     names = [name for name, _ in keys]
-    return {
+    samples = {
         key: replace(found[key], delays=beside.get(key, {}))
         for key in sorted(found, key=lambda key: (names.index(key[0]), key[1]))
         if found[key].times_s[0]
-    }, left_out
+    }
+    seen.look(case, samples, interleaved, stand.world, contest.budget_s)
+    interleaved.free()
+    return samples, left_out

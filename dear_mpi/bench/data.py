@@ -70,6 +70,8 @@ class Data:
             ends = within(part.ends, part.out)
             result = self.out.view(bits)[ends.start : ends.stop * window]
         self.result = result.reshape(max(len(rows), window), -1)
+        self.case, self.ranks, self.dtype = case, ranks, dtype
+        self.first = part.ends.start  # of the result, in the full buffer
         self.count_nonzero = array_module(self.x).count_nonzero
 
     def fill(self, turn: int) -> None:
@@ -84,8 +86,12 @@ class Data:
 
     def errors(self, turn: int) -> int:
         """Elements of this rank's result that are not the exact one."""
-        expected = self.expected[:, turn % PERIOD :][:, : self.result.shape[1]]
-        return int(self.count_nonzero(self.result != expected))
+        return int(self.count_nonzero(self.result != self.due(turn)))
+
+    def due(self, turn: int) -> Array:
+        """The exact result, as rows of bits."""
+        exact: Array = self.expected[:, turn % PERIOD :][:, : self.result.shape[1]]
+        return exact
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from dear_mpi.bench.data import Data
 from dear_mpi.bench.loops import calls_in_a_row, isolated, on_host, streaming
 from dear_mpi.bench.native import OTHERS
 from dear_mpi.bench.stand import Stand
+from dear_mpi.bench.tally import Tally
 from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.collectives.program.program import COLLECTIVES
 
@@ -64,7 +65,7 @@ class Interleaved:
     def run(self, turns: int, *, skipped: int = 0) -> dict[Key, Samples]:
         """Collective: so many samples of each, after as many turns that do not count as are to be ``skipped``."""
         mine: dict[Key, list[float]] = {key: [] for key in self.ready}
-        wrong = dict.fromkeys(self.ready, 0)
+        wrong = {key: Tally() for key in self.ready}
         # What the threads of some still do would hit the next: these take turns on their own.
         alone = [key for key in self.ready if contestant(key[0]).session]
         groups = [key for key in self.ready if key not in alone], alone
@@ -74,34 +75,33 @@ class Interleaved:
             self.turn += 1
             # In another order each time, so that none always follows the slowest; the same on all ranks.
             for key in random.Random(self.turn).sample(group, len(group)):
-                elapsed_s, errors = self.sample(*self.ready[key])
-                wrong[key] += errors
+                elapsed_s = self.sample(*self.ready[key], wrong[key])
                 if counts:
                     mine[key].append(elapsed_s)
         answers = self.transport.gather_values((mine, wrong))
         return {
             key: Samples(
                 *in_time([times_s[key] for times_s, _ in answers], self.case.operation.clocks),
-                wrong=sum(errors[key] for _, errors in answers),
+                wrong=sum(errors[key].elements for _, errors in answers),
                 memory=data.memory,
                 chosen=prepared.chosen,
                 start=self.start.name,
+                tallies=[errors[key] for _, errors in answers],
             )
             for key, (prepared, data) in self.ready.items()
         }
 
-    def sample(self, prepared: Prepared, data: Data) -> tuple[float, int]:
-        """Seconds of one of the parts that a call is made of, NaN if this rank was late for the start; and how many
-        elements of the result are wrong."""
+    def sample(self, prepared: Prepared, data: Data, wrong: Tally) -> float:
+        """Seconds of one of the parts that a call is made of, NaN if this rank was late for the start."""
         data.fill(self.turn)
         elapsed_s, was_in_time = isolated(prepared.run, self.start, self.stream)
         prepared.untimed()
-        errors = data.errors(self.turn)
+        wrong.look(data, self.turn, prepared.run)
         if self.case.cadence == "streaming":
             data.clear()
             loop = on_host if self.case.device == "cpu" else partial(streaming, stream=self.stream)
             elapsed_s = loop(prepared.run, self.transport.barrier, calls_in_a_row(self.case.used_bytes))
-        return elapsed_s / self.case.operation.parts if was_in_time else math.nan, errors
+        return elapsed_s / self.case.operation.parts if was_in_time else math.nan
 
     def free(self) -> None:
         for prepared, _ in self.ready.values():

@@ -63,7 +63,7 @@ def osu_lines(report: Report) -> Iterator[str]:
         layout, first = LAYOUTS[rows[0].collective], rows[0]
         yield ""
         yield f"# OSU MPI{'-CUDA' if first.device == 'cuda' else ''} {layout.name} Test v7.4"
-        yield from (f"# {text}" for text in remarks(rows))
+        yield from (f"# {text}" for text in (*remarks(rows), *report.findings.texts(rows)))
         if layout.sized:
             yield f"# Datatype: {TYPES.get(first.dtype, first.dtype)}."
         yield head(layout)

@@ -22,6 +22,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from msgspec import convert
+
 from dear_mpi.bench.case import Case, Samples
 from dear_mpi.bench.interleaved import Interleaved
 from dear_mpi.bench.native import OTHERS
@@ -115,7 +117,7 @@ class OtherMpi:
         native = {call.replace(self.name, "native", 1): call for call in calls}
         order = {"case": asdict(case), "turns": turns, "calls": list(native)}
         found, left_out = rank_0_does(self.world, lambda: self.answer(ANSWER_S, order))
-        samples = {native[name]: Samples(**each) for name, each in found.items()}
+        samples = {native[name]: convert(each, Samples) for name, each in found.items()}
         return samples, {native[name]: why for name, why in left_out.items()}
 
     def answer(self, limit_s: float, order: Mapping[str, Any] | None = None) -> Any:

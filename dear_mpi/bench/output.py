@@ -20,6 +20,7 @@ FORMATS: dict[str, Callable[[Report], Iterator[str] | Iterator[Text]]] = {
     "markdown": markdown_lines,
 }
 DEFAULT = "table"
+WITHOUT = csv_lines, markdown_lines  # what says nothing but rows
 
 
 def show_bench(world: World, report: Report, form: str = DEFAULT) -> None:
@@ -32,4 +33,7 @@ def show_bench(world: World, report: Report, form: str = DEFAULT) -> None:
         screen.print(line, soft_wrap=True, markup=False, emoji=False)
     if lines is not table_lines:
         for text in left_out(report):
+            note(world, text)
+    if lines in WITHOUT:
+        for text in report.findings.texts(report.rows):
             note(world, text)

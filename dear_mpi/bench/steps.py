@@ -142,12 +142,14 @@ class Watch:
         found = []
         for _ in range(count):
             begin_s, end_s = self.timed(self.plain)
-            self.recorded.notes.clear()
-            plain_s = end_s - begin_s
-            begin_s, end_s = self.timed(self.recorded)
-            found.append(Run(self.recorded.notes[:], begin_s, end_s, plain_s))
-            self.last_s = plain_s, end_s - begin_s
+            found.append(self.record(end_s - begin_s))
+            self.last_s = end_s - begin_s, found[-1].end_s - found[-1].begin_s
         return found
+
+    def record(self, plain_s: float = 0.0) -> Run:
+        self.recorded.notes.clear()
+        begin_s, end_s = self.timed(self.recorded)
+        return Run(self.recorded.notes[:], begin_s, end_s, plain_s)
 
     def timed(self, run: MessagesRun) -> tuple[float, float]:
         self.plan.run = run

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from dear_mpi.bench.collective import Report
 from dear_mpi.bench.compared import CLASSES, NOISE, against_mpi, is_noisy, mean_text, shown, spread
+from dear_mpi.bench.findings import Findings
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.words import MEANINGS, clocks, columns, fits_text, label, left_out, meaning, part, title
 from dear_mpi.reporting.groups import grouped
@@ -51,7 +52,7 @@ def table_lines(report: Report) -> Iterator[Text]:
         yield from map(comment, (title(rows), *meaning(rows), ""))
         yield from map(Text, heads())
         yield from lines_of(rows, report.names)
-        yield from map(comment, (*footer(rows), ""))
+        yield from map(comment, (*footer(rows, report.findings), ""))
     yield from map(comment, (*left_out(report), *fits_text(report), *clocks(report)))
 
 
@@ -118,10 +119,11 @@ def more_of(row: Row | None) -> Sequence[str]:
     return fitted(spread(row), 6) + "!" * is_noisy(row), fitted(row.over_peer, 6), model, str(row.slow_rank)
 
 
-def footer(rows: Sequence[Row]) -> Iterator[str]:
-    """The two sums of nccl-tests, what the other columns are, and ours over the fastest MPI calls."""
+def footer(rows: Sequence[Row], findings: Findings) -> Iterator[str]:
+    """The two sums of nccl-tests, what stands out, what the other columns are, and ours over the fastest MPI calls."""
     wrong, quiet = sum(row.wrong for row in rows), [row.busbw_GBps for row in rows if not is_noisy(row)]
     yield f"{'Out of bounds values':20} : {wrong} {'FAILED' if wrong else 'OK'}"
+    yield from (f"  {text}" for text in findings.texts(rows))
     average = f"{statistics.fmean(quiet):g}" if quiet else "none: all rows are noisy"
     yield f"{'Avg bus bandwidth':20} : {average}"
     yield "  (the mean over the rows of all sizes, algorithms and placements: it depends on what was asked for)"

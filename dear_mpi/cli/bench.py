@@ -113,7 +113,7 @@ def explanations(screen: Console, world: World, report: Report, flags: Flags) ->
         found["why"] = show_why(screen, world, report, why_of(flags))
     show_steps(screen, report.where.steps, asked="steps" in flags)
     show_overlap(screen, report.where.overlap)
-    return found | report.where.as_report()
+    return found | report.where.as_report() | report.findings.as_report()
 
 
 def write_steps(found: Sequence[Steps], flags: Flags) -> None:

@@ -9,6 +9,7 @@ from dear_mpi.bench.collective import Contest, bench
 from dear_mpi.bench.data import Data
 from dear_mpi.bench.interleaved import Interleaved, needed_bytes
 from dear_mpi.bench.operations import OPERATIONS, WINDOW
+from dear_mpi.bench.tally import Tally
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import COLLECTIVES
@@ -106,8 +107,8 @@ def test_the_time_is_that_of_one_part_of_a_run(collective, parts):
     interleaved = object.__new__(Interleaved)
     interleaved.case, interleaved.turn, interleaved.start = case_of(collective, 100, 2), 1, lambda: True
     interleaved.stream = SimpleNamespace(mark=lambda: None, seconds=lambda begin, end: 6.4)
-    data = SimpleNamespace(fill=lambda turn: None, errors=lambda turn: 7)
-    assert interleaved.sample(Prepared(lambda: None), data) == (pytest.approx(6.4 / parts), 7)
+    data = SimpleNamespace(fill=lambda turn: None, errors=lambda turn: 0)
+    assert interleaved.sample(Prepared(lambda: None), data, Tally()) == pytest.approx(6.4 / parts)
 
 
 def test_a_window_has_its_room():

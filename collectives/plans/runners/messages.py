@@ -134,7 +134,7 @@ class MessagesRun(InstructionRun):
         portion: Portion = WHOLE,
     ) -> None:
         self.op, self.transport, self.tag, self.settled = op, transport, tag, event_for(buffer)
-        self.rank, self.buffer = program.rank, buffer
+        self.rank, self.buffer, self.program, self.chunks = program.rank, buffer, program, chunks
         self.listing = write_instructions(messages(program, chunks, segment, portion), window, staged=staged)
         self.beside = self.side_memory(Slab.pinned(buffer) if staged else slab or Slab.beside(buffer))
         self.bind_all()

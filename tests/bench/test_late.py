@@ -1,0 +1,129 @@
+"""A rank that is late now and then is named, if it can be told; nobody is on a quiet run."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dear_mpi.bench import recorded_calls as module
+from dear_mpi.bench.case import Case, Samples
+from dear_mpi.bench.findings import Findings, late_of
+from dear_mpi.bench.late import Blame, Late, Slow, by_times, named, slow_calls, verdict
+from dear_mpi.bench.recorded_calls import blamed
+from dear_mpi.bench.steps import Span
+from dear_mpi.ranks.world import run_world
+from tests.bench.sleepers import LATE_S, PLACES, recorded
+
+CASE, KEY = Case("all_reduce", 4096), ("ring", 1 << 18)
+
+
+def quiet_s(rng, ranks, calls, outliers=0.08):
+    """Times of ranks that wait for each other, with noise of their own; now and then all take long, by any of them."""
+    job_s = 1e-4 * np.exp(0.1 * rng.standard_normal(calls)) * np.where(rng.random(calls) < outliers, 4.0, 1.0)
+    return job_s * np.exp(0.02 * rng.standard_normal((ranks, calls)))
+
+
+def samples(times_s):
+    return Samples(times_s.tolist(), 0, chosen="ring")
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_a_quiet_run_names_nobody(ranks):
+    """Neither its samples, nor recorded calls in which each rank is late as often as others."""
+    spoken = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        found = late_of(CASE, KEY, samples(quiet_s(rng, ranks, 100)))
+        assert found is None or found.rank is None
+        spoken += found is not None
+        late_s = rng.exponential(1e-3, rng.integers(1, 60))
+        assert not named([Slow(each, Blame(int(rng.integers(ranks)), each)) for each in late_s], ranks)
+    assert spoken > 100  # a share of 8 % is said
+    for seed in range(50):
+        assert late_of(CASE, KEY, samples(quiet_s(np.random.default_rng(seed), ranks, 200, outliers=0.005))) is None
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_a_rank_that_is_late_in_a_tenth_of_calls_is_named_among_noise(ranks):
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        noise = rng.exponential(3e-4, 20)
+        slow = [Slow(each, Blame(int(rng.integers(ranks)), each) if rng.random() < 0.7 else None) for each in noise]
+        slow += [Slow(5e-3, Blame(1, 5e-3 + 1e-5 * rng.random())) for _ in range(18)]
+        found = verdict(slow, ranks, 180, "recorded")
+        assert found["rank"] == 1
+        assert 18 <= found["late_calls"] <= found["slow_calls"] <= 24
+        assert found["late_us"] == pytest.approx(5000, rel=0.01)
+
+
+def test_too_few_slow_calls_name_nobody():
+    assert not named([], 4)
+    assert not named([Slow(1.0, Blame(1, 1.0))] * 3, 4)
+    assert named([Slow(1.0, Blame(1, 1.0))] * 9, 4)
+    assert not named([Slow(1.0, Blame(0, 1.0))] * 40, 1)
+    assert not named([Slow(1.0, None)] * 40, 4)
+    assert not named([Slow(1.0, Blame(1, 1.0)), Slow(1.0, Blame(2, 1.0))] * 20, 8)  # both are late
+
+
+def test_times_alone_name_only_a_rank_for_which_nobody_waited():
+    """If all ranks take long, it may have been any of them; of two ranks, the other one may have begun late."""
+    calls = np.full((3, 100), 1e-4)
+    calls[:, ::10] = 5e-3
+    assert late_of(CASE, KEY, samples(calls)).rank is None
+    calls[:2, ::10] = 1e-4
+    found = late_of(CASE, KEY, samples(calls))
+    assert (found.rank, found.how, found.late_calls, found.calls) == (2, "times", 10, 100)
+    assert found.spikes == pytest.approx(0.1)
+    assert (
+        "rank 2 was late in 10 % of 100 samples, by 4.9 ms in the middle: in 10 of the 10 slowest it alone"
+        in found.text
+    )
+    assert late_of(Case("broadcast", 4096), KEY, samples(calls)).rank is None  # it waits for the root alone
+    assert late_of(Case("all_reduce", 4096, cadence="streaming"), KEY, samples(calls)).rank is None
+    assert late_of(CASE, KEY, samples(calls[1:])).rank is None
+    assert [slow.blame.rank for slow in by_times(calls)] == [2] * 10
+    calls[1:, ::10] = 5e-3
+    assert late_of(CASE, KEY, samples(calls)).rank is None
+
+
+def test_who_was_late_in_a_recorded_call():
+    waits = [[], [Span("waiting", 0, 0, 0.0, 4.9)], [Span("waiting", 1, 1, 0.1, 5.0)]]
+    slow = np.array([5.0, 5.0, 5.0])
+    assert blamed(slow, np.array([0.1, 4.8, 0.2]), waits) == Slow(5.0, Blame(1, 4.8))  # outside of waits: for sure
+    assert blamed(slow, np.array([4.9, 4.8, 0.2]), waits) == Slow(5.0, None)  # the host stood still
+    assert blamed(slow, np.zeros(3), waits) == Slow(5.0, Blame(0, 4.9))  # in a wait that was over, or before the call
+    assert blamed(np.array([0.1, 0.1, 5.0]), np.zeros(3), [[], [], []]) == Slow(5.0, Blame(2, 5.0))
+    assert blamed(slow, np.zeros(3), [[], [], []]) == Slow(5.0, None)
+
+
+def test_only_calls_that_took_twice_as_long_are_slow():
+    assert slow_calls(np.array([[1.0, 1.0, 1.9, 2.1, 1.0], [1.0, 1.0, 1.0, 1.0, 1.0]])).tolist() == [3]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("ranks", "algorithm"), [(2, "ring"), (3, "recursive_doubling"), (4, "binomial")])
+def test_a_rank_that_sleeps_is_named(ranks, algorithm, place, monkeypatch):
+    monkeypatch.setattr(module, "MOST", 100)
+    found, calls = run_world(lambda world: recorded(world, algorithm, 1, place), threads=ranks)
+    told = verdict(found, ranks, calls, "recorded")
+    assert (told["rank"], calls) == (1, 100)
+    assert told["late_us"] >= 0.9e6 * LATE_S
+
+
+def test_findings_are_said_beside_their_rows():
+    about = {"collective": "all_reduce", "algorithm": "auto", "chosen": "ring", "segment_bytes": 4096}
+    late = Late(
+        **about, bytes=8, spikes=0.1, rank=2, how="recorded", calls=180, slow_calls=21, late_calls=20, late_us=80
+    )
+    findings = Findings([], [late, Late(**about, bytes=64, spikes=0.2), Late(**about, bytes=16, spikes=0.06)])
+    rows = [SimpleNamespace(**about | {"bytes": nbytes}) for nbytes in (8, 16, 64)]
+    what = "samples over 1.5 medians, and it cannot be told which rank was late"
+    assert list(findings.texts(rows)) == [
+        "auto (ring), 8 B: rank 2 was late in 11 % of 180 more calls, by 80 us in the middle: 20 of the 21 slowest "
+        "lead back to it",
+        f"{what}: auto (ring), 64 B (20%); auto (ring), 16 B (6%)",
+    ]
+    assert list(findings.texts(rows[1:2])) == [f"{what}: auto (ring), 16 B (6%)"]
+    (first, second, _) = json.loads(json.dumps(findings.as_report()))["late_ranks"]
+    assert (first["rank"], first["calls"], second["rank"], second["spikes"]) == (2, 180, None, 0.2)
