@@ -6,11 +6,13 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import groupby, product
 
+from dear_mpi.bench.arrival import TOGETHER, Arrival, Arrivals
 from dear_mpi.bench.beside import delays
 from dear_mpi.bench.case import BUS_FACTORS, Case, Conditions, Samples, row_of
 from dear_mpi.bench.contestants import CONTESTANTS, DEFAULTS, LIBRARIES, calls_of, contestant
 from dear_mpi.bench.data import check_exact
-from dear_mpi.bench.fit import Fit, fit_network, predicted_us
+from dear_mpi.bench.fit import Fit, modelled
+from dear_mpi.bench.in_turns import decided, in_turns, scaled
 from dear_mpi.bench.interleaved import Interleaved, Key, needed_bytes
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.native import OTHERS
@@ -21,7 +23,6 @@ from dear_mpi.collectives.plans.tuning import default_segment, rules_of
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.memory import available_bytes
@@ -39,11 +40,11 @@ ALGORITHMS_HELP = (
 BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DEFAULTS.items())
 SAMPLES = (11, 200)
 WARM_UP = 3  # turns at every size
-BLOCKS = 4  # of turns, between which a job under another MPI has its turns
+BLOCKS = 4  # of turns, between which a job under another MPI has its turns, or ranks arrive in another way
 
 
 @dataclass(frozen=True)
-class Contest(Closer, Conditions):
+class Contest(Closer, Arrivals, Conditions):
     """What a run of the benchmark measures: the flags of ``bench``. Of the algorithms the first is the baseline."""
 
     sizes: tuple[int, ...] = option(
@@ -103,6 +104,7 @@ class Contest(Closer, Conditions):
         if self.beside and self.device != "cpu":
             raise ValueError("beside needs the device cpu: an update on a GPU takes no processor from messages")
         self.check_device(self.device)
+        self.check_arrivals(self.cadence, world.size)
         check_distinct("algorithms", self.names)
         check_exact(self.cases(world.size)[0], world.size)
         for name in self.names:
@@ -128,6 +130,7 @@ class Report:
     names: tuple[str, ...]
     left_out: dict[str, dict[str, list[int]]]
     where: Where = field(default_factory=Where)
+    asleep: bool = False  # whether ranks that arrived late slept until then
 
 
 def bench(contest: Contest, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
@@ -145,6 +148,7 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
         return asdict(contest)
 
     agree(world.transport, "bench", facts)
+    contest = replace(contest, arrival=decided(contest.arrival, world.transport))
     streams, rows = opened[0], list[Row]()
     left_out: dict[str, dict[str, list[int]]] = {}
     with ExitStack() as stack, streams.compute.use():
@@ -163,12 +167,13 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
         for case in cases:
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
             fits = needed_bytes(case, contest.names, world.transport.hosts) <= room
-            samples, missing = at_size(case, contest, world, streams, others) if fits else ({}, too_large)
+            samples, missing = at_size(case, contest, world, streams, others) if fits else ([], too_large)
             for name, why in missing.items():
                 left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
-            for (name, cut), found in samples.items():
+            for arrival, (name, cut), found in samples:
                 library = libraries.get(name) or libraries.get(contestant(name).maker, world.transport.name)
-                rows.append(row_of(case, name, found, backend=library, hosts=world.ranks_per_host, segment_bytes=cut))
+                row = row_of(case, name, found, backend=library, hosts=world.ranks_per_host, segment_bytes=cut)
+                rows.append(replace(row, **arrival.as_row()))
         if not rows:
             raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(left_out)}")
         measured = {(row.collective, row.bytes) for row in rows}
@@ -176,27 +181,20 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
             case: contest.keys(case, world.size) for case in cases if (case.collective, case.used_bytes) in measured
         }
         where = contest.where(keys, world, streams, contest.seconds)
-    fit, models_us = rank_0_does(world, lambda: modelled(rows, world.transport))
+    fit, models_us = rank_0_does(world, lambda: modelled(rows, world.transport.hosts, world.transport.rates))
     rows = [replace(row, model_us=us) for row, us in zip(against_peers(rows), models_us, strict=True)]
-    return Report(rows, fit, contest.names, left_out, where)
+    return Report(rows, fit, contest.names, left_out, where, any(each.asleep for each in contest.arrival))
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:
     """The rows, with the fastest call of an MPI library at their size; the first contestant, where there is none."""
     found = list[Row]()
-    for _, group in groupby(rows, lambda row: (row.collective, row.bytes)):
+    for _, group in groupby(rows, lambda row: (row.collective, row.bytes, row.arrival)):
         same = list(group)
         calls = [row for row in same if contestant(row.algorithm).is_library]
         peer = min(calls, key=lambda row: row.p50_us, default=same[0])
         found += [replace(row, peer=peer.algorithm, over_peer=row.p50_us / peer.p50_us) for row in same]
     return found
-
-
-def modelled(rows: Sequence[Row], transport: Transport) -> tuple[Fit | None, list[float | None]]:
-    """The network that explains the rows, and what it says of each."""
-    where = transport.hosts, transport.rates
-    fit = fit_network(rows, *where)
-    return fit, [None if fit is None else predicted_us(row, fit, *where) for row in rows]
 
 
 def check_plans(contest: Contest, world: World, streams: Streams) -> None:
@@ -215,33 +213,37 @@ def check_plans(contest: Contest, world: World, streams: Streams) -> None:
 
 def at_size(
     case: Case, contest: Contest, world: World, streams: Streams, others: Mapping[str, OtherMpi]
-) -> tuple[dict[Key, Samples], dict[str, str]]:
+) -> tuple[list[tuple[Arrival, Key, Samples]], dict[str, str]]:
     """All contestants, taking turns: their samples, in the order of the rows, and why some are missing."""
     keys = contest.keys(case, world.size)
     interleaved = Interleaved(case, [key for key in keys if contestant(key[0]).maker not in others], world, streams)
     theirs = {library: dict(key for key in keys if contestant(key[0]).maker == library) for library in others}
     left_out = interleaved.left_out
 
-    def run(turns: int) -> dict[Key, Samples]:
+    def run(turns: int, arrival: Arrival = TOGETHER) -> dict[Key, Samples]:
         found: dict[Key, Samples] = {}
         for library, cuts in theirs.items():
-            samples, missing = others[library].run(case, turns, list(cuts))
+            samples, missing = others[library].run(case, turns, list(cuts), arrival)
             found |= {(call, cuts[call]): each for call, each in samples.items()}
             left_out.update(missing)
-        return interleaved.run(turns) | found
+        return interleaved.run(turns, arrival) | found
 
     run(1)  # a job under another MPI prepares its arrays
-    begin = time.perf_counter()
-    run(WARM_UP - 1)
-    turn_s = max(world.transport.gather_values(time.perf_counter() - begin)) / WARM_UP
+    begin, warm = time.perf_counter(), SAMPLES[0] if contest.arrival else WARM_UP - 1
+    balanced = run(warm)
+    turn_s = max(world.transport.gather_values(time.perf_counter() - begin)) / (warm + 1)
+    arrivals = [TOGETHER, *(scaled(each, balanced) for each in contest.arrival)]
+    turn_s = sum(turn_s + len(balanced) * (each.scale_s or 0) for each in arrivals)
     turns = int(min(max(contest.seconds / turn_s, SAMPLES[0]), SAMPLES[1]))
-    blocks = [turns // BLOCKS + (number < turns % BLOCKS) for number in range(BLOCKS)] if others else [turns]
-    found = [run(turns) for turns in blocks]
+    found = in_turns(run, arrivals, turns, BLOCKS if others or contest.arrival else 1)
     plans = {key: ready for key, ready in interleaved.ready.items() if contest.beside and ready[0].chosen}
     beside = {key: delays(*ready, world.transport, turns) for key, ready in plans.items()}
     interleaved.free()
+    for key, more in beside.items():
+        found[TOGETHER][key] = replace(found[TOGETHER][key], delays=more)
     names = [name for name, _ in keys]
-    return {
-        key: replace(sum((block[key] for block in found[1:]), found[0][key]), delays=beside.get(key, {}))
-        for key in sorted(found[0], key=lambda key: (names.index(key[0]), key[1]))
-    }, left_out
+    return [
+        (arrival, key, samples[key])
+        for arrival, samples in found.items()
+        for key in sorted(samples, key=lambda key: (names.index(key[0]), key[1]))
+    ], left_out

@@ -7,9 +7,11 @@ they make use of it, as in training, unless they are told otherwise; all others 
 
 import itertools
 import random
+import time
 from collections.abc import Sequence
 from functools import cache, partial
 
+from dear_mpi.bench.arrival import TOGETHER, Arrival, Wait, after_last
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples, Setup
 from dear_mpi.bench.contestants import contestant, prepare
 from dear_mpi.bench.data import Data
@@ -60,31 +62,32 @@ class Interleaved:
                 continue
             self.ready[name, prepared.segment_bytes or segment_bytes] = prepared, data
 
-    def run(self, turns: int) -> dict[Key, Samples]:
+    def run(self, turns: int, arrival: Arrival = TOGETHER) -> dict[Key, Samples]:
         """Collective: so many samples of each, after one turn that does not count."""
-        mine: dict[Key, list[float]] = {key: [] for key in self.ready}
+        mine: dict[Key, list[tuple[float, float]]] = {key: [] for key in self.ready}
         wrong = dict.fromkeys(self.ready, 0)
         # What the threads of some still do would hit the next: these take turns on their own.
         alone = [key for key in self.ready if contestant(key[0]).session]
         groups = [key for key in self.ready if key not in alone], alone
-        for group, counts in itertools.product(groups, [False] + [True] * turns):
+        for group, number in itertools.product(groups, range(-1, turns)):
             self.turn += 1
+            wait = arrival.wait(number, self.transport)
             # In another order each time, so that none always follows the slowest; the same on all ranks.
             for key in random.Random(self.turn).sample(group, len(group)):
                 prepared, data = self.ready[key]
                 data.fill(self.turn)
-                elapsed_s = self.call_s(prepared)
+                elapsed_s = self.call_s(prepared, wait=wait)
                 prepared.untimed()
                 wrong[key] += data.errors(self.turn)
                 if self.case.cadence == "streaming":
                     data.clear()
                     elapsed_s = self.call_s(prepared, CALLS[data.x.nbytes > SMALL_BYTES])
-                if counts:
-                    mine[key].append(elapsed_s)
+                if number >= 0:
+                    mine[key].append((elapsed_s, 0.0 if wait is None else wait.came_s))
         answers = self.transport.gather_values((mine, wrong))
         return {
             key: Samples(
-                [times_s[key] for times_s, _ in answers],
+                after_last([times_s[key] for times_s, _ in answers]),
                 sum(errors[key] for _, errors in answers),
                 data.memory,
                 prepared.chosen,
@@ -92,13 +95,16 @@ class Interleaved:
             for key, (prepared, data) in self.ready.items()
         }
 
-    def call_s(self, prepared: Prepared, calls: int = 1) -> float:
-        """The mean seconds of calls in a row, each from a barrier to the end of its last kernel."""
+    def call_s(self, prepared: Prepared, calls: int = 1, *, wait: Wait | None = None) -> float:
+        """The mean seconds of calls in a row, each from a barrier to the end of its last kernel; ``wait`` follows the
+        barrier."""
         elapsed_s = 0.0
         barrier, run, mark, seconds = self.transport.barrier, prepared.run, self.stream.mark, self.stream.seconds
         for _ in range(calls):
             barrier()
             begin = mark()
+            if wait is not None:
+                wait.since(time.perf_counter())
             run()
             elapsed_s += seconds(begin, mark())
         return elapsed_s / calls

@@ -22,6 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from dear_mpi.bench.arrival import TOGETHER, Arrival
 from dear_mpi.bench.case import Case, Samples
 from dear_mpi.bench.interleaved import Interleaved
 from dear_mpi.bench.native import OTHERS
@@ -110,10 +111,12 @@ class OtherMpi:
             raise
         return str(ready["library"])
 
-    def run(self, case: Case, turns: int, calls: Sequence[str]) -> tuple[dict[str, Samples], dict[str, str]]:
+    def run(
+        self, case: Case, turns: int, calls: Sequence[str], arrival: Arrival = TOGETHER
+    ) -> tuple[dict[str, Samples], dict[str, str]]:
         """Collective: so many samples of each of the library's calls; and why others cannot run."""
         native = {call.replace(self.name, "native", 1): call for call in calls}
-        order = {"case": asdict(case), "turns": turns, "calls": list(native)}
+        order = {"case": asdict(case), "turns": turns, "calls": list(native), "arrival": asdict(arrival)}
         found, left_out = rank_0_does(self.world, lambda: self.answer(ANSWER_S, order))
         samples = {native[name]: Samples(**each) for name, each in found.items()}
         return samples, {native[name]: why for name, why in left_out.items()}
@@ -187,7 +190,7 @@ def serve(world: World) -> None:
                 interleaved.free()
             keys = [(name, SEGMENT_BYTES) for name in order["calls"]]
             interleaved = Interleaved(case, keys, world, open_streams(case.device))
-        found = interleaved.run(order["turns"])
+        found = interleaved.run(order["turns"], Arrival(**order["arrival"]))
         say(({name: asdict(samples) for (name, _), samples in found.items()}, interleaved.left_out))
 
 
