@@ -41,10 +41,19 @@ class Cost:
 
 
 def cost(
-    programs: Sequence[Program], count: int, itemsize: int, network: Network, partition: Partition | None = None
+    programs: Sequence[Program],
+    count: int,
+    itemsize: int,
+    network: Network,
+    partition: Partition | None = None,
+    *,
+    arrivals_s: Sequence[float] = (),
 ) -> Cost:
     """Price the programs of all ranks for a buffer of ``count`` elements, in equal shards unless told otherwise; or a
     ProgramError: they deadlock (``verify`` says where).
+
+    ``arrivals_s``: when each rank comes to the call; all at 0 if not given. Times are from 0 on, so after the last
+    arrival a program takes ``time_s - max(arrivals_s)``.
 
     >>> from dear_mpi.collectives.algorithms.registry import programs
     >>> cost(programs("ring", "all_reduce", 4), 1000, 4, Network(beta=1e-9)).nbytes
@@ -52,7 +61,7 @@ def cost(
     """
     chunks = (partition or Partition.of(count, len(programs))).chunks(programs[0].parts)
     run = Simulation(programs, [border * itemsize for border in chunks], network)
-    run.to_the_end()
+    run.to_the_end(arrivals_s)
     messages, nbytes, link_nbytes = [0] * len(programs), [0] * len(programs), Counter[tuple[int, int]]()
     for rank, program in enumerate(programs):
         for send in (send for step in program.steps for send in step.sends):

@@ -103,9 +103,10 @@ class Simulation:
         heapq.heappush(self.events, (self.key(time_s), next(self.numbers), event))
         return event
 
-    def to_the_end(self) -> None:
-        for rank in range(len(self.ranks)):
-            self.enter(self.start_s, rank)
+    def to_the_end(self, arrivals_s: Sequence[Number] = ()) -> None:
+        """Each rank enters its first step when it arrives; all at ``start_s`` where no times are given."""
+        for rank, arrival_s in enumerate(arrivals_s or [self.start_s] * len(self.ranks)):
+            self.later(arrival_s, self.enter, rank)
         while self.events:
             last = self.events[0][0] * (1 + TIE)
             while self.events and self.events[0][0] <= last:

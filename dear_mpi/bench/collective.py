@@ -7,35 +7,30 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from dear_mpi.bench.beside import delays
-from dear_mpi.bench.case import Case, Samples, row_of
+from dear_mpi.bench.case import row_of
 from dear_mpi.bench.compared import case_of
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.contestants import CONTESTANTS, LIBRARIES, contestant
 from dear_mpi.bench.findings import Findings
-from dear_mpi.bench.fit import Fit, fit_network, predicted_us
-from dear_mpi.bench.interleaved import Interleaved, Key, needed_bytes
+from dear_mpi.bench.fit import Fit, modelled
+from dear_mpi.bench.interleaved import Interleaved, needed_bytes
+from dear_mpi.bench.lateness import decided
 from dear_mpi.bench.loops import OwnCost, own_cost
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.native import OTHERS
 from dear_mpi.bench.other_mpi import OtherMpi, rank_0_does
-from dear_mpi.bench.pace import paced
+from dear_mpi.bench.point import measured
 from dear_mpi.bench.stand import Stand
-from dear_mpi.bench.starts import AtBarrier
 from dear_mpi.bench.where import Where
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.ranks.memory import available_bytes
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.units import format_bytes
-
-BLOCKS = 4  # of turns at least, between which a job under another MPI has its turns
-TOO_LATE = "some rank was late for every start: take --start barrier"
 
 
 @dataclass(frozen=True)
@@ -51,6 +46,7 @@ class Report:
     findings: Findings = field(default_factory=Findings)
     own_cost: OwnCost | None = None
     clock: dict[str, Any] | None = None
+    asleep: bool = False  # whether ranks that arrived late slept until then
 
     def __add__(self, more: Report) -> Report:
         """Of more ranks."""
@@ -66,6 +62,7 @@ class Report:
             left_out=left_out,
             where=self.where + more.where,
             findings=self.findings + more.findings,
+            asleep=self.asleep or more.asleep,
         )
 
 
@@ -96,6 +93,7 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
 
 def bench_here(contest: Contest, world: World, progress: Callable[[str], object]) -> Report:
     """The same on all ranks of a world."""
+    contest = replace(contest, arrival=decided(contest.arrival, world.transport))
     stand, rows, seen = Stand.of(world, contest), list[Row](), Findings()
     left_out: dict[str, dict[str, list[int]]] = {}
     with ExitStack() as stack, stand.streams.compute.use():
@@ -114,21 +112,23 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
         for case in cases:
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
             fits = needed_bytes(case, contest.names, world.transport.hosts) <= room
-            samples, missing = at_size(case, contest, stand, others, seen) if fits else ({}, too_large)
+            samples, missing = measured(case, contest, stand, others, seen) if fits else ([], too_large)
             for name, why in missing.items():
                 left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
-            for (name, cut), found in samples.items():
+            for arrival, (name, cut), found in samples:
                 library = libraries.get(name) or libraries.get(contestant(name).maker, world.transport.name)
-                rows.append(row_of(case, name, found, backend=library, hosts=world.ranks_per_host, segment_bytes=cut))
+                row = row_of(case, name, found, backend=library, hosts=world.ranks_per_host, segment_bytes=cut)
+                rows.append(replace(row, **arrival.as_row()))
         if not rows:
             raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(left_out)}")
         done = {(row.collective, row.bytes) for row in rows}
         keys = {case: contest.keys(case, world.size) for case in cases if (case.collective, case.used_bytes) in done}
         where = contest.where(keys, stand, contest.budget_s)
-    fit, models_us = rank_0_does(world, lambda: modelled(rows, world.transport))
+    fit, models_us = rank_0_does(world, lambda: modelled(rows, world.transport.hosts, world.transport.rates))
     rows = [replace(row, model_us=us) for row, us in zip(against_peers(rows), models_us, strict=True)]
-    clock = stand.start.report()
-    return Report(rows, {world.size: fit}, contest.names, left_out, where, findings=seen, own_cost=own, clock=clock)
+    asleep, clock = any(each.asleep for each in contest.arrival), stand.start.report()
+    facts: dict[str, Any] = {"findings": seen, "own_cost": own, "clock": clock, "asleep": asleep}
+    return Report(rows, {world.size: fit}, contest.names, left_out, where, **facts)
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:
@@ -139,13 +139,6 @@ def against_peers(rows: Sequence[Row]) -> list[Row]:
         peers[case] = min(calls, key=lambda row: row.p50_us, default=same[0])
     found = [(row, peers[case_of(row)]) for row in rows]
     return [replace(row, peer=peer.algorithm, over_peer=row.p50_us / peer.p50_us) for row, peer in found]
-
-
-def modelled(rows: Sequence[Row], transport: Transport) -> tuple[Fit | None, list[float | None]]:
-    """The network that explains the rows, and what it says of each."""
-    where = transport.hosts, transport.rates
-    fit = fit_network(rows, *where)
-    return fit, [None if fit is None else predicted_us(row, fit, *where) for row in rows]
 
 
 def check_plans(contest: Contest, stand: Stand) -> None:
@@ -162,46 +155,3 @@ def check_plans(contest: Contest, stand: Stand) -> None:
         if all(name in each.left_out for each in tried):
             others = (*LIBRARIES, "native-best", *(other for other, who in CONTESTANTS.items() if not who.is_library))
             raise ArgumentError(f"{tried[0].left_out[name]}; the benchmark also has {', '.join(others)}")
-
-
-def at_size(
-    case: Case, contest: Contest, stand: Stand, others: Mapping[str, OtherMpi], seen: Findings
-) -> tuple[dict[Key, Samples], dict[str, str]]:
-    """All contestants, taking turns: their samples, in the order of the rows, and why some are missing.
-
-    Where ranks are too late for every moment at which they are to start, they start at barriers.
-    """
-    transport = stand.world.transport
-    keys = contest.keys(case, transport.size)
-    interleaved = Interleaved(case, [key for key in keys if contestant(key[0]).maker not in others], stand)
-    theirs = {library: dict(key for key in keys if contestant(key[0]).maker == library) for library in others}
-    left_out = interleaved.left_out
-
-    def run(turns: int) -> dict[Key, Samples]:
-        found: dict[Key, Samples] = {}
-        for library, cuts in theirs.items():
-            samples, missing = others[library].run(case, turns, list(cuts))
-            found |= {(call, cuts[call]): each for call, each in samples.items()}
-            left_out.update(missing)
-        return interleaved.run(turns, skipped=bool(others)) | found
-
-    if others:
-        run(1)  # a job under another MPI prepares its arrays
-    found = paced(contest, run, transport, cadence=case.cadence, blocks=BLOCKS if others else 1)
-    late = {name for (name, _), each in found.items() if not each.times_s[0]}
-    if late and stand.start.name != "barrier":
-        interleaved.free()
-        return at_size(case, contest, replace(stand, start=AtBarrier(transport)), others, seen)
-    turns = max((len(each.times_s[0]) for each in found.values()), default=0)
-    plans = {key: ready for key, ready in interleaved.ready.items() if contest.beside and ready[0].chosen}
-    beside = {key: delays(*ready, transport, turns) for key, ready in plans.items()}
-    left_out.update(dict.fromkeys(late, TOO_LATE))
-    names = [name for name, _ in keys]
-    samples = {
-        key: replace(found[key], delays=beside.get(key, {}))
-        for key in sorted(found, key=lambda key: (names.index(key[0]), key[1]))
-        if found[key].times_s[0]
-    }
-    seen.look(case, samples, interleaved, stand.world, contest.budget_s)
-    interleaved.free()
-    return samples, left_out

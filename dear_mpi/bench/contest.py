@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import product
 
+from dear_mpi.bench.arrival import Arrivals
 from dear_mpi.bench.case import OPS, PLACEMENTS, Case, Conditions
 from dear_mpi.bench.contestants import DEFAULTS, calls_of, contestant
 from dear_mpi.bench.data import check_exact
@@ -43,7 +44,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Contest(Closer, Pace, Conditions):
+class Contest(Closer, Pace, Arrivals, Conditions):
     """What a run of the benchmark measures: the flags of ``bench``. Of the algorithms the first is the baseline."""
 
     sizes: tuple[int, ...] = option(
@@ -114,6 +115,7 @@ class Contest(Closer, Pace, Conditions):
         if self.beside and self.device != "cpu":
             raise ValueError("beside needs the device cpu: an update on a GPU takes no processor from messages")
         self.check_device(self.device)
+        self.check_arrivals(self.cadence, fewest)
         for case in self.cases(world.size):
             check_exact(case, world.size)
         for name in self.names:

@@ -14,6 +14,7 @@ from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.why import Apart, Site, case_of, nearest, of_interest, taken_apart
 from dear_mpi.bench.words import label
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.aligned import aligned
 from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.units import format_bytes, format_hosts
 
@@ -63,11 +64,7 @@ class Explained:
 
     def lines(self) -> Iterator[str]:
         yield self.title
-        cells = [list(COLUMNS), *([text(each) for text in COLUMNS.values()] for each in self.apart)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        for texts in cells:
-            name, *figures = (text.rjust(width) for text, width in zip(texts, widths, strict=True))
-            yield "  ".join([name.strip().ljust(widths[0]), *figures])
+        yield from aligned([list(COLUMNS), *([text(each) for text in COLUMNS.values()] for each in self.apart)])
         yield from self.sentences
 
     def as_report(self) -> dict[str, Any]:
@@ -94,9 +91,10 @@ CASE_KEYS = ("collective", "bytes", "ranks", "dtype", "op", "placement", "cadenc
 def explained(
     rows: Sequence[Row], names: Sequence[str], fits: Mapping[int, Fit | None], site: Site, nbytes: int
 ) -> list[Explained]:
-    """Each case of these rows at the size that is nearest to this one; there is a fit for each number of ranks."""
+    """Each case of these rows at the size that is nearest to this one, balanced calls alone; there is a fit for each
+    number of ranks."""
     found = []
-    for case in grouped(rows, case_of).values():
+    for case in grouped([row for row in rows if row.is_balanced], case_of).values():
         at = of_interest(nearest(case, nbytes), names)
         fit = fits[at[0].ranks]
         cuts = len({row.segment_bytes for row in at}) > 1

@@ -11,9 +11,11 @@ step does o weigh more. A cost that the rows cannot tell from those before it is
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
+from dear_mpi.bench.arrival import delays_of
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.collectives.algorithms.registry import programs, runner_of
 from dear_mpi.collectives.program.cost import cost
@@ -28,6 +30,7 @@ FIRST = (1e-6, 1e-9, 1e-10, 1e-7)  # s, s/byte, s/byte, s
 ROUNDS = 3
 MOST_RANKS = 64  # a replay of all ranks takes seconds beyond
 STEP = 1e-4  # relative
+MOST_TURNS = 16  # of late arrivals that are priced for a row; each takes as long as a balanced one
 ALIKE = 0.02  # how far a column must lie outside the span of those before it, to be told from them
 
 
@@ -50,8 +53,10 @@ def programs_of(row: Row, hosts: Sequence[int] = (), rates: Rates | None = None)
         return []
 
 
-def time_s(row: Row, written: Sequence[Program], network: Network) -> float:
-    return cost(written, row.count, TYPES[row.dtype].itemsize, network).time_s
+def time_s(row: Row, written: Sequence[Program], network: Network, arrivals_s: Sequence[float] = ()) -> float:
+    """From the last arrival on."""
+    end_s = cost(written, row.count, TYPES[row.dtype].itemsize, network, arrivals_s=arrivals_s).time_s
+    return end_s - max(arrivals_s, default=0.0)
 
 
 def gradient(row: Row, written: Sequence[Program], point: Array, *, relative: float = STEP) -> list[float]:
@@ -65,9 +70,13 @@ def gradient(row: Row, written: Sequence[Program], point: Array, *, relative: fl
 def fit_network(
     rows: Sequence[Row], hosts: Sequence[int] = (), rates: Rates | None = None, *, explains: str = "p50_us"
 ) -> Fit | None:
-    """The network that explains a figure of these rows; None where fewer than two sizes have programs, or there are too
-    many ranks."""
-    known = [(row, ran) for row in rows if 1 < row.ranks <= MOST_RANKS and (ran := programs_of(row, hosts, rates))]
+    """The network that explains a figure of these rows, of balanced calls alone; None where fewer than two sizes have
+    programs, or there are too many ranks."""
+    known = [
+        (row, ran)
+        for row in rows
+        if row.is_balanced and 1 < row.ranks <= MOST_RANKS and (ran := programs_of(row, hosts, rates))
+    ]
     if len({row.bytes for row, _ in known}) < 2:
         return None
     measured_s = np.array([getattr(row, explains) for row, _ in known]) * 1e-6
@@ -108,5 +117,14 @@ def non_negative(relative: Array, unknowns: Sequence[int]) -> Array:
 
 
 def predicted_us(row: Row, fit: Fit, hosts: Sequence[int] = (), rates: Rates | None = None) -> float | None:
+    """Of its first turns, which differ in who is late, the median; None where there is no program."""
     written = programs_of(row, hosts, rates)
-    return time_s(row, written, fit.network) * 1e6 if written else None
+    if not written:
+        return None
+    return median(time_s(row, written, fit.network, delays_s) for delays_s in delays_of(row, MOST_TURNS)) * 1e6
+
+
+def modelled(rows: Sequence[Row], hosts: Sequence[int], rates: Rates | None) -> tuple[Fit | None, list[float | None]]:
+    """The network that explains the rows, and what it says of each."""
+    fit = fit_network(rows, hosts, rates)
+    return fit, [None if fit is None else predicted_us(row, fit, hosts, rates) for row in rows]

@@ -57,14 +57,18 @@ MARKDOWN: dict[str, Callable[[Row], str]] = {
     "slow rank": lambda row: str(row.slow_rank),
     "wrong": lambda row: f"**{row.wrong}**" if row.wrong else "0",
 }
-ON_THE_LEFT = ("collective", "type", "op", "placement", "algorithm")
+ON_THE_LEFT = ("arrival", "collective", "type", "op", "placement", "algorithm")
+
+
+ARRIVAL: dict[str, Callable[[Row], str]] = {"arrival": lambda row: row.arrival}  # where ranks arrive in several ways
 
 
 def markdown_lines(report: Report) -> Iterator[str]:
     """A table of the contestants that are shown, and what its columns are."""
-    yield f"| {' | '.join(MARKDOWN)} |"
-    yield f"|{'|'.join('---' if head in ON_THE_LEFT else '---:' for head in MARKDOWN)}|"
+    columns_of = MARKDOWN if all(row.is_balanced for row in report.rows) else ARRIVAL | MARKDOWN
+    yield f"| {' | '.join(columns_of)} |"
+    yield f"|{'|'.join('---' if head in ON_THE_LEFT else '---:' for head in columns_of)}|"
     for row in shown(report.rows, report.names):
-        yield f"| {' | '.join(text(row).replace('|', chr(92) + '|') for text in MARKDOWN.values())} |"
+        yield f"| {' | '.join(text(row).replace('|', chr(92) + '|') for text in columns_of.values())} |"
     yield ""
     yield from (f"- {text}" for text in (*columns(report.rows), *fits_text(report), *clocks(report)))

@@ -11,6 +11,7 @@ import random
 from collections.abc import Sequence
 from functools import cache, partial
 
+from dear_mpi.bench.arrival import TOGETHER, Arrival, Wait, after_last
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples, Setup
 from dear_mpi.bench.contestants import contestant, prepare
 from dear_mpi.bench.data import Data
@@ -62,26 +63,27 @@ class Interleaved:
                 continue
             self.ready[name, prepared.segment_bytes or segment_bytes] = prepared, data
 
-    def run(self, turns: int, *, skipped: int = 0) -> dict[Key, Samples]:
+    def run(self, turns: int, arrival: Arrival = TOGETHER, *, skipped: int = 0) -> dict[Key, Samples]:
         """Collective: so many samples of each, after as many turns that do not count as are to be ``skipped``."""
-        mine: dict[Key, list[float]] = {key: [] for key in self.ready}
+        mine: dict[Key, list[tuple[float, float]]] = {key: [] for key in self.ready}
         wrong = {key: Tally() for key in self.ready}
         # What the threads of some still do would hit the next: these take turns on their own.
         alone = [key for key in self.ready if contestant(key[0]).session]
         groups = [key for key in self.ready if key not in alone], alone
         skipped = max(skipped, int(all(groups)))
         self.start.prepare()
-        for group, counts in itertools.product(groups, [False] * skipped + [True] * turns):
+        for group, number in itertools.product(groups, range(-skipped, turns)):
             self.turn += 1
+            wait = arrival.wait(number, self.transport)
             # In another order each time, so that none always follows the slowest; the same on all ranks.
             for key in random.Random(self.turn).sample(group, len(group)):
-                elapsed_s = self.sample(*self.ready[key], wrong[key])
-                if counts:
-                    mine[key].append(elapsed_s)
+                elapsed_s = self.sample(*self.ready[key], wrong[key], wait)
+                if number >= 0:
+                    mine[key].append((elapsed_s, 0.0 if wait is None else wait.came_s))
         answers = self.transport.gather_values((mine, wrong))
         return {
             key: Samples(
-                *in_time([times_s[key] for times_s, _ in answers], self.case.operation.clocks),
+                *self.in_time(after_last([times_s[key] for times_s, _ in answers])),
                 wrong=sum(errors[key].elements for _, errors in answers),
                 memory=data.memory,
                 chosen=prepared.chosen,
@@ -91,30 +93,27 @@ class Interleaved:
             for key, (prepared, data) in self.ready.items()
         }
 
-    def sample(self, prepared: Prepared, data: Data, wrong: Tally) -> float:
-        """Seconds of one of the parts that a call is made of, NaN if this rank was late for the start."""
+    def sample(self, prepared: Prepared, data: Data, wrong: Tally, wait: Wait | None) -> float:
+        """Seconds from the common start, NaN if this rank was late for it; or of one of several calls in a row."""
         data.fill(self.turn)
-        elapsed_s, was_in_time = isolated(prepared.run, self.start, self.stream)
+        elapsed_s, was_in_time = isolated(prepared.run, self.start, self.stream, wait)
         prepared.untimed()
         wrong.look(data, self.turn, prepared.run)
         if self.case.cadence == "streaming":
             data.clear()
             loop = on_host if self.case.device == "cpu" else partial(streaming, stream=self.stream)
             elapsed_s = loop(prepared.run, self.transport.barrier, calls_in_a_row(self.case.used_bytes))
-        return elapsed_s / self.case.operation.parts if was_in_time else math.nan
+        return elapsed_s if was_in_time else math.nan
+
+    def in_time(self, times_s: list[list[float]]) -> tuple[list[list[float]], int]:
+        """From samples, a list per rank, those for which all ranks were in time: of the ranks whose times count, and of
+        one of the parts that a call is made of. And how many others there are."""
+        kept = [sample for sample in zip(*times_s, strict=True) if not any(map(math.isnan, sample))]
+        found = [list(mine) for mine in zip(*kept, strict=True)] or [[] for _ in times_s]
+        operation = self.case.operation
+        each_part = [[elapsed_s / operation.parts for elapsed_s in mine] for mine in found[: operation.clocks]]
+        return each_part, len(times_s[0]) - len(kept)
 
     def free(self) -> None:
         for prepared, _ in self.ready.values():
             prepared.free()
-
-
-def in_time(times_s: list[list[float]], clocks: int | None = None) -> tuple[list[list[float]], int]:
-    """The samples, a list per rank, for which all ranks were in time; and how many others there are. Only the first
-    ``clocks`` ranks have times that count.
-
-    >>> in_time([[1.0, 2.0, 3.0], [4.0, math.nan, 6.0]])
-    ([[1.0, 3.0], [4.0, 6.0]], 1)
-    """
-    kept = [sample for sample in zip(*times_s, strict=True) if not any(map(math.isnan, sample))]
-    found = [list(mine) for mine in zip(*kept, strict=True)] or [[] for _ in times_s]
-    return found[:clocks], len(times_s[0]) - len(kept)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from statistics import median
 
+from dear_mpi.bench.arrival import Wait
 from dear_mpi.bench.starts import Start
 from dear_mpi.collectives.plans.runners.native import call_alone
 from dear_mpi.collectives.transports.transport import Transport
@@ -22,11 +23,14 @@ def calls_in_a_row(nbytes: int) -> int:
     return CALLS[nbytes > SMALL_BYTES]
 
 
-def isolated(run: Callable[[], object], start: Start, stream: Stream) -> tuple[float, bool]:
-    """The seconds of one call from a common start to the end of its last kernel, and whether this rank was in time."""
+def isolated(run: Callable[[], object], start: Start, stream: Stream, wait: Wait | None = None) -> tuple[float, bool]:
+    """The seconds from a common start to the end of a call's last kernel, and whether this rank was in time for it. The
+    rank first ``wait``s, if it is to."""
     mark = stream.mark
     in_time = start()
     begin = mark()
+    if wait is not None:
+        wait.since(time.perf_counter())
     run()
     return stream.seconds(begin, mark()), in_time
 

@@ -18,6 +18,7 @@ Delay = Annotated[float, Meta(ge=-MOST_US, le=MOST_US)]  # us
 Speed = Annotated[float, Meta(ge=1e-9, le=1e9)]  # GB/s
 
 
+BALANCED = "none"  # the arrival of ranks that come to a call together
 # What is chosen of a collective, but its size and who carries it out: columns of a row.
 CASE = ("collective", "ranks", "device", "dtype", "op", "placement", "cadence", "arrival")
 
@@ -60,13 +61,18 @@ class Row:
     over_peer: float = 1.0  # time / its time
     start: str = "barrier"  # how the ranks of a sample began together
     late: int = 0  # samples that do not count, because a rank was late for the start
-    arrival: str = "none"  # how ranks came to a call
+    arrival: str = BALANCED  # how ranks came to a call; if they did not come together, times are from the last one
     spikes: float = 0.0  # the part of the samples that took over 1.5 times the median
     times_us: list[list[float]] | None = None  # all samples of each rank whose time counts, where --raw asks for them
     delay_us: Delay | None = None  # by which an update of as many bytes that runs beside it delays it (beside.py)
     update_us: Microseconds | None = None  # of that update alone
     update_beside_us: Microseconds | None = None  # and beside it
     rank_mean_us: Microseconds | None = None  # the mean of the ranks' means, as OSU's benchmarks have it
+    arrival_us: Microseconds = 0.0  # the longest delay of a rank
+
+    @property
+    def is_balanced(self) -> bool:
+        return self.arrival == BALANCED
 
     @property
     def median_us(self) -> Median:

@@ -80,6 +80,8 @@ def remarks(rows: Sequence[Row]) -> Iterator[str]:
     if LAYOUTS[first.collective].pair:
         average = "calls, on the first rank"
     yield f"Avg is over {average}; Iterations are samples, {first.cadence}; over {first.backend}"
+    if not first.is_balanced:
+        yield f"Ranks arrive as --arrival {first.arrival} says; times are from the last arrival"
     if noisy := [str(size_of(row)) for row in rows if is_noisy(row)]:
         yield f"The median has an interval wider than itself at {', '.join(noisy)}"
 

@@ -24,6 +24,7 @@ from typing import Any, TypeVar, cast
 
 from msgspec import convert
 
+from dear_mpi.bench.arrival import TOGETHER, Arrival
 from dear_mpi.bench.case import Case, Samples
 from dear_mpi.bench.interleaved import Interleaved
 from dear_mpi.bench.native import OTHERS
@@ -112,10 +113,12 @@ class OtherMpi:
             raise
         return str(ready["library"])
 
-    def run(self, case: Case, turns: int, calls: Sequence[str]) -> tuple[dict[str, Samples], dict[str, str]]:
+    def run(
+        self, case: Case, turns: int, calls: Sequence[str], arrival: Arrival = TOGETHER
+    ) -> tuple[dict[str, Samples], dict[str, str]]:
         """Collective: so many samples of each of the library's calls; and why others cannot run."""
         native = {call.replace(self.name, "native", 1): call for call in calls}
-        order = {"case": asdict(case), "turns": turns, "calls": list(native)}
+        order = {"case": asdict(case), "turns": turns, "calls": list(native), "arrival": asdict(arrival)}
         found, left_out = rank_0_does(self.world, lambda: self.answer(ANSWER_S, order))
         samples = {native[name]: convert(each, Samples) for name, each in found.items()}
         return samples, {native[name]: why for name, why in left_out.items()}
@@ -189,7 +192,7 @@ def serve(world: World) -> None:
                 interleaved.free()
             keys = [(name, SEGMENT_BYTES) for name in order["calls"]]
             interleaved = Interleaved(case, keys, Stand.of(world, case))
-        found = interleaved.run(order["turns"], skipped=1)
+        found = interleaved.run(order["turns"], Arrival(**order["arrival"]), skipped=1)
         say(({name: asdict(samples) for (name, _), samples in found.items()}, interleaved.left_out))
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.runners.messages import MessagesRun
 from dear_mpi.collectives.program.partition import chunk_bounds
@@ -54,7 +56,12 @@ class Tally:
 
 def spots_of(data: Data, turn: int, run: object) -> Iterator[Spot]:
     """What is wrong in each chunk of the result."""
-    count, got, due = data.case.count, to_host(data.result).ravel(), to_host(data.due(turn)).ravel()
+    count, got = data.case.count, to_host(data.result)
+    due = np.broadcast_to(to_host(data.due(turn)), got.shape)
+    if data.case.operation.window > 1:  # the first wrong one of many messages, each of a whole buffer
+        wrong = int((got != due).any(axis=1).argmax())
+        got, due = got[wrong], due[wrong]
+    got, due = got.ravel(), due.ravel()
     for chunk, (start, stop) in enumerate(pairwise(chunks_of(run, count, data.ranks))):
         mine = slice(max(start - data.first, 0), max(stop - data.first, 0))
         if (at := first_wrong(got[mine], due[mine])) is not None:

@@ -28,7 +28,7 @@ def may_be_chosen(name: str) -> bool:
 
 def tuned(rows: Sequence[Row]) -> list[Rule]:
     """The rules for the collectives and the number of ranks of these rows."""
-    right = [row for row in rows if not row.wrong]
+    right = [row for row in rows if row.is_balanced and not row.wrong]
     return [rule for _, group in groupby(right, lambda row: row.collective) for rule in of_collective(list(group))]
 
 

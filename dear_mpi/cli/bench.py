@@ -8,6 +8,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from dear_mpi.bench.after_arrival import show_arrivals
 from dear_mpi.bench.baseline import THIS_RUN, baseline_before
 from dear_mpi.bench.breaches import show_guidelines
 from dear_mpi.bench.collective import Report
@@ -109,6 +110,8 @@ def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Seque
 def explanations(screen: Console, world: World, report: Report, flags: Flags) -> Mapping[str, Any]:
     """Show what rows mean; what --json says of it."""
     found: dict[str, Any] = {"guidelines": show_guidelines(screen, report.rows)}
+    if arrived := show_arrivals(screen, report):
+        found["arrival"] = arrived
     if "why" in flags:
         found["why"] = show_why(screen, world, report, why_of(flags))
     show_steps(screen, report.where.steps, asked="steps" in flags)

@@ -23,7 +23,8 @@ Table: TypeAlias = dict[str, inspect.Parameter]
 # Every flag of every command is here; what follows is the order in which the panels are shown.
 PANELS = {
     "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
-    "context iterations precision budget pieces cadence start beside steps overlap tests why at_once device seed",
+    "context iterations precision budget pieces cadence start arrival beside steps overlap tests why at_once device "
+    "seed",
     "Compute": "forward_time backward_time compute rate update_time ranks_per_core straggler jitter",
     "Communication": "schedule schedules fusion algorithm algorithms network update weights route wire segment "
     "segments memory device_memory link rates stall",

@@ -21,7 +21,7 @@ Value: TypeAlias = Callable[[Row, float], float]  # of a row, if its time is so 
 
 COLUMN_INCHES, PANEL_INCHES, TEXT_INCHES = 3.5, 2.1, 0.17  # of a paper; of a panel; of a line of notes or legend
 POINTS, LETTERS = 7.0, 68  # of letters; of the notes in a column
-VARIED = ("placement", "dtype", "op", "device", "cadence")  # in the names of lines where there are several
+VARIED = ("placement", "dtype", "op", "device", "cadence", "arrival")  # in the names of lines where there are several
 FEW_DECADES = 1e3  # an axis of fewer has numbers inside them, too
 MOST_BEYOND = 10  # as far as an axis reaches for a bound
 BINARY = {"G": 2**30, "M": 2**20, "K": 2**10, "": 1}

@@ -73,7 +73,7 @@ def planted(world, case, algorithm, segment_bytes, hit, times):
 
 
 def case_of(collective, **settings):
-    return Case(collective, 4 * 61 * 60, dtype="int32", **settings)
+    return Case(collective, 4 * 61 * 60, dtype="int32", start="barrier", **settings)
 
 
 def chunk_of(hit):

@@ -16,7 +16,7 @@ CHUNK = 100  # bytes
 SLOW = Network(beta=1 / CHUNK)  # a chunk takes a second
 
 
-def seconds(messages, network=SLOW, *, combine=False):
+def seconds(messages, network=SLOW, *, combine=False, **arrivals):
     """The time of steps of (from, to, number of chunks), written as one list of messages for each step."""
     size = 1 + max(max(source, target) for step in messages for source, target, _ in step)
 
@@ -26,12 +26,35 @@ def seconds(messages, network=SLOW, *, combine=False):
         return Step(sends, receives)
 
     written = [Program("all_reduce", rank, size, tuple(step(rank, row) for row in messages)) for rank in range(size)]
-    return cost(written, CHUNK * size, 1, network).time_s
+    return cost(written, CHUNK * size, 1, network, **arrivals).time_s
 
 
 def test_a_message_waits_until_its_receiver_is_in_that_step():
     """Rank 2 could send at once; its message would take half of the port of rank 1 from the one of rank 0."""
     assert seconds([[(0, 1, 2)], [(2, 1, 2)], [(1, 3, 1)]]) == pytest.approx(2 + 2 + 1)
+
+
+def test_a_rank_begins_when_it_arrives():
+    """Only then rank 0 can send to it. What the other ranks do goes on meanwhile, and shares the port from then on."""
+    assert seconds([[(0, 1, 2)]], arrivals_s=[0.0, 3.0]) == pytest.approx(3 + 2)
+    assert seconds([[(0, 1, 2), (2, 3, 4)]], arrivals_s=[0.0, 3.0, 0.0, 0.0]) == pytest.approx(3 + 2)
+    assert seconds([[(0, 1, 2), (0, 2, 3)]], arrivals_s=[0.0, 1.0, 0.0]) == pytest.approx(1 + 2 + 2)
+    assert seconds([[(0, 1, 2)]], arrivals_s=[3.0, 3.0]) == pytest.approx(3 + 2)
+
+
+@pytest.mark.parametrize(("late", "by", "after"), [(0, 9, 6), (1, 9, 6), (2, 9, 5), (3, 9, 4), (3, 1, 5), (1, 1, 6)])
+def test_the_naive_root_has_less_left_when_its_last_rank_is_late(late, by, after):
+    """On 4 ranks it takes 3 buffers in and hands 3 out, in the order of ranks; a buffer takes a second."""
+    arrivals_s = [by * (rank == late) for rank in range(4)]
+    found = cost(programs("naive", "all_reduce", 4), 400, 1, Network(beta=1 / 400), arrivals_s=arrivals_s)
+    assert found.time_s - by == pytest.approx(after)
+
+
+@pytest.mark.parametrize("late", range(4))
+def test_in_a_ring_all_is_left_when_a_rank_is_late(late):
+    ring = programs("ring", "all_reduce", 4)
+    balanced_s, arrivals_s = cost(ring, 400, 1, SLOW).time_s, [9.0 * (rank == late) for rank in range(4)]
+    assert cost(ring, 400, 1, SLOW, arrivals_s=arrivals_s).time_s - 9 == pytest.approx(balanced_s)
 
 
 def test_latency_counts_from_where_both_ends_are_in_their_step():

@@ -5,11 +5,13 @@ import json
 import sys
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from dear_mpi.bench.arrival import parse_arrivals
 from dear_mpi.bench.case import Case
 from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
@@ -36,7 +38,7 @@ KEYS = (  # a contract: scripts depend on them
     "collective algorithm backend device ranks bytes count dtype op placement segment_bytes samples min_us p50_us"
     " ci_low_us ci_high_us mean_us p99_us max_us algbw_GBps busbw_GBps wrong slow_rank model_us"
     " hosts cadence rank_min_us rank_max_us memory chosen peer over_peer start late arrival spikes"
-    " delay_us update_us update_beside_us rank_mean_us"
+    " delay_us update_us update_beside_us rank_mean_us arrival_us"
 )
 
 
@@ -178,6 +180,46 @@ def test_all_calls_of_both_libraries_take_part(comm):
     assert [row.algorithm for row in report.rows] == calls
     assert all(row.wrong == 0 and row.cadence == "streaming" for row in report.rows)
     assert {row.peer for row in report.rows} == {min(report.rows, key=lambda row: row.p50_us).algorithm}
+
+
+def test_late_ranks_come_beside_balanced_ones(comm):
+    """The other MPI's, too, where there is one."""
+    settings = {"algorithms": ("native", "ring", "naive"), "arrival": parse_arrivals("one-late,random:100us")}
+    if comm.size == 1:
+        with pytest.raises(ArgumentError, match="arrival one-late needs at least 2 ranks, not 1"):
+            measured(**settings)
+        return
+    report = measured(**settings)
+    patterns = ("none", "one-late", "random")
+    found = [(row.bytes, row.arrival, row.algorithm) for row in report.rows]
+    assert found == list(product((8, 100, 10_000), patterns, settings["algorithms"]))
+    assert all(row.min_us > 0 and row.wrong == 0 and row.samples == FEW for row in report.rows)
+    scales = {row.arrival: row.arrival_us for row in report.rows if row.bytes == 100}
+    assert (scales["none"], scales["random"]) == (0, pytest.approx(100))
+    assert scales["one-late"] > 0
+    assert all((row.model_us is None) == (row.algorithm == "native") for row in report.rows)
+    assert all(answer == report for answer in comm.allgather(report))
+
+
+def test_ranks_of_the_other_mpi_come_late_too(comm):
+    if comm.size == 1:
+        pytest.skip("a rank alone is never late")
+    rows = measured(algorithms=("ring", other_mpi(comm)), arrival=parse_arrivals("ramp:100us")).rows
+    assert [row.arrival for row in rows] == ["none", "none", "ramp", "ramp"] * 3
+    assert all(row.min_us > 0 and row.wrong == 0 and row.samples == FEW for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arrival", "message"),
+    [
+        ("one-lat", "error: --arrival: arrival 'one-lat' is unknown: did you mean 'one-late'"),
+        ("one-late:xyz", "error: --arrival: delay 'xyz' cannot be read: write it like 2ms"),
+    ],
+)
+def test_a_bad_arrival_ends_the_command(comm, arrival, message):
+    result = CliRunner().invoke(app, ["bench", "--arrival", arrival])
+    assert result.exit_code == 2
+    assert (message in " ".join(result.stderr.split())) == (comm.rank == 0)
 
 
 def test_the_other_mpi_leaves_no_process_behind(comm):

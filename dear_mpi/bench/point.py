@@ -1,0 +1,96 @@
+"""A case is measured: all contestants take turns, those of another MPI library's job in blocks, and late arrivals too.
+
+block    ours and MPI's, together | late ranks |  the other MPI's job | late ranks |  and again, until it is enough
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from dear_mpi.bench.arrival import TOGETHER, Arrival
+from dear_mpi.bench.beside import delays
+from dear_mpi.bench.case import Case, Samples
+from dear_mpi.bench.contest import Contest
+from dear_mpi.bench.contestants import contestant
+from dear_mpi.bench.findings import Findings
+from dear_mpi.bench.interleaved import Interleaved, Key
+from dear_mpi.bench.lateness import scaled
+from dear_mpi.bench.other_mpi import OtherMpi
+from dear_mpi.bench.pace import paced
+from dear_mpi.bench.stand import Stand
+from dear_mpi.bench.starts import AtBarrier
+
+BLOCKS = 4  # at least, where not all take turns call by call
+BALANCED_TURNS = 11  # before the others: their median may be by how much ranks are late
+TOO_LATE = "some rank was late for every start: take --start barrier"
+Found: TypeAlias = list[tuple[Arrival, Key, Samples]]
+
+
+def measured(
+    case: Case, contest: Contest, stand: Stand, others: Mapping[str, OtherMpi], seen: Findings
+) -> tuple[Found, dict[str, str]]:
+    """Collective: the samples of all contestants, in the order of rows, and why some are missing.
+
+    Where ranks are too late for every moment at which they are to start, they start at barriers.
+    """
+    transport = stand.world.transport
+    keys = contest.keys(case, transport.size)
+    interleaved = Interleaved(case, [key for key in keys if contestant(key[0]).maker not in others], stand)
+    turns = Turns(case, interleaved, keys, others)
+    if others:
+        turns.run(1)  # a job under another MPI prepares its arrays
+    if contest.arrival:
+        balanced = turns.run(BALANCED_TURNS)
+        turns.arrivals += [scaled(each, balanced) for each in contest.arrival]
+    blocks = BLOCKS if others or contest.arrival else 1
+    found = paced(contest, turns.of_each_arrival, transport, cadence=case.cadence, blocks=blocks)
+    late = {key[0] for (_, key), each in found.items() if not each.times_s[0]}
+    if late and stand.start.name != "barrier":
+        interleaved.free()
+        return measured(case, contest, replace(stand, start=AtBarrier(transport)), others, seen)
+    if contest.beside:
+        count = max(len(each.times_s[0]) for each in found.values())
+        for key, (prepared, data) in interleaved.ready.items():
+            if prepared.chosen:
+                more = delays(prepared, data, transport, count)
+                found[TOGETHER, key] = replace(found[TOGETHER, key], delays=more)
+    in_order = [(arrival, key, found[arrival, key]) for arrival in turns.arrivals for key in turns.in_order(found)]
+    kept = [each for each in in_order if each[-1].times_s[0]]
+    balanced = {key: each for arrival, key, each in kept if arrival == TOGETHER}
+    seen.look(case, balanced, interleaved, stand.world, contest.budget_s)
+    interleaved.free()
+    return kept, interleaved.left_out | turns.left_out | dict.fromkeys(late, TOO_LATE)
+
+
+class Turns:
+    """The contestants of a case, here and in the jobs of other MPI libraries, take turns."""
+
+    def __init__(
+        self, case: Case, interleaved: Interleaved, keys: Sequence[Key], others: Mapping[str, OtherMpi]
+    ) -> None:
+        self.case, self.interleaved, self.others, self.keys = case, interleaved, others, keys
+        self.theirs = {library: dict(key for key in keys if contestant(key[0]).maker == library) for library in others}
+        self.arrivals, self.taken = [TOGETHER], 0
+        self.left_out = dict[str, str]()
+
+    def run(self, turns: int, arrival: Arrival = TOGETHER) -> dict[Key, Samples]:
+        """So many samples of each."""
+        found = dict[Key, Samples]()
+        for library, cuts in self.theirs.items():
+            samples, missing = self.others[library].run(self.case, turns, list(cuts), arrival)
+            found |= {(call, cuts[call]): each for call, each in samples.items()}
+            self.left_out |= missing
+        return self.interleaved.run(turns, arrival, skipped=bool(self.others)) | found
+
+    def of_each_arrival(self, turns: int) -> dict[tuple[Arrival, Key], Samples]:
+        found = dict[tuple[Arrival, Key], Samples]()
+        for arrival in self.arrivals:
+            samples = self.run(turns, replace(arrival, first=self.taken))
+            found |= {(arrival, key): each for key, each in samples.items()}
+        self.taken += turns
+        return found
+
+    def in_order(self, found: Mapping[tuple[Arrival, Key], Samples]) -> list[Key]:
+        """The keys of those that were measured, in the order of rows."""
+        names = [name for name, _ in self.keys]
+        return sorted({key for _, key in found}, key=lambda key: (names.index(key[0]), key[1]))
