@@ -130,6 +130,7 @@ class Samples:
     memory: str = "private"  # where its buffers were
     chosen: str | None = None  # the algorithm that a plan took
     delays: Mapping[str, Any] = field(default_factory=dict)  # by an update beside it (beside.py)
+    turn_s: float | None = None  # the mean of a turn of all contestants
 
     def __add__(self, later: Samples) -> Samples:
         times_s = [mine + more for mine, more in zip(self.times_s, later.times_s, strict=True)]
@@ -184,5 +185,6 @@ def row_of(
         spikes=float((times_us > SPIKE * middle.value).mean()),
         times_us=by_rank_us.tolist(),
         rank_mean_us=float(means_us.mean()),
+        turn_us=None if samples.turn_s is None else samples.turn_s * 1e6,
         **samples.delays,
     )

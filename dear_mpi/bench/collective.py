@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import groupby, product
+from itertools import product
 
 from dear_mpi.bench.beside import delays
 from dear_mpi.bench.case import BUS_FACTORS, Case, Conditions, Samples, row_of
@@ -15,6 +15,7 @@ from dear_mpi.bench.interleaved import Interleaved, Key, needed_bytes
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.native import OTHERS
 from dear_mpi.bench.other_mpi import OtherMpi, check_other, rank_0_does
+from dear_mpi.bench.peers import against_peers
 from dear_mpi.bench.where import Closer, Where
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.plans.tuning import default_segment, rules_of
@@ -37,9 +38,10 @@ ALGORITHMS_HELP = (
     "of all calls of a library, such as native-persistent"
 )
 BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DEFAULTS.items())
-SAMPLES = (11, 200)
+SAMPLES = (11, 200)  # at least; at most in the seconds that are the default, and so many times as many in more
+SECONDS = 2.0
 WARM_UP = 3  # turns at every size
-BLOCKS = 4  # of turns, between which a job under another MPI has its turns
+BLOCKS = 4  # of turns, between which a job under another MPI, or who takes turns apart, has its own
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,10 @@ class Contest(Closer, Conditions):
         typed=str,
         parse=lambda text: tuple(parsed("--segment", parse_bytes, size) for size in text.split(",")),
     )
-    seconds: float = option("Seconds to spend on each size; each call is made 11 to 200 times.", 2.0)
+    seconds: float = option(
+        "Seconds to spend on each size; each call is made 11 to 200 times, in more than 2 s up to 100 times for each.",
+        SECONDS,
+    )
     other_mpi: str = option(
         "Command that starts the other MPI, e.g. 'mpirun.mpich -f hosts'.",
         "",
@@ -181,17 +186,6 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
     return Report(rows, fit, contest.names, left_out, where)
 
 
-def against_peers(rows: Sequence[Row]) -> list[Row]:
-    """The rows, with the fastest call of an MPI library at their size; the first contestant, where there is none."""
-    found = list[Row]()
-    for _, group in groupby(rows, lambda row: (row.collective, row.bytes)):
-        same = list(group)
-        calls = [row for row in same if contestant(row.algorithm).is_library]
-        peer = min(calls, key=lambda row: row.p50_us, default=same[0])
-        found += [replace(row, peer=peer.algorithm, over_peer=row.p50_us / peer.p50_us) for row in same]
-    return found
-
-
 def modelled(rows: Sequence[Row], transport: Transport) -> tuple[Fit | None, list[float | None]]:
     """The network that explains the rows, and what it says of each."""
     where = transport.hosts, transport.rates
@@ -234,14 +228,18 @@ def at_size(
     begin = time.perf_counter()
     run(WARM_UP - 1)
     turn_s = max(world.transport.gather_values(time.perf_counter() - begin)) / WARM_UP
-    turns = int(min(max(contest.seconds / turn_s, SAMPLES[0]), SAMPLES[1]))
-    blocks = [turns // BLOCKS + (number < turns % BLOCKS) for number in range(BLOCKS)] if others else [turns]
+    most = SAMPLES[1] * max(contest.seconds / SECONDS, 1)
+    turns = int(min(max(contest.seconds / turn_s, SAMPLES[0]), most))
+    apart = others or any(contestant(name).session for name in contest.names)
+    blocks = [turns // BLOCKS + (number < turns % BLOCKS) for number in range(BLOCKS)] if apart else [turns]
+    begin = time.perf_counter()
     found = [run(turns) for turns in blocks]
+    turn_s = max(world.transport.gather_values(time.perf_counter() - begin)) / turns
     plans = {key: ready for key, ready in interleaved.ready.items() if contest.beside and ready[0].chosen}
     beside = {key: delays(*ready, world.transport, turns) for key, ready in plans.items()}
     interleaved.free()
     names = [name for name, _ in keys]
     return {
-        key: replace(sum((block[key] for block in found[1:]), found[0][key]), delays=beside.get(key, {}))
+        key: replace(sum((block[key] for block in found[1:]), found[0][key]), delays=beside.get(key, {}), turn_s=turn_s)
         for key in sorted(found[0], key=lambda key: (names.index(key[0]), key[1]))
     }, left_out

@@ -11,13 +11,14 @@ import pytest
 from dear_mpi.bench import collective
 from dear_mpi.bench.beside import delays
 from dear_mpi.bench.case import BUS_FACTORS, CannotRun, Case, Prepared, Samples, row_of
-from dear_mpi.bench.collective import Contest, against_peers, bench
+from dear_mpi.bench.collective import Contest, bench
 from dear_mpi.bench.compared import NO_SIZE, NOISE, OURS, against_mpi, shown
 from dear_mpi.bench.contestants import calls_of
 from dear_mpi.bench.data import Data, check_exact
 from dear_mpi.bench.fit import fit_network, predicted_us, programs_of
 from dear_mpi.bench.gloo import gloo_group, meeting_place
 from dear_mpi.bench.native import FORMS
+from dear_mpi.bench.peers import against_peers
 from dear_mpi.bench.tune import tuned
 from dear_mpi.bench.words import fit_text, label
 from dear_mpi.collectives.plans.reach import wants_shared
