@@ -56,8 +56,8 @@ METHOD = """- `--cadence isolated`, the default: a sample is one call on its slo
   about the same sizes.
 - A star behind `/peer` says that the 95 % interval of the ratio (`over_peer_low`, `over_peer_high`) excludes 1. The
   scatter of 20 batches of turns tells it, each with its ratio of medians: so it is wider where the machine is slow for
-  a while. The least of several medians is a little low by chance; so it is about all calls that may be the fastest.
-  What differs from launch to launch it does not see.
+  a while, and a short disturbance does no harm. The least of several medians is a little low by chance; so it is about
+  all calls that may be the fastest. What differs from launch to launch it does not see.
 - `auto (shared)` names what `auto` chose (in `--json`: `chosen`).
 - `model` is what alpha, beta and gamma (seconds per message, per byte sent, per byte summed) predict, fitted to all
   rows of the run that sent messages; `shared` sends none.

@@ -2,14 +2,16 @@
 
 What disturbs a machine comes and goes, so neighbouring samples are alike, over more of them than a correlation of
 neighbours shows; and it hits both. So both series are cut at the same places, into up to 20 batches of turns; each
-batch has its ratio of medians, and the scatter of their logarithms tells how far off the ratio of all is: Student's t,
-wider where neighbouring batches are still alike. What hits a whole batch of both drops out of its ratio; and nothing is
-assumed of what one sample has to do with another, so blocks of samples (of a job under another MPI) will do as well.
+batch has its ratio of medians, and the scatter of their logarithms tells how far off the ratio of all is: Student's t
+of their trimmed mean, wider where neighbouring batches are still alike. What hits a whole batch of both drops out of
+its ratio, and a fifth of the batches may be far off. Nothing is assumed of what one sample has to do with another, so
+blocks of samples (of a job under another MPI) will do as well.
 
-Source: batch means, Schmeiser, Batch size effects in the analysis of simulation output (Operations Research 30, 1982),
-who finds 10 to 30 batches to be enough.
+Sources: batch means, Schmeiser, Batch size effects in the analysis of simulation output (Operations Research 30, 1982),
+who finds 10 to 30 batches to be enough; trimmed means, Tukey and McLaughlin, Less vulnerable confidence and
+significance procedures for location based on a single sample (Sankhya A 25, 1963).
 
-The ratio of all medians and the mean of the batches' ratios differ where the machine becomes slower for good in the
+The ratio of all medians and the mean of those of batches differ where the machine becomes slower for good in the
 middle of a run (which spoils the former) or where times have two modes (the latter). The interval reaches from below
 the lesser to above the greater, so it is a little wide.
 
@@ -17,12 +19,13 @@ How often equals were told apart, in % of 2000 runs (1000 of 1000 turns), where 
 ``tests/reporting/test_turns.py`` has these kinds of noise:
 
     turns                                          12    30   200  1000
-    independent: normal, heavy tails, wide        1.6   1.9   2.1   1.5  at most
-    independent: two modes, a coarse clock        1.4   2.6   2.2   2.7  at most
-    neighbours alike, r = 0.5                     3.6   3.4   2.3   2.2
-    slow, r = 0.9                                17.3  10.9   4.1   2.8
-    bursts of 20 turns, half of the time         22.4  11.9   5.7   3.5
-    slow, bursts, a drift, a step: of both        1.5   1.4   1.6   1.1  at most
+    independent: normal, heavy tails, wide        1.6   2.1   1.9   1.8  at most
+    independent: two modes, a coarse clock        1.4   0.7   3.1   1.9  at most
+    neighbours alike, r = 0.5                     3.6   4.0   2.2   1.9
+    slow, r = 0.9                                17.3  11.0   3.8   2.8
+    bursts of 20 turns, half of the time         22.4  13.7   2.7   2.4
+    a tenth of the turns five times as slow       1.8   0.6   0.3   0.1
+    slow, bursts, a drift, a step: of both        1.5   2.0   1.7   1.5  at most
 
 So few samples do not show that noise lasts as long as they do, if it hits one alone, which it hardly does where both
 take turns. ``stats.ratio``, a bootstrap of samples, tells equals apart in 21 % of 200 turns with such bursts, and from
@@ -42,6 +45,7 @@ from dear_mpi.reporting.student import quantile
 
 BATCHES = 20  # at most
 IN_BATCH = 3  # turns at least
+TRIMMED = 0.2  # of the batches at each end
 LEAST = 1e-12  # a sample may be 0 where a clock is coarse, and has a logarithm all the same
 MOST = 700.0  # a logarithm whose power is a number
 
@@ -58,24 +62,27 @@ class Batches:
 
         ``tests``: of how many such ratios the least lower end counts, so that it is too high with 2.5 %, not each.
         """
-        ratios = self.parts - other.parts
-        value, mean = self.median - other.median, float(ratios.mean())
-        below, above = (reach(ratios, chance) for chance in (0.025 / tests, 0.025))
+        ratios, value = self.parts - other.parts, self.median - other.median
+        mean, error, freedom = trimmed(ratios)
+        below, above = (quantile(chance, freedom) * error for chance in (0.025 / tests, 0.025))
         ends = value, min(value, mean) - below, max(value, mean) + above
         return Median(*(math.exp(max(-MOST, min(end, MOST))) for end in ends))
 
 
-def reach(ratios: Array, chance: float) -> float:
-    """How far the mean is off to one side at most, but with this chance.
+def trimmed(ratios: Array) -> tuple[float, float, int]:
+    """The mean of those in the middle, its standard error, and how many degrees of freedom tell it.
 
     Few batches tell badly how alike neighbours are, and to be off to one side does more harm: so they count as more
     alike than they seem, by half a standard error.
     """
-    count, around = len(ratios), ratios - ratios.mean()
+    count, cut = len(ratios), int(TRIMMED * len(ratios))
+    middle = np.sort(ratios)[cut : count - cut]
+    held = np.clip(ratios, middle[0], middle[-1])
+    around = held - held.mean()
     squares = float(around @ around)
     found = float(around[1:] @ around[:-1]) / squares if squares else 0.0
     alike = worth(found + 0.5 / math.sqrt(count), count) if count > 2 else 1.0
-    return quantile(chance, count - 1) * math.sqrt(squares / (count - 1) / count * alike)
+    return float(middle.mean()), math.sqrt(squares * alike / (len(middle) * (len(middle) - 1))), len(middle) - 1
 
 
 def in_batches(series: Sequence[Sequence[float]]) -> list[Batches] | None:

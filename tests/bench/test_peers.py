@@ -93,7 +93,7 @@ def test_few_samples_have_no_interval(turns):
 
 
 def test_a_row_that_tells_nothing_has_no_star():
-    noisy = np.concatenate([np.full(100, 1.0), np.full(100, 50.0)])
+    noisy = np.tile([1.0, 50.0], 100)
     ring = judged(row("native", around(0.01, 1)), row("ring", noisy))["ring"]
     assert ring.over_peer_low > 1
     assert ratio_mark(ring) == ""

@@ -41,6 +41,13 @@ def both(times):
     return pair
 
 
+def disturbed(rng, turns):
+    """A tenth of the turns in a row, five times as slow."""
+    begin = rng.integers(0, turns - turns // 10 + 1)
+    hit = (np.arange(turns) >= begin) & (np.arange(turns) < begin + turns // 10)
+    return (1 + 0.03 * rng.standard_normal(turns)) * np.where(hit, 5.0, 1.0)
+
+
 NOISE = {
     "normal": alone(lambda rng, turns: 1 + 0.05 * rng.standard_normal(turns)),
     "heavy tails": alone(lambda rng, turns: 1 + 0.05 * rng.pareto(1.2, turns)),
@@ -52,6 +59,7 @@ NOISE = {
     "slow": alone(lambda rng, turns: np.exp(0.05 * slow(rng, turns, 0.9))),
     "slow, of both": both(lambda rng, turns: np.exp(0.2 * slow(rng, turns, 0.97))),
     "bursts": alone(lambda rng, turns: np.exp(0.3 * burst(rng, turns) + 0.03 * rng.standard_normal(turns))),
+    "disturbed once": alone(disturbed),
     "bursts, of both": both(lambda rng, turns: 1 + burst(rng, turns) * rng.exponential(0.4, turns)),
     "a drift, of both": both(lambda rng, turns: np.linspace(1.0, 1.4, turns)),
     "a step, of both": both(lambda rng, turns: 1 + 0.3 * (np.arange(turns) > turns * rng.random())),
@@ -74,10 +82,12 @@ def test_equals_are_seldom_told_apart(name):
     assert apart(NOISE[name])[0] <= 1 - LEAST_RIGHT
 
 
-@pytest.mark.parametrize("name", ["normal", "heavy tails", "a drift, of both", "a step, of both", "slow, of both"])
+@pytest.mark.parametrize(
+    "name", ["normal", "heavy tails", "disturbed once", "a drift, of both", "a step, of both", "slow, of both"]
+)
 def test_three_percent_are_told_apart(name):
     """By 1000 turns, where what a turn has of its own is 3 to 5 %."""
-    assert apart(NOISE[name], turns=1000, runs=60, factor=1.03)[1] >= 0.97
+    assert apart(NOISE[name], turns=1000, runs=100, factor=1.03)[1] >= 0.95
 
 
 def test_the_interval_has_the_ratio_of_medians():
