@@ -51,9 +51,13 @@ METHOD = """- `--cadence isolated`, the default: a sample is one call on its slo
   variables, such as `MPI4PY_LIBMPI`). `gloo` is `torch.distributed` on the same ranks; `MASTER_ADDR` and
   `GLOO_SOCKET_IFNAME` say which address and network it takes.
 - `/peer` is the time over the time of the peer (in `--json`: `peer`, `over_peer`): the fastest call of any MPI library
-  in the run at the same size, whose row has 1.00. The least of several medians is a little low by chance, which puts
-  ours at a disadvantage. Below the table stand geometric means of `/peer` by classes of sizes. A size is left out for
-  all of ours if one of our intervals or the peer's is wider than its median: so each column is about the same sizes.
+  in the run at the same size, whose row has 1.00. Below the table stand geometric means of `/peer` by classes of sizes.
+  A size is left out for all of ours if one of our intervals or the peer's is wider than its median: so each column is
+  about the same sizes.
+- A star behind `/peer` says that the 95 % interval of the ratio (`over_peer_low`, `over_peer_high`) excludes 1. The
+  scatter of 20 batches of turns tells it, each with its ratio of medians: so it is wider where the machine is slow for
+  a while, and a short disturbance does no harm. The least of several medians is a little low by chance; so it is about
+  all calls that may be the fastest. What differs from launch to launch it does not see.
 - `auto (shared)` names what `auto` chose (in `--json`: `chosen`).
 - `model` is what alpha, beta and gamma (seconds per message, per byte sent, per byte summed) predict, fitted to all
   rows of the run that sent messages; `shared` sends none.

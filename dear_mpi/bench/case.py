@@ -146,6 +146,7 @@ class Samples:
     start: str = "barrier"  # of each sample (starts.py)
     delays: Mapping[str, Any] = field(default_factory=dict)  # by an update beside it (beside.py)
     tallies: list[Tally] = field(default_factory=list)  # of each rank: which results were wrong, and where
+    turn_s: float | None = None  # the mean of a turn of all contestants
 
     def __add__(self, later: Samples) -> Samples:
         times_s = [mine + more for mine, more in zip(self.times_s, later.times_s, strict=True)]
@@ -204,5 +205,6 @@ def row_of(
         rank_mean_us=float(means_us.mean()),
         start=samples.start,
         late=samples.late,
+        turn_us=None if samples.turn_s is None else samples.turn_s * 1e6,
         **samples.delays,
     )

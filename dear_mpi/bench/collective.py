@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from dear_mpi.bench.case import row_of
-from dear_mpi.bench.compared import case_of
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.contestants import CONTESTANTS, LIBRARIES, contestant
 from dear_mpi.bench.findings import Findings
@@ -19,6 +18,7 @@ from dear_mpi.bench.loops import OwnCost, own_cost
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.native import OTHERS
 from dear_mpi.bench.other_mpi import OtherMpi, rank_0_does
+from dear_mpi.bench.peers import against_peers
 from dear_mpi.bench.point import measured
 from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.where import Where
@@ -29,7 +29,6 @@ from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.ranks.memory import available_bytes
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.units import format_bytes
 
 
@@ -129,16 +128,6 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
     asleep, clock = any(each.asleep for each in contest.arrival), stand.start.report()
     facts: dict[str, Any] = {"findings": seen, "own_cost": own, "clock": clock, "asleep": asleep}
     return Report(rows, {world.size: fit}, contest.names, left_out, where, **facts)
-
-
-def against_peers(rows: Sequence[Row]) -> list[Row]:
-    """The rows, with the fastest call of an MPI library at their size; the first contestant, where there is none."""
-    peers = dict[tuple[object, ...], Row]()
-    for case, same in grouped(rows, case_of).items():
-        calls = [row for row in same if contestant(row.algorithm).is_library]
-        peers[case] = min(calls, key=lambda row: row.p50_us, default=same[0])
-    found = [(row, peers[case_of(row)]) for row in rows]
-    return [replace(row, peer=peer.algorithm, over_peer=row.p50_us / peer.p50_us) for row, peer in found]
 
 
 def check_plans(contest: Contest, stand: Stand) -> None:

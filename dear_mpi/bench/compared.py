@@ -25,6 +25,13 @@ def is_noisy(row: Row) -> bool:
     return row.median_us.is_noisy
 
 
+def ratio_mark(row: Row) -> str:
+    """A star, where the interval of its time over its peer's says that they differ."""
+    low, high = row.over_peer_low, row.over_peer_high
+    is_clear = low is not None and high is not None and (high < 1 or low > 1)
+    return "*" * (is_clear and not is_noisy(row))
+
+
 def spread(row: Row) -> float:
     """Half of the interval of its median, in % of the median."""
     return 50 * (row.ci_high_us - row.ci_low_us) / row.p50_us

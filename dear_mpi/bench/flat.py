@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from dear_mpi.bench.collective import Report
-from dear_mpi.bench.compared import is_noisy, shown, spread
+from dear_mpi.bench.compared import is_noisy, ratio_mark, shown, spread
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.words import clocks, columns, fits_text, label
 from dear_mpi.reporting.units import format_bytes
@@ -52,7 +52,7 @@ MARKDOWN: dict[str, Callable[[Row], str]] = {
     "±%": lambda row: f"{spread(row):.1f}{' !' * is_noisy(row)}",
     "algbw (GB/s)": lambda row: f"{row.algbw_GBps:.3g}",
     "busbw (GB/s)": lambda row: f"{row.busbw_GBps:.3g}",
-    "/peer": lambda row: f"{row.over_peer:.2f}",
+    "/peer": lambda row: f"{row.over_peer:.2f}{ratio_mark(row)}",
     "model (us)": lambda row: "" if row.model_us is None else f"{row.model_us:.2f}",
     "slow rank": lambda row: str(row.slow_rank),
     "wrong": lambda row: f"**{row.wrong}**" if row.wrong else "0",

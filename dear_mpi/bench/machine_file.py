@@ -69,6 +69,9 @@ class Row:
     update_beside_us: Microseconds | None = None  # and beside it
     rank_mean_us: Microseconds | None = None  # the mean of the ranks' means, as OSU's benchmarks have it
     arrival_us: Microseconds = 0.0  # the longest delay of a rank
+    over_peer_low: float | None = None  # ends of the 95 % interval of over_peer (peers.py); None of too few samples
+    over_peer_high: float | None = None
+    turn_us: Microseconds | None = None  # of a turn of all contestants: their calls, new data, and the check of results
 
     @property
     def is_balanced(self) -> bool:

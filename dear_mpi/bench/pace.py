@@ -8,7 +8,7 @@ All ranks get all samples after each block, so they agree on when to stop; the t
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -77,23 +77,27 @@ def paced(
     def spent_s() -> float:
         return float(transport.gather_values(time.perf_counter() - begin_s)[0])
 
-    turn_s, warm_s = 0.0, pace.budget_s * WARM_UP_SHARE
-    for number in range(1, pace.warmup + 1):
+    for _ in range(pace.warmup):
         run(1)
-        turn_s = spent_s() / number
-        if spent_s() > warm_s and pace.iterations is None:
+        if pace.iterations is None and spent_s() > pace.budget_s * WARM_UP_SHARE:
             break
+    warm_s = spent_s()
     if pace.iterations is not None:
-        return fixed(pace.iterations, run, blocks)
-    least = FEWEST_SAMPLES if blocks == 1 else FEWEST_IN_A_BLOCK
-    found, turns = run(least), least
-    while turns < MOST_SAMPLES and not (turns >= blocks * least and pace.enough(found, cadence)):
-        left_s, turn_s = pace.budget_s - spent_s(), max(turn_s, spent_s() / (turns + pace.warmup))
-        more = min(int(left_s / turn_s), turns, MOST_SAMPLES - turns)
+        return timed(fixed(pace.iterations, run, blocks), (spent_s() - warm_s) / pace.iterations)
+    turns = FEWEST_SAMPLES if blocks == 1 else FEWEST_IN_A_BLOCK
+    fewest, found = blocks * turns, run(turns)
+    while turns < MOST_SAMPLES and not (turns >= fewest and pace.enough(found, cadence)):
+        now_s = spent_s()
+        more = min(int((pace.budget_s - now_s) / (now_s - warm_s) * turns), turns, MOST_SAMPLES - turns)
         if more < 1:
             break
         found, turns = together(found, run(more)), turns + more
-    return found
+    return timed(found, (spent_s() - warm_s) / turns)
+
+
+def timed(found: Found[K], turn_s: float) -> dict[K, Samples]:
+    """The same samples, with how long a turn of all took."""
+    return {key: replace(samples, turn_s=turn_s) for key, samples in found.items()}
 
 
 def fixed(turns: int, run: Callable[[int], dict[K, Samples]], blocks: int) -> dict[K, Samples]:

@@ -42,7 +42,8 @@ def measured(
     if contest.arrival:
         balanced = turns.run(BALANCED_TURNS)
         turns.arrivals += [scaled(each, balanced) for each in contest.arrival]
-    blocks = BLOCKS if others or contest.arrival else 1
+    apart = others or contest.arrival or any(contestant(name).session for name in contest.names)
+    blocks = BLOCKS if apart else 1
     found = paced(contest, turns.of_each_arrival, transport, cadence=case.cadence, blocks=blocks)
     late = {key[0] for (_, key), each in found.items() if not each.times_s[0]}
     if late and stand.start.name != "barrier":

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.text import Text
 
 from dear_mpi.bench.collective import Report
-from dear_mpi.bench.compared import CLASSES, NOISE, against_mpi, is_noisy, mean_text, shown, spread
-from dear_mpi.bench.findings import Findings
+from dear_mpi.bench.compared import CLASSES, NOISE, against_mpi, is_noisy, mean_text, ratio_mark, shown, spread
 from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.verdicts import verdicts
 from dear_mpi.bench.words import MEANINGS, clocks, columns, fits_text, label, left_out, meaning, part, title
 from dear_mpi.reporting.groups import grouped
 
@@ -52,7 +52,7 @@ def table_lines(report: Report) -> Iterator[Text]:
         yield from map(comment, (title(rows), *meaning(rows), ""))
         yield from map(Text, heads())
         yield from lines_of(rows, report.names)
-        yield from map(comment, (*footer(rows, report.findings), ""))
+        yield from map(comment, (*footer(rows, report), ""))
     yield from map(comment, (*left_out(report), *fits_text(report), *clocks(report)))
 
 
@@ -116,14 +116,16 @@ def more_of(row: Row | None) -> Sequence[str]:
     if row is None:
         return MISSING
     model = "-" if row.model_us is None else fitted(row.model_us, 7)
-    return fitted(spread(row), 6) + "!" * is_noisy(row), fitted(row.over_peer, 6), model, str(row.slow_rank)
+    ratio = fitted(row.over_peer, 5) + ratio_mark(row)
+    return fitted(spread(row), 6) + "!" * is_noisy(row), ratio, model, str(row.slow_rank)
 
 
-def footer(rows: Sequence[Row], findings: Findings) -> Iterator[str]:
-    """The two sums of nccl-tests, what stands out, what the other columns are, and ours over the fastest MPI calls."""
+def footer(rows: Sequence[Row], report: Report) -> Iterator[str]:
+    """The two sums of nccl-tests, what stands out, what the other columns are, ours over the fastest MPI calls, and who
+    differs."""
     wrong, quiet = sum(row.wrong for row in rows), [row.busbw_GBps for row in rows if not is_noisy(row)]
     yield f"{'Out of bounds values':20} : {wrong} {'FAILED' if wrong else 'OK'}"
-    yield from (f"  {text}" for text in findings.texts(rows))
+    yield from (f"  {text}" for text in report.findings.texts(rows))
     average = f"{statistics.fmean(quiet):g}" if quiet else "none: all rows are noisy"
     yield f"{'Avg bus bandwidth':20} : {average}"
     yield "  (the mean over the rows of all sizes, algorithms and placements: it depends on what was asked for)"
@@ -132,19 +134,32 @@ def footer(rows: Sequence[Row], findings: Findings) -> Iterator[str]:
         yield f"{late} samples do not count, because a rank was late for their start"
     for same in grouped(rows, lambda row: (row.placement, row.dtype, row.op)).values():
         yield from summary(same)
+        yield from differences(same, report.names)
 
 
 def summary(rows: Sequence[Row]) -> Iterator[str]:
     """Ours over the fastest call of an MPI library in each case; nothing where no library takes part."""
-    found, first = against_mpi(rows), rows[0]
+    found = against_mpi(rows)
     if not found:
         return
-    op = "" if first.op == "none" else f", {first.op}"
     yield ""
-    yield f"time / fastest MPI call, geometric means, {first.placement}, {first.dtype}{op}"
+    yield f"time / fastest MPI call, geometric means, {of_kind(rows[0])}"
     peers = dict.fromkeys(row.peer for row in rows)
     yield f"  (fastest were: {', '.join(peers)}; {NOISE}: no case in which both medians are sure)"
     width = max(map(len, found))
     yield f"  {'':{width}}" + "".join(f"  {name:>15}" for name in CLASSES)
     for name, means in found.items():
         yield f"  {name:{width}}" + "".join(f"  {mean_text(mean):>15}" for mean in means)
+
+
+def differences(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
+    """Who is faster than the peer, who is slower, and of whom that cannot be told."""
+    found = list(verdicts(shown(rows, names), cuts=len({row.segment_bytes for row in rows}) > 1))
+    if found:
+        yield ""
+        yield f"who is faster, {of_kind(rows[0])} (each interval has 95 %, over all calls that may be the fastest)"
+        yield from (f"  {line}" for line in found)
+
+
+def of_kind(row: Row) -> str:
+    return f"{row.placement}, {row.dtype}{'' if row.op == 'none' else f', {row.op}'}"

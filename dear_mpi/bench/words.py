@@ -111,7 +111,10 @@ def columns(rows: Sequence[Row]) -> Iterator[str]:
     peers = dict.fromkeys(row.peer for row in rows)
     of_libraries = all(contestant(peer).is_library for peer in peers)
     what = "the fastest call of an MPI library" if of_libraries else ", ".join(peers)
-    yield f"/peer: the time over that of {what} for the same"
+    yield (
+        f"/peer: the time over that of {what} for the same. *: clearly different, because the 95 % interval of the "
+        "ratio excludes 1"
+    )
     yield "model: us that the network below predicts for the algorithm's messages; - where it predicts nothing"
     yield "slow: the rank that was most often the last to end; memory: where the buffers were"
 

@@ -22,6 +22,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.array import Array
+from dear_mpi.models.digits import read_digits
 
 SPLIT_SEED = 0  # not the user's seed: runs with other seeds are tested on the same examples
 TEST_SHARE = 0.2
@@ -111,11 +112,7 @@ def load_data(name: str, dtype: np.dtype[Any], context: int) -> Dataset:
 @lru_cache  # threads that are ranks share it
 def load_digits(dtype: np.dtype[Any]) -> Dataset:
     """The handwritten digits of scikit-learn, scaled to 0..1."""
-    try:
-        from sklearn import datasets
-    except ImportError:
-        raise ValueError("data 'digits' needs scikit-learn: pip install scikit-learn (our extra 'data')") from None
-    images, labels = datasets.load_digits(return_X_y=True)
+    images, labels = read_digits()
     return from_arrays(images.reshape(-1, 8, 8).astype(dtype) / 16, labels)
 
 

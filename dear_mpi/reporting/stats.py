@@ -72,7 +72,14 @@ def worth_one(samples: Sequence[float]) -> float:
     if not around.any():
         return 1.0
     found = float(around[1:] @ around[:-1] / (around @ around))
-    if found + 1 / count <= Z_ONE_SIDED / math.sqrt(count):
-        return 1.0
-    r = min(found + (1 + 4 * found) / count, 1 - 1 / count)
+    return 1.0 if found + 1 / count <= Z_ONE_SIDED / math.sqrt(count) else worth(found, count)
+
+
+def worth(found: float, count: int) -> float:
+    """How many of ``count`` samples are worth an independent one, at least 1, by the correlation found of neighbours.
+
+    >>> round(worth(0.4, 13), 3), worth(-0.4, 13)
+    (4.0, 1.0)
+    """
+    r = min(max(found + (1 + 4 * found) / count, 0.0), 1 - 1 / count)
     return (1 + r) / (1 - r)

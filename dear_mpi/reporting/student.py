@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 
 def tail(t: float, freedom: int) -> float:
@@ -22,6 +23,7 @@ def tail(t: float, freedom: int) -> float:
     return max(0.0, (1 - (2 / math.pi * (angle + inside) if odd else inside)) / 2)
 
 
+@lru_cache
 def quantile(above: float, freedom: int) -> float:
     """The ``t`` above which a value lies with this probability, of at most 0.5.
 

@@ -26,8 +26,7 @@ def run_of(
 def row_at(nbytes, algorithm, seconds, ranks=4, backend="here", collective="all_reduce"):
     measured = Samples([seconds.tolist()] * ranks, 0)
     case = Case(collective, nbytes)
-    row = row_of(case, algorithm, measured, backend=backend, hosts=[ranks], segment_bytes=1 << 18)
-    return replace(row, times_us=(np.array(measured.times_s) * 1e6).tolist())
+    return row_of(case, algorithm, measured, backend=backend, hosts=[ranks], segment_bytes=1 << 18)
 
 
 def times_s(rng, nbytes, samples, likeness):
@@ -36,6 +35,6 @@ def times_s(rng, nbytes, samples, likeness):
     if rng is None:
         return np.full(samples, mean_s)
     noise = rng.standard_normal(samples)
-    for number in range(1, samples):
+    for number in range(1, samples if likeness else 0):
         noise[number] = likeness * noise[number - 1] + np.sqrt(1 - likeness**2) * noise[number]
     return mean_s * np.exp(SPREAD * noise) * np.where(rng.random(samples) < OUTLIERS, OUTLIER, 1.0)

@@ -16,12 +16,13 @@ from dear_mpi.bench.arrival import (
     parse_arrivals,
 )
 from dear_mpi.bench.case import Case, Samples
-from dear_mpi.bench.collective import Report, against_peers, bench
+from dear_mpi.bench.collective import Report, bench
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.explained import explained
 from dear_mpi.bench.fit import Fit, fit_network, modelled, predicted_us
 from dear_mpi.bench.guidelines import pairs
 from dear_mpi.bench.lateness import scaled
+from dear_mpi.bench.peers import against_peers
 from dear_mpi.bench.point import Turns
 from dear_mpi.bench.tune import tuned
 from dear_mpi.bench.why import Site

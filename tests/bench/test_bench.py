@@ -11,7 +11,7 @@ import pytest
 
 from dear_mpi.bench.beside import delays
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples, row_of
-from dear_mpi.bench.collective import against_peers, bench
+from dear_mpi.bench.collective import bench
 from dear_mpi.bench.compared import NO_SIZE, NOISE, OURS, against_mpi, shown
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.contestants import calls_of
@@ -21,6 +21,7 @@ from dear_mpi.bench.gloo import gloo_group, meeting_place
 from dear_mpi.bench.loops import on_host
 from dear_mpi.bench.native import FORMS
 from dear_mpi.bench.operations import OPERATIONS
+from dear_mpi.bench.peers import against_peers
 from dear_mpi.bench.tune import tuned
 from dear_mpi.bench.words import fit_text, label
 from dear_mpi.collectives.plans.reach import wants_shared

@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
-from dear_mpi.bench.collective import Report, against_peers
+from dear_mpi.bench.collective import Report
 from dear_mpi.bench.compared import NO_SIZE, NOISE, NOT_COMMON, against_mpi, is_noisy
 from dear_mpi.bench.flat import COLUMNS, object_of
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.operations import OPERATIONS
 from dear_mpi.bench.osu import LAYOUTS
 from dear_mpi.bench.output import FORMATS, show_bench
+from dear_mpi.bench.peers import against_peers
 from dear_mpi.bench.table import TYPES, fitted
 from dear_mpi.bench.words import MEANINGS
 from dear_mpi.ranks.world import run_world

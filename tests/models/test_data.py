@@ -1,6 +1,7 @@
 """Data: one global order for any number of ranks, and a readable error for every file that is no good."""
 
 import io
+import subprocess
 import sys
 from collections import Counter
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.models import digits
 from dear_mpi.models.data import Batches, Examples, load_data, load_digits, split
 
 RANKS = st.integers(1, 5)
@@ -111,6 +113,21 @@ def test_without_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ValueError, match=r"data 'digits' needs scikit-learn: pip install scikit-learn"):
         load_data("digits", DTYPES["fp32"], 0)
+
+
+@pytest.mark.parametrize("place", [digits.PLACE, "not here"])
+def test_digits_are_those_that_scikit_learn_gives(place, monkeypatch):
+    datasets = pytest.importorskip("sklearn.datasets")
+    monkeypatch.setattr(digits, "PLACE", place)
+    for found, theirs in zip(digits.read_digits(), datasets.load_digits(return_X_y=True), strict=True):
+        assert (found.dtype, found.tolist()) == (theirs.dtype, theirs.tolist())
+
+
+def test_digits_do_not_import_scikit_learn():
+    code = (
+        "import sys; from dear_mpi.models.digits import read_digits; read_digits(); assert 'sklearn' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 X, Y = np.arange(60.0).reshape(10, 2, 3), np.arange(10) % 4
