@@ -98,7 +98,10 @@ def after_last(ranks: Sequence[Sequence[tuple[float, float]]]) -> list[list[floa
 
 @dataclass(frozen=True)
 class Arrival:
-    """A pattern, and the longest delay; ``first`` is the number of the first of its turns."""
+    """A pattern, and the longest delay; ``first`` is the number of the first of its turns.
+
+    Balanced calls that are held against others go through a wait of 0 s, which costs as much as that of a late rank.
+    """
 
     pattern: str
     scale_s: float | None = None  # that of balanced calls
@@ -110,8 +113,8 @@ class Arrival:
         return tuple((self.scale_s or 0.0) * share for share in PATTERNS[self.pattern](turn, ranks))
 
     def wait(self, number: int, transport: Transport) -> Wait | None:
-        """This rank's in a turn, of those from ``first`` on; none where ranks come together."""
-        if self.pattern == BALANCED:
+        """This rank's in a turn, of those from ``first`` on; None if there is none, and nothing to be like."""
+        if self == TOGETHER:
             return None
         turn = max(self.first + number, 0)
         return Wait(self.delays_s(turn, transport.size)[transport.rank], self.asleep)
@@ -121,7 +124,7 @@ class Arrival:
         return {"arrival": self.pattern, "arrival_us": 1e6 * (self.scale_s or 0.0)}
 
 
-TOGETHER = Arrival(BALANCED, 0.0)
+TOGETHER, AT_ONCE = Arrival(BALANCED), Arrival(BALANCED, 0.0)  # alone, and beside others
 
 
 def delays_of(row: Row, most: int) -> list[tuple[float, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from dear_mpi.bench.arrival import TOGETHER, Arrival
+from dear_mpi.bench.arrival import AT_ONCE, TOGETHER, Arrival
 from dear_mpi.bench.beside import delays
 from dear_mpi.bench.case import Case, Samples
 from dear_mpi.bench.contest import Contest
@@ -41,7 +41,7 @@ def measured(
         turns.run(1)  # a job under another MPI prepares its arrays
     if contest.arrival:
         balanced = turns.run(BALANCED_TURNS)
-        turns.arrivals += [scaled(each, balanced) for each in contest.arrival]
+        turns.arrivals = [AT_ONCE, *(scaled(each, balanced) for each in contest.arrival)]
     apart = others or contest.arrival or any(contestant(name).session for name in contest.names)
     blocks = BLOCKS if apart else 1
     found = paced(contest, turns.of_each_arrival, transport, cadence=case.cadence, blocks=blocks)
@@ -49,15 +49,16 @@ def measured(
     if late and stand.start.name != "barrier":
         interleaved.free()
         return measured(case, contest, replace(stand, start=AtBarrier(transport)), others, seen)
+    first = turns.arrivals[0]
     if contest.beside:
         count = max(len(each.times_s[0]) for each in found.values())
         for key, (prepared, data) in interleaved.ready.items():
             if prepared.chosen:
                 more = delays(prepared, data, transport, count)
-                found[TOGETHER, key] = replace(found[TOGETHER, key], delays=more)
+                found[first, key] = replace(found[first, key], delays=more)
     in_order = [(arrival, key, found[arrival, key]) for arrival in turns.arrivals for key in turns.in_order(found)]
     kept = [each for each in in_order if each[-1].times_s[0]]
-    balanced = {key: each for arrival, key, each in kept if arrival == TOGETHER}
+    balanced = {key: each for arrival, key, each in kept if arrival == first}
     seen.look(case, balanced, interleaved, stand.world, contest.budget_s)
     interleaved.free()
     return kept, interleaved.left_out | turns.left_out | dict.fromkeys(late, TOO_LATE)

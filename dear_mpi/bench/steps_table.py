@@ -107,7 +107,7 @@ def traced(spans: Sequence[Sequence[Span]]) -> list[tuple[int, Span]]:
             for wait in waits
             if wait[0] == last.peer and wait[1].end_s < last.end_s
         }
-        if 2 * max(common_s.values(), default=0.0) < last.seconds:
+        if not common_s or 2 * max(common_s.values()) < last.seconds:
             return chain
         chain.append(max(common_s, key=common_s.__getitem__))
     return chain

@@ -8,7 +8,9 @@ import pytest
 
 from dear_mpi.bench.after_arrival import Fastest, arrived, show_arrivals
 from dear_mpi.bench.arrival import (
+    AT_ONCE,
     PATTERNS,
+    TOGETHER,
     Arrival,
     Wait,
     after_last,
@@ -90,6 +92,13 @@ def test_a_rank_waits_for_its_delay_from_the_common_start(asleep, monkeypatch):
 def test_a_rank_that_ended_before_the_last_one_came_took_no_time_after_it():
     assert after_last([[(5.0, 0.0), (5.0, 0.0)], [(6.0, 4.0), (9.0, 7.0)]]) == [[1.0, 0.0], [2.0, 2.0]]
     assert after_last([[], []]) == [[], []]
+
+
+def test_balanced_calls_wait_as_late_ones_do_where_they_stand_beside_them():
+    transport = SimpleNamespace(rank=1, size=3)
+    assert TOGETHER.wait(0, transport) is None
+    assert AT_ONCE.wait(0, transport).delay_s == 0
+    assert TOGETHER.as_row() == AT_ONCE.as_row() == {"arrival": "none", "arrival_us": 0}
 
 
 def test_blocks_go_on_with_their_turns_and_take_turns():

@@ -105,6 +105,8 @@ def test_a_wait_is_traced_to_who_was_late_not_to_who_waited_before():
     ]
     assert [(rank, span.peer) for rank, span in traced(spans)] == [(4, 3), (3, 2), (2, 1)]
     assert traced([[], []]) == []
+    nobody = Span("waiting", 0, 1, 5.0, 5.0)  # each had come when it was waited for
+    assert traced([[nobody], []]) == [(0, nobody)]
 
 
 def test_clocks_are_compared_only_between_hosts(monkeypatch):
