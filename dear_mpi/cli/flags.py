@@ -23,16 +23,20 @@ Table: TypeAlias = dict[str, inspect.Parameter]
 # Every flag of every command is here; what follows is the order in which the panels are shown.
 PANELS = {
     "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
-    "context iterations precision budget pieces cadence start arrival beside steps overlap tests why at_once device "
-    "seed",
+    "context iterations pieces at_once device seed",
+    "How measured": "budget precision cadence start arrival beside steps overlap tests why",
+    "Peers": "baseline at_least",
     "Compute": "forward_time backward_time compute rate update_time ranks_per_core straggler jitter",
     "Communication": "schedule schedules fusion algorithm algorithms network update weights route wire segment "
     "segments memory device_memory link rates stall",
     "Optimiser": "optimizer lr decay warmup momentum nesterov weight_decay vector_rate beta1 beta2 epsilon damping "
     "factor_decay clip loss_scale",
     "Job": "threads other_mpi stall_after stall_abort debug check worst",
-    "Files": "save every resume profile tune baseline at_least plot picture timeline format json_file raw",
+    "Output": "save every resume profile tune plot picture timeline format json_file raw",
 }
+# Of commands in which a flag means something else than in others; it comes first.
+OWN = {"bench": {"iterations": "How measured", "warmup": "How measured", "algorithms": "Peers", "other_mpi": "Peers"}}
+ORDER = list(PANELS)
 PLACES = {
     name: (number, place, panel)
     for number, (panel, names) in enumerate(PANELS.items())
@@ -138,8 +142,14 @@ class PanelledCommand(TyperCommand):
         flags: list[Any] = super().get_params(ctx)
         for flag in flags:
             flag.hidden = flag.hidden or flag.name == "help"
-            flag.rich_help_panel = PLACES.get(flag.name, FIRST)[2]
-        return sorted(map(as_switch, flags), key=lambda flag: PLACES.get(flag.name, FIRST))
+            flag.rich_help_panel = self.place(flag)[2]
+        return sorted(map(as_switch, flags), key=self.place)
+
+    def place(self, flag: Any) -> tuple[int, int, str | None]:
+        """Where a flag stands: the number of its panel, its place there, and the panel's name."""
+        number, place, panel = PLACES.get(flag.name, FIRST)
+        own = OWN.get(self.name or "", {}).get(flag.name)
+        return (number, place, panel) if own is None else (ORDER.index(own), -1, own)
 
 
 def as_switch(flag: Any) -> Any:

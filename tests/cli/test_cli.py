@@ -58,7 +58,7 @@ def test_help(command, monkeypatch):
         name = line.partition("--")[2].partition(" ")[0]
         assert re.fullmatch(rf"│ --{name} (<[^│]*>|[A-Z]+)? ?[^│ ][^│]*│", line), line
         assert "<bool>" not in line
-    titles = [line.split()[1] for line in lines if line.startswith("╭─ ")]
+    titles = [line.strip("╭─╮ ") for line in lines if line.startswith("╭─ ")]
     titles = titles[titles[:1] == ["Arguments"] :]  # Typer's panel of what has no flag
     assert titles == [panel for panel in PANELS if panel in titles], "a flag has no panel: see cli/flags.py"
 
