@@ -10,6 +10,7 @@ from typing import Any
 from dear_mpi.bench.case import row_of
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.contestants import CONTESTANTS, LIBRARIES, contestant
+from dear_mpi.bench.estimate import WORTH_SAYING_S, estimated_s, in_words
 from dear_mpi.bench.findings import Findings
 from dear_mpi.bench.fit import Fit, modelled
 from dear_mpi.bench.interleaved import Interleaved, needed_bytes
@@ -29,7 +30,8 @@ from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.ranks.memory import available_bytes
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.units import format_bytes
+from dear_mpi.reporting.terminal import note
+from dear_mpi.reporting.units import format_bytes, plural
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
         room = float(min(world.transport.gather_values(available_bytes() / world.ranks_here)))
         too_large = {"all": f"more memory than the {room / 2**30:.3g} GiB that each rank can have"}
         cases, own = contest.cases(world.size), own_cost(world.transport)
+        if len(cases) * contest.budget_s >= WORTH_SAYING_S or contest.iterations:
+            announce(estimated_s(cases, contest, stand), len(cases), world)
         for case in cases:
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
             fits = needed_bytes(case, contest.names, world.transport.hosts) <= room
@@ -128,6 +132,12 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
     asleep, clock = any(each.asleep for each in contest.arrival), stand.start.report()
     facts: dict[str, Any] = {"findings": seen, "own_cost": own, "clock": clock, "asleep": asleep}
     return Report(rows, {world.size: fit}, contest.names, left_out, where, **facts)
+
+
+def announce(seconds: float, points: int, world: World) -> None:
+    """Say how long a run on this world will take, if it is long."""
+    if seconds >= WORTH_SAYING_S:
+        note(world, f"{plural(points, 'point')} on {plural(world.size, 'rank')} take about {in_words(seconds)} at most")
 
 
 def check_plans(contest: Contest, stand: Stand) -> None:

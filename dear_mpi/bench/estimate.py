@@ -1,0 +1,52 @@
+"""How long a run will take, before it begins: from a turn of its contestants at one size.
+
+A point takes its time (``--budget``) at most, unless the fewest samples take longer: so large sizes decide.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dear_mpi.bench.case import Case
+from dear_mpi.bench.contest import Contest
+from dear_mpi.bench.contestants import contestant
+from dear_mpi.bench.interleaved import Interleaved
+from dear_mpi.bench.native import OTHERS
+from dear_mpi.bench.stand import Stand
+from dear_mpi.kernels.dtypes import TYPES
+from dear_mpi.reporting.stats import FEWEST_SAMPLES
+
+PROBE_BYTES = 2**20  # from here on, and not below, times go with bytes
+WORTH_SAYING_S = 10.0
+
+
+def estimated_s(cases: Sequence[Case], contest: Contest, stand: Stand) -> float:
+    """Collective: the longest that these cases will take, about, in s. It makes two turns of the first one."""
+    transport = stand.world.transport
+    probe = sized(cases[0], transport.size)
+    keys = contest.keys(probe, transport.size)
+    here = [key for key in keys if contestant(key[0]).maker not in OTHERS]
+    interleaved = Interleaved(probe, here, stand)
+    interleaved.run(1)
+    begin_s = time.perf_counter()
+    interleaved.run(1)
+    mine_s = (time.perf_counter() - begin_s) * len(keys) / max(len(here), 1)
+    interleaved.free()
+    turn_s = float(transport.gather_values(mine_s)[0])
+    turns = contest.iterations or FEWEST_SAMPLES
+    longest_s = 0.0 if contest.iterations else contest.budget_s
+    return sum(max((1 + turns) * turn_s * max(1.0, case.nbytes / PROBE_BYTES), longest_s) for case in cases)
+
+
+def sized(case: Case, ranks: int) -> Case:
+    """The same of ``PROBE_BYTES``, in whole elements of each rank; a barrier stays as it is."""
+    grain = TYPES[case.dtype].itemsize * ranks
+    return replace(case, nbytes=PROBE_BYTES // grain * grain) if case.nbytes else case
+
+
+def in_words(seconds: float) -> str:
+    """
+    >>> in_words(42.3), in_words(100.0)
+    ('42 s', '2 min')
+    """
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

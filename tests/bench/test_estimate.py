@@ -1,0 +1,30 @@
+"""A run says how long it will take, if it is long; and never anything else of itself."""
+
+import pytest
+
+from dear_mpi.bench.collective import bench
+from dear_mpi.bench.contest import Contest
+from dear_mpi.bench.estimate import estimated_s
+from dear_mpi.bench.stand import Stand
+from dear_mpi.ranks.world import run_world
+
+
+def estimate(**how):
+    contest = Contest(**{"sizes": (64,), "algorithms": ("ring",), "segments": (1 << 16,), **how})
+    return run_world(lambda world: estimated_s(contest.cases(2), contest, Stand.of(world, contest)), threads=2)
+
+
+def test_small_points_take_their_time_at_most():
+    assert estimate(sizes=(4, 64), collectives=("all_reduce", "barrier"), budget_s=500.0) == 3 * 500
+
+
+def test_large_points_take_as_long_as_the_fewest_samples():
+    small, large = (estimate(sizes=(size,), budget_s=1e-9) for size in (1 << 20, 1 << 40))
+    assert large > 1000 * small > 0
+
+
+@pytest.mark.parametrize(("budget_s", "said"), [(6.0, "2 points on 2 ranks take about 12 s at most"), (0.001, "")])
+def test_a_long_run_says_so_before_it_begins(capsys, budget_s, said):
+    settings = Contest((4, 64), algorithms=("ring",), budget_s=budget_s, precision=1.0)
+    run_world(lambda world: bench(settings, world), threads=2)
+    assert capsys.readouterr().err == (f"note: {said}\n" if said else "")
