@@ -33,6 +33,8 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import note
 from dear_mpi.reporting.units import format_bytes, plural
 
+MANY = 50  # iterations; fewer are over before an estimate would be
+
 
 @dataclass(frozen=True)
 class Report:
@@ -110,7 +112,7 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
         room = float(min(world.transport.gather_values(available_bytes() / world.ranks_here)))
         too_large = {"all": f"more memory than the {room / 2**30:.3g} GiB that each rank can have"}
         cases, own = contest.cases(world.size), own_cost(world.transport)
-        if len(cases) * contest.budget_s >= WORTH_SAYING_S or contest.iterations:
+        if len(cases) * contest.budget_s >= WORTH_SAYING_S and (contest.iterations or MANY) >= MANY:
             announce(estimated_s(cases, contest, stand), len(cases), world)
         for case in cases:
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
