@@ -25,5 +25,6 @@ def scaled(arrival: Arrival, balanced: Mapping[Any, Samples]) -> Arrival:
     """With the delay that these samples of balanced calls give, if the user gave none."""
     if arrival.scale_s is not None:
         return arrival
-    calls = [float(np.median(of_job(np.array(samples.times_s), "isolated"))) for samples in balanced.values()]
+    known = [np.array(samples.times_s) for samples in balanced.values() if samples.times_s[0]]
+    calls = [float(np.median(of_job(times_s, "isolated"))) for times_s in known]
     return replace(arrival, scale_s=median(calls) if calls else 0.0)

@@ -41,6 +41,9 @@ def measured(
         turns.run(1)  # a job under another MPI prepares its arrays
     if contest.arrival:
         balanced = turns.run(BALANCED_TURNS)
+        if stand.start.name != "barrier" and not all(each.times_s[0] for each in balanced.values()):
+            interleaved.free()
+            return measured(case, contest, replace(stand, start=AtBarrier(transport)), others, seen)
         turns.arrivals = [AT_ONCE, *(scaled(each, balanced) for each in contest.arrival)]
     apart = others or contest.arrival or any(contestant(name).session for name in contest.names)
     blocks = BLOCKS if apart else 1

@@ -16,6 +16,7 @@ from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.ranks.drift import CommonClock
 
 LEAD, TRIALS = 3.0, 21  # the moment is so many times the duration of an agreement away; from so many of them
+MOST_LEAD_S = 1e-3  # on a busy machine an agreement may take as long as a turn on a core
 MOST_LATE, LONGEST = 0.1, 64.0  # of a block's calls; then the next is twice as far away, up to so many times
 
 
@@ -72,7 +73,7 @@ class AtMoment:
         took, late = zip(*self.transport.gather_values((median(took_s), self.late)), strict=True)
         if max(late) > MOST_LATE * self.calls:
             self.longer = min(2 * self.longer, LONGEST)
-        self.lead_s, self.calls, self.late = LEAD * max(took) * self.longer, 0, 0
+        self.lead_s, self.calls, self.late = min(LEAD * max(took) * self.longer, MOST_LEAD_S), 0, 0
 
     def __call__(self) -> bool:
         clock, offset_s = self.clock.now, self.clock.offset_s()
