@@ -116,6 +116,8 @@ class Contest(Closer, Pace, Arrivals, Conditions):
             raise ValueError("beside needs the device cpu: an update on a GPU takes no processor from messages")
         self.check_device(self.device)
         self.check_arrivals(self.cadence, fewest)
+        if self.arrival and (pairs := [each for each in self.collectives if OPERATIONS[each].pair]):
+            raise ValueError(f"arrival is of collectives, which all ranks take part in, not of {', '.join(pairs)}")
         for case in self.cases(world.size):
             check_exact(case, world.size)
         for name in self.names:

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from dear_mpi.bench.arrival import Arrival
 from dear_mpi.bench.case import Samples
 from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
@@ -93,6 +94,10 @@ def test_parts_of_a_job_are_measured_in_turn():
         ({"budget_s": 0.0}, "budget must be above 0 s"),
         ({"start": "clock"}, "start 'clock' is for isolated calls under MPI"),
         ({"start": "gun"}, "start 'gun' is unknown"),
+        (
+            {"arrival": (Arrival("ramp"),), "collectives": ("ping_pong",)},
+            "arrival is of collectives",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused(how, message):
