@@ -234,11 +234,11 @@ from dear_mpi.cli.app import app
 
 run, runs = interleaved.Interleaved.run, []
 
-def dying(self, turns, **how):
+def dying(self, turns, *more, **how):
     runs.append(turns)
     if len(runs) == 5 and self.transport.rank == 1:
         {death}
-    return run(self, turns, **how)
+    return run(self, turns, *more, **how)
 
 interleaved.Interleaved.run = dying
 sys.argv = ["dear-mpi", "bench", "--sizes", "4B:1KiB", "--algorithms", "ring,native", "--json", {report!r}]

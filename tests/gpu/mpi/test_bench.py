@@ -26,12 +26,19 @@ def test_contestants_on_a_device(comm, placement):
 
 
 @pytest.mark.parametrize("placement", ["in", "out"])
-def test_what_mpi_alone_does_with_device_memory(comm, monkeypatch, placement):
+def test_what_mpi_alone_does_with_device_memory(comm, placement):
     """It does it right, or the reason is that this MPI was not built for GPUs."""
-    monkeypatch.setattr("dear_mpi.bench.collective.SAMPLES", (3, 3))
     select_gpu()
     names = tuple(name for name in OPERATIONS if name not in COLLECTIVES)
-    settings = Contest((4, 10_000), names, ("native-best", "direct"), device="cuda", placement=placement)
+    settings = Contest(
+        (4, 10_000),
+        names,
+        ("native-best", "direct"),
+        placements=(placement,),
+        device="cuda",
+        iterations=3,
+        start="barrier",
+    )
     report = run_world(lambda world: bench(settings, world))
     assert [row.wrong for row in report.rows] == [0] * len(report.rows)
     assert {row.device for row in report.rows} == {"cuda"}
