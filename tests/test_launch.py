@@ -229,7 +229,7 @@ def test_planted_fault_ends_as_it_should(number):
 DYING_RANK = """
 import os, signal, sys
 
-from dear_mpi.bench import interleaved
+from dear_mpi.bench.timing import interleaved
 from dear_mpi.cli.app import app
 
 run, runs = interleaved.Interleaved.run, []

@@ -1,4 +1,4 @@
-"""The least time that any algorithm for a collective can take on a network; plots and ``why.py`` have it."""
+"""The least time that any algorithm for a collective can take on a network; plots and ``judged/why.py`` have it."""
 
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.collectives.program.network import Network

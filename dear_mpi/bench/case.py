@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dear_mpi.bench.found.tally import Tally
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.operations import OPERATIONS, Operation
-from dear_mpi.bench.tally import Tally
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.tuning import rules_of
@@ -143,8 +143,8 @@ class Samples:
     wrong: int = 0  # elements, in all
     memory: str = "private"  # where its buffers were
     chosen: str | None = None  # the algorithm that a plan took
-    start: str = "barrier"  # of each sample (starts.py)
-    delays: Mapping[str, Any] = field(default_factory=dict)  # by an update beside it (beside.py)
+    start: str = "barrier"  # of each sample (timing/starts.py)
+    delays: Mapping[str, Any] = field(default_factory=dict)  # by an update beside it (inside/beside.py)
     tallies: list[Tally] = field(default_factory=list)  # of each rank: which results were wrong, and where
     turn_s: float | None = None  # the mean of a turn of all contestants
 

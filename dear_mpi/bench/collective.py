@@ -7,22 +7,22 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from dear_mpi.bench.arrivals.lateness import decided
 from dear_mpi.bench.case import row_of
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.contestants import CONTESTANTS, LIBRARIES, contestant
 from dear_mpi.bench.estimate import WORTH_SAYING_S, estimated_s, in_words
-from dear_mpi.bench.findings import Findings
 from dear_mpi.bench.fit import Fit, modelled
-from dear_mpi.bench.interleaved import Interleaved, needed_bytes
-from dear_mpi.bench.lateness import decided
-from dear_mpi.bench.loops import OwnCost, own_cost
+from dear_mpi.bench.found.findings import Findings
+from dear_mpi.bench.inside.where import Where
+from dear_mpi.bench.judged.peers import against_peers
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.native import OTHERS
-from dear_mpi.bench.other_mpi import OtherMpi, rank_0_does
-from dear_mpi.bench.peers import against_peers
+from dear_mpi.bench.makers.contestants import CONTESTANTS, LIBRARIES, contestant
+from dear_mpi.bench.makers.native import OTHERS
+from dear_mpi.bench.makers.other_mpi import OtherMpi, rank_0_does
 from dear_mpi.bench.point import measured
 from dear_mpi.bench.stand import Stand
-from dear_mpi.bench.where import Where
+from dear_mpi.bench.timing.interleaved import Interleaved, needed_bytes
+from dear_mpi.bench.timing.loops import OwnCost, own_cost
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import product
 
-from dear_mpi.bench.arrival import Arrivals
+from dear_mpi.bench.arrivals.arrival import Arrivals
 from dear_mpi.bench.case import OPS, PLACEMENTS, Case, Conditions
-from dear_mpi.bench.contestants import DEFAULTS, calls_of, contestant
 from dear_mpi.bench.data import check_exact
-from dear_mpi.bench.interleaved import Key
-from dear_mpi.bench.native import OTHERS
+from dear_mpi.bench.inside.where import Closer
+from dear_mpi.bench.makers.contestants import DEFAULTS, calls_of, contestant
+from dear_mpi.bench.makers.native import OTHERS
+from dear_mpi.bench.makers.other_mpi import check_other
 from dear_mpi.bench.operations import OPERATIONS
-from dear_mpi.bench.other_mpi import check_other
-from dear_mpi.bench.pace import Pace
-from dear_mpi.bench.where import Closer
+from dear_mpi.bench.timing.interleaved import Key
+from dear_mpi.bench.timing.pace import Pace
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.kernels.dtypes import TYPES

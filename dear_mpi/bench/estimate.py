@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from dear_mpi.bench.case import Case
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.contestants import contestant
-from dear_mpi.bench.interleaved import Interleaved
-from dear_mpi.bench.native import OTHERS
+from dear_mpi.bench.makers.contestants import contestant
+from dear_mpi.bench.makers.native import OTHERS
 from dear_mpi.bench.stand import Stand
+from dear_mpi.bench.timing.interleaved import Interleaved
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.reporting.stats import FEWEST_SAMPLES
 

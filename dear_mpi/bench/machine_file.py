@@ -64,12 +64,12 @@ class Row:
     arrival: str = BALANCED  # how ranks came to a call; if they did not come together, times are from the last one
     spikes: float = 0.0  # the part of the samples that took over 1.5 times the median
     times_us: list[list[float]] | None = None  # all samples of each rank whose time counts, where --raw asks for them
-    delay_us: Delay | None = None  # by which an update of as many bytes that runs beside it delays it (beside.py)
+    delay_us: Delay | None = None  # by which an update of as many bytes beside it delays it (inside/beside.py)
     update_us: Microseconds | None = None  # of that update alone
     update_beside_us: Microseconds | None = None  # and beside it
     rank_mean_us: Microseconds | None = None  # the mean of the ranks' means, as OSU's benchmarks have it
     arrival_us: Microseconds = 0.0  # the longest delay of a rank
-    over_peer_low: float | None = None  # ends of the 95 % interval of over_peer (peers.py); None of too few samples
+    over_peer_low: float | None = None  # ends of its 95 % interval (judged/peers.py); None of too few samples
     over_peer_high: float | None = None
     turn_us: Microseconds | None = None  # of a turn of all contestants: their calls, new data, and the check of results
 

@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from dear_mpi.bench.arrival import AT_ONCE, TOGETHER, Arrival
-from dear_mpi.bench.beside import delays
+from dear_mpi.bench.arrivals.arrival import AT_ONCE, TOGETHER, Arrival
+from dear_mpi.bench.arrivals.lateness import scaled
 from dear_mpi.bench.case import Case, Samples
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.contestants import contestant
-from dear_mpi.bench.findings import Findings
-from dear_mpi.bench.interleaved import Interleaved, Key
-from dear_mpi.bench.lateness import scaled
-from dear_mpi.bench.other_mpi import OtherMpi
-from dear_mpi.bench.pace import paced
+from dear_mpi.bench.found.findings import Findings
+from dear_mpi.bench.inside.beside import delays
+from dear_mpi.bench.makers.contestants import contestant
+from dear_mpi.bench.makers.other_mpi import OtherMpi
 from dear_mpi.bench.stand import Stand
-from dear_mpi.bench.starts import AtBarrier
+from dear_mpi.bench.timing.interleaved import Interleaved, Key
+from dear_mpi.bench.timing.pace import paced
+from dear_mpi.bench.timing.starts import AtBarrier
 
 BLOCKS = 4  # at least, where not all take turns call by call
 BALANCED_TURNS = 11  # before the others: their median may be by how much ranks are late

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dear_mpi.bench.case import Conditions
-from dear_mpi.bench.starts import AtBarrier, AtMoment, Start
+from dear_mpi.bench.timing.starts import AtBarrier, AtMoment, Start
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.patience import crowd_of

@@ -8,22 +8,22 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from dear_mpi.bench.after_arrival import show_arrivals
-from dear_mpi.bench.baseline import THIS_RUN, baseline_before
-from dear_mpi.bench.breaches import show_guidelines
+from dear_mpi.bench.arrivals.after_arrival import show_arrivals
 from dear_mpi.bench.collective import Report
 from dear_mpi.bench.collective import bench as run_bench
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.diff import compare_runs
-from dear_mpi.bench.diff_table import report_of, show_diff
-from dear_mpi.bench.explained import show_why
-from dear_mpi.bench.flat import object_of
-from dear_mpi.bench.output import DEFAULT, FORMATS, show_bench
-from dear_mpi.bench.overlap import show_overlap
+from dear_mpi.bench.inside.overlap import show_overlap
+from dear_mpi.bench.inside.steps import Steps
+from dear_mpi.bench.inside.steps_table import show_steps
+from dear_mpi.bench.judged.breaches import show_guidelines
+from dear_mpi.bench.judged.explained import show_why
 from dear_mpi.bench.provenance import now, provenance
-from dear_mpi.bench.saved import Run
-from dear_mpi.bench.steps import Steps
-from dear_mpi.bench.steps_table import show_steps
+from dear_mpi.bench.runs.baseline import THIS_RUN, baseline_before
+from dear_mpi.bench.runs.diff import compare_runs
+from dear_mpi.bench.runs.diff_table import report_of, show_diff
+from dear_mpi.bench.runs.saved import Run
+from dear_mpi.bench.shown.flat import object_of
+from dear_mpi.bench.shown.output import DEFAULT, FORMATS, show_bench
 from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.bench_diff import RUNS, SHARE_FLAG, share_of
 from dear_mpi.cli.files import check_files, timeline_writer, written_by

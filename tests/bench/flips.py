@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from dear_mpi.bench.case import Case
-from dear_mpi.bench.findings import Findings
-from dear_mpi.bench.interleaved import Interleaved
+from dear_mpi.bench.found.findings import Findings
 from dear_mpi.bench.stand import Stand
+from dear_mpi.bench.timing.interleaved import Interleaved
 from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.lowering.messages import messages
 from dear_mpi.collectives.program.partition import Partition

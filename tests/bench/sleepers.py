@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 
-from dear_mpi.bench.recorded_calls import recorded_calls
+from dear_mpi.bench.found.recorded_calls import recorded_calls
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.transports.transport import Wrapper
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dear_mpi.bench.after_arrival import Fastest, arrived, show_arrivals
-from dear_mpi.bench.arrival import (
+from dear_mpi.bench.arrivals.after_arrival import Fastest, arrived, show_arrivals
+from dear_mpi.bench.arrivals.arrival import (
     AT_ONCE,
     PATTERNS,
     TOGETHER,
@@ -17,17 +17,17 @@ from dear_mpi.bench.arrival import (
     delays_of,
     parse_arrivals,
 )
+from dear_mpi.bench.arrivals.lateness import scaled
 from dear_mpi.bench.case import Case, Samples
 from dear_mpi.bench.collective import Report, bench
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.explained import explained
 from dear_mpi.bench.fit import Fit, fit_network, modelled, predicted_us
-from dear_mpi.bench.guidelines import pairs
-from dear_mpi.bench.lateness import scaled
-from dear_mpi.bench.peers import against_peers
+from dear_mpi.bench.judged.explained import explained
+from dear_mpi.bench.judged.guidelines import pairs
+from dear_mpi.bench.judged.peers import against_peers
+from dear_mpi.bench.judged.why import Site
 from dear_mpi.bench.point import Turns
 from dear_mpi.bench.tune import tuned
-from dear_mpi.bench.why import Site
 from dear_mpi.collectives import programs
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.errors import ArgumentError

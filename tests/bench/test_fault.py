@@ -10,12 +10,12 @@ import pytest
 from dear_mpi.bench.case import Case
 from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.findings import Findings
-from dear_mpi.bench.interleaved import Interleaved
-from dear_mpi.bench.located import Checks
-from dear_mpi.bench.osu import osu_lines
+from dear_mpi.bench.found.findings import Findings
+from dear_mpi.bench.found.located import Checks
+from dear_mpi.bench.shown.osu import osu_lines
+from dear_mpi.bench.shown.table import table_lines
 from dear_mpi.bench.stand import Stand
-from dear_mpi.bench.table import table_lines
+from dear_mpi.bench.timing.interleaved import Interleaved
 from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.ranks.world import run_world

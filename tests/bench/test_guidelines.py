@@ -6,9 +6,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dear_mpi.bench.breaches import BROKEN, CHANCE, KEPT, LEAST, OPEN, call_text, chance_of, guideline_lines, judged
 from dear_mpi.bench.case import Case, Samples, row_of
-from dear_mpi.bench.guidelines import GUIDELINES, LARGER, PIECES
+from dear_mpi.bench.judged.breaches import (
+    BROKEN,
+    CHANCE,
+    KEPT,
+    LEAST,
+    OPEN,
+    call_text,
+    chance_of,
+    guideline_lines,
+    judged,
+)
+from dear_mpi.bench.judged.guidelines import GUIDELINES, LARGER, PIECES
 
 SIZES = [1 << power for power in range(10, 21, 2)]
 COST = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1.2, "reduce": 1.2, "all_to_all": 1.5}

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dear_mpi.bench import recorded_calls as module
 from dear_mpi.bench.case import Case, Samples
-from dear_mpi.bench.findings import Findings, late_of
-from dear_mpi.bench.late import Blame, Late, Slow, by_times, named, slow_calls, verdict
-from dear_mpi.bench.recorded_calls import blamed
-from dear_mpi.bench.steps import Span
+from dear_mpi.bench.found import recorded_calls as module
+from dear_mpi.bench.found.findings import Findings, late_of
+from dear_mpi.bench.found.late import Blame, Late, Slow, by_times, named, slow_calls, verdict
+from dear_mpi.bench.found.recorded_calls import blamed
+from dear_mpi.bench.inside.steps import Span
 from dear_mpi.ranks.world import run_world
 from tests.bench.sleepers import LATE_S, PLACES, recorded
 

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from dear_mpi.bench.collective import Report
-from dear_mpi.bench.compared import NO_SIZE, NOISE, NOT_COMMON, against_mpi, is_noisy
-from dear_mpi.bench.flat import COLUMNS, object_of
+from dear_mpi.bench.judged.compared import NO_SIZE, NOISE, NOT_COMMON, against_mpi, is_noisy
+from dear_mpi.bench.judged.peers import against_peers
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.operations import OPERATIONS
-from dear_mpi.bench.osu import LAYOUTS
-from dear_mpi.bench.output import FORMATS, show_bench
-from dear_mpi.bench.peers import against_peers
-from dear_mpi.bench.table import TYPES, fitted
-from dear_mpi.bench.words import MEANINGS
+from dear_mpi.bench.shown.flat import COLUMNS, object_of
+from dear_mpi.bench.shown.osu import LAYOUTS
+from dear_mpi.bench.shown.output import FORMATS, show_bench
+from dear_mpi.bench.shown.table import TYPES, fitted
+from dear_mpi.bench.shown.words import MEANINGS
 from dear_mpi.ranks.world import run_world
 from tests.bench.readers import footer_of, read_nccl, read_osu
 from tests.bench.test_bench import row

@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from dear_mpi.bench.arrival import Arrival
+from dear_mpi.bench.arrivals.arrival import Arrival
 from dear_mpi.bench.case import Samples
 from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.pace import Pace, paced
+from dear_mpi.bench.timing.pace import Pace, paced
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import run_world

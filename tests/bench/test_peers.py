@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from dear_mpi.bench.case import Case, Samples, row_of
-from dear_mpi.bench.compared import ratio_mark
-from dear_mpi.bench.peers import against_peers
-from dear_mpi.bench.verdicts import more_samples, verdict, verdicts
+from dear_mpi.bench.judged.compared import ratio_mark
+from dear_mpi.bench.judged.peers import against_peers
+from dear_mpi.bench.judged.verdicts import more_samples, verdict, verdicts
 
 TURNS = 200
 

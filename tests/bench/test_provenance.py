@@ -9,9 +9,9 @@ import pytest
 from msgspec import convert
 
 from dear_mpi.bench import provenance as module
-from dear_mpi.bench.flat import object_of
 from dear_mpi.bench.machine_file import MachineFile
 from dear_mpi.bench.provenance import commit, now, provenance, settings
+from dear_mpi.bench.shown.flat import object_of
 from dear_mpi.ranks import kernel
 from dear_mpi.ranks.world import run_world
 from tests.bench.test_bench import row

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dear_mpi.bench import steps
-from dear_mpi.bench.steps import KINDS, Run, Span, Watch, cells_of, steps_of
-from dear_mpi.bench.steps_table import lines_of, traced, words_of
+from dear_mpi.bench.inside import steps
+from dear_mpi.bench.inside.steps import KINDS, Run, Span, Watch, cells_of, steps_of
+from dear_mpi.bench.inside.steps_table import lines_of, traced, words_of
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.recorded import Note, Part, RecordedRun
 from dear_mpi.ranks.clock import Offset

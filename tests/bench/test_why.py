@@ -7,12 +7,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dear_mpi.bench.because import about, sentence
 from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.explained import explained, show_why
 from dear_mpi.bench.fit import Fit, predicted_us, programs_of, time_s
-from dear_mpi.bench.why import Site, crossover, model_of, spread, spread_us, taken_apart
+from dear_mpi.bench.judged.because import about, sentence
+from dear_mpi.bench.judged.explained import explained, show_why
+from dear_mpi.bench.judged.why import Site, crossover, model_of, spread, spread_us, taken_apart
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.terminal import console

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dear_mpi.bench.saved import Run
+from dear_mpi.bench.runs.saved import Run
 from dear_mpi.cli.app import app
 from tests.bench.runs import run_of
 from tests.cli_checks import assert_one_line

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dear_mpi.bench.arrival import parse_arrivals
+from dear_mpi.bench.arrivals.arrival import parse_arrivals
 from dear_mpi.bench.case import Case
 from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.flat import object_of
-from dear_mpi.bench.native import FORMS, OTHERS
+from dear_mpi.bench.makers.native import FORMS, OTHERS
+from dear_mpi.bench.makers.other_mpi import OtherMpi
 from dear_mpi.bench.operations import OPERATIONS
-from dear_mpi.bench.other_mpi import OtherMpi
-from dear_mpi.bench.output import show_bench
+from dear_mpi.bench.shown.flat import object_of
+from dear_mpi.bench.shown.output import show_bench
 from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans import functions
@@ -255,7 +255,10 @@ def peers_of_this_run(session):
         ("/no/such/mpirun", "cannot be started: there is no command '/no/such/mpirun'"),
         ("false", "has ended: status 1"),
         ("sh -c 'echo lost >&2; exit 3'", "has ended: lost"),
-        (f"sh -c 'exec {sys.executable} -m dear_mpi.bench.other_mpi'", "must be .* ranks, not .* on 1|has ended"),
+        (
+            f"sh -c 'exec {sys.executable} -m dear_mpi.bench.makers.other_mpi'",
+            "must be .* ranks, not .* on 1|has ended",
+        ),
     ],
 )
 def test_another_mpi_that_does_not_start_is_an_error_on_all_ranks(comm, command, message):

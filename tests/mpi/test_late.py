@@ -2,8 +2,8 @@
 
 import pytest
 
-from dear_mpi.bench import recorded_calls as module
-from dear_mpi.bench.late import verdict
+from dear_mpi.bench.found import recorded_calls as module
+from dear_mpi.bench.found.late import verdict
 from dear_mpi.ranks.world import run_world
 from tests.bench.sleepers import PLACES, recorded
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from dear_mpi.bench import native
 from dear_mpi.bench.collective import Contest, bench
-from dear_mpi.bench.native import FORMS, OTHERS
+from dear_mpi.bench.makers import native
+from dear_mpi.bench.makers.native import FORMS, OTHERS
 from dear_mpi.bench.operations import OPERATIONS
-from dear_mpi.bench.output import FORMATS
+from dear_mpi.bench.shown.output import FORMATS
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.ranks.world import run_world
@@ -88,7 +88,7 @@ def test_a_wrong_element_is_counted(comm, monkeypatch, kind, at):
 
 @pytest.mark.parametrize("cadence", ["isolated", "streaming"])
 def test_the_time_of_a_pair_is_the_first_ranks(comm, monkeypatch, cadence):
-    monkeypatch.setattr("dear_mpi.bench.loops.CALLS", (3, 2))
+    monkeypatch.setattr("dear_mpi.bench.timing.loops.CALLS", (3, 2))
     report = measured("ping_pong", "bandwidth", "gather", algorithms=("native",), cadence=cadence, placements=("out",))
     assert not any(row.wrong for row in report.rows)
     for row in report.rows:

@@ -1,0 +1,1 @@
+"""Ranks that come late on purpose, and what that changes."""

@@ -1,0 +1,1 @@
+"""Inside a collective: its steps, and what of it hides behind compute."""

@@ -1,0 +1,1 @@
+"""What rows say: beside their peers, beside guidelines, and why."""

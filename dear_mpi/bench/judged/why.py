@@ -1,0 +1,181 @@
+"""Why an algorithm takes what it takes at one size: its time, taken apart.
+
+    |  latency  |  bytes  |  combining  |  processor  |      the model: what follows one another on its longest path
+    |                measured                         | late | rest |
+
+The model's time (``collectives/program/cost.py``, on the network of ``fit.py``) is a sum of four along the longest
+path: alpha for each message, beta for each byte, gamma for each byte combined, o for each message that a processor
+handles. The derivatives of the time say how many of each there are. Site several paths are equally long, they are
+those of one of the paths.
+
+Late: the last rank ends after the middle one, and by more than in the model: as much of that as the model does not
+explain. It is the median over samples where these are at hand (``times_us``), else of means. The rest is in none of
+these; it is below zero where the model says more than was measured.
+
+An MPI library's call has no program here: of it there are the measured time, all of what its last rank is late, and the
+least time that any algorithm takes on this network (``bound.py``).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+import numpy as np
+
+from dear_mpi.bench.bound import bound_us
+from dear_mpi.bench.fit import Fit, gradient, programs_of, time_s
+from dear_mpi.bench.machine_file import CASE, Row
+from dear_mpi.bench.makers.contestants import contestant
+from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.hosts import Rates
+from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.program import Program
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.dtypes import TYPES
+
+APART = np.array((1.0, 1.7, 2.3, 3.1)) * 1e-6  # by which the costs are moved, so that no two paths are equally long
+STEP = 1e-9  # relative, and smaller than that, so that the path stays the same
+MOST_BYTES = 2**30  # up to which the model is asked who is faster
+case_of: Callable[[Row], tuple[object, ...]] = attrgetter(*CASE)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The time of a program, in us, as a sum, and how many of each follow one another."""
+
+    latency_us: float
+    bytes_us: float
+    combining_us: float
+    processor_us: float
+    messages: int
+    nbytes: int
+    combined_nbytes: int
+    handled: int
+    spread_us: float  # from the end of the middle rank to that of the last one
+
+    @property
+    def time_us(self) -> float:
+        return self.latency_us + self.bytes_us + self.combining_us + self.processor_us
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A row, taken apart, in us."""
+
+    row: Row
+    name: str
+    model: Model | None
+    spread_us: float | None  # from the end of the middle rank to that of the last one; calls in a row do not tell
+    bound_us: float | None
+
+    @property
+    def measured_us(self) -> float:
+        return self.row.p50_us
+
+    @property
+    def late_us(self) -> float | None:
+        if self.spread_us is None or self.model is None:
+            return self.spread_us
+        open_us = self.measured_us - self.model.time_us
+        return max(0.0, min(self.spread_us - self.model.spread_us, open_us))
+
+    @property
+    def rest_us(self) -> float | None:
+        return None if self.model is None else self.measured_us - self.model.time_us - (self.late_us or 0.0)
+
+
+@dataclass(frozen=True)
+class Site:
+    """What programs are written for: the host of each rank, and how fast links are."""
+
+    hosts: Sequence[int] = ()
+    rates: Rates | None = None
+
+
+def model_of(row: Row, network: Network, site: Site) -> Model | None:
+    """None where the row ran no program by messages."""
+    written = programs_of(row, site.hosts, site.rates)
+    if not written:
+        return None
+    costs = np.array((network.alpha, network.beta, network.gamma, network.o))
+    counts = np.array(gradient(row, written, costs * (1 + APART), relative=STEP))
+    done_s = priced(row, written, network)
+    parts_us = costs * counts * 1e6
+    total_us = float(parts_us.sum())
+    # The path's sum is the time but for the 1e-6 by which the costs were moved.
+    parts_us *= max(done_s) * 1e6 / total_us if total_us else 0.0
+    latency_us, bytes_us, combining_us, processor_us = parts_us.tolist()
+    messages, nbytes, combined_nbytes, handled = map(round, counts.tolist())
+    return Model(
+        latency_us=latency_us,
+        bytes_us=bytes_us,
+        combining_us=combining_us,
+        processor_us=processor_us,
+        messages=messages,
+        nbytes=nbytes,
+        combined_nbytes=combined_nbytes,
+        handled=handled,
+        spread_us=spread(np.array(done_s)) * 1e6,
+    )
+
+
+def priced(row: Row, written: Sequence[Program], network: Network) -> Sequence[float]:
+    """When each rank is done, in s."""
+    return cost(written, row.count, TYPES[row.dtype].itemsize, network).done_s
+
+
+def spread(times: Array) -> float:
+    """From the middle rank to the last one; of several samples (a row per rank) the median."""
+    return float(np.median(times.max(axis=0) - np.median(times, axis=0)))
+
+
+def spread_us(row: Row) -> float | None:
+    if row.cadence != "isolated":
+        return None
+    if row.times_us is not None:
+        return spread(np.array(row.times_us))
+    return row.mean_us - (row.rank_min_us + row.rank_max_us) / 2
+
+
+def taken_apart(row: Row, fit: Fit | None, site: Site, name: str) -> Apart:
+    model = None if fit is None else model_of(row, fit.network, site)
+    return Apart(row, name, model, spread_us(row), None if fit is None else bound_us(row, fit.network))
+
+
+def nearest(rows: Sequence[Row], nbytes: int) -> list[Row]:
+    """Those of the size, in ratio, that is nearest to this one."""
+    size = min((row.bytes for row in rows), key=lambda each: abs(math.log((each or 1) / nbytes)))
+    return [row for row in rows if row.bytes == size]
+
+
+def of_interest(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+    """Of one case: those that were named, and the fastest call of each library."""
+    fastest: dict[str, Row] = {}
+    for row in rows:
+        if contestant(row.algorithm).is_library:
+            maker = contestant(row.algorithm).maker
+            fastest[maker] = min(fastest.get(maker, row), row, key=attrgetter("p50_us"))
+    chosen = {id(row) for row in fastest.values()}
+    return [row for row in rows if row.algorithm in names or id(row) in chosen]
+
+
+def crossover(mine: Apart, other: Apart, network: Network, site: Site) -> int | None:
+    """The larger size from which on the model has the slower of two as the faster one; None if there is none up to
+    1 GiB, or they are not both programs, or the model has the other one as slower."""
+    itemsize = TYPES[mine.row.dtype].itemsize
+
+    def difference_s(count: int) -> float:
+        sized = [replace(each.row, bytes=count * itemsize, count=count) for each in (mine, other)]
+        ran = [(row, programs_of(row, site.hosts, site.rates)) for row in sized]
+        times_s = [time_s(row, written, network) if written else math.nan for row, written in ran]
+        return times_s[0] - times_s[1]
+
+    count, slower = max(1, mine.row.count), mine.measured_us - other.measured_us
+    before = difference_s(count)
+    while before * slower > 0 and count * itemsize <= MOST_BYTES:
+        after = difference_s(4 * count)
+        if after * before <= 0:
+            return int((count + 3 * count * before / (before - after)) * itemsize)
+        before, count = after, 4 * count
+    return None

@@ -1,0 +1,121 @@
+"""The contestants of the benchmark, by the names that ``--algorithms`` takes: calls of MPI libraries (native.py), gloo
+(gloo.py), and those below. Every other name is a plan of ours, by what ``make_plan`` calls an algorithm."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from dear_mpi.bench.case import CannotRun, Case, Prepared, Setup
+from dear_mpi.bench.makers.gloo import check_torch, gloo, gloo_group
+from dear_mpi.bench.makers.native import FORMS, OTHERS, native
+from dear_mpi.collectives.plans import functions
+from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.collectives.transports.transport import StagedTransport
+from dear_mpi.kernels.array import synchronize
+from dear_mpi.kernels.calls import copier
+from dear_mpi.kernels.slab import Slab
+from dear_mpi.ranks.world import World
+
+DEFAULTS = {
+    "cpu": ("native-best", "ring", "auto", "function"),
+    "cuda": ("host copies", "staged", "direct", "native"),
+}
+LIBRARIES = ("native", *OTHERS)
+BEST = "-best"
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A way to carry collectives out, and how the benchmark treats it."""
+
+    open: Callable[[Setup], Prepared]  # an ArgumentError or a CannotRun where it sits a case out
+    maker: str = "ours"  # or others; or the MPI library whose call it is: native, openmpi, mpich
+    is_plan: bool = False  # of ours, in the memory that it would have in a program
+    segments: bool = True  # whether the size of the largest message makes a difference to it
+    check: Callable[[], object] = lambda: None  # raises a ValueError where it cannot be had at all
+    # Around all its cases, of what has threads: so it takes its turns apart from the others. Gives its long name.
+    session: Callable[[World], AbstractContextManager[str]] | None = None
+
+    @property
+    def is_library(self) -> bool:
+        return self.maker not in ("ours", "others")
+
+
+def host_copies(setup: Setup) -> Prepared:
+    """What one does without this package: copy the device's buffer out, run the collective on the host, copy it in."""
+    if setup.out is not None:
+        raise CannotRun("works in place alone")
+    host = Slab.pinned(setup.x).empty(setup.x.size, setup.x.dtype)
+    copy_out, copy_in = copier(host, setup.x), copier(setup.x, host)
+    plan = replace(setup, x=host).plan("ring")
+
+    def run() -> None:
+        copy_out()
+        synchronize(setup.x)
+        plan()
+        copy_in()
+
+    return Prepared(run, plan.free)
+
+
+def function(setup: Setup) -> Prepared:
+    """What a program has that calls a function on an array of its own: it looks for its plan each time."""
+    options = {"op": setup.case.op} if setup.case.reduces else {}
+    call = getattr(functions, setup.case.collective)
+    return Prepared(partial(call, setup.x, setup.transport, out=setup.out, algorithm="auto", **options))
+
+
+def staged(setup: Setup) -> Prepared:
+    """The ring on device memory, through pinned host memory."""
+    if setup.case.device == "cpu":
+        raise CannotRun("stages the memory of a device, and host memory needs none of it")
+    return replace(setup, transport=StagedTransport(setup.transport)).prepared("ring")
+
+
+def direct(setup: Setup) -> Prepared:
+    """The ring on device memory that MPI takes."""
+    if not setup.transport.takes(setup.x):
+        raise CannotRun("this MPI does not take device memory")
+    return setup.prepared("ring")
+
+
+CONTESTANTS = {
+    "gloo": Contestant(gloo, "others", segments=False, check=check_torch, session=gloo_group),
+    "host copies": Contestant(host_copies, "others"),
+    "staged": Contestant(staged),
+    "direct": Contestant(direct),
+    "function": Contestant(function, segments=False),
+} | {
+    f"{library}{suffix}": Contestant(partial(native, form=form), library, segments=False)
+    for library in LIBRARIES
+    for suffix, form in [*FORMS.items(), (BEST, FORMS[""])]
+}
+
+
+def contestant(name: str) -> Contestant:
+    has_rules = name.partition(":")[0] == "auto"  # and these say how large messages are
+    plan = Contestant(lambda setup: setup.prepared(name), is_plan=True, segments=not has_rules)
+    return CONTESTANTS.get(name, plan)
+
+
+def calls_of(name: str, case: Case, ranks: int) -> list[str]:
+    """What a name stands for in a case: all calls of a library that serve it, or itself."""
+    library = contestant(name).maker
+    if name != library + BEST:
+        return [name]
+    return [library + suffix for suffix, form in FORMS.items() if form.serves(case, ranks)]
+
+
+def prepare(name: str, setup: Setup) -> Prepared:
+    """A contestant on its buffers; a CannotRun where it sits this case out, or there is no such algorithm."""
+    who = contestant(name)
+    if not who.is_library and setup.case.collective not in COLLECTIVES:
+        raise CannotRun("has no program for it: MPI's own calls alone are measured")
+    if (who.is_library or who.session) and setup.transport.native is None:
+        raise CannotRun(f"needs messages of MPI itself, not {setup.transport.name}")
+    try:
+        return who.open(setup)
+    except ArgumentError as error:
+        raise CannotRun(str(error)) from None

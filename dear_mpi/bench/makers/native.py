@@ -1,0 +1,201 @@
+"""The calls that an MPI library has for a collective: the fastest of them is what ours are held against.
+
+    native          blocking; MPI_Reduce_scatter_block and MPI_Allgather where all shards are equal
+    -nonblocking    MPI_Iallreduce and a wait
+    -persistent     MPI_Allreduce_init once; a start and a wait in each call (MPI-4)
+    -counts         MPI_Reduce_scatter, MPI_Allgatherv, MPI_Gatherv and MPI_Scatterv, which are given the count of each
+                    rank
+    -beside         from the buffer into a second one, where all others work in place
+
+What brings the result from where a call leaves it to where it belongs is not timed. Of messages there are the kinds
+that ``messages.py`` has.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+from dear_mpi.bench.case import CannotRun, Case, Prepared, Setup
+from dear_mpi.bench.makers import messages
+from dear_mpi.collectives.launch.cuda_aware import built_for
+from dear_mpi.collectives.plans.runners.native import INT_MAX, move, mpi_call, prebuilt, too_many
+from dear_mpi.collectives.program.partition import Partition
+from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.kernels.array import Array, array_module, library_of, synchronize
+from dear_mpi.kernels.calls import copier
+
+OTHERS = {"openmpi": "Open MPI", "mpich": "MPICH"}  # libraries that may run in a job of their own
+
+
+def blocking(comm: Any, name: str, arguments: Sequence[Any]) -> Prepared:
+    return Prepared(partial(getattr(comm, name), *arguments))
+
+
+class Nonblocking:
+    """A call that returns a request."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call = call
+
+    def start(self) -> None:
+        self.request = self.call()
+
+    def advance(self) -> bool:
+        return bool(self.request.Test())
+
+    def wait(self) -> None:
+        self.request.Wait()
+
+
+def nonblocking(comm: Any, name: str, arguments: Sequence[Any]) -> Prepared:
+    start = getattr(comm, f"I{name.lower()}")
+    return Prepared(lambda: start(*arguments).Wait(), startable=Nonblocking(partial(start, *arguments)))
+
+
+def persistent(comm: Any, name: str, arguments: Sequence[Any]) -> Prepared:
+    try:
+        request = getattr(comm, f"{name}_init")(*arguments)
+    except (AttributeError, NotImplementedError):
+        raise CannotRun(f"this MPI, or mpi4py, has no MPI_{name}_init") from None
+
+    def run() -> None:
+        request.Start()
+        request.Wait()
+
+    return Prepared(run, request.Free)
+
+
+def started(setup: Setup) -> Prepared:
+    """The one stage of a ring."""
+    (stage,) = messages.stages(setup)
+    begin = messages.nonblocking(setup, stage)
+    return Prepared(lambda: begin().Wait(), startable=Nonblocking(begin))
+
+
+Prepare: TypeAlias = Callable[[Any, str, Sequence[Any]], Prepared]
+OF_MESSAGES: Mapping[Prepare, Callable[[Setup], Prepared]] = {
+    blocking: messages.blocking,
+    nonblocking: started,
+    persistent: messages.persistent,
+}
+COUNTED = ("reduce_scatter", "all_gather", "gather", "scatter")
+
+
+@dataclass(frozen=True)
+class Form:
+    prepare: Prepare = blocking
+    counts: bool = False
+    beside: bool = False
+
+    def why_not(self, case: Case, ranks: int) -> str:
+        """Why this form is not worth a row of its own; nothing if it is."""
+        if self.counts and (case.collective not in COUNTED or case.count % ranks):
+            return f"-counts only for {', '.join(COUNTED)} of equal shards"
+        if self.beside and not (case.collective in ("reduce_scatter", "all_reduce") and case.placement == "in"):
+            return "-beside only for reduce_scatter and all_reduce in place"
+        if case.operation.pair and self.prepare is nonblocking:
+            return f"{case.collective} has native and -persistent alone"
+        if case.collective == "sendrecv" and case.placement == "in" and self.prepare is not blocking:
+            return "sendrecv in place is MPI_Sendrecv_replace alone"
+        return ""
+
+    def serves(self, case: Case, ranks: int) -> bool:
+        return not self.why_not(case, ranks)
+
+
+FORMS = {  # by what follows the library in a contestant's name
+    "": Form(),
+    "-nonblocking": Form(nonblocking),
+    "-persistent": Form(persistent),
+    "-counts": Form(counts=True),
+    "-nonblocking-counts": Form(nonblocking, counts=True),
+    "-persistent-counts": Form(persistent, counts=True),
+    "-beside": Form(beside=True),
+    "-counts-beside": Form(counts=True, beside=True),
+}
+
+
+def native(setup: Setup, form: Form) -> Prepared:
+    """A call of the library."""
+    if why := form.why_not(setup.case, setup.transport.size):
+        raise CannotRun(why)
+    return with_program(setup, form) if setup.case.collective in COLLECTIVES else without_program(setup, form)
+
+
+def with_program(setup: Setup, form: Form) -> Prepared:
+    """A plan of ours around the call where there is none for these arrays, or this op."""
+    case, x, result, ranks = setup.case, setup.x, setup.out, setup.transport.size
+    plan = setup.plan("native")  # an ArgumentError where the library cannot do it
+    alone = case.device == "cpu" and case.op != "average" and (result is None or case.collective != "broadcast")
+    if not alone and form == FORMS[""]:
+        return Prepared(plan, plan.free)
+    plan.free()
+    if not alone:
+        raise CannotRun("is the MPI call alone: for host memory, no average, and broadcasts in place")
+    partition, rank, scatters = (
+        Partition.of(case.count, ranks),
+        setup.transport.rank,
+        case.collective == "reduce_scatter",
+    )
+    own, untimed = partition.shard(rank), Prepared.untimed
+    if result is None and form.beside:
+        home = x[own] if scatters else x
+        result = array_module(x).empty_like(home)
+        untimed = copier(home, result)
+    elif result is None and scatters:  # MPI leaves the shard at the start of the buffer
+        untimed = partial(move, x[own], x[: own.stop - own.start])
+    op = case.op if case.reduces else "sum"
+    call = mpi_call(case.collective, x, result, partition, rank=rank, op=op, by_counts=form.counts)
+    name, arguments = call
+    prepared = form.prepare(setup.transport.native, name, [prebuilt(each) for each in arguments])
+    return replace(prepared, untimed=untimed)
+
+
+def without_program(setup: Setup, form: Form) -> Prepared:
+    case, x, comm = setup.case, setup.x, setup.transport.native
+    assert comm is not None, "prepare has seen it"
+    check_memory(setup, comm)
+    if case.operation.least_ranks > 1:
+        prepared = OF_MESSAGES[form.prepare](setup)
+    else:
+        name, arguments = parts_call(setup, by_counts=form.counts)
+        prepared = form.prepare(comm, name, [prebuilt(each) for each in arguments])
+    if library_of(x) == "numpy":
+        return prepared
+    return replace(prepared, run=messages.one_by_one([partial(synchronize, x), prepared.run]))  # MPI knows no streams
+
+
+def check_memory(setup: Setup, comm: Any) -> None:
+    """A CannotRun where this MPI does not take the arrays."""
+    case, transport = setup.case, setup.transport
+    taken = transport.takes(setup.x)
+    if case.operation.contract is not None:  # a collective needs more than messages do
+        taken = built_for(setup.x, comm, taken=taken)
+    if case.operation.sized and not taken:
+        raise CannotRun(f"needs an MPI built for GPUs, which {transport.name.partition(';')[0]} is not")
+    if too_many(case.used_bytes):
+        raise CannotRun(f"takes at most {INT_MAX} bytes, as MPI before version 4, not {case.used_bytes}")
+
+
+def parts_call(setup: Setup, *, by_counts: bool) -> tuple[str, tuple[Any, ...]]:
+    """The blocking call of mpi4py for a barrier, or for parts to the root or from it, and its arguments, which its kin
+    have, too.
+
+    MPI_Gatherv and MPI_Scatterv where parts differ, or where asked for. None is MPI_IN_PLACE.
+    """
+    case, x, out, rank = setup.case, setup.x, setup.out, setup.transport.rank
+    if not case.operation.sized:
+        return "Barrier", ()
+    partition, gathers, is_root = Partition.of(case.count, setup.transport.size), case.collective == "gather", rank == 0
+    by_counts, own = by_counts or len(set(partition.counts)) > 1, partition.shard(rank)
+    nbytes = [count * x.itemsize for count in partition.counts]
+
+    def whole(array: Array) -> list[Any]:
+        return [array.view("u1"), nbytes if by_counts else nbytes[rank], "B"]
+
+    mine = x[own] if out is None else x if gathers else out
+    part = None if is_root and out is None else messages.octets(mine)
+    all_parts = whole(out if gathers and out is not None else x) if is_root else None
+    arguments = (part, all_parts, 0) if gathers else (all_parts, part, 0)
+    return f"{case.collective.capitalize()}{'v' * by_counts}", arguments

@@ -1,0 +1,1 @@
+"""Saved runs, and one against another."""

@@ -1,0 +1,45 @@
+"""What a run of the benchmark is held against: it is read, and must have a point of the run, before the run begins."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dear_mpi.bench.case import Samples, row_of
+from dear_mpi.bench.contest import Contest
+from dear_mpi.bench.runs.saved import Run, check_comparable, read_runs
+from dear_mpi.collectives.plans.tuning import default_segment
+from dear_mpi.collectives.transports.agree import said_by_rank_0
+from dear_mpi.ranks.world import World, ranks_per_host
+
+THIS_RUN = "this run"
+
+
+def baseline_before(files: Sequence[str], contest: Contest, world: World) -> list[Run]:
+    """Collective: the launches of the baseline; an ArgumentError if they cannot be read, or compared with this run."""
+
+    def read() -> list[Run]:
+        runs = read_runs("--baseline", files)
+        check_comparable(runs[0], planned(contest, world, {row.memory for row in runs[0].rows}))
+        return runs
+
+    return said_by_rank_0(world.transport, "baseline", read)
+
+
+def planned(contest: Contest, world: World, memories: set[str]) -> Run:
+    """The points that a run may have; where its buffers will be is not known, so it may be in any of these memories.
+
+    Its times are made up.
+    """
+    name, hosts = world.transport.name, world.transport.hosts
+    cut = replace(contest, segments=contest.segments or (default_segment(hosts),))
+    rows = [
+        row_of(case, who, instant(ranks, memory), backend=name, hosts=ranks_per_host(hosts[:ranks]), segment_bytes=size)
+        for ranks in cut.ranks or (world.size,)
+        for case in cut.cases(ranks)
+        for who, size in cut.keys(case, ranks)
+        for memory in memories
+    ]
+    return Run(THIS_RUN, rows)
+
+
+def instant(ranks: int, memory: str) -> Samples:
+    return Samples([[1e-6]] * ranks, memory=memory)

@@ -1,0 +1,1 @@
+"""The formats in which a run is printed."""

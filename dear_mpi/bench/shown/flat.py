@@ -1,0 +1,74 @@
+"""The rows of a benchmark as they are: a line each, for programs (CSV), and for pages (Markdown)."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from dear_mpi.bench.collective import Report
+from dear_mpi.bench.judged.compared import is_noisy, ratio_mark, shown, spread
+from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.shown.words import clocks, columns, fits_text, label
+from dear_mpi.reporting.units import format_bytes
+
+# What is chosen; what was found comes after it.
+CHOSEN = (
+    *("collective", "algorithm", "backend", "device", "ranks", "hosts", "bytes", "count", "dtype", "op", "placement"),
+    *("segment_bytes", "cadence", "start", "arrival", "memory", "chosen"),
+)
+COLUMNS = CHOSEN + tuple(each.name for each in fields(Row) if each.name not in (*CHOSEN, "times_us"))
+
+
+def object_of(row: Row, *, raw: bool) -> dict[str, Any]:
+    """A row of ``--json``; all samples of each rank are in it if they were asked for (``raw``)."""
+    return {name: value for name, value in asdict(row).items() if raw or name != "times_us"}
+
+
+def csv_lines(report: Report) -> Iterator[str]:
+    """A line of names, those of ``--json``; then one for each row. What is not known is empty, a list is JSON."""
+    yield csv_line(COLUMNS)
+    for row in report.rows:
+        values = [getattr(row, name) for name in COLUMNS]
+        yield csv_line([json.dumps(value) if isinstance(value, list) else value for value in values])
+
+
+def csv_line(values: Sequence[object]) -> str:
+    file = io.StringIO()
+    csv.writer(file, lineterminator="").writerow(values)
+    return file.getvalue()
+
+
+MARKDOWN: dict[str, Callable[[Row], str]] = {
+    "collective": lambda row: row.collective,
+    "ranks": lambda row: str(row.ranks),
+    "size": lambda row: format_bytes(row.bytes),
+    "type": lambda row: row.dtype,
+    "op": lambda row: row.op,
+    "placement": lambda row: row.placement,
+    "algorithm": lambda row: label(row, cuts=True),
+    "time (us)": lambda row: f"{row.p50_us:.2f}",
+    "±%": lambda row: f"{spread(row):.1f}{' !' * is_noisy(row)}",
+    "algbw (GB/s)": lambda row: f"{row.algbw_GBps:.3g}",
+    "busbw (GB/s)": lambda row: f"{row.busbw_GBps:.3g}",
+    "/peer": lambda row: f"{row.over_peer:.2f}{ratio_mark(row)}",
+    "model (us)": lambda row: "" if row.model_us is None else f"{row.model_us:.2f}",
+    "slow rank": lambda row: str(row.slow_rank),
+    "wrong": lambda row: f"**{row.wrong}**" if row.wrong else "0",
+}
+ON_THE_LEFT = ("arrival", "collective", "type", "op", "placement", "algorithm")
+
+
+ARRIVAL: dict[str, Callable[[Row], str]] = {"arrival": lambda row: row.arrival}  # where ranks arrive in several ways
+
+
+def markdown_lines(report: Report) -> Iterator[str]:
+    """A table of the contestants that are shown, and what its columns are."""
+    columns_of = MARKDOWN if all(row.is_balanced for row in report.rows) else ARRIVAL | MARKDOWN
+    yield f"| {' | '.join(columns_of)} |"
+    yield f"|{'|'.join('---' if head in ON_THE_LEFT else '---:' for head in columns_of)}|"
+    for row in shown(report.rows, report.names):
+        yield f"| {' | '.join(text(row).replace('|', chr(92) + '|') for text in columns_of.values())} |"
+    yield ""
+    yield from (f"- {text}" for text in (*columns(report.rows), *fits_text(report), *clocks(report)))

@@ -1,0 +1,1 @@
+"""How calls are timed: loops, common starts, turns, and how many of them."""

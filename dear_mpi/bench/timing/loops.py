@@ -1,0 +1,80 @@
+"""The loops that time calls. Whatever they need is looked up before they begin: what remains is two readings of the
+clock and a call from Python, which ``own_cost`` measures.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import repeat
+from statistics import median
+
+from dear_mpi.bench.arrivals.arrival import Wait
+from dear_mpi.bench.timing.starts import Start
+from dear_mpi.collectives.plans.runners.native import call_alone
+from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.ranks.streams import Stream
+
+SMALL_BYTES = 16 * 1024
+CALLS = 100, 10  # in a row: of small buffers, and of all others
+TRIALS, TRIAL_CALLS = 21, 200  # of which the loop's own cost is the median
+
+
+def calls_in_a_row(nbytes: int) -> int:
+    return CALLS[nbytes > SMALL_BYTES]
+
+
+def isolated(run: Callable[[], object], start: Start, stream: Stream, wait: Wait | None = None) -> tuple[float, bool]:
+    """The seconds from a common start to the end of a call's last kernel, and whether this rank was in time for it. The
+    rank first ``wait``s, if it is to."""
+    mark = stream.mark
+    in_time = start()
+    begin = mark()
+    if wait is not None:
+        wait.since(time.perf_counter())
+    run()
+    return stream.seconds(begin, mark()), in_time
+
+
+def streaming(run: Callable[[], object], between: Callable[[], object], calls: int, stream: Stream) -> float:
+    """The mean seconds of calls in a row, each to the end of its last kernel; what is ``between`` is not timed."""
+    mark, seconds, elapsed_s = stream.mark, stream.seconds, 0.0
+    for _ in repeat(None, calls):
+        between()
+        begin = mark()
+        run()
+        elapsed_s += seconds(begin, mark())
+    return elapsed_s / calls
+
+
+def on_host(run: Callable[[], object], between: Callable[[], object], calls: int) -> float:
+    """The same where nothing runs but the host: its clock is read without a call in between."""
+    clock, elapsed_s = time.perf_counter, 0.0
+    for _ in repeat(None, calls):
+        between()
+        begin_s = clock()
+        run()
+        elapsed_s += clock() - begin_s
+    return elapsed_s / calls
+
+
+@dataclass(frozen=True)
+class OwnCost:
+    """What the loop adds to a call, in us: the clock and a call that does nothing; and ``self_us``, a whole
+    MPI_Allreduce of 4 bytes from Python on a communicator of this rank alone, of which the library has its part."""
+
+    empty_us: float
+    self_us: float | None = None
+
+
+def own_cost(transport: Transport) -> OwnCost:
+    """Collective: the costs on the slowest rank, while all measure at once."""
+    transport.barrier()
+    empty_us, self_us = cost_us(int), None
+    if transport.native is not None:
+        self_us = cost_us(call_alone())
+    empties, selves = zip(*transport.gather_values((empty_us, self_us)), strict=True)
+    return OwnCost(max(empties), None if None in selves else max(selves))
+
+
+def cost_us(run: Callable[[], object]) -> float:
+    return 1e6 * median(on_host(run, int, TRIAL_CALLS) for _ in range(TRIALS))
