@@ -38,7 +38,7 @@ MPIRUN_GPU ?= $(MPIRUN)
 
 .PHONY: help install demo test test-serial test-quick test-standin proofs frameworks test-frameworks test-gpu test-slurm
 .PHONY: check format docs package clean
-.PHONY: bench bench-hosts bench-cadence bench-ddp bench-torch bench-gpu numerics topology dimensions testbed published
+.PHONY: bench bench-hosts bench-osu bench-ddp bench-torch bench-gpu numerics topology dimensions testbed published
 .PHONY: validation variants startup terminal faults
 
 help:                 ## this list
@@ -118,8 +118,8 @@ KEPT = $(if $(KEEP),--keep $(KEEP))
 bench: install        ## ours, MPI libraries and gloo on 2 and 4 ranks of this machine: docs/benchmarks/collectives.md
 	$(PYTHON) -m tests.bench_pages collectives $(KEPT)
 
-bench-cadence: install ## MPI_Allreduce by OSU's loop and by both cadences of ours: docs/benchmarks/how-bench-measures.md
-	$(PYTHON) -m tests.cadence
+bench-osu: install    ## OSU's benchmarks 7.4 (built, in OSU=FOLDER) beside dear-mpi bench: docs/benchmarks/osu.md
+	$(PYTHON) -m tests.osu_beside $(OSU)
 
 bench-hosts: install  ## all_reduce between 4 hosts with 1 Gbit/s links (Linux, root): docs/benchmarks/hosts.md
 	$(PYTHON) -m tests.bench_pages hosts $(KEPT)

@@ -28,7 +28,7 @@ DEAR_MPI = [sys.executable, "-m", "dear_mpi"]
 GLOO = ["gloo"] * (importlib.util.find_spec("torch") is not None)
 
 COLLECTIVES = """All-reduce, reduce-scatter and all-gather of fp32 (sum, in place) on 2 and on 4 ranks of one machine.
-[This page](how-bench-measures.md) says how `dear-mpi bench` measures.
+[Benchmark collectives](../bench.md#how-bench-measures) says how `dear-mpi bench` measures.
 
 - The tables have the fastest call of each MPI library at each size (`native-best`, `mpich-best`; `--json` has all).
 - `ring` sends messages, in private arrays. `auto` is a plan that was made once, in memory that is prepared for it;

@@ -147,12 +147,15 @@ class Samples:
     delays: Mapping[str, Any] = field(default_factory=dict)  # by an update beside it (inside/beside.py)
     tallies: list[Tally] = field(default_factory=list)  # of each rank: which results were wrong, and where
     turn_s: float | None = None  # the mean of a turn of all contestants
+    page_faults: float = 0.0  # of a call, on the rank that has most
 
     def __add__(self, later: Samples) -> Samples:
         times_s = [mine + more for mine, more in zip(self.times_s, later.times_s, strict=True)]
         tallies = [mine + more for mine, more in zip(self.tallies, later.tallies, strict=True)]
         wrong, late = self.wrong + later.wrong, self.late + later.late
-        return replace(later, times_s=times_s, late=late, wrong=wrong, tallies=tallies)
+        taken, more = len(self.times_s[0]) + self.late, len(later.times_s[0]) + later.late
+        faults = (self.page_faults * taken + later.page_faults * more) / max(taken + more, 1)
+        return replace(later, times_s=times_s, late=late, wrong=wrong, tallies=tallies, page_faults=faults)
 
 
 def of_job(by_rank: Array, cadence: str) -> Array:
@@ -206,5 +209,6 @@ def row_of(
         start=samples.start,
         late=samples.late,
         turn_us=None if samples.turn_s is None else samples.turn_s * 1e6,
+        page_faults=samples.page_faults,
         **samples.delays,
     )

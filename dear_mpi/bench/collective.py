@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -111,7 +111,7 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
                 libraries[name] = stack.enter_context(who.session(world))
         room = float(min(world.transport.gather_values(available_bytes() / world.ranks_here)))
         too_large = {"all": f"more memory than the {room / 2**30:.3g} GiB that each rank can have"}
-        cases, own = contest.cases(world.size), own_cost(world.transport)
+        cases, own = contest.cases(world.size), own_cost(world.transport, programs(contest))
         if len(cases) * contest.budget_s >= WORTH_SAYING_S and (contest.iterations or MANY) >= MANY:
             announce(estimated_s(cases, contest, stand), len(cases), world)
         for case in cases:
@@ -136,6 +136,11 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
     return Report(rows, {world.size: fit}, contest.names, left_out, where, **facts)
 
 
+def programs(contest: Contest, otherwise: Iterable[str] = ("all_reduce",)) -> list[str]:
+    """The collectives of a contest that have programs; if none has, others."""
+    return [each for each in contest.collectives if each in COLLECTIVES] or list(otherwise)
+
+
 def announce(seconds: float, points: int, world: World) -> None:
     """Say how long a run on this world will take, if it is long."""
     if seconds >= WORTH_SAYING_S:
@@ -148,8 +153,7 @@ def check_plans(contest: Contest, stand: Stand) -> None:
     plans = [(name, min(contest.segments)) for name in contest.algorithms if contestant(name).is_plan]
     size, first = stand.world.size, contest.cases(stand.world.size)[0]
     least = replace(first, nbytes=size * TYPES[first.dtype].itemsize, placement="in", memory="private")
-    collectives = [each for each in contest.collectives if each in COLLECTIVES] or list(COLLECTIVES)
-    tried = [Interleaved(replace(least, collective=each), plans, stand) for each in collectives]
+    tried = [Interleaved(replace(least, collective=each), plans, stand) for each in programs(contest, COLLECTIVES)]
     for each in tried:
         each.free()
     for name, _ in plans:

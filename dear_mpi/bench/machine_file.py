@@ -72,6 +72,7 @@ class Row:
     over_peer_low: float | None = None  # ends of its 95 % interval (judged/peers.py); None of too few samples
     over_peer_high: float | None = None
     turn_us: Microseconds | None = None  # of a turn of all contestants: their calls, new data, and the check of results
+    page_faults: float = 0.0  # of a call, on the rank that has most: pages that the system had to give it first
 
     @property
     def is_balanced(self) -> bool:

@@ -1,6 +1,7 @@
 """The memory that a host has: what cannot find room there is refused before the system kills it."""
 
 import math
+import resource
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +22,11 @@ def available_bytes() -> float:
         cached = int(stat["active_file"]) + int(stat["inactive_file"])  # files, dropped when memory is short
         found.append(limit - used + cached)
     return min(found)
+
+
+def page_faults() -> int:
+    """How often this process has touched a page of memory that the system had to give it first."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def check_room(what: str, nbytes: int, ranks: int) -> None:

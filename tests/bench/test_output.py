@@ -340,3 +340,11 @@ def test_rank_0_prints_and_says_who_was_left_out(capsys):
     said = capsys.readouterr()
     assert len(said.out.splitlines()) == 2
     assert said.err.strip() == "note: left out: gloo: needs torch (all_reduce of 4 B)"
+
+
+@pytest.mark.parametrize("form", ["table", "markdown"])
+@pytest.mark.parametrize(("faults", "said"), [(0.0, False), (10.0, False), (129.0, True)])
+def test_calls_whose_time_is_in_part_the_systems_are_named(form, faults, said):
+    rows = [replace(row("native", 1 << 20, 400.0), page_faults=faults), row("ring", 1 << 20, 70.0)]
+    assert ("native, 1 MiB: calls take memory from the system" in printed(form, *rows)) == said
+    assert ("129 page faults a call" in printed(form, *rows)) == said

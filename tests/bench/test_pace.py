@@ -103,3 +103,8 @@ def test_parts_of_a_job_are_measured_in_turn():
 def test_what_cannot_be_measured_is_refused(how, message):
     with pytest.raises(ArgumentError, match=message):
         run_world(lambda world: bench(Contest((64,), **how), world), threads=3)
+
+
+def test_page_faults_are_the_mean_over_all_samples():
+    first, later = Samples([[1.0] * 6], page_faults=3.0), Samples([[1.0] * 2], late=1, page_faults=0.0)
+    assert (first + later).page_faults == pytest.approx(2.0)

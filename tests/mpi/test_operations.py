@@ -9,6 +9,7 @@ from dear_mpi.bench.makers import native
 from dear_mpi.bench.makers.native import FORMS, OTHERS
 from dear_mpi.bench.operations import OPERATIONS
 from dear_mpi.bench.shown.output import FORMATS
+from dear_mpi.bench.timing import interleaved, loops
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.ranks.world import run_world
@@ -140,3 +141,19 @@ def test_calls_that_go_on_beside_compute(comm):
     settings = {"algorithms": ("native",), "placements": ("out",), "overlap": True, "sizes": (64,)}
     report = measured("gather", "sendrecv", "barrier", "ping_pong", **settings)
     assert {each.collective for each in report.where.overlap} == {"gather", "sendrecv", "barrier"}
+
+
+@pytest.mark.parametrize("collective", ["ping_pong", "bandwidth", "all_gather"])
+def test_messages_of_a_pair_in_a_row_have_no_barriers(comm, monkeypatch, collective):
+    """They wait for each other by themselves, and OSU's have none."""
+    seen = []
+
+    def on_host(run, between, calls):
+        seen.append(between)
+        return loops.on_host(run, between, calls)
+
+    monkeypatch.setattr(loops, "CALLS", (3, 3))
+    monkeypatch.setattr(interleaved, "on_host", on_host)
+    measured(collective, algorithms=("native",), cadence="streaming", placements=("out",))
+    assert seen
+    assert {between is int for between in seen} == {collective != "all_gather"}

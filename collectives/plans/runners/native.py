@@ -137,8 +137,10 @@ def prebuilt(argument: Any) -> Any:
     return [MPI.buffer.frombuffer(array), *said] if said else argument
 
 
-def call_alone() -> Callable[[], object]:
-    """MPI_Allreduce of 4 bytes on this rank alone: what a call from Python takes that has nothing to do."""
+def call_alone(collective: str) -> Callable[[], object]:
+    """A collective of 4 bytes on this rank alone: what a call from Python takes that has nothing to do."""
     from mpi4py import MPI
 
-    return partial(MPI.COMM_SELF.Allreduce, MPI.IN_PLACE, prebuilt(np.zeros(1, "f4")), MPI.SUM)
+    x, out = np.zeros(1, "f4"), np.zeros(1, "f4")
+    name, arguments = mpi_call(collective, x, out, Partition.of(1, 1), rank=0, op="sum")
+    return partial(getattr(MPI.COMM_SELF, name), *map(prebuilt, arguments))

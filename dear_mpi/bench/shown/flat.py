@@ -10,7 +10,7 @@ from typing import Any
 from dear_mpi.bench.collective import Report
 from dear_mpi.bench.judged.compared import is_noisy, ratio_mark, shown, spread
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.shown.words import clocks, columns, fits_text, label
+from dear_mpi.bench.shown.words import clocks, columns, fits_text, label, page_faults
 from dear_mpi.reporting.units import format_bytes
 
 # What is chosen; what was found comes after it.
@@ -71,4 +71,6 @@ def markdown_lines(report: Report) -> Iterator[str]:
     for row in shown(report.rows, report.names):
         yield f"| {' | '.join(text(row).replace('|', chr(92) + '|') for text in columns_of.values())} |"
     yield ""
-    yield from (f"- {text}" for text in (*columns(report.rows), *fits_text(report), *clocks(report)))
+    yield from (
+        f"- {text}" for text in (*columns(report.rows), *page_faults(report.rows), *fits_text(report), *clocks(report))
+    )

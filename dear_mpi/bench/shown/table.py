@@ -16,7 +16,18 @@ from dear_mpi.bench.collective import Report
 from dear_mpi.bench.judged.compared import CLASSES, NOISE, against_mpi, is_noisy, mean_text, ratio_mark, shown, spread
 from dear_mpi.bench.judged.verdicts import verdicts
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.shown.words import MEANINGS, clocks, columns, fits_text, label, left_out, meaning, part, title
+from dear_mpi.bench.shown.words import (
+    MEANINGS,
+    clocks,
+    columns,
+    fits_text,
+    label,
+    left_out,
+    meaning,
+    page_faults,
+    part,
+    title,
+)
 from dear_mpi.reporting.groups import grouped
 
 TYPES = {"fp64": "double", "fp32": "float", "fp16": "half", "bf16": "bfloat16"}  # integers have the same names
@@ -130,6 +141,7 @@ def footer(rows: Sequence[Row], report: Report) -> Iterator[str]:
     yield f"{'Avg bus bandwidth':20} : {average}"
     yield "  (the mean over the rows of all sizes, algorithms and placements: it depends on what was asked for)"
     yield from columns(rows)
+    yield from page_faults(rows)
     if late := sum(row.late for row in rows):
         yield f"{late} samples do not count, because a rank was late for their start"
     for same in grouped(rows, lambda row: (row.placement, row.dtype, row.op)).values():

@@ -52,6 +52,7 @@ OF_ALL, OF_PAIR = (
     {"end": "the slowest rank", "mean": " and over ranks"},
     {"end": "the first rank", "mean": ", on the first rank"},
 )
+KEPT = "GLIBC_TUNABLES=glibc.malloc.mmap_threshold=67108864:glibc.malloc.trim_threshold=268435456"
 STARTS = {
     "barrier": "ranks leave a barrier",
     "clock": "ranks wait for a moment of a clock that all have set",
@@ -161,7 +162,8 @@ def fit_text(fit: Fit | None) -> str:
 def clocks(report: Report) -> Iterator[str]:
     """What a figure contains that is not the collective's: the loop's own cost, and how the ranks' clocks differ."""
     if own := report.own_cost:
-        alone = "" if own.self_us is None else f"; MPI_Allreduce of 4 B, called on one rank alone, {own.self_us:.2f} us"
+        calls = ", ".join(f"{name} {us:.2f} us" for name, us in own.self_us.items())
+        alone = f"; MPI's call of 4 B on one rank alone: {calls}" if calls else ""
         yield f"Each time contains the loop's own cost: a call of nothing takes {own.empty_us:.2f} us{alone}."
     if known := report.clock:
         apart = (
@@ -174,6 +176,22 @@ def clocks(report: Report) -> Iterator[str]:
             )
         )
         yield f"Clocks of the start: {apart}. Ranks begin {known['lead_s'] * 1e6:.1f} us after the last one has come."
+
+
+FAULT_US, FELT = 0.5, 0.1
+"""What a page fault takes at least (in a virtual machine it was 2 us), and the part of a time that is worth a word."""
+
+
+def page_faults(rows: Sequence[Row]) -> Iterator[str]:
+    """Calls whose time is in part the system's: for memory that is taken, and given back, in each of them."""
+    felt = [row for row in rows if row.page_faults * FAULT_US >= FELT * row.p50_us]
+    for name, several in grouped(felt, name_of).items():
+        most = max(several, key=attrgetter("page_faults"))
+        yield (
+            f"{name}, {', '.join(dict.fromkeys(format_bytes(row.bytes) for row in several))}: calls take memory from "
+            f"the system and give it back, with up to {most.page_faults:.0f} page faults a call, of {FAULT_US} us and "
+            f"more each. With {KEPT} glibc keeps it"
+        )
 
 
 def name_of(row: Row) -> str:

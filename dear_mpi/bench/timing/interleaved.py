@@ -21,6 +21,7 @@ from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.timing.loops import calls_in_a_row, isolated, on_host, streaming
 from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.ranks.memory import page_faults
 
 Key = tuple[str, int]  # a contestant and its segment_bytes
 
@@ -68,7 +69,7 @@ class Interleaved:
     def run(self, turns: int, arrival: Arrival = TOGETHER, *, skipped: int = 0) -> dict[Key, Samples]:
         """Collective: so many samples of each, after as many turns that do not count as are to be ``skipped``."""
         mine: dict[Key, list[tuple[float, float]]] = {key: [] for key in self.ready}
-        wrong = {key: Tally() for key in self.ready}
+        wrong, faults = {key: Tally() for key in self.ready}, dict.fromkeys(self.ready, 0.0)
         # What the threads of some still do would hit the next: these take turns on their own.
         alone = [key for key in self.ready if contestant(key[0]).session]
         groups = [key for key in self.ready if key not in alone], alone
@@ -79,34 +80,41 @@ class Interleaved:
             wait = arrival.wait(number, self.transport)
             # In another order each time, so that none always follows the slowest; the same on all ranks.
             for key in random.Random(self.turn).sample(group, len(group)):
-                elapsed_s = self.sample(*self.ready[key], wrong[key], wait)
+                elapsed_s, faulted = self.sample(*self.ready[key], wrong[key], wait)
                 if number >= 0:
+                    faults[key] += faulted / turns
                     mine[key].append((elapsed_s, 0.0 if wait is None else wait.came_s))
-        answers = self.transport.gather_values((mine, wrong))
+        answers = self.transport.gather_values((mine, wrong, faults))
         return {
             key: Samples(
-                *self.in_time(after_last([times_s[key] for times_s, _ in answers])),
-                wrong=sum(errors[key].elements for _, errors in answers),
+                *self.in_time(after_last([times_s[key] for times_s, _, _ in answers])),
+                wrong=sum(errors[key].elements for _, errors, _ in answers),
                 memory=data.memory,
                 chosen=prepared.chosen,
                 start=self.start.name,
-                tallies=[errors[key] for _, errors in answers],
+                tallies=[errors[key] for _, errors, _ in answers],
+                page_faults=max(faulted[key] for _, _, faulted in answers),
             )
             for key, (prepared, data) in self.ready.items()
         }
 
-    def sample(self, prepared: Prepared, data: Data, wrong: Tally, wait: Wait | None) -> float:
-        """Seconds from the common start, NaN if this rank was late for it; or of one of several calls in a row."""
+    def sample(self, prepared: Prepared, data: Data, wrong: Tally, wait: Wait | None) -> tuple[float, float]:
+        """Seconds from the common start, NaN if this rank was late for it; or of one of several calls in a row. And the
+        page faults of a call."""
         data.fill(self.turn)
+        faults = page_faults()
         elapsed_s, was_in_time = isolated(prepared.run, self.start, self.stream, wait)
+        faults = page_faults() - faults
         prepared.untimed()
         wrong.look(data, self.turn, prepared.run)
-        if self.case.cadence == "streaming":
-            data.clear()
-            self.transport.barrier()
-            loop = on_host if self.case.device == "cpu" else partial(streaming, stream=self.stream)
-            elapsed_s = loop(prepared.run, self.between, calls_in_a_row(self.case.used_bytes))
-        return elapsed_s if was_in_time else math.nan
+        if self.case.cadence == "isolated":
+            return elapsed_s if was_in_time else math.nan, faults
+        data.clear()
+        self.transport.barrier()
+        loop = on_host if self.case.device == "cpu" else partial(streaming, stream=self.stream)
+        calls, faults = calls_in_a_row(self.case.used_bytes), page_faults()
+        elapsed_s = loop(prepared.run, self.between, calls)
+        return elapsed_s, (page_faults() - faults) / calls
 
     def in_time(self, times_s: list[list[float]]) -> tuple[list[list[float]], int]:
         """From samples, a list per rank, those for which all ranks were in time: of the ranks whose times count, and of

@@ -3,7 +3,7 @@ clock and a call from Python, which ``own_cost`` measures.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import repeat
 from statistics import median
@@ -16,7 +16,7 @@ from dear_mpi.ranks.streams import Stream
 
 SMALL_BYTES = 16 * 1024
 CALLS = 100, 10  # in a row: of small buffers, and of all others
-TRIALS, TRIAL_CALLS = 21, 200  # of which the loop's own cost is the median
+TRIALS, TRIAL_CALLS = 11, 20  # of which the loop's own cost is the median
 
 
 def calls_in_a_row(nbytes: int) -> int:
@@ -59,22 +59,23 @@ def on_host(run: Callable[[], object], between: Callable[[], object], calls: int
 
 @dataclass(frozen=True)
 class OwnCost:
-    """What the loop adds to a call, in us: the clock and a call that does nothing; and ``self_us``, a whole
-    MPI_Allreduce of 4 bytes from Python on a communicator of this rank alone, of which the library has its part."""
+    """What the loop adds to a call, in us: the clock and a call that does nothing; and ``self_us``, by collective, a
+    whole call of 4 bytes from Python on a communicator of this rank alone, of which the library has its part."""
 
     empty_us: float
-    self_us: float | None = None
+    self_us: dict[str, float]
 
 
-def own_cost(transport: Transport) -> OwnCost:
-    """Collective: the costs on the slowest rank, while all measure at once."""
-    transport.barrier()
-    empty_us, self_us = cost_us(int), None
+def own_cost(transport: Transport, collectives: Iterable[str]) -> OwnCost:
+    """Collective: the costs on the slowest rank, in the loop that times, with its barriers. Without MPI, those alone of
+    a call that does nothing."""
+    calls: dict[str, Callable[[], object]] = {"": int}
     if transport.native is not None:
-        self_us = cost_us(call_alone())
-    empties, selves = zip(*transport.gather_values((empty_us, self_us)), strict=True)
-    return OwnCost(max(empties), None if None in selves else max(selves))
+        calls |= {name: call_alone(name) for name in collectives}
 
+    def cost_us(run: Callable[[], object]) -> float:
+        return 1e6 * median(on_host(run, transport.barrier, TRIAL_CALLS) for _ in range(TRIALS))
 
-def cost_us(run: Callable[[], object]) -> float:
-    return 1e6 * median(on_host(run, int, TRIAL_CALLS) for _ in range(TRIALS))
+    found = transport.gather_values({name: cost_us(run) for name, run in calls.items()})
+    most = {name: max(each[name] for each in found) for name in calls}
+    return OwnCost(most.pop(""), most)

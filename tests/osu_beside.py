@@ -1,0 +1,191 @@
+"""OSU's benchmarks 7.4 beside ours, in turns: docs/benchmarks/osu.md.
+
+    make bench-osu OSU=FOLDER
+
+FOLDER is the `c/mpi` of OSU's benchmarks, built by `./configure CC=<this project>/.venv/bin/mpicc && make -C c`.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dear_mpi.reporting.stats import Median, median
+from tests.bench.readers import read_osu
+from tests.launch import ROOT, Mpi, mpis_at_hand
+from tests.provenance import Watch, write_page
+
+PAGE = "docs/benchmarks/osu.md"
+TITLE = "OSU's benchmarks beside `dear-mpi bench`"
+SIZES = [4**power for power in range(1, 13)]  # bytes: 4 B to 16 MiB
+LARGE = 64 << 10  # from here on, what a call from Python adds is nothing
+NEAR, MOST_OWN_US = 0.1, 1.0
+RANKS = (2, 4)
+LIMIT_S = 600
+# Else the library gives its temporary memory back after some calls and not after others; and NumPy alone, not OSU, has
+# huge pages.
+MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=67108864:glibc.malloc.trim_threshold=268435456"
+HEAD = """Both call Open MPI as `make install` has it, on {ranks} ranks of this machine, out of place, on fp32. OSU's
+programs start MPI with MPI_THREAD_SINGLE, ours with MPI_THREAD_SERIALIZED, the least that it takes. Both run with
+`GLIBC_TUNABLES={malloc}`.
+Each row is from {rounds} turns of a job of each kind:
+
+- OSU: `osu_allreduce`, `osu_reduce_scatter_block`, `osu_allgather` and `osu_latency`, from the sources of version 7.4,
+  with `-T mpi_float -m 4:16777216`; the mean of 1000 calls up to 8 KiB, of 100 above (`osu_latency`: 10000 and 1000).
+- streaming: `MPI4PY_RC_THREAD_LEVEL=serialized dear-mpi bench --algorithms {algorithm} --cadence streaming
+  --placement out --iterations {iterations}`; the median of {iterations} means, each of 100 calls up to 16 KiB, of 10
+  above.
+- isolated: the same with `--cadence isolated`, which is what `bench` does unless it is told otherwise; the median of
+  {alone} single calls, each on its slowest rank, on data that are filled in anew before each of them.
+
+Times are us, medians over turns. A ratio is that of two neighbours, streaming over OSU: its median over turns, with its
+95 % interval. Bytes are those of the full buffer; OSU gives those of one rank's part of an all-gather.
+
+`near` is yes if the ratio is within 10 %, or its interval contains 1, or, below 64 KiB, streaming is above that by no
+more than the loop's own cost: the same call of 4 B from Python, on a communicator of one rank.
+"""
+ITERATIONS, ALONE = 11, 51
+ALGORITHM = "native"
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """A benchmark of OSU's and what it is called here."""
+
+    program: str
+    collective: str
+    ranks: tuple[int, ...] = RANKS
+    parts: bool = False  # whether OSU's sizes are of one rank's part
+
+
+PAIRINGS = [
+    Pairing("collective/blocking/osu_allreduce", "all_reduce"),
+    Pairing("collective/blocking/osu_reduce_scatter_block", "reduce_scatter"),
+    Pairing("collective/blocking/osu_allgather", "all_gather", parts=True),
+    Pairing("pt2pt/standard/osu_latency", "ping_pong", ranks=(2,)),
+]
+Times = dict[int, float]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Of a size: us in each turn, by OSU and ours, and what ours adds by itself."""
+
+    osu: list[float]
+    streaming: list[float]
+    isolated: list[float]
+    own_us: float
+
+    @property
+    def ratio(self) -> Median:
+        return median([ours / theirs for ours, theirs in zip(self.streaming, self.osu, strict=True)])
+
+    def is_near(self, nbytes: int) -> bool:
+        found, own_us = self.ratio, self.own_us if nbytes < LARGE else 0.0
+        most = 1 + NEAR + own_us / statistics.median(self.osu)
+        return 1 - NEAR <= found.value <= most or found.low <= 1 <= found.high
+
+
+def run(mpi: Mpi, ranks: int, *command: object, **variables: str) -> str:
+    job = [*mpi.mpirun, "-n", str(ranks), *map(str, command)]
+    environment = mpi.environment(ranks) | variables | {"NO_COLOR": "1", "GLIBC_TUNABLES": MALLOC}
+    return subprocess.run(job, env=environment, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=True).stdout
+
+
+def osu(mpi: Mpi, ranks: int, pairing: Pairing, folder: Path) -> Times:
+    most = SIZES[-1] // (ranks if pairing.parts else 1)
+    (block,) = read_osu(run(mpi, ranks, folder / pairing.program, "-T", "mpi_float", "-m", f"4:{most}"))
+    scale = ranks if pairing.parts else 1
+    return {int(row["Size"]) * scale: float(row["Avg Latency(us)"]) for row in block.rows}
+
+
+def ours(mpi: Mpi, ranks: int, pairing: Pairing, cadence: str, iterations: int) -> tuple[Times, float]:
+    """Times, and the loop's own cost with the library's call in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        file, sizes = Path(folder) / "rows.json", ",".join(f"{size}B" for size in SIZES)
+        flags = ["--collective", pairing.collective, "--algorithms", ALGORITHM, "--placement", "out", "--sizes", sizes]
+        flags += ["--cadence", cadence, "--iterations", iterations, "--json", file]
+        run(mpi, ranks, sys.executable, "-m", "dear_mpi", "bench", *flags, MPI4PY_RC_THREAD_LEVEL="serialized")
+        report = json.loads(file.read_text("utf-8"))
+    (own_us,) = report["loop"]["self_us"].values()
+    return {row["bytes"]: row["p50_us"] for row in report["rows"]}, own_us
+
+
+def beside(mpi: Mpi, ranks: int, pairing: Pairing, folder: Path, rounds: int) -> dict[int, Beside]:
+    """By size; those alone that both can have."""
+    theirs, stream, alone, own = list[Times](), list[Times](), list[Times](), list[float]()
+    for _ in range(rounds):
+        theirs.append(osu(mpi, ranks, pairing, folder))
+        times, own_us = ours(mpi, ranks, pairing, "streaming", ITERATIONS)
+        stream.append(times)
+        own.append(own_us)
+        alone.append(ours(mpi, ranks, pairing, "isolated", ALONE)[0])
+    sizes = [size for size in SIZES if size in theirs[0] and size in stream[0]]
+    found = {size: [[each[size] for each in kind] for kind in (theirs, stream, alone)] for size in sizes}
+    return {size: Beside(*times, statistics.median(own)) for size, times in found.items()}
+
+
+def table(pairing: Pairing, ranks: int, found: dict[int, Beside]) -> Iterator[str]:
+    own_us = next(iter(found.values())).own_us
+    yield f"## `{pairing.collective}` and `{Path(pairing.program).name}`, {ranks} ranks\n"
+    yield f"The loop's own cost: {own_us:.2f} us.\n"
+    yield "| bytes | OSU | streaming | ratio | near | isolated |"
+    yield "|---:|---:|---:|---:|---|---:|"
+    for size, each in found.items():
+        ratio = each.ratio
+        times = [f"{statistics.median(us):.2f}" for us in (each.osu, each.streaming, each.isolated)]
+        near = "yes" if each.is_near(size) else "no"
+        yield (
+            f"| {size} | {times[0]} | {times[1]} | {ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) | {near} "
+            f"| {times[2]} |"
+        )
+    yield ""
+
+
+def summary(near: dict[bool, list[bool]], own_us: float) -> str:
+    """What the rows say, from 64 KiB on and below, and the loop's cost on 2 ranks."""
+    said = {large: f"{sum(found)} of {len(found)}" for large, found in near.items()}
+    text = f"Near are {said[True]} rows from 64 KiB on, and {said[False]} below. The loop's own cost on 2 ranks"
+    return f"{text}, at most {own_us:.2f} us, is {'within' if own_us <= MOST_OWN_US else 'above'} 1 us.\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("osu", type=Path, help="c/mpi of OSU's benchmarks, built")
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    missing = [pairing.program for pairing in PAIRINGS if not (options.osu / pairing.program).exists()]
+    if missing:
+        raise SystemExit(f"{options.osu} has no {', '.join(missing)}: give c/mpi of OSU's benchmarks 7.4, built")
+    os.chdir(ROOT)
+    mpi, watch = mpis_at_hand()[0], Watch("make bench-osu OSU=FOLDER")
+    lines, near, own = list[str](), dict[bool, list[bool]]({True: [], False: []}), list[float]()
+    for pairing in PAIRINGS:
+        for ranks in pairing.ranks:
+            found = beside(mpi, ranks, pairing, options.osu.resolve(), options.rounds)
+            part = list(table(pairing, ranks, found))
+            print(*part, sep="\n", flush=True)
+            lines += part
+            for size, each in found.items():
+                near[size >= LARGE].append(each.is_near(size))
+            if ranks == RANKS[0]:
+                own.append(next(iter(found.values())).own_us)
+    head = HEAD.format(
+        ranks=" and on ".join(map(str, RANKS)),
+        rounds=options.rounds,
+        algorithm=ALGORITHM,
+        malloc=MALLOC,
+        iterations=ITERATIONS,
+        alone=ALONE,
+    )
+    write_page(PAGE, TITLE, [watch.record()], [head, summary(near, max(own)), *lines])
+
+
+if __name__ == "__main__":
+    main()
