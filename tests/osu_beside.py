@@ -30,11 +30,14 @@ RANKS = (2, 4)
 LIMIT_S = 600
 # Else the library gives its temporary memory back after some calls and not after others; and NumPy alone, not OSU, has
 # huge pages.
-MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=67108864:glibc.malloc.trim_threshold=268435456"
+MEMORY = {
+    "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=67108864:glibc.malloc.trim_threshold=268435456",
+    "NUMPY_MADVISE_HUGEPAGE": "0",
+}
 HEAD = """Both call Open MPI as `make install` has it, on {ranks} ranks of this machine, out of place, on fp32. OSU's
 programs start MPI with MPI_THREAD_SINGLE, ours with MPI_THREAD_SERIALIZED, the least that it takes. Both run with
-`GLIBC_TUNABLES={malloc}`.
-Each row is from {rounds} turns of a job of each kind:
+{memory}:
+the library keeps its memory, and both have pages of 4 KiB. Each row is from {rounds} turns of a job of each kind:
 
 - OSU: `osu_allreduce`, `osu_reduce_scatter_block`, `osu_allgather` and `osu_latency`, from the sources of version 7.4,
   with `-T mpi_float -m 4:16777216`; the mean of 1000 calls up to 8 KiB, of 100 above (`osu_latency`: 10000 and 1000).
@@ -70,6 +73,7 @@ PAIRINGS = [
     Pairing("collective/blocking/osu_allgather", "all_gather", parts=True),
     Pairing("pt2pt/standard/osu_latency", "ping_pong", ranks=(2,)),
 ]
+WHOLE = ("all_reduce", "ping_pong")
 Times = dict[int, float]
 
 
@@ -94,7 +98,7 @@ class Beside:
 
 def run(mpi: Mpi, ranks: int, *command: object, **variables: str) -> str:
     job = [*mpi.mpirun, "-n", str(ranks), *map(str, command)]
-    environment = mpi.environment(ranks) | variables | {"NO_COLOR": "1", "GLIBC_TUNABLES": MALLOC}
+    environment = mpi.environment(ranks) | variables | MEMORY | {"NO_COLOR": "1"}
     return subprocess.run(job, env=environment, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=True).stdout
 
 
@@ -126,7 +130,8 @@ def beside(mpi: Mpi, ranks: int, pairing: Pairing, folder: Path, rounds: int) ->
         stream.append(times)
         own.append(own_us)
         alone.append(ours(mpi, ranks, pairing, "isolated", ALONE)[0])
-    sizes = [size for size in SIZES if size in theirs[0] and size in stream[0]]
+    least = 4 if pairing.collective in WHOLE else 4 * ranks  # an element for each rank
+    sizes = [size for size in SIZES if size >= least]
     found = {size: [[each[size] for each in kind] for kind in (theirs, stream, alone)] for size in sizes}
     return {size: Beside(*times, statistics.median(own)) for size, times in found.items()}
 
@@ -180,7 +185,7 @@ def main() -> None:
         ranks=" and on ".join(map(str, RANKS)),
         rounds=options.rounds,
         algorithm=ALGORITHM,
-        malloc=MALLOC,
+        memory=" and\n".join(f"`{name}={value}`" for name, value in MEMORY.items()),
         iterations=ITERATIONS,
         alone=ALONE,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from dear_mpi.bench.runs.saved import Run, read_runs
 from dear_mpi.cli.files import check_files, try_files, written_by
 from dear_mpi.cli.flags import Flags, argument, shared
 from dear_mpi.cli.run import with_flags
+from dear_mpi.reporting.groups import grouped
 from dear_mpi.see.figure import write_figure
 from dear_mpi.see.measured import draw_runs
 
@@ -38,11 +40,17 @@ def write_plot(path: Path, runs: Sequence[Run]) -> None:
 
 
 def drawn(run: Run) -> list[dict[str, Any]]:
-    """The rows of a run as they are drawn: with its name, and bounds where a network can be fitted to it.
+    """The rows of a run as they are drawn: with its name, and bounds where a network can be fitted, to those of as many
+    ranks.
 
     Ranks are taken to fill one host after the other.
     """
-    hosts = [number for number, ranks in enumerate(run.rows[0].hosts) for _ in range(ranks)]
-    fit, name = fit_network(run.rows, hosts), Path(run.name).stem
-    bounds = [None if fit is None else bound_us(row, fit.network) for row in run.rows]
-    return [{**asdict(row), "run": name, "bound_us": bound} for row, bound in zip(run.rows, bounds, strict=True)]
+    found = []
+    for rows in grouped(run.rows, attrgetter("ranks")).values():
+        fit = fit_network(rows, [number for number, ranks in enumerate(rows[0].hosts) for _ in range(ranks)])
+        bounds = [None if fit is None else bound_us(row, fit.network) for row in rows]
+        found += [
+            {**asdict(row), "run": Path(run.name).stem, "bound_us": bound}
+            for row, bound in zip(rows, bounds, strict=True)
+        ]
+    return found
