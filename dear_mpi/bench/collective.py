@@ -24,7 +24,7 @@ from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.timing.interleaved import Interleaved, needed_bytes
 from dear_mpi.bench.timing.loops import OwnCost, own_cost
 from dear_mpi.collectives.plans.tuning import default_segment
-from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.program.errors import AgreedError, ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.dtypes import TYPES
@@ -84,13 +84,29 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
     agree(world.transport, "bench", facts)
     found: Report | None = None
     for ranks in contest.ranks or (world.size,):
-        with world.part(ranks) as here:
-            mine = None if here is None else bench_here(contest, here, progress)
-        if ranks < world.size:
-            mine = world.transport.gather_values(mine)[0]
-        assert mine is not None, "rank 0 takes part"
+        if ranks == world.size:
+            mine = bench_here(contest, world, progress)
+        else:
+            mine = bench_part(contest, world, ranks, progress)
         found = mine if found is None else found + mine
     assert found is not None, "there is a number of ranks"
+    return found
+
+
+def bench_part(contest: Contest, world: World, ranks: int, progress: Callable[[str], object]) -> Report:
+    """The same on the first so many ranks of a world; also to the others, which sleep meanwhile. What those raise alike
+    is an ArgumentError on all ranks."""
+    mine: Report | None = None
+    fault = ""
+    with world.part(ranks) as here:
+        try:
+            mine = None if here is None else bench_here(contest, here, progress)
+        except AgreedError as error:  # beyond the block it would leave the others asleep
+            fault = str(error)
+    found, fault = world.transport.gather_values((mine, fault) if world.rank == 0 else None)[0]
+    if fault:
+        raise ArgumentError(fault)
+    assert isinstance(found, Report), "rank 0 takes part"
     return found
 
 
