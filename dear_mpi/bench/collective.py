@@ -69,12 +69,8 @@ class Report:
         )
 
 
-def bench(contest: Contest, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
-    """Collective: a row per case and contestant, in the order of the contest, on each number of ranks.
-
-    Raises:
-        ArgumentError: something is not allowed, or a contestant cannot be had; on all ranks alike.
-    """
+def agreed(contest: Contest, world: World) -> Contest:
+    """Collective: the contest with its segments, if these ranks can measure it; raises as ``agree`` if not."""
     contest = replace(contest, segments=contest.segments or (default_segment(world.transport.hosts),))
 
     def facts() -> Mapping[str, object]:
@@ -82,6 +78,16 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
         return asdict(contest)
 
     agree(world.transport, "bench", facts)
+    return contest
+
+
+def bench(contest: Contest, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
+    """Collective: a row per case and contestant, in the order of the contest, on each number of ranks.
+
+    Raises:
+        ArgumentError: something is not allowed, or a contestant cannot be had; on all ranks alike.
+    """
+    contest = agreed(contest, world)
     found: Report | None = None
     for ranks in contest.ranks or (world.size,):
         if ranks == world.size:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from dear_mpi.bench.arrivals.after_arrival import show_arrivals
-from dear_mpi.bench.collective import Report
+from dear_mpi.bench.collective import Report, agreed
 from dear_mpi.bench.collective import bench as run_bench
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.inside.overlap import show_overlap
@@ -86,6 +86,7 @@ def why_of(flags: Flags) -> list[int]:
 
 def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Sequence[str]) -> dict[str, Any]:
     began, tune, plot = now(), flags.get("tune"), flags.get("plot")
+    contest = agreed(contest, world)  # first of all: what follows looks its names up
     before = () if tune is None else rules_before(tune, contest.names, world)
     older = baseline_before(baseline, contest, world) if baseline else []
     with bar(world, contest.points(world.size), "warming up") as progress:

@@ -137,9 +137,12 @@ def test_a_run_is_held_against_its_baseline(factor, code):
         (("--at-least", "9%"), "--at-least needs --baseline FILE"),
         (("--baseline", "four.json", "--at-least", "x"), "--at-least 'x' cannot be read"),
         (("--plot", "picture.gif"), "--plot 'picture.gif' must end in .png, .pdf or .svg"),
+        (("--collective", "allreduce"), "collective 'allreduce' is unknown: did you mean 'all_reduce'"),
+        (("--dtype", "float32", "--baseline", "four.json"), "dtype 'float32' is unknown"),
+        (("--collective", "allreduce", "--tune", "rules.json"), "collective 'allreduce' is unknown"),
     ],
 )
-def test_a_baseline_that_cannot_be_is_refused_before_the_run(arguments, said, monkeypatch):
+def test_what_cannot_be_is_refused_before_the_run(arguments, said, monkeypatch):
     monkeypatch.setattr("dear_mpi.cli.bench.run_bench", lambda *_: pytest.fail("it has begun"))
     save("four.json", run_of(sizes=SIZES))
     two = run_of(sizes=(12,), algorithms=("ring",), ranks=2, backend="loopback (threads)")

@@ -1,12 +1,10 @@
 """What a run of the benchmark is held against: it is read, and must have a point of the run, before the run begins."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from dear_mpi.bench.case import Samples, row_of
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.runs.saved import Run, check_comparable, read_runs
-from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.ranks.world import World, ranks_per_host
 
@@ -30,12 +28,11 @@ def planned(contest: Contest, world: World, memories: set[str]) -> Run:
     Its times are made up.
     """
     name, hosts = world.transport.name, world.transport.hosts
-    cut = replace(contest, segments=contest.segments or (default_segment(hosts),))
     rows = [
         row_of(case, who, instant(ranks, memory), backend=name, hosts=ranks_per_host(hosts[:ranks]), segment_bytes=size)
-        for ranks in cut.ranks or (world.size,)
-        for case in cut.cases(ranks)
-        for who, size in cut.keys(case, ranks)
+        for ranks in contest.ranks or (world.size,)
+        for case in contest.cases(ranks)
+        for who, size in contest.keys(case, ranks)
         for memory in memories
     ]
     return Run(THIS_RUN, rows)
