@@ -17,6 +17,7 @@ from dear_mpi.bench.inside.steps import Steps
 from dear_mpi.bench.inside.steps_table import show_steps
 from dear_mpi.bench.judged.breaches import show_guidelines
 from dear_mpi.bench.judged.explained import show_why
+from dear_mpi.bench.operations import UNSIZED
 from dear_mpi.bench.provenance import now, provenance
 from dear_mpi.bench.runs.baseline import THIS_RUN, baseline_before
 from dear_mpi.bench.runs.diff import compare_runs
@@ -73,6 +74,8 @@ def bench(flags: Flags) -> None:
         contest = replace(contest, sizes=tuple(sorted({*contest.sizes, *why_of(flags)})))
     if "timeline" in flags and not contest.steps:
         raise ValueError("--timeline shows what --steps records: give both")
+    if "plot" in flags and set(contest.collectives) <= set(UNSIZED):
+        raise ValueError(f"--plot draws times by size, which {', '.join(contest.collectives)} does not have")
     pictures = [(flag, path) for flag, path in written if flag in ("--plot", "--timeline")]
     how: dict[str, Any] = {"device": contest.device, "others": pictures}
     found = run_ranks(lambda world: bench_and_show(world, contest, flags, before), flags, **how)

@@ -137,6 +137,7 @@ def test_a_run_is_held_against_its_baseline(factor, code):
         (("--at-least", "9%"), "--at-least needs --baseline FILE"),
         (("--baseline", "four.json", "--at-least", "x"), "--at-least 'x' cannot be read"),
         (("--plot", "picture.gif"), "--plot 'picture.gif' must end in .png, .pdf or .svg"),
+        (("--collective", "barrier", "--plot", "x.svg"), "--plot draws times by size, which barrier does not have"),
         (("--collective", "allreduce"), "collective 'allreduce' is unknown: did you mean 'all_reduce'"),
         (("--dtype", "float32", "--baseline", "four.json"), "dtype 'float32' is unknown"),
         (("--collective", "allreduce", "--tune", "rules.json"), "collective 'allreduce' is unknown"),
