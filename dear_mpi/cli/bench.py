@@ -30,7 +30,7 @@ from dear_mpi.cli.bench_diff import RUNS, SHARE_FLAG, share_of
 from dear_mpi.cli.files import check_files, timeline_writer, written_by
 from dear_mpi.cli.flags import RUN_FLAGS, Flags, chosen, files_of, flag, flags_of, shared
 from dear_mpi.cli.plot import write_plot
-from dear_mpi.cli.run import run_ranks, with_flags
+from dear_mpi.cli.run import complain, run_ranks, with_flags
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
@@ -79,8 +79,10 @@ def bench(flags: Flags) -> None:
     pictures = [(flag, path) for flag, path in written if flag in ("--plot", "--timeline")]
     how: dict[str, Any] = {"device": contest.device, "others": pictures}
     found = run_ranks(lambda world: bench_and_show(world, contest, flags, before), flags, **how)
-    slower = found.get("baseline", {}).get("slower", 0)
-    raise typer.Exit(int(slower > 0 or any(row["wrong"] for row in found["rows"])))
+    held = found.get("baseline", {})
+    if "error" in held:
+        raise typer.Exit(2)
+    raise typer.Exit(int(held.get("slower", 0) > 0 or any(row["wrong"] for row in found["rows"])))
 
 
 def why_of(flags: Flags) -> list[int]:
@@ -101,7 +103,7 @@ def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Seque
     screen = console(world, stderr=flags.get("format", DEFAULT) != DEFAULT)
     more |= explanations(screen, world, report, flags)
     if older:
-        more |= against(screen, older, run, share_of(flags))
+        more["baseline"] = against(screen, world, older, run, share_of(flags))
     if tune is not None:
         write_tuned(tune, before, report.rows, world)
     by_rank_0(world.transport, "--timeline", lambda: write_steps(report.where.steps, flags))
@@ -137,8 +139,16 @@ def named(steps: Steps) -> str:
     return f"{steps.collective}, {steps.algorithm}, {format_bytes(steps.bytes)}"
 
 
-def against(screen: Console, older: Sequence[Run], run: Run, at_least: float) -> dict[str, Any]:
-    """Hold a run against the baseline, and show that; what --json says of it."""
-    diff = compare_runs(older, [run], at_least)
+def against(screen: Console, world: World, older: Sequence[Run], run: Run, at_least: float) -> dict[str, Any]:
+    """Hold a run against the baseline, and show that; what --json says of it.
+
+    Only now it is known in which memory the run was, and what was left out of it. If no point is in both, this is an
+    error, but what was measured is not lost.
+    """
+    try:
+        diff = compare_runs(older, [run], at_least)
+    except ValueError as error:
+        complain(f"baseline: {error}", world.rank)
+        return {"error": str(error), "slower": 0}
     show_diff(screen, diff)
-    return {"baseline": report_of(diff)}
+    return report_of(diff)

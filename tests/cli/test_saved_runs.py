@@ -127,12 +127,31 @@ def test_a_run_is_held_against_its_baseline(factor, code):
     assert len(report["baseline"]["points"]) == len(report["rows"]) == 5
 
 
+def test_what_was_measured_outlives_a_baseline_in_other_memory():
+    """Where its buffers are, a run knows when they are there."""
+    baseline(1.0)
+    with open("before.json", encoding="utf-8") as file:
+        content = json.load(file)
+    for row in content["rows"]:
+        assert row["memory"] == "private"
+        row["memory"] = "shared"
+    with open("before.json", "w", encoding="utf-8") as file:
+        json.dump(content, file)
+    said = "no point is in both runs: memory is shared in before.json, and private in this run"
+    assert_one_line(run(*BENCH, "--baseline", "before.json", "--json", "now.json"), f"error: baseline: {said}")
+    with open("now.json", encoding="utf-8") as file:
+        report = json.load(file)
+    assert report["baseline"] == {"error": said, "slower": 0}
+    assert len(report["rows"]) == 5
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("--baseline", "none.json"), "run 'none.json' is no readable JSON file"),
         (("--baseline", "four.json"), "ranks is 4 in four.json, and 2 in this run"),
         (("--baseline", "other.json"), "bytes is 12 in other.json, and 4, 16, 64, 256, 1024 in this run"),
+        (("--baseline", "mine.json,four.json"), "ranks is 2 in mine.json, and 4 in four.json"),
         (("--baseline", "four.json", "--json", "four.json"), "would write over the file of --baseline"),
         (("--at-least", "9%"), "--at-least needs --baseline FILE"),
         (("--baseline", "four.json", "--at-least", "x"), "--at-least 'x' cannot be read"),
@@ -148,6 +167,7 @@ def test_what_cannot_be_is_refused_before_the_run(arguments, said, monkeypatch):
     save("four.json", run_of(sizes=SIZES))
     two = run_of(sizes=(12,), algorithms=("ring",), ranks=2, backend="loopback (threads)")
     save("other.json", two)
+    save("mine.json", run_of(sizes=(4,), algorithms=("ring",), ranks=2, backend="loopback (threads)"))
     assert_one_line(run(*BENCH, *arguments), said)
 
 

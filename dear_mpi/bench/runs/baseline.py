@@ -12,11 +12,13 @@ THIS_RUN = "this run"
 
 
 def baseline_before(files: Sequence[str], contest: Contest, world: World) -> list[Run]:
-    """Collective: the launches of the baseline; an ArgumentError if they cannot be read, or compared with this run."""
+    """Collective: the launches of the baseline; an ArgumentError if they cannot be read, or compared with each other or
+    with this run."""
 
     def read() -> list[Run]:
         runs = read_runs("--baseline", files)
-        check_comparable(runs[0], planned(contest, world, {row.memory for row in runs[0].rows}))
+        for other in (*runs[1:], planned(contest, world, {row.memory for row in runs[0].rows})):
+            check_comparable(runs[0], other)
         return runs
 
     return said_by_rank_0(world.transport, "baseline", read)
