@@ -127,6 +127,18 @@ def test_a_run_is_held_against_its_baseline(factor, code):
     assert len(report["baseline"]["points"]) == len(report["rows"]) == 5
 
 
+def test_a_table_of_auto_is_held_against_itself():
+    """Its messages are as large as its rules say, not as large as by default."""
+    rule = {"collective": "all_reduce", "ranks": 2, "up_to_bytes": None, "algorithm": "ring", "segment_bytes": 4096}
+    with open("rules.json", "w", encoding="utf-8") as file:
+        json.dump({"machine": {}, "rules": [rule]}, file)
+    mine = (*BENCH, "--algorithms", "auto:rules.json")
+    assert run(*mine, "--json", "before.json").exit_code == 0
+    done = run(*mine, "--baseline", "before.json", "--at-least", "1000%")
+    assert done.exit_code == 0, done.output
+    assert "A: before.json\nB: this run" in done.stdout
+
+
 def test_what_was_measured_outlives_a_baseline_in_other_memory():
     """Where its buffers are, a run knows when they are there."""
     baseline(1.0)
