@@ -108,7 +108,7 @@ class Contest(Closer, Pace, Arrivals, Conditions):
         self.check()
         self.check_pace()
         self.check_lists(world.size)
-        fewest = min(self.ranks, default=world.size)
+        fewest, most = (of(self.ranks, default=world.size) for of in (min, max))
         for collective in self.collectives:
             if fewest < (least := OPERATIONS[collective].least_ranks):
                 raise ValueError(f"collective {collective!r} needs at least {least} ranks, not {fewest}")
@@ -118,8 +118,8 @@ class Contest(Closer, Pace, Arrivals, Conditions):
         self.check_arrivals(self.cadence, fewest)
         if self.arrival and (pairs := [each for each in self.collectives if OPERATIONS[each].pair]):
             raise ValueError(f"arrival is of collectives, which all ranks take part in, not of {', '.join(pairs)}")
-        for case in self.cases(world.size):
-            check_exact(case, world.size)
+        for case in self.cases(most):
+            check_exact(case, most)
         for name in self.names:
             contestant(name).check()
             if contestant(name).maker in OTHERS:
