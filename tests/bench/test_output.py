@@ -243,7 +243,7 @@ def test_the_columns_and_the_cadence_are_explained():
 
 
 def test_only_rows_are_no_remarks():
-    left_out = {"gloo: needs torch": {"all_reduce": [4, 8]}}
+    left_out = {"gloo: needs torch": {"all_reduce": [4, 4, 8, 8]}}  # of both placements
     text = printed("table", *placed_rows(), left_out=left_out)
     assert len([line for line in text.splitlines() if not line.startswith("#")]) == 4
     assert "# left out: gloo: needs torch (all_reduce of 4 B, 8 B)" in text

@@ -129,7 +129,7 @@ def left_out(report: Report) -> Iterator[str]:
 
     def place(name: str, sizes: Sequence[int]) -> str:
         everywhere = measured.get(name) == set(sizes)
-        return name if everywhere else f"{name} of {', '.join(map(format_bytes, sizes))}"
+        return name if everywhere else f"{name} of {', '.join(map(format_bytes, dict.fromkeys(sizes)))}"
 
     for why, places in report.left_out.items():
         where = (place(name, sizes) for name, sizes in places.items())
