@@ -10,7 +10,7 @@ from typing import Any
 from dear_mpi.bench.arrivals.lateness import decided
 from dear_mpi.bench.case import row_of
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.estimate import WORTH_SAYING_S, estimated_s, in_words
+from dear_mpi.bench.estimate import announce
 from dear_mpi.bench.fit import Fit, modelled
 from dear_mpi.bench.found.findings import Findings
 from dear_mpi.bench.inside.where import Where
@@ -30,10 +30,7 @@ from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.ranks.memory import available_bytes
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.terminal import note
-from dear_mpi.reporting.units import format_bytes, plural
-
-MANY = 50  # iterations; fewer are over before an estimate would be
+from dear_mpi.reporting.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -134,8 +131,7 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
         room = float(min(world.transport.gather_values(available_bytes() / world.ranks_here)))
         too_large = {"all": f"more memory than the {room / 2**30:.3g} GiB that each rank can have"}
         cases, own = contest.cases(world.size), own_cost(world.transport, programs(contest))
-        if len(cases) * contest.budget_s >= WORTH_SAYING_S and (contest.iterations or MANY) >= MANY:
-            announce(estimated_s(cases, contest, stand), len(cases), world)
+        announce(cases, contest, stand)
         for case in cases:
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
             fits = needed_bytes(case, contest.names, world.transport.hosts) <= room
@@ -161,12 +157,6 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
 def programs(contest: Contest, otherwise: Iterable[str] = ("all_reduce",)) -> list[str]:
     """The collectives of a contest that have programs; if none has, others."""
     return [each for each in contest.collectives if each in COLLECTIVES] or list(otherwise)
-
-
-def announce(seconds: float, points: int, world: World) -> None:
-    """Say how long a run on this world will take, if it is long."""
-    if seconds >= WORTH_SAYING_S:
-        note(world, f"{plural(points, 'point')} on {plural(world.size, 'rank')} take about {in_words(seconds)} at most")
 
 
 def check_plans(contest: Contest, stand: Stand) -> None:

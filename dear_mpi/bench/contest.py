@@ -88,6 +88,12 @@ class Contest(Closer, Pace, Arrivals, Conditions):
     def names(self) -> tuple[str, ...]:
         return self.algorithms or lookup("device", self.device, DEFAULTS)
 
+    @property
+    def in_blocks(self) -> bool:
+        """Whether not all take turns call by call: some arrive late, have threads, or run in another job."""
+        who = [contestant(name) for name in self.names]
+        return bool(self.arrival) or any(each.session or each.maker in OTHERS for each in who)
+
     def cases(self, ranks: int) -> list[Case]:
         """What is measured, each case once."""
         conditions = {each.name: getattr(self, each.name) for each in fields(Conditions)}
