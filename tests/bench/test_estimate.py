@@ -34,7 +34,7 @@ def test_large_points_take_as_long_as_the_fewest_samples():
     ],
 )
 def test_a_long_run_says_so_before_it_begins(capsys, how, said):
-    """ "At most" only where nothing is done but what the estimate has."""
+    """It is "at most" only where nothing is done but what the estimate has."""
     settings = Contest((4, 64), algorithms=("ring",), precision=1.0, **how)
     run_world(lambda world: bench(settings, world), threads=2)
     assert capsys.readouterr().err == (f"note: {said}\n" if said else "")
