@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from dear_mpi.bench.arrivals.lateness import decided
@@ -18,7 +19,7 @@ from dear_mpi.bench.judged.peers import against_peers
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import CONTESTANTS, LIBRARIES, contestant
 from dear_mpi.bench.makers.native import OTHERS
-from dear_mpi.bench.makers.other_mpi import OtherMpi, rank_0_does
+from dear_mpi.bench.makers.other_mpi import OtherMpi
 from dear_mpi.bench.point import measured
 from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.timing.interleaved import Interleaved, needed_bytes
@@ -26,7 +27,7 @@ from dear_mpi.bench.timing.loops import OwnCost, own_cost
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.errors import AgreedError, ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
-from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.ranks.memory import available_bytes
 from dear_mpi.ranks.world import World
@@ -147,7 +148,8 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
         done = {(row.collective, row.bytes) for row in rows}
         keys = {case: contest.keys(case, world.size) for case in cases if (case.collective, case.used_bytes) in done}
         where = contest.where(keys, stand, contest.budget_s)
-    fit, models_us = rank_0_does(world, lambda: modelled(rows, world.transport.hosts, world.transport.rates))
+    model = partial(modelled, rows, world.transport.hosts, world.transport.rates)
+    fit, models_us = said_by_rank_0(world.transport, "bench", model, asleep=True)
     rows = [replace(row, model_us=us) for row, us in zip(against_peers(rows), models_us, strict=True)]
     asleep, clock = any(each.asleep for each in contest.arrival), stand.start.report()
     facts: dict[str, Any] = {"findings": seen, "own_cost": own, "clock": clock, "asleep": asleep}
