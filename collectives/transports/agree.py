@@ -48,21 +48,28 @@ def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]
             raise MismatchError(f"{what}: {name} must be the same on all ranks, not {by_rank(values)}")
 
 
-def by_rank_0(transport: Transport, what: str, action: Callable[[], object]) -> None:
-    """Collective: let rank 0 do something; what it raises there, all ranks raise as ``agree`` says."""
+def by_rank_0(transport: Transport, what: str, action: Callable[[], object], *, asleep: bool = False) -> None:
+    """Collective: let rank 0 do something; what it raises there, all ranks raise as ``agree`` says.
+
+    ``asleep``: it takes long, and the others wait without using their cores.
+    """
 
     def act() -> Mapping[str, Any]:
-        if transport.rank == 0:
-            action()
+        try:
+            if transport.rank == 0:
+                action()
+        finally:
+            if asleep:
+                transport.barrier(asleep=True)
         return {}
 
     agree(transport, what, act)
 
 
-def said_by_rank_0(transport: Transport, what: str, say: Callable[[], T]) -> T:
-    """Collective: what rank 0 says, on all ranks; raises as ``by_rank_0``."""
+def said_by_rank_0(transport: Transport, what: str, say: Callable[[], T], *, asleep: bool = False) -> T:
+    """Collective: what rank 0 says, on all ranks; as ``by_rank_0``."""
     said: list[T] = []
-    by_rank_0(transport, what, lambda: said.append(say()))
+    by_rank_0(transport, what, lambda: said.append(say()), asleep=asleep)
     heard: T = transport.gather_values(said)[0][0]
     return heard
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from dear_mpi.bench.arrivals.lateness import decided
 from dear_mpi.bench.case import row_of
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.estimate import WORTH_SAYING_S, estimated_s, in_words
+from dear_mpi.bench.estimate import announce
 from dear_mpi.bench.fit import Fit, modelled
 from dear_mpi.bench.found.findings import Findings
 from dear_mpi.bench.inside.where import Where
@@ -18,22 +19,19 @@ from dear_mpi.bench.judged.peers import against_peers
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import CONTESTANTS, LIBRARIES, contestant
 from dear_mpi.bench.makers.native import OTHERS
-from dear_mpi.bench.makers.other_mpi import OtherMpi, rank_0_does
+from dear_mpi.bench.makers.other_mpi import OtherMpi
 from dear_mpi.bench.point import measured
 from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.timing.interleaved import Interleaved, needed_bytes
 from dear_mpi.bench.timing.loops import OwnCost, own_cost
 from dear_mpi.collectives.plans.tuning import default_segment
-from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.program.errors import AgreedError, ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
-from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.ranks.memory import available_bytes
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.terminal import note
-from dear_mpi.reporting.units import format_bytes, plural
-
-MANY = 50  # iterations; fewer are over before an estimate would be
+from dear_mpi.reporting.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -69,12 +67,8 @@ class Report:
         )
 
 
-def bench(contest: Contest, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
-    """Collective: a row per case and contestant, in the order of the contest, on each number of ranks.
-
-    Raises:
-        ArgumentError: something is not allowed, or a contestant cannot be had; on all ranks alike.
-    """
+def agreed(contest: Contest, world: World) -> Contest:
+    """Collective: the contest with its segments, if these ranks can measure it; raises as ``agree`` if not."""
     contest = replace(contest, segments=contest.segments or (default_segment(world.transport.hosts),))
 
     def facts() -> Mapping[str, object]:
@@ -82,15 +76,41 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
         return asdict(contest)
 
     agree(world.transport, "bench", facts)
+    return contest
+
+
+def bench(contest: Contest, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
+    """Collective: a row per case and contestant, in the order of the contest, on each number of ranks.
+
+    Raises:
+        ArgumentError: something is not allowed, or a contestant cannot be had; on all ranks alike.
+    """
+    contest = agreed(contest, world)
     found: Report | None = None
     for ranks in contest.ranks or (world.size,):
-        with world.part(ranks) as here:
-            mine = None if here is None else bench_here(contest, here, progress)
-        if ranks < world.size:
-            mine = world.transport.gather_values(mine)[0]
-        assert mine is not None, "rank 0 takes part"
+        if ranks == world.size:
+            mine = bench_here(contest, world, progress)
+        else:
+            mine = bench_part(contest, world, ranks, progress)
         found = mine if found is None else found + mine
     assert found is not None, "there is a number of ranks"
+    return found
+
+
+def bench_part(contest: Contest, world: World, ranks: int, progress: Callable[[str], object]) -> Report:
+    """The same on the first so many ranks of a world; also to the others, which sleep meanwhile. What those raise alike
+    is an ArgumentError on all ranks."""
+    mine: Report | None = None
+    fault = ""
+    with world.part(ranks) as here:
+        try:
+            mine = None if here is None else bench_here(contest, here, progress)
+        except AgreedError as error:  # beyond the block it would leave the others asleep
+            fault = str(error)
+    found, fault = world.transport.gather_values((mine, fault) if world.rank == 0 else None)[0]
+    if fault:
+        raise ArgumentError(fault)
+    assert isinstance(found, Report), "rank 0 takes part"
     return found
 
 
@@ -112,8 +132,7 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
         room = float(min(world.transport.gather_values(available_bytes() / world.ranks_here)))
         too_large = {"all": f"more memory than the {room / 2**30:.3g} GiB that each rank can have"}
         cases, own = contest.cases(world.size), own_cost(world.transport, programs(contest))
-        if len(cases) * contest.budget_s >= WORTH_SAYING_S and (contest.iterations or MANY) >= MANY:
-            announce(estimated_s(cases, contest, stand), len(cases), world)
+        announce(cases, contest, stand)
         for case in cases:
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
             fits = needed_bytes(case, contest.names, world.transport.hosts) <= room
@@ -129,7 +148,8 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
         done = {(row.collective, row.bytes) for row in rows}
         keys = {case: contest.keys(case, world.size) for case in cases if (case.collective, case.used_bytes) in done}
         where = contest.where(keys, stand, contest.budget_s)
-    fit, models_us = rank_0_does(world, lambda: modelled(rows, world.transport.hosts, world.transport.rates))
+    model = partial(modelled, rows, world.transport.hosts, world.transport.rates)
+    fit, models_us = said_by_rank_0(world.transport, "bench", model, asleep=True)
     rows = [replace(row, model_us=us) for row, us in zip(against_peers(rows), models_us, strict=True)]
     asleep, clock = any(each.asleep for each in contest.arrival), stand.start.report()
     facts: dict[str, Any] = {"findings": seen, "own_cost": own, "clock": clock, "asleep": asleep}
@@ -139,12 +159,6 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
 def programs(contest: Contest, otherwise: Iterable[str] = ("all_reduce",)) -> list[str]:
     """The collectives of a contest that have programs; if none has, others."""
     return [each for each in contest.collectives if each in COLLECTIVES] or list(otherwise)
-
-
-def announce(seconds: float, points: int, world: World) -> None:
-    """Say how long a run on this world will take, if it is long."""
-    if seconds >= WORTH_SAYING_S:
-        note(world, f"{plural(points, 'point')} on {plural(world.size, 'rank')} take about {in_words(seconds)} at most")
 
 
 def check_plans(contest: Contest, stand: Stand) -> None:

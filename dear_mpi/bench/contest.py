@@ -88,6 +88,12 @@ class Contest(Closer, Pace, Arrivals, Conditions):
     def names(self) -> tuple[str, ...]:
         return self.algorithms or lookup("device", self.device, DEFAULTS)
 
+    @property
+    def in_blocks(self) -> bool:
+        """Whether not all take turns call by call: some arrive late, have threads, or run in another job."""
+        who = [contestant(name) for name in self.names]
+        return bool(self.arrival) or any(each.session or each.maker in OTHERS for each in who)
+
     def cases(self, ranks: int) -> list[Case]:
         """What is measured, each case once."""
         conditions = {each.name: getattr(self, each.name) for each in fields(Conditions)}
@@ -108,7 +114,7 @@ class Contest(Closer, Pace, Arrivals, Conditions):
         self.check()
         self.check_pace()
         self.check_lists(world.size)
-        fewest = min(self.ranks, default=world.size)
+        fewest, most = (of(self.ranks, default=world.size) for of in (min, max))
         for collective in self.collectives:
             if fewest < (least := OPERATIONS[collective].least_ranks):
                 raise ValueError(f"collective {collective!r} needs at least {least} ranks, not {fewest}")
@@ -118,8 +124,8 @@ class Contest(Closer, Pace, Arrivals, Conditions):
         self.check_arrivals(self.cadence, fewest)
         if self.arrival and (pairs := [each for each in self.collectives if OPERATIONS[each].pair]):
             raise ValueError(f"arrival is of collectives, which all ranks take part in, not of {', '.join(pairs)}")
-        for case in self.cases(world.size):
-            check_exact(case, world.size)
+        for case in self.cases(most):
+            check_exact(case, most)
         for name in self.names:
             contestant(name).check()
             if contestant(name).maker in OTHERS:

@@ -104,3 +104,4 @@ OPERATIONS = {
     "bandwidth": Operation(whole, source=the_first, pair=True, window=WINDOW, parts=WINDOW),
     "both_ways": Operation(twice(whole), source=the_other, pair=True, window=WINDOW, parts=WINDOW),
 }
+UNSIZED = [name for name, operation in OPERATIONS.items() if not operation.sized]

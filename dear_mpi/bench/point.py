@@ -45,8 +45,7 @@ def measured(
             interleaved.free()
             return measured(case, contest, replace(stand, start=AtBarrier(transport)), others, seen)
         turns.arrivals = [AT_ONCE, *(scaled(each, balanced) for each in contest.arrival)]
-    apart = others or contest.arrival or any(contestant(name).session for name in contest.names)
-    blocks = BLOCKS if apart else 1
+    blocks = BLOCKS if contest.in_blocks else 1
     found = paced(contest, turns.of_each_arrival, transport, cadence=case.cadence, blocks=blocks)
     late = {key[0] for (_, key), each in found.items() if not each.times_s[0]}
     if late and stand.start.name != "barrier":

@@ -37,14 +37,15 @@ def provenance(world: World, began: str) -> dict[str, Any]:
     in common (the model of their processors, the kernel, TCP's congestion control) is a text; several stand between
     semicolons.
     """
-    here = platform.node(), sorted(own_cores()), cpu_model(), system(), read(CONGESTION)
-    hosts, cores, cpus, kernels, congestion = zip(*world.transport.gather_values(here), strict=True)
+    made = commit(Path(__file__).parents[1]) if world.rank == 0 else None  # one process asks git, not as many as ranks
+    here = platform.node(), sorted(own_cores()), cpu_model(), system(), read(CONGESTION), made
+    hosts, cores, cpus, kernels, congestion, commits = zip(*world.transport.gather_values(here), strict=True)
     clock = time.get_clock_info("perf_counter")
     return {
         "host": hosts[0],
         "date": began,
         "version": sys.modules["dear_mpi"].__version__,
-        "commit": commit(Path(__file__).parents[1]),
+        "commit": commits[0],
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "mpi": world.transport.name,
         "launcher": launch_of(os.environ).launcher,

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from dear_mpi.bench.arrivals.after_arrival import show_arrivals
-from dear_mpi.bench.collective import Report
+from dear_mpi.bench.collective import Report, agreed
 from dear_mpi.bench.collective import bench as run_bench
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.inside.overlap import show_overlap
@@ -17,6 +17,7 @@ from dear_mpi.bench.inside.steps import Steps
 from dear_mpi.bench.inside.steps_table import show_steps
 from dear_mpi.bench.judged.breaches import show_guidelines
 from dear_mpi.bench.judged.explained import show_why
+from dear_mpi.bench.operations import UNSIZED
 from dear_mpi.bench.provenance import now, provenance
 from dear_mpi.bench.runs.baseline import THIS_RUN, baseline_before
 from dear_mpi.bench.runs.diff import compare_runs
@@ -29,7 +30,7 @@ from dear_mpi.cli.bench_diff import RUNS, SHARE_FLAG, share_of
 from dear_mpi.cli.files import check_files, timeline_writer, written_by
 from dear_mpi.cli.flags import RUN_FLAGS, Flags, chosen, files_of, flag, flags_of, shared
 from dear_mpi.cli.plot import write_plot
-from dear_mpi.cli.run import run_ranks, with_flags
+from dear_mpi.cli.run import complain, run_ranks, with_flags
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
@@ -73,11 +74,15 @@ def bench(flags: Flags) -> None:
         contest = replace(contest, sizes=tuple(sorted({*contest.sizes, *why_of(flags)})))
     if "timeline" in flags and not contest.steps:
         raise ValueError("--timeline shows what --steps records: give both")
+    if "plot" in flags and set(contest.collectives) <= set(UNSIZED):
+        raise ValueError(f"--plot draws times by size, which {', '.join(contest.collectives)} does not have")
     pictures = [(flag, path) for flag, path in written if flag in ("--plot", "--timeline")]
     how: dict[str, Any] = {"device": contest.device, "others": pictures}
     found = run_ranks(lambda world: bench_and_show(world, contest, flags, before), flags, **how)
-    slower = found.get("baseline", {}).get("slower", 0)
-    raise typer.Exit(int(slower > 0 or any(row["wrong"] for row in found["rows"])))
+    held = found.get("baseline", {})
+    if "error" in held:
+        raise typer.Exit(2)
+    raise typer.Exit(int(held.get("slower", 0) > 0 or any(row["wrong"] for row in found["rows"])))
 
 
 def why_of(flags: Flags) -> list[int]:
@@ -86,6 +91,7 @@ def why_of(flags: Flags) -> list[int]:
 
 def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Sequence[str]) -> dict[str, Any]:
     began, tune, plot = now(), flags.get("tune"), flags.get("plot")
+    contest = agreed(contest, world)  # first of all: what follows looks its names up
     before = () if tune is None else rules_before(tune, contest.names, world)
     older = baseline_before(baseline, contest, world) if baseline else []
     with bar(world, contest.points(world.size), "warming up") as progress:
@@ -97,7 +103,7 @@ def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Seque
     screen = console(world, stderr=flags.get("format", DEFAULT) != DEFAULT)
     more |= explanations(screen, world, report, flags)
     if older:
-        more |= against(screen, older, run, share_of(flags))
+        more["baseline"] = against(screen, world, older, run, share_of(flags))
     if tune is not None:
         write_tuned(tune, before, report.rows, world)
     by_rank_0(world.transport, "--timeline", lambda: write_steps(report.where.steps, flags))
@@ -133,8 +139,16 @@ def named(steps: Steps) -> str:
     return f"{steps.collective}, {steps.algorithm}, {format_bytes(steps.bytes)}"
 
 
-def against(screen: Console, older: Sequence[Run], run: Run, at_least: float) -> dict[str, Any]:
-    """Hold a run against the baseline, and show that; what --json says of it."""
-    diff = compare_runs(older, [run], at_least)
+def against(screen: Console, world: World, older: Sequence[Run], run: Run, at_least: float) -> dict[str, Any]:
+    """Hold a run against the baseline, and show that; what --json says of it.
+
+    Only now it is known in which memory the run was, and what was left out of it. If no point is in both, this is an
+    error, but what was measured is not lost.
+    """
+    try:
+        diff = compare_runs(older, [run], at_least)
+    except ValueError as error:
+        complain(f"baseline: {error}", world.rank)
+        return {"error": str(error), "slower": 0}
     show_diff(screen, diff)
-    return {"baseline": report_of(diff)}
+    return report_of(diff)

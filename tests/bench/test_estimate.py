@@ -2,6 +2,7 @@
 
 import pytest
 
+from dear_mpi.bench.arrivals.arrival import Arrival
 from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.estimate import estimated_s
@@ -23,8 +24,17 @@ def test_large_points_take_as_long_as_the_fewest_samples():
     assert large > 1000 * small > 0
 
 
-@pytest.mark.parametrize(("budget_s", "said"), [(6.0, "2 points on 2 ranks take about 12 s at most"), (0.001, "")])
-def test_a_long_run_says_so_before_it_begins(capsys, budget_s, said):
-    settings = Contest((4, 64), algorithms=("ring",), budget_s=budget_s, precision=1.0)
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"budget_s": 6.0}, "2 points on 2 ranks take about 12 s at most"),
+        ({"budget_s": 6.0, "steps": True}, "2 points on 2 ranks take about 12 s"),
+        ({"budget_s": 6.0, "arrival": (Arrival("ramp"),)}, "2 points on 2 ranks take about 12 s"),
+        ({"budget_s": 0.001}, ""),
+    ],
+)
+def test_a_long_run_says_so_before_it_begins(capsys, how, said):
+    """It is "at most" only where nothing is done but what the estimate has."""
+    settings = Contest((4, 64), algorithms=("ring",), precision=1.0, **how)
     run_world(lambda world: bench(settings, world), threads=2)
     assert capsys.readouterr().err == (f"note: {said}\n" if said else "")

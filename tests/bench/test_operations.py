@@ -113,8 +113,11 @@ def test_the_time_is_that_of_one_part_of_a_run(collective, parts):
 
 
 def test_a_window_has_its_room():
+    """Beside what is sent, the data for it, and what is expected."""
     plain, window = (needed_bytes(case_of(name, 100, 2), ["native"], (0, 0)) for name in ("ping_pong", "bandwidth"))
-    assert (plain, window) == (3 * 400, 66 * 400)
+    assert (plain, window) == (4 * 400, 67 * 400)
+    inside, outside = (case_of("all_reduce", 100, 2, placement=placement) for placement in ("in", "out"))
+    assert [needed_bytes(case, ["native"], (0, 0)) for case in (inside, outside)] == [3 * 400, 4 * 400]
 
 
 @pytest.mark.parametrize("collective", MOVING[2:])

@@ -242,8 +242,16 @@ def test_the_columns_and_the_cadence_are_explained():
     assert "ring" in text.splitlines()[-1] or "No network fitted" in text
 
 
+def test_all_starts_of_a_table_are_told():
+    """Where ranks are late for every moment, they start at barriers."""
+    clock, barrier = "ranks wait for a moment of a clock that all have set", "ranks leave a barrier"
+    for starts, said in ((["clock"] * 2, clock), (["clock", "barrier", "clock"], f"{clock} or {barrier}")):
+        rows = [row("native", 4**number, start=start) for number, start in enumerate(starts, 1)]
+        assert f"(isolated). At the start {said}\n" in printed("table", *rows)
+
+
 def test_only_rows_are_no_remarks():
-    left_out = {"gloo: needs torch": {"all_reduce": [4, 8]}}
+    left_out = {"gloo: needs torch": {"all_reduce": [4, 4, 8, 8]}}  # of both placements
     text = printed("table", *placed_rows(), left_out=left_out)
     assert len([line for line in text.splitlines() if not line.startswith("#")]) == 4
     assert "# left out: gloo: needs torch (all_reduce of 4 B, 8 B)" in text

@@ -43,9 +43,12 @@ def test_the_date_is_utc():
 
 
 def test_all_ranks_say_the_same_and_it_is_json(monkeypatch):
-    monkeypatch.setattr(module, "commit", lambda package: None)
+    asked = []
+    monkeypatch.setattr(module, "commit", lambda package: asked.append(package) or f"number {len(asked)}")
     said = run_world(lambda world: world.transport.gather_values(provenance(world, "then")), threads=3)
     assert said[1:] == said[:-1]
+    assert said[0]["commit"] == "number 1"
+    assert len(asked) == 1, "git is asked by rank 0 alone"
     found = json.loads(json.dumps(said[0], allow_nan=False))
     assert (found["date"], found["hosts"], found["mpi"]) == ("then", [3], "loopback (threads)")
     assert found["clock"]["resolution_s"] > 0
@@ -53,16 +56,16 @@ def test_all_ranks_say_the_same_and_it_is_json(monkeypatch):
 
 
 def test_hosts_that_differ_are_all_named(monkeypatch):
-    answers = [("a", [0], "this CPU", "Linux 6", "bbr"), ("b", [1], "that CPU", "Linux 6", "reno")]
+    answers = [("a", [0], "this CPU", "Linux 6", "bbr", "c"), ("b", [1], "that CPU", "Linux 6", "reno", None)]
 
     class Transport:
         name = "Open MPI"
         gather_values = staticmethod(lambda mine: answers)
 
-    world = type("", (), {"transport": Transport, "ranks_per_host": [1, 1]})
+    world = type("", (), {"transport": Transport, "ranks_per_host": [1, 1], "rank": 1})
     found = provenance(world, "then")
     assert (found["cpu"], found["kernel"]) == ("this CPU; that CPU", "Linux 6")
-    assert found["congestion_control"] == "bbr; reno"
+    assert (found["congestion_control"], found["commit"]) == ("bbr; reno", "c")
     assert found["ranks"] == [{"host": "a", "cores": [0]}, {"host": "b", "cores": [1]}]
 
 

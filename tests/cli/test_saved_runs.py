@@ -127,23 +127,59 @@ def test_a_run_is_held_against_its_baseline(factor, code):
     assert len(report["baseline"]["points"]) == len(report["rows"]) == 5
 
 
+def test_a_table_of_auto_is_held_against_itself():
+    """Its messages are as large as its rules say, not as large as by default."""
+    rule = {"collective": "all_reduce", "ranks": 2, "up_to_bytes": None, "algorithm": "ring", "segment_bytes": 4096}
+    with open("rules.json", "w", encoding="utf-8") as file:
+        json.dump({"machine": {}, "rules": [rule]}, file)
+    mine = (*BENCH, "--algorithms", "auto:rules.json")
+    assert run(*mine, "--json", "before.json").exit_code == 0
+    done = run(*mine, "--baseline", "before.json", "--at-least", "1000%")
+    assert done.exit_code == 0, done.output
+    assert "A: before.json\nB: this run" in done.stdout
+
+
+def test_what_was_measured_outlives_a_baseline_in_other_memory():
+    """Where its buffers are, a run knows when they are there."""
+    baseline(1.0)
+    with open("before.json", encoding="utf-8") as file:
+        content = json.load(file)
+    for row in content["rows"]:
+        assert row["memory"] == "private"
+        row["memory"] = "shared"
+    with open("before.json", "w", encoding="utf-8") as file:
+        json.dump(content, file)
+    said = "no point is in both runs: memory is shared in before.json, and private in this run"
+    assert_one_line(run(*BENCH, "--baseline", "before.json", "--json", "now.json"), f"error: baseline: {said}")
+    with open("now.json", encoding="utf-8") as file:
+        report = json.load(file)
+    assert report["baseline"] == {"error": said, "slower": 0}
+    assert len(report["rows"]) == 5
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("--baseline", "none.json"), "run 'none.json' is no readable JSON file"),
         (("--baseline", "four.json"), "ranks is 4 in four.json, and 2 in this run"),
         (("--baseline", "other.json"), "bytes is 12 in other.json, and 4, 16, 64, 256, 1024 in this run"),
+        (("--baseline", "mine.json,four.json"), "ranks is 2 in mine.json, and 4 in four.json"),
         (("--baseline", "four.json", "--json", "four.json"), "would write over the file of --baseline"),
         (("--at-least", "9%"), "--at-least needs --baseline FILE"),
         (("--baseline", "four.json", "--at-least", "x"), "--at-least 'x' cannot be read"),
         (("--plot", "picture.gif"), "--plot 'picture.gif' must end in .png, .pdf or .svg"),
+        (("--collective", "barrier", "--plot", "x.svg"), "--plot draws times by size, which barrier does not have"),
+        (("--collective", "allreduce"), "collective 'allreduce' is unknown: did you mean 'all_reduce'"),
+        (("--dtype", "float32", "--baseline", "four.json"), "dtype 'float32' is unknown"),
+        (("--collective", "allreduce", "--tune", "rules.json"), "collective 'allreduce' is unknown"),
     ],
 )
-def test_a_baseline_that_cannot_be_is_refused_before_the_run(arguments, said, monkeypatch):
+def test_what_cannot_be_is_refused_before_the_run(arguments, said, monkeypatch):
     monkeypatch.setattr("dear_mpi.cli.bench.run_bench", lambda *_: pytest.fail("it has begun"))
     save("four.json", run_of(sizes=SIZES))
     two = run_of(sizes=(12,), algorithms=("ring",), ranks=2, backend="loopback (threads)")
     save("other.json", two)
+    save("mine.json", run_of(sizes=(4,), algorithms=("ring",), ranks=2, backend="loopback (threads)"))
     assert_one_line(run(*BENCH, *arguments), said)
 
 

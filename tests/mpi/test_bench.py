@@ -164,6 +164,22 @@ def test_bad_settings_are_refused_on_all_ranks(settings, message):
         measured(**settings)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"algorithms": ("rnig",)}, "'rnig' is unknown: did you mean 'ring'"),
+        ({"algorithms": ("naive",), "collectives": ("gather",)}, "bench: nothing can be measured here: naive: has no"),
+    ],
+)
+def test_what_only_a_part_of_the_ranks_finds_is_refused_on_all(comm, settings, message):
+    """The others sleep, and must hear of it."""
+    if comm.size == 1:
+        pytest.skip("a rank alone has no part")
+    with pytest.raises(ArgumentError, match=message):
+        measured(ranks=(comm.size - 1, comm.size), **settings)
+    assert {row.ranks for row in measured(ranks=(comm.size - 1,), algorithms=("ring",)).rows} == {comm.size - 1}
+
+
 def test_the_other_mpi_takes_part(comm):
     name = other_mpi(comm)
     report = measured(collectives=("all_reduce", "reduce_scatter"), algorithms=("ring", name), dtypes=("fp64",))

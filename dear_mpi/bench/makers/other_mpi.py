@@ -17,10 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from msgspec import convert
 
@@ -30,7 +31,7 @@ from dear_mpi.bench.makers.native import OTHERS
 from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.timing.interleaved import Interleaved
 from dear_mpi.collectives.launch.launcher import child_environment
-from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.collectives.transports.patience import own_cores
 from dear_mpi.ranks.world import World, run_world
 
@@ -39,7 +40,6 @@ ANSWER = re.compile(f"{MARK}(.*)\n".encode())
 MODULE = "dear_mpi.bench.makers.other_mpi"  # this one, which each rank of the other job runs
 START_S, ANSWER_S, END_S = 60.0, 300.0, 10.0
 SEGMENT_BYTES = 1 << 20  # makes no difference to the library
-T = TypeVar("T")
 
 # Open MPI's mpirun does not tell its ranks that their standard input is over: so the launcher itself has to be ended
 # when rank 0 dies. And rank 0 may be bound to a core, on which all ranks of the job would crowd.
@@ -51,21 +51,6 @@ os.sched_setaffinity(0, range(os.cpu_count()))
 os.execvp(sys.argv[1], sys.argv[1:])
 """
 END = b"null\n"
-
-
-def rank_0_does(world: World, action: Callable[[], T]) -> T:
-    """Collective: what rank 0's ``action`` returns; the others sleep. Its OSError or ValueError is an ArgumentError."""
-    answer: tuple[T | None, str] = None, ""
-    if world.rank == 0:
-        try:
-            answer = action(), ""
-        except (OSError, ValueError) as error:
-            answer = None, f"bench: {error}"
-    world.transport.barrier(asleep=True)
-    found, fault = world.transport.gather_values(answer)[0]
-    if fault:
-        raise ArgumentError(fault)
-    return cast(T, found)
 
 
 def check_other(name: str, world: World, command: str) -> None:
@@ -87,7 +72,7 @@ class OtherMpi:
     def __init__(self, name: str, world: World, command: str) -> None:
         self.name, self.world = name, world
         self.process: Any = None  # on rank 0, a Popen
-        self.library: str = rank_0_does(world, lambda: self.open(command))
+        self.library: str = said_by_rank_0(world.transport, "bench", lambda: self.open(command), asleep=True)
 
     def open(self, command: str) -> str:
         size = self.world.size
@@ -130,7 +115,8 @@ class OtherMpi:
         """Collective: so many samples of each of the library's calls; and why others cannot run."""
         native = {call.replace(self.name, "native", 1): call for call in calls}
         order = {"case": asdict(case), "turns": turns, "calls": list(native), "arrival": asdict(arrival)}
-        found, left_out = rank_0_does(self.world, lambda: self.answer(ANSWER_S, order))
+        answer = partial(self.answer, ANSWER_S, order)
+        found, left_out = said_by_rank_0(self.world.transport, "bench", answer, asleep=True)
         samples = {native[name]: convert(each, Samples) for name, each in found.items()}
         return samples, {native[name]: why for name, why in left_out.items()}
 
@@ -194,9 +180,12 @@ def serve(world: World) -> None:
         if world.rank == 0:
             print(MARK + json.dumps(answer), flush=True)
 
+    def hear() -> Any:
+        return json.loads(sys.stdin.readline() or "null")
+
     interleaved: Interleaved | None = None
     say({"library": world.transport.name, "ranks": world.size})
-    while order := rank_0_does(world, lambda: json.loads(sys.stdin.readline() or "null")):
+    while order := said_by_rank_0(world.transport, "orders", hear, asleep=True):
         case = Case(**order["case"])
         if interleaved is None or interleaved.case != case:
             if interleaved is not None:

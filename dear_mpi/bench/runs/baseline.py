@@ -1,12 +1,12 @@
 """What a run of the benchmark is held against: it is read, and must have a point of the run, before the run begins."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from dear_mpi.bench.case import Samples, row_of
 from dear_mpi.bench.contest import Contest
+from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.makers.contestants import contestant
 from dear_mpi.bench.runs.saved import Run, check_comparable, read_runs
-from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.ranks.world import World, ranks_per_host
 
@@ -14,31 +14,42 @@ THIS_RUN = "this run"
 
 
 def baseline_before(files: Sequence[str], contest: Contest, world: World) -> list[Run]:
-    """Collective: the launches of the baseline; an ArgumentError if they cannot be read, or compared with this run."""
+    """Collective: the launches of the baseline; an ArgumentError if they cannot be read, or compared with each other or
+    with this run."""
 
     def read() -> list[Run]:
         runs = read_runs("--baseline", files)
-        check_comparable(runs[0], planned(contest, world, {row.memory for row in runs[0].rows}))
+        for other in (*runs[1:], planned(contest, world, runs[0].rows)):
+            check_comparable(runs[0], other)
         return runs
 
     return said_by_rank_0(world.transport, "baseline", read)
 
 
-def planned(contest: Contest, world: World, memories: set[str]) -> Run:
-    """The points that a run may have; where its buffers will be is not known, so it may be in any of these memories.
+def planned(contest: Contest, world: World, before: Sequence[Row]) -> Run:
+    """The points that a run may have. Where its buffers will be, and how large messages of ``auto`` are, is not known:
+    it may be as in these rows.
 
     Its times are made up.
     """
+    memories = {row.memory for row in before}
     name, hosts = world.transport.name, world.transport.hosts
-    cut = replace(contest, segments=contest.segments or (default_segment(hosts),))
     rows = [
         row_of(case, who, instant(ranks, memory), backend=name, hosts=ranks_per_host(hosts[:ranks]), segment_bytes=size)
-        for ranks in cut.ranks or (world.size,)
-        for case in cut.cases(ranks)
-        for who, size in cut.keys(case, ranks)
+        for ranks in contest.ranks or (world.size,)
+        for case in contest.cases(ranks)
+        for who, cut in contest.keys(case, ranks)
+        for size in segments(who, cut, before)
         for memory in memories
     ]
     return Run(THIS_RUN, rows)
+
+
+def segments(name: str, given: int, before: Sequence[Row]) -> set[int]:
+    """How large messages of a contestant may be: as given, unless it has a table that says so."""
+    if contestant(name).segments or not contestant(name).is_plan:
+        return {given}
+    return {row.segment_bytes for row in before if row.algorithm == name} or {given}
 
 
 def instant(ranks: int, memory: str) -> Samples:

@@ -93,10 +93,11 @@ def meaning(rows: Sequence[Row]) -> Iterator[str]:
     arrival = (
         "" if first.arrival == "none" else f", and arrive as --arrival {first.arrival} says; times are from the last"
     )
+    start = " or ".join(STARTS[each] for each in dict.fromkeys(row.start for row in rows))
     sample = SAMPLES[first.cadence].format(**OF_PAIR if OPERATIONS[first.collective].pair else OF_ALL)
     yield (
         f"time: median over {span([row.samples for row in rows], 'sample')}, in us; {sample} "
-        f"({first.cadence}). At the start {STARTS[first.start]}{arrival}"
+        f"({first.cadence}). At the start {start}{arrival}"
     )
     ratio = next((row.busbw_GBps / row.algbw_GBps for row in rows if row.algbw_GBps), 0.0)
     here = "" if "n" not in about.factor else f" (n = {plural(first.ranks, 'rank')}: {ratio:.3g})"
@@ -129,7 +130,7 @@ def left_out(report: Report) -> Iterator[str]:
 
     def place(name: str, sizes: Sequence[int]) -> str:
         everywhere = measured.get(name) == set(sizes)
-        return name if everywhere else f"{name} of {', '.join(map(format_bytes, sizes))}"
+        return name if everywhere else f"{name} of {', '.join(map(format_bytes, dict.fromkeys(sizes)))}"
 
     for why, places in report.left_out.items():
         where = (place(name, sizes) for name, sizes in places.items())

@@ -37,10 +37,12 @@ def wanted_memory(name: str, case: Case, hosts: Sequence[int]) -> str:
 
 
 def needed_bytes(case: Case, names: Sequence[str], hosts: Sequence[int]) -> int:
-    """What a rank needs at least: buffer, data and what is expected, in each kind of memory and under each library."""
+    """What a rank needs at least, in each kind of memory and under each library: the buffer, the data for it, what is
+    expected; and the buffers out of place."""
     makers = {name: contestant(name).maker for name in names}
     homes = {maker if maker in OTHERS else wanted_memory(name, case, hosts) for name, maker in makers.items()}
-    return (2 + case.operation.window) * case.used_bytes * len(homes)
+    received = case.operation.window if case.placement == "out" else 0
+    return (3 + received) * case.used_bytes * len(homes)
 
 
 class Interleaved:
