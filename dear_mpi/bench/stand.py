@@ -28,7 +28,8 @@ class Stand:
         """Collective. An ArgumentError, on all ranks, if there is no such device, or if the ranks are to start by a
         clock and cannot.
 
-        Ranks that share cores wait for each other's turn on them, and not for a moment; threads share an interpreter.
+        Ranks that share cores may lose the moment while another one has the core, and threads share an interpreter:
+        they begin at barriers.
         """
         opened: list[Streams] = []
 

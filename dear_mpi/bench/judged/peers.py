@@ -1,10 +1,9 @@
 """How each row stands to its peer, the fastest call of an MPI library at its size: the ratio, with its interval.
 
-The call whose median is the least is the fastest one, or was lucky: its time is a little low by chance, the more so the
-more calls are about as fast. So the interval is about all calls that may be the fastest, which are those that are not
-clearly slower than the peer: its upper end is the highest of the intervals over each of them (what is faster than the
-fastest one is faster than each), and the lower end is the highest, too, but of ends that go so much lower that with
-2.5 % any of them is too high (Bonferroni). How single intervals come about says ``reporting/turns.py``.
+The fastest call may have been lucky, the more so the more calls are about as fast. So all that are not clearly slower
+than it are rivals. The upper end is the highest upper end over the rivals. The lower end is the highest lower end, of
+intervals widened so that any of them is too high with 2.5 % (Bonferroni). How single intervals come about says
+``reporting/turns.py``.
 """
 
 from collections.abc import Sequence

@@ -5,8 +5,8 @@
 
 The model's time (``collectives/program/cost.py``, on the network of ``fit.py``) is a sum of four along the longest
 path: alpha for each message, beta for each byte, gamma for each byte combined, o for each message that a processor
-handles. The derivatives of the time say how many of each there are. Site several paths are equally long, they are
-those of one of the paths.
+handles. The derivatives of the time say how many of each there are. Where several paths are equally long, they are
+those of one of them.
 
 Late: the last rank ends after the middle one, and by more than in the model: as much of that as the model does not
 explain. It is the median over samples where these are at hand (``times_us``), else of means. The rest is in none of

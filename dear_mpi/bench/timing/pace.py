@@ -70,8 +70,8 @@ class Pace(Declared):
 def paced(
     pace: Pace, run: Callable[[int], dict[K, Samples]], transport: Transport, *, cadence: str, blocks: int
 ) -> dict[K, Samples]:
-    """Collective: the samples of a point. ``run`` takes so many turns; it is called at least ``blocks`` times, where
-    some contestants have theirs between."""
+    """Collective: the samples of a point. ``run`` takes so many turns; it is called until ``blocks`` blocks are over
+    or the time is, where some contestants have theirs between."""
     begin_s = time.perf_counter()
 
     def spent_s() -> float:
