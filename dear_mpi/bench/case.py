@@ -149,6 +149,11 @@ class Samples:
     turn_s: float | None = None  # the mean of a turn of all contestants
     page_faults: float = 0.0  # of a call, on the rank that has most
 
+    def job_s(self, cadence: str) -> list[float]:
+        """Of the job, in the order of the turns."""
+        found: list[float] = of_job(np.array(self.times_s), cadence).tolist()
+        return found
+
     def __add__(self, later: Samples) -> Samples:
         times_s = [mine + more for mine, more in zip(self.times_s, later.times_s, strict=True)]
         tallies = [mine + more for mine, more in zip(self.tallies, later.tallies, strict=True)]
@@ -162,6 +167,11 @@ def of_job(by_rank: Array, cadence: str) -> Array:
     """The samples of the job from those of its ranks, a row each: of the slowest rank, or means over ranks."""
     found: Array = by_rank.max(axis=0) if cadence == "isolated" else by_rank.mean(axis=0)
     return found
+
+
+def job_us(row: Row) -> list[float]:
+    """The samples of the job in the order of the turns; none if the row does not have them."""
+    return [] if row.times_us is None else of_job(np.array(row.times_us), row.cadence).tolist()
 
 
 def row_of(

@@ -7,10 +7,9 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
-from dear_mpi.bench.case import of_job
+from dear_mpi.bench.case import job_us
 from dear_mpi.bench.collective import Report
 from dear_mpi.bench.fit import MOST_TURNS
 from dear_mpi.bench.judged.compared import shown
@@ -39,7 +38,7 @@ class After:
 
     @cached_property
     def ratio(self) -> Median:
-        return ratio(samples_us(self.row), samples_us(self.balanced))
+        return ratio(job_us(self.row), job_us(self.balanced))
 
     @property
     def model(self) -> float | None:
@@ -68,11 +67,6 @@ class After:
             "model_late_us": self.row.model_us,
             "model_ratio": self.model,
         }
-
-
-def samples_us(row: Row) -> list[float]:
-    found: list[float] = of_job(np.array(row.times_us), row.cadence).tolist()
-    return found
 
 
 def figure(value_us: float | None) -> str:

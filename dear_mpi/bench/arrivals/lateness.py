@@ -5,10 +5,8 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from dear_mpi.bench.arrivals.arrival import Arrival
-from dear_mpi.bench.case import Samples, of_job
+from dear_mpi.bench.case import Samples
 from dear_mpi.collectives.transports.patience import crowd_of
 from dear_mpi.collectives.transports.transport import Transport
 
@@ -25,6 +23,5 @@ def scaled(arrival: Arrival, balanced: Mapping[Any, Samples]) -> Arrival:
     """With the delay that these samples of balanced calls give, if the user gave none."""
     if arrival.scale_s is not None:
         return arrival
-    known = [np.array(samples.times_s) for samples in balanced.values() if samples.times_s[0]]
-    calls = [float(np.median(of_job(times_s, "isolated"))) for times_s in known]
+    calls = [median(samples.job_s("isolated")) for samples in balanced.values() if samples.times_s[0]]
     return replace(arrival, scale_s=median(calls) if calls else 0.0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.bench.case import SPIKE, Case, Prepared, Samples, of_job
+from dear_mpi.bench.case import SPIKE, Case, Prepared, Samples
 from dear_mpi.bench.data import Data
 from dear_mpi.bench.found.about import about
 from dear_mpi.bench.found.fault import Fault
@@ -67,8 +67,7 @@ class Findings:
 
 def late_of(case: Case, key: Key, samples: Samples) -> Late | None:
     """What the samples say of late ranks; None if few of them are slow."""
-    by_rank_s = np.array(samples.times_s)
-    job_s = of_job(by_rank_s, case.cadence)
+    by_rank_s, job_s = np.array(samples.times_s), np.array(samples.job_s(case.cadence))
     slow, ranks = int((job_s > SPIKE * np.median(job_s)).sum()), len(by_rank_s)
     if slow < max(FEWEST, OFTEN * len(job_s)) or ranks == 1:
         return None

@@ -9,9 +9,7 @@ intervals widened so that any of them is too high with 2.5 % (Bonferroni). How s
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from dear_mpi.bench.case import of_job
+from dear_mpi.bench.case import job_us
 from dear_mpi.bench.judged.compared import case_of
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import contestant
@@ -31,7 +29,7 @@ def in_one_case(rows: Sequence[Row]) -> list[Row]:
     calls = [place for place, row in enumerate(rows) if contestant(row.algorithm).is_library] or [0]
     best = min(calls, key=lambda place: rows[place].p50_us)
     peer, found = rows[best], list[Row]()
-    cut = in_batches([samples_us(row) for row in rows])
+    cut = in_batches([job_us(row) for row in rows])
     rivals = [call for call in calls if call == best or (cut and cut[call].over(cut[best]).low <= 1)]
     for place, row in enumerate(rows):
         ends = (
@@ -49,8 +47,3 @@ def over_each(own: Batches, others: Sequence[Batches]) -> tuple[float, float]:
     """The interval of its time over that of the fastest of the others."""
     found = [own.over(each, len(others)) for each in others]
     return max(each.low for each in found), max(each.high for each in found)
-
-
-def samples_us(row: Row) -> list[float]:
-    """In the order of the turns; none if the row does not have them."""
-    return [] if row.times_us is None else of_job(np.array(row.times_us), row.cadence).tolist()

@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import numpy as np
-
-from dear_mpi.bench.case import Samples, of_job
+from dear_mpi.bench.case import Samples
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, median, worth_one
 from dear_mpi.reporting.units import parse_seconds, parse_share
@@ -60,7 +58,7 @@ class Pace(Declared):
 
     def is_known(self, samples: Samples, cadence: str) -> bool:
         """Whether a median is known well; where neighbours are alike, so many samples say less than they seem to."""
-        times_s = of_job(np.array(samples.times_s), cadence).tolist()
+        times_s = samples.job_s(cadence)
         if len(times_s) < FEWEST_SAMPLES:
             return False
         found = median(times_s)
