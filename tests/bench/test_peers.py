@@ -10,6 +10,7 @@ from dear_mpi.bench.case import Case, Samples, row_of
 from dear_mpi.bench.judged.compared import ratio_mark
 from dear_mpi.bench.judged.peers import against_peers
 from dear_mpi.bench.judged.verdicts import more_samples, verdict, verdicts
+from dear_mpi.bench.timing.pace import MOST_SAMPLES
 
 TURNS = 200
 
@@ -81,6 +82,12 @@ def test_who_cannot_be_told_apart_is_not():
 )
 def test_what_more_samples_take(turn_us, told):
     assert more_samples(replace(row("ring", around(1e5, 1)), turn_us=turn_us), 1.99 * np.log(1.03)) == told
+
+
+def test_more_samples_than_a_budget_takes_are_iterations():
+    made = replace(row("ring", around(100, 1)), samples=MOST_SAMPLES, turn_us=100.0)
+    told = "about 30000 more samples (3 s; --iterations 40000) would be needed for 3%"
+    assert more_samples(made, 1.99999 * np.log(1.03)) == told
 
 
 @pytest.mark.parametrize("turns", [3, 5])

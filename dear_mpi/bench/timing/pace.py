@@ -18,7 +18,7 @@ from dear_mpi.reporting.units import parse_seconds, parse_share
 from dear_mpi.training.declared import Declared, option, parsed
 
 K = TypeVar("K")
-MOST_SAMPLES = 10_000  # of each contestant at a point
+MOST_SAMPLES = 10_000  # of each contestant at a point, unless --iterations asks for more
 WARM_UP_SHARE = 0.25  # of a point's time, at most
 FEWEST_IN_A_BLOCK = 11  # turns, where a block needs one that does not count
 Found = Mapping[K, Samples]
