@@ -305,6 +305,7 @@ def test_whether_the_model_has_the_fastest_one(ring, naive, agree, said):
     rows = {"ring": timed("ring", ring, model_us=1.0), "naive": timed("naive", naive, model_us=2.0)}
     found = Fastest.of(rows)
     assert (found.agree, found.sentence) == (agree, said)
+    assert Fastest.of({**rows, "native": timed("native", 9.0, wrong=1)}).measured == found.measured
     alone = Fastest.of({"ring": rows["ring"], "native": timed("native", 9.0)})
     assert (alone.modelled, alone.sentence) == (None, "fastest, balanced: native")
 

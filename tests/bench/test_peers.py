@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dear_mpi.bench.case import Case, Samples, row_of
-from dear_mpi.bench.judged.compared import ratio_mark
+from dear_mpi.bench.judged.compared import ratio_mark, shown
 from dear_mpi.bench.judged.peers import against_peers
 from dear_mpi.bench.judged.verdicts import more_samples, verdict, verdicts
 from dear_mpi.bench.timing.pace import MOST_SAMPLES
@@ -105,6 +105,16 @@ def test_a_row_that_tells_nothing_has_no_star():
     assert ring.over_peer_low > 1
     assert ratio_mark(ring) == ""
     assert "cannot tell: the interval of ring is wider than its median" in verdict(ring, "ring", "native")
+
+
+@pytest.mark.parametrize(("wrong", "peer"), [((1, 0), "native-persistent"), ((1, 1), "native")])
+def test_a_call_with_wrong_results_is_no_peer(wrong, peer):
+    """But where all of them are wrong."""
+    pair = [row(name, around(us, us), wrong=each) for name, us, each in zip(CALLS, (80, 100), wrong, strict=False)]
+    found = judged(*pair, row("ring", around(90, 3)))
+    assert {each.peer for each in found.values()} == {peer}
+    assert (found["ring"].over_peer < 1) == (peer == "native-persistent")
+    assert {shown(list(found.values()), ["native-best"])[0].algorithm} == {peer}
 
 
 def test_rows_of_older_files_have_no_interval():

@@ -123,7 +123,9 @@ class Fastest:
 
 
 def fastest(rows: dict[str, Row]) -> list[str]:
-    """The fastest one, then those whose interval overlaps with its own."""
+    """Of those with right results, if there are any: the fastest one, then those whose interval overlaps with its
+    own."""
+    rows = {name: row for name, row in rows.items() if not row.wrong} or rows
     first = min(rows, key=lambda name: rows[name].p50_us)
     return [first, *(name for name in rows if name != first and rows[name].ci_low_us <= rows[first].ci_high_us)]
 

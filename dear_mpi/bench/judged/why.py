@@ -25,6 +25,7 @@ import numpy as np
 
 from dear_mpi.bench.bound import bound_us
 from dear_mpi.bench.fit import Fit, gradient, programs_of, time_s
+from dear_mpi.bench.judged.compared import merit
 from dear_mpi.bench.machine_file import CASE, Row
 from dear_mpi.bench.makers.contestants import contestant
 from dear_mpi.collectives.program.cost import cost
@@ -155,7 +156,7 @@ def of_interest(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     for row in rows:
         if contestant(row.algorithm).is_library:
             maker = contestant(row.algorithm).maker
-            fastest[maker] = min(fastest.get(maker, row), row, key=attrgetter("p50_us"))
+            fastest[maker] = min(fastest.get(maker, row), row, key=merit)
     chosen = {id(row) for row in fastest.values()}
     return [row for row in rows if row.algorithm in names or id(row) in chosen]
 
