@@ -133,6 +133,13 @@ def test_no_algorithm_is_below_the_bound(collective, ranks):
     assert tried >= 9
 
 
+def test_late_arrivals_have_no_bound():
+    """From the last arrival on, a collective may take less than its bytes do."""
+    row = row_at(1 << 20, "ring", np.full(9, 1e-6))
+    assert bound_us(row, Network(1e-6, 1e-9)) == pytest.approx(1 + 1.5 * (1 << 20) * 1e-3)
+    assert bound_us(replace(row, arrival="ramp"), Network(1e-6, 1e-9)) is None
+
+
 def test_a_picture_says_what_was_measured_and_where():
     about = " ".join(figure_of(made(backend="EMULATED link of 1 Gbit/s over Open MPI"))._suptitle.get_text().split())
     assert "fp32, sum, cpu, isolated; 4 ranks on 1 host, over EMULATED link of 1 Gbit/s over Open MPI" in about
