@@ -1,4 +1,4 @@
-"""The least time that any algorithm for a collective can take on a network; plots and ``judged/why.py`` have it."""
+"""The least time that any algorithm for a collective can take on a network; rows have it of the fitted one."""
 
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.operations import OPERATIONS

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from dear_mpi.bench.arrivals.lateness import decided
+from dear_mpi.bench.bound import bound_us
 from dear_mpi.bench.case import row_of
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.estimate import WORTH_SAYING_S, estimated_s, in_words
@@ -130,7 +131,10 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
         keys = {case: contest.keys(case, world.size) for case in cases if (case.collective, case.used_bytes) in done}
         where = contest.where(keys, stand, contest.budget_s)
     fit, models_us = rank_0_does(world, lambda: modelled(rows, world.transport.hosts, world.transport.rates))
-    rows = [replace(row, model_us=us) for row, us in zip(against_peers(rows), models_us, strict=True)]
+    rows = [
+        replace(row, model_us=us, bound_us=None if fit is None else bound_us(row, fit.network))
+        for row, us in zip(against_peers(rows), models_us, strict=True)
+    ]
     asleep, clock = any(each.asleep for each in contest.arrival), stand.start.report()
     facts: dict[str, Any] = {"findings": seen, "own_cost": own, "clock": clock, "asleep": asleep}
     return Report(rows, {world.size: fit}, contest.names, left_out, where, **facts)

@@ -15,9 +15,14 @@ from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.see.measured import draw_runs
 from tests.bench.runs import row_at, run_of
 
+NETWORK = Network(alpha=1e-6, beta=1e-9)
 
-def figure_of(*runs):
+
+def figure_of(*runs, network=NETWORK):
+    """Of runs of which this network is known."""
     pytest.importorskip("matplotlib")
+    if network is not None:
+        runs = [replace(run, rows=[replace(row, bound_us=bound_us(row, network)) for row in run.rows]) for run in runs]
     figure = draw_runs([row for run in runs for row in drawn(run)])
     figure.draw_without_rendering()
     return figure
@@ -48,7 +53,8 @@ def test_a_column_has_times_above_bandwidths():
         band = time.collections[["native", "ring"].index(name)].get_paths()[0].vertices
         assert {row.ci_low_us for row in rows} | {row.ci_high_us for row in rows} <= set(band[:, 1])
     assert (time.get_xscale(), time.get_yscale(), busbw.get_yscale()) == ("log", "log", "log")
-    assert "dashed: bound" in lines(time)
+    assert list(lines(time)["dashed: bound"].get_ydata()) == [bound_us(row, NETWORK) for row in rows]
+    assert "dashed: bound" not in lines(figure_of(run, network=None).axes[0])
 
 
 def test_several_runs_have_markers_and_their_lines_have_colours():

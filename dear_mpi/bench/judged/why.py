@@ -23,7 +23,6 @@ from operator import attrgetter
 
 import numpy as np
 
-from dear_mpi.bench.bound import bound_us
 from dear_mpi.bench.fit import Fit, gradient, programs_of, time_s
 from dear_mpi.bench.judged.compared import merit
 from dear_mpi.bench.machine_file import CASE, Row
@@ -68,7 +67,6 @@ class Apart:
     name: str
     model: Model | None
     spread_us: float | None  # from the end of the middle rank to that of the last one; calls in a row do not tell
-    bound_us: float | None
 
     @property
     def measured_us(self) -> float:
@@ -141,7 +139,7 @@ def spread_us(row: Row) -> float | None:
 
 def taken_apart(row: Row, fit: Fit | None, site: Site, name: str) -> Apart:
     model = None if fit is None else model_of(row, fit.network, site)
-    return Apart(row, name, model, spread_us(row), None if fit is None else bound_us(row, fit.network))
+    return Apart(row, name, model, spread_us(row))
 
 
 def nearest(rows: Sequence[Row], nbytes: int) -> list[Row]:
