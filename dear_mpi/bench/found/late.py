@@ -51,14 +51,13 @@ class Late(About):
     late_us: float | None = None  # the median of them
     crowded: bool = False  # whether a host has more ranks than cores: a rank may wait for one
 
-    @property
-    def text(self) -> str:
+    def text(self, varied: Sequence[str] = ()) -> str:
         """Such as: ring, 4 KiB: rank 2 was late in 10 % of 200 more calls, by a median of 5.1 ms: 20 of the 21 slowest
         lead back to it."""
         assert self.late_us is not None, "there is a rank to name"
         late = f"{self.late_us / 1e3:.1f} ms" if self.late_us >= 1e3 else f"{self.late_us:.0f} us"
         often = f"{self.late_calls / self.calls:.0%}".replace("%", " %")
-        said = f"{self.name}: rank {self.rank} was late in {often} of"
+        said = f"{self.name(varied)}: rank {self.rank} was late in {often} of"
         of_slow = f"{self.late_calls} of the {self.slow_calls} slowest"
         crowded = " (ranks share cores here: it may have waited for one)" * self.crowded
         if self.how == "times":
