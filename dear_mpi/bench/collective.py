@@ -97,8 +97,8 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
 
 def bench_here(contest: Contest, world: World, progress: Callable[[str], object]) -> Report:
     """The same on all ranks of a world."""
-    contest = replace(contest, arrival=decided(contest.arrival, world.transport))
     stand, rows, seen = Stand.of(world, contest), list[Row](), Findings()
+    contest = replace(contest, arrival=decided(contest.arrival, stand))
     left_out: dict[str, dict[str, list[int]]] = {}
     with ExitStack() as stack, stand.streams.compute.use():
         check_plans(contest, stand)

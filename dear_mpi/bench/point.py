@@ -62,7 +62,7 @@ def measured(
     in_order = [(arrival, key, found[arrival, key]) for arrival in turns.arrivals for key in turns.in_order(found)]
     kept = [each for each in in_order if each[-1].times_s[0]]
     balanced = {key: each for arrival, key, each in kept if arrival == first}
-    seen.look(case, balanced, interleaved, stand.world, contest.budget_s)
+    seen.look(case, balanced, interleaved, stand, contest.budget_s)
     interleaved.free()
     return kept, interleaved.left_out | turns.left_out | dict.fromkeys(late, TOO_LATE)
 

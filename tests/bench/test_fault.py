@@ -115,11 +115,12 @@ def damaged(ranks, damage, algorithm="ring"):
 
     def on_each_rank(world):
         case = Case("all_reduce", 4 * 30)
-        interleaved = Interleaved(case, [(algorithm, 1 << 10)], Stand.of(world, case))
+        stand = Stand.of(world, case)
+        interleaved = Interleaved(case, [(algorithm, 1 << 10)], stand)
         ((key, (prepared, data)),) = interleaved.ready.items()
         interleaved.ready[key] = damage(world.rank, prepared), data
         findings = Findings()
-        findings.look(interleaved.case, interleaved.run(2, skipped=1), interleaved, world, 0.0)
+        findings.look(interleaved.case, interleaved.run(2, skipped=1), interleaved, stand, 0.0)
         return findings.faults
 
     (fault,) = run_world(on_each_rank, threads=ranks)

@@ -7,16 +7,13 @@ from typing import Any
 
 from dear_mpi.bench.arrivals.arrival import Arrival
 from dear_mpi.bench.case import Samples
-from dear_mpi.collectives.transports.patience import crowd_of
-from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.bench.stand import Stand
 
 
-def decided(arrivals: Sequence[Arrival], transport: Transport) -> tuple[Arrival, ...]:
-    """Collective: ranks sleep through their delays where they share cores, or the interpreter of one process."""
-    if not arrivals:
-        return ()
-    crowded = crowd_of(transport, 1).crowded
-    return tuple(replace(each, asleep=crowded or not transport.spins) for each in arrivals)
+def decided(arrivals: Sequence[Arrival], stand: Stand) -> tuple[Arrival, ...]:
+    """Ranks sleep through their delays where they share cores, or the interpreter of one process."""
+    asleep = stand.crowded or not stand.world.transport.spins
+    return tuple(replace(each, asleep=asleep) for each in arrivals)
 
 
 def scaled(arrival: Arrival, balanced: Mapping[Any, Samples]) -> Arrival:

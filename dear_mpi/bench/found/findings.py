@@ -15,11 +15,11 @@ from dear_mpi.bench.found.late import FEWEST, OFTEN, Late, by_times, verdict
 from dear_mpi.bench.found.located import fault_of, located
 from dear_mpi.bench.found.recorded_calls import recorded_calls
 from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.timing.interleaved import Interleaved, Key
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.runners.messages import MessagesRun
 from dear_mpi.collectives.program.program import COLLECTIVES
-from dear_mpi.collectives.transports.patience import own_cores
 from dear_mpi.ranks.world import World
 
 
@@ -34,19 +34,21 @@ class Findings:
         return Findings(self.faults + more.faults, self.late + more.late)
 
     def look(
-        self, case: Case, samples: Mapping[Key, Samples], interleaved: Interleaved, world: World, seconds: float
+        self, case: Case, samples: Mapping[Key, Samples], interleaved: Interleaved, stand: Stand, seconds: float
     ) -> None:
         """Collective: look at the samples of a case; where some are wrong, or slow, make more calls, for so many
         seconds in all for each of the two."""
+        world = stand.world
         wrong = {key: fault_of(case, key, each, world.size) for key, each in samples.items() if each.wrong}
         for key, fault in wrong.items():
             ready, part_s = interleaved.ready.get(key), seconds / len(wrong)
             self.faults.append(located(fault, *ready, world.transport, part_s) if ready else fault)
-        late = {key: late_of(case, key, each, world.size) for key, each in samples.items()}
-        late = {key: found for key, found in late.items() if found is not None}
+        late = {
+            key: found for key, each in samples.items() if (found := late_of(case, key, each, world.size)) is not None
+        }
         for key, found in late.items():
             ready, part_s = interleaved.ready.get(key), seconds / len(late)
-            found = replace(found, crowded=any(world.transport.gather_values(world.ranks_here > len(own_cores()))))
+            found = replace(found, crowded=stand.crowded)
             self.late.append(after_more(found, *ready, world, part_s) if ready else found)
 
     def texts(self, rows: Sequence[Row]) -> Iterator[str]:

@@ -49,7 +49,7 @@ class Late(About):
     slow_calls: int = 0  # the slowest ones, by which it is judged
     late_calls: int = 0  # of these, those that lead back to the rank
     late_us: float | None = None  # the median of them
-    crowded: bool = False  # whether a host has more ranks than cores: a rank may wait for one
+    crowded: bool = False  # whether some machine has more ranks than cores for them: a rank may wait for one
 
     def text(self, varied: Sequence[str] = ()) -> str:
         """Such as: ring, 4 KiB: rank 2 was late in 10 % of 200 more calls, by a median of 5.1 ms: 20 of the 21 slowest
