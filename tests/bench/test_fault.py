@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from dear_mpi.bench.arrivals.arrival import Arrival
 from dear_mpi.bench.case import Case
 from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
@@ -217,3 +218,21 @@ def test_reports_and_tables_say_it():
             assert line.startswith("#")
     (first, _) = json.loads(json.dumps(report.findings.as_report(), allow_nan=False))["faults"]
     assert (first["rank"], first["step"], first["peer"]) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("arrival", [(), (Arrival("ramp"),)])
+def test_what_was_wrong_in_calls_that_are_not_timed_is_said(arrival):
+    """The first call of all, of warm-up or to see how long calls take, on one rank."""
+    case = case_of("all_reduce")
+    hit = next(each for each in received(case, "ring", 3, 1 << 16) if each[0] == 1)
+    how = {"algorithms": ("ring",), "dtypes": ("int32",), "iterations": 1, "warmup": 1, "arrival": arrival}
+
+    def on_each_rank(world):
+        if world.rank == 1:
+            world = replace(world, transport=Flips(world.transport, hit[1].peer, 0, 4, range(1)))
+        return bench(Contest((case.nbytes,), **how), world)
+
+    report = run_world(on_each_rank, threads=3)
+    (fault,) = report.findings.faults
+    assert [row.wrong > 0 for row in report.rows] == [True, False][: len(report.rows)]
+    assert (fault.wrong_calls, report.rows[0].samples) == (1, 1)

@@ -20,7 +20,7 @@ HOW = {  # by the point of a step, what a rank did
 class Fault(About):
     """What is known of the wrong results of one contestant; what is not known is None, or empty."""
 
-    calls: int  # that were timed
+    calls: int  # that were made, of warm-up, too
     wrong_calls: int
     chunks: dict[int, list[int]]  # that were wrong in the first of these, and on which ranks
     rank: int  # where it was wrong first: in more calls, if it was seen again
