@@ -149,19 +149,35 @@ class Samples:
     turn_s: float | None = None  # the mean of a turn of all contestants
     page_faults: float = 0.0  # of a call, on the rank that has most
 
+    def job_s(self, cadence: str) -> list[float]:
+        """Of the job, in the order of the turns."""
+        found: list[float] = of_job(np.array(self.times_s), cadence).tolist()
+        return found
+
     def __add__(self, later: Samples) -> Samples:
         times_s = [mine + more for mine, more in zip(self.times_s, later.times_s, strict=True)]
-        tallies = [mine + more for mine, more in zip(self.tallies, later.tallies, strict=True)]
-        wrong, late = self.wrong + later.wrong, self.late + later.late
+        late = self.late + later.late
         taken, more = len(self.times_s[0]) + self.late, len(later.times_s[0]) + later.late
         faults = (self.page_faults * taken + later.page_faults * more) / max(taken + more, 1)
-        return replace(later, times_s=times_s, late=late, wrong=wrong, tallies=tallies, page_faults=faults)
+        return replace(later.after(self), times_s=times_s, late=late, page_faults=faults)
+
+    def after(self, earlier: Samples | None) -> Samples:
+        """With the wrong results of earlier calls, whose times do not count."""
+        if earlier is None:
+            return self
+        tallies = [before + mine for before, mine in zip(earlier.tallies, self.tallies, strict=True)]
+        return replace(self, wrong=earlier.wrong + self.wrong, tallies=tallies)
 
 
 def of_job(by_rank: Array, cadence: str) -> Array:
     """The samples of the job from those of its ranks, a row each: of the slowest rank, or means over ranks."""
     found: Array = by_rank.max(axis=0) if cadence == "isolated" else by_rank.mean(axis=0)
     return found
+
+
+def job_us(row: Row) -> list[float]:
+    """The samples of the job in the order of the turns; none if the row does not have them."""
+    return [] if row.times_us is None else of_job(np.array(row.times_us), row.cadence).tolist()
 
 
 def row_of(

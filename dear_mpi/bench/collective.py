@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from dear_mpi.bench.arrivals.lateness import decided
+from dear_mpi.bench.bound import bound_us
 from dear_mpi.bench.case import row_of
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.estimate import announce
@@ -116,8 +117,8 @@ def bench_part(contest: Contest, world: World, ranks: int, progress: Callable[[s
 
 def bench_here(contest: Contest, world: World, progress: Callable[[str], object]) -> Report:
     """The same on all ranks of a world."""
-    contest = replace(contest, arrival=decided(contest.arrival, world.transport))
     stand, rows, seen = Stand.of(world, contest), list[Row](), Findings()
+    contest = replace(contest, arrival=decided(contest.arrival, stand))
     left_out: dict[str, dict[str, list[int]]] = {}
     with ExitStack() as stack, stand.streams.compute.use():
         check_plans(contest, stand)
@@ -150,7 +151,10 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
         where = contest.where(keys, stand, contest.budget_s)
     model = partial(modelled, rows, world.transport.hosts, world.transport.rates)
     fit, models_us = said_by_rank_0(world.transport, "bench", model, asleep=True)
-    rows = [replace(row, model_us=us) for row, us in zip(against_peers(rows), models_us, strict=True)]
+    rows = [
+        replace(row, model_us=us, bound_us=None if fit is None else bound_us(row, fit.network))
+        for row, us in zip(against_peers(rows), models_us, strict=True)
+    ]
     asleep, clock = any(each.asleep for each in contest.arrival), stand.start.report()
     facts: dict[str, Any] = {"findings": seen, "own_cost": own, "clock": clock, "asleep": asleep}
     return Report(rows, {world.size: fit}, contest.names, left_out, where, **facts)

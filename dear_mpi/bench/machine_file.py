@@ -73,6 +73,7 @@ class Row:
     over_peer_high: float | None = None
     turn_us: Microseconds | None = None  # of a turn of all contestants: their calls, new data, and the check of results
     page_faults: float = 0.0  # of a call, on the rank that has most: pages that the system had to give it first
+    bound_us: float | None = None  # the least time of any algorithm on the fitted network (bound.py), where known
 
     @property
     def is_balanced(self) -> bool:

@@ -5,7 +5,7 @@ block    ours and MPI's, together | late ranks |  the other MPI's job | late ran
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from dear_mpi.bench.arrivals.arrival import AT_ONCE, TOGETHER, Arrival
 from dear_mpi.bench.arrivals.lateness import scaled
@@ -17,40 +17,28 @@ from dear_mpi.bench.makers.contestants import contestant
 from dear_mpi.bench.makers.other_mpi import OtherMpi
 from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.timing.interleaved import Interleaved, Key
-from dear_mpi.bench.timing.pace import paced
+from dear_mpi.bench.timing.pace import after, paced
 from dear_mpi.bench.timing.starts import AtBarrier
 
 BLOCKS = 4  # at least, where not all take turns call by call
 BALANCED_TURNS = 11  # before the others: their median may be by how much ranks are late
 TOO_LATE = "some rank was late for every start: take --start barrier"
 Found: TypeAlias = list[tuple[Arrival, Key, Samples]]
+ByArrival: TypeAlias = dict[tuple[Arrival, Key], Samples]
 
 
 def measured(
     case: Case, contest: Contest, stand: Stand, others: Mapping[str, OtherMpi], seen: Findings
 ) -> tuple[Found, dict[str, str]]:
-    """Collective: the samples of all contestants, in the order of rows, and why some are missing.
-
-    Where ranks are too late for every moment at which they are to start, they start at barriers.
-    """
+    """Collective: the samples of all contestants, in the order of rows, and why some are missing."""
     transport = stand.world.transport
     keys = contest.keys(case, transport.size)
     interleaved = Interleaved(case, [key for key in keys if contestant(key[0]).maker not in others], stand)
     turns = Turns(case, interleaved, keys, others)
     if others:
-        turns.run(1)  # a job under another MPI prepares its arrays
-    if contest.arrival:
-        balanced = turns.run(BALANCED_TURNS)
-        if stand.start.name != "barrier" and not all(each.times_s[0] for each in balanced.values()):
-            interleaved.free()
-            return measured(case, contest, replace(stand, start=AtBarrier(transport)), others, seen)
-        turns.arrivals = [AT_ONCE, *(scaled(each, balanced) for each in contest.arrival)]
-    blocks = BLOCKS if contest.in_blocks else 1
-    found = paced(contest, turns.of_each_arrival, transport, cadence=case.cadence, blocks=blocks)
+        turns.run_untimed(1)  # a job under another MPI prepares its arrays
+    found = turns.measure(contest)
     late = {key[0] for (_, key), each in found.items() if not each.times_s[0]}
-    if late and stand.start.name != "barrier":
-        interleaved.free()
-        return measured(case, contest, replace(stand, start=AtBarrier(transport)), others, seen)
     first = turns.arrivals[0]
     if contest.beside:
         count = max(len(each.times_s[0]) for each in found.values())
@@ -61,7 +49,7 @@ def measured(
     in_order = [(arrival, key, found[arrival, key]) for arrival in turns.arrivals for key in turns.in_order(found)]
     kept = [each for each in in_order if each[-1].times_s[0]]
     balanced = {key: each for arrival, key, each in kept if arrival == first}
-    seen.look(case, balanced, interleaved, stand.world, contest.budget_s)
+    seen.look(case, balanced, interleaved, stand, contest.budget_s)
     interleaved.free()
     return kept, interleaved.left_out | turns.left_out | dict.fromkeys(late, TOO_LATE)
 
@@ -76,6 +64,7 @@ class Turns:
         self.theirs = {library: dict(key for key in keys if contestant(key[0]).maker == library) for library in others}
         self.arrivals, self.taken = [TOGETHER], 0
         self.left_out = dict[str, str]()
+        self.untimed = dict[Key, Samples]()  # whose wrong results are still to be added to others
 
     def run(self, turns: int, arrival: Arrival = TOGETHER) -> dict[Key, Samples]:
         """So many samples of each."""
@@ -86,11 +75,43 @@ class Turns:
             self.left_out |= missing
         return self.interleaved.run(turns, arrival, skipped=bool(self.others)) | found
 
-    def of_each_arrival(self, turns: int) -> dict[tuple[Arrival, Key], Samples]:
-        found = dict[tuple[Arrival, Key], Samples]()
+    def run_untimed(self, turns: int) -> dict[Key, Samples]:
+        """The same; of these samples the wrong results alone will count."""
+        found = self.run(turns)
+        self.keep(found)
+        return found
+
+    def keep(self, found: Mapping[Key, Samples]) -> None:
+        self.untimed |= after(found, self.untimed)
+
+    def measure(self, contest: Contest) -> ByArrival:
+        """Collective: the samples of all. Where ranks are too late for every moment at which they are to start, they
+        start at barriers."""
+        if contest.arrival:
+            balanced = self.run_untimed(BALANCED_TURNS)
+            if self.is_too_late(balanced):
+                return self.from_barriers(contest)
+            self.arrivals = [AT_ONCE, *(scaled(each, balanced) for each in contest.arrival)]
+        transport, blocks = self.interleaved.transport, BLOCKS if contest.in_blocks else 1
+        found = paced(contest, self.of_each_arrival, transport, cadence=self.case.cadence, blocks=blocks)
+        if not self.is_too_late(found):
+            return found
+        for (_, key), each in found.items():
+            self.keep({key: each})
+        return self.from_barriers(contest)
+
+    def is_too_late(self, found: Mapping[Any, Samples]) -> bool:
+        return self.interleaved.start.name != "barrier" and not all(each.times_s[0] for each in found.values())
+
+    def from_barriers(self, contest: Contest) -> ByArrival:
+        self.interleaved.start, self.taken = AtBarrier(self.interleaved.transport), 0
+        return self.measure(contest)
+
+    def of_each_arrival(self, turns: int) -> ByArrival:
+        found: ByArrival = {}
         for arrival in self.arrivals:
             samples = self.run(turns, replace(arrival, first=self.taken))
-            found |= {(arrival, key): each for key, each in samples.items()}
+            found |= {(arrival, key): each.after(self.untimed.pop(key, None)) for key, each in samples.items()}
         self.taken += turns
         return found
 

@@ -22,13 +22,15 @@ class Stand:
     world: World
     streams: Streams
     start: Start
+    crowded: bool  # whether some machine has more ranks than cores for them
 
     @classmethod
     def of(cls, world: World, conditions: Conditions) -> Stand:
         """Collective. An ArgumentError, on all ranks, if there is no such device, or if the ranks are to start by a
         clock and cannot.
 
-        Ranks that share cores wait for each other's turn on them, and not for a moment; threads share an interpreter.
+        Ranks that share cores may lose the moment while another one has the core, and threads share an interpreter:
+        they begin at barriers.
         """
         opened: list[Streams] = []
 
@@ -38,11 +40,11 @@ class Stand:
 
         agree(world.transport, "bench", facts)
         streams, isolated = opened[0], conditions.cadence == "isolated"
-        crowded = isolated and crowd_of(world.transport, 1).crowded
+        crowded = crowd_of(world.transport, 1).crowded
         cannot = world.transport.native is None or world.size == 1 or crowded
         if conditions.start == "clock" and (cannot or not isolated):
             why = "isolated calls under MPI, on at least 2 ranks and not more than cores"
             raise ArgumentError(f"bench: start 'clock' is for {why}: take 'auto'")
         if cannot or not isolated or conditions.start == "barrier":
-            return cls(world, streams, AtBarrier(world.transport))
-        return cls(world, streams, AtMoment(world.transport, CommonClock(world.transport)))
+            return cls(world, streams, AtBarrier(world.transport), crowded)
+        return cls(world, streams, AtMoment(world.transport, CommonClock(world.transport)), crowded)

@@ -2,17 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from dear_mpi.bench.bound import bound_us
-from dear_mpi.bench.fit import fit_network
 from dear_mpi.bench.runs.saved import Run, read_runs
 from dear_mpi.cli.files import check_files, try_files, written_by
 from dear_mpi.cli.flags import Flags, argument, shared
 from dear_mpi.cli.run import with_flags
-from dear_mpi.reporting.groups import grouped
 from dear_mpi.see.figure import write_figure
 from dear_mpi.see.measured import draw_runs
 
@@ -35,22 +31,9 @@ def plot(flags: Flags) -> None:
 
 
 def write_plot(path: Path, runs: Sequence[Run]) -> None:
-    rows = [row for run in runs for row in drawn(run)]
-    write_figure("--plot", path, draw_runs(rows))
+    write_figure("--plot", path, draw_runs([row for run in runs for row in drawn(run)]))
 
 
 def drawn(run: Run) -> list[dict[str, Any]]:
-    """The rows of a run as they are drawn: with its name, and bounds where a network can be fitted, to those of as many
-    ranks.
-
-    Ranks are taken to fill one host after the other.
-    """
-    found = []
-    for rows in grouped(run.rows, attrgetter("ranks")).values():
-        fit = fit_network(rows, [number for number, ranks in enumerate(rows[0].hosts) for _ in range(ranks)])
-        bounds = [None if fit is None else bound_us(row, fit.network) for row in rows]
-        found += [
-            {**asdict(row), "run": Path(run.name).stem, "bound_us": bound}
-            for row, bound in zip(rows, bounds, strict=True)
-        ]
-    return found
+    """The rows of a run as they are drawn: with its name."""
+    return [asdict(row) | {"run": Path(run.name).stem} for row in run.rows]

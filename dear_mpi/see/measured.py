@@ -44,7 +44,7 @@ ABOUT_BOUND = "bound: alpha + 2 o + beta x the bytes of busbw, as fitted"
 
 
 def draw_runs(rows: Sequence[Row]) -> Any:
-    """A figure of rows with the keys of ``bench --json``, the name of the ``run``, and ``bound_us`` or None.
+    """A figure of rows with the keys of ``bench --json``, and the name of the ``run``.
 
     A ValueError if no row has a size.
     """

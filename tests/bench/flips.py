@@ -64,9 +64,10 @@ def planted(world, case, algorithm, segment_bytes, hit, times):
     if world.rank == rank:
         flips = Flips(world.transport, message.peer, of_peer.index(message), len(of_peer), times)
         world = replace(world, transport=flips)
-    interleaved, findings = Interleaved(case, [(algorithm, segment_bytes)], Stand.of(world, case)), Findings()
+    stand, findings = Stand.of(world, case), Findings()
+    interleaved = Interleaved(case, [(algorithm, segment_bytes)], stand)
     samples = interleaved.run(TIMED, skipped=1)
-    findings.look(case, samples, interleaved, world, 0.0)
+    findings.look(case, samples, interleaved, stand, 0.0)
     interleaved.free()
     (fault,) = findings.faults
     return fault

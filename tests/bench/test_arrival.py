@@ -4,9 +4,10 @@ import time
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from dear_mpi.bench.arrivals.after_arrival import Fastest, arrived, show_arrivals
+from dear_mpi.bench.arrivals.after_arrival import After, Fastest, arrived, show_arrivals
 from dear_mpi.bench.arrivals.arrival import (
     AT_ONCE,
     PATTERNS,
@@ -271,6 +272,23 @@ def test_late_calls_are_held_against_balanced_ones():
     assert found.fastest[1].sentence == ("fastest, one-late: native; by the model naive of ring, naive: which agrees")
 
 
+def test_noise_of_both_drops_out_of_late_over_balanced():
+    """What hits both sides for 30 turns is no doubt about their ratio."""
+    rng, busy = np.random.default_rng(5), np.where(np.arange(120) // 30 == 2, 3.0, 1.0)
+    calls = {us: [(us * busy * np.exp(0.01 * rng.standard_normal(120))).tolist()] * 4 for us in (150.0, 100.0)}
+    after = After("ring", *(timed("ring", us, times_us=times_us) for us, times_us in calls.items()))
+    assert after.ratio == 1.5
+    assert 1.45 < after.interval.low < 1.5 < after.interval.high < 1.55
+
+
+def test_few_samples_have_no_interval_of_late_over_balanced():
+    few = [timed("ring", us, times_us=[[us] * 5] * 4) for us in (60.0, 50.0)]
+    after = After("ring", *few)
+    assert after.cells[3] == "1.20 (too few samples)"
+    told = after.as_report()
+    assert (told["ratio"], told["ratio_low"], told["ratio_high"]) == (1.2, None, None)
+
+
 @pytest.mark.parametrize(
     ("ring", "naive", "agree", "said"),
     [
@@ -287,6 +305,7 @@ def test_whether_the_model_has_the_fastest_one(ring, naive, agree, said):
     rows = {"ring": timed("ring", ring, model_us=1.0), "naive": timed("naive", naive, model_us=2.0)}
     found = Fastest.of(rows)
     assert (found.agree, found.sentence) == (agree, said)
+    assert Fastest.of({**rows, "native": timed("native", 9.0, wrong=1)}).measured == found.measured
     alone = Fastest.of({"ring": rows["ring"], "native": timed("native", 9.0)})
     assert (alone.modelled, alone.sentence) == (None, "fastest, balanced: native")
 

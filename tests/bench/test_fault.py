@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from dear_mpi.bench.arrivals.arrival import Arrival
 from dear_mpi.bench.case import Case
 from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
@@ -69,8 +70,8 @@ def test_in_other_collectives_too(algorithm, collective, ranks):
 def test_a_bit_that_was_flipped_once_is_among_what_fits(algorithm, collective, ranks):
     for hit, fault in faults(collective, algorithm, ranks, ONCE):
         assert is_fitted(fault, hit), (hit, fault)
-        assert "wrong in 1 of 4 calls, first on rank" in fault.text
-        assert "not seen again in 3 more calls; that fits what rank" in fault.text
+        assert "wrong in 1 of 4 calls, first on rank" in fault.text()
+        assert "not seen again in 3 more calls; that fits what rank" in fault.text()
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "double_tree"])
@@ -115,11 +116,12 @@ def damaged(ranks, damage, algorithm="ring"):
 
     def on_each_rank(world):
         case = Case("all_reduce", 4 * 30)
-        interleaved = Interleaved(case, [(algorithm, 1 << 10)], Stand.of(world, case))
+        stand = Stand.of(world, case)
+        interleaved = Interleaved(case, [(algorithm, 1 << 10)], stand)
         ((key, (prepared, data)),) = interleaved.ready.items()
         interleaved.ready[key] = damage(world.rank, prepared), data
         findings = Findings()
-        findings.look(interleaved.case, interleaved.run(2, skipped=1), interleaved, world, 0.0)
+        findings.look(interleaved.case, interleaved.run(2, skipped=1), interleaved, stand, 0.0)
         return findings.faults
 
     (fault,) = run_world(on_each_rank, threads=ranks)
@@ -144,8 +146,8 @@ def adding(rank, prepared, to=2):
 def test_what_goes_wrong_after_the_last_step_is_no_steps_fault():
     fault = damaged(3, adding)
     assert (fault.rank, fault.chunk, fault.element, fault.step, fault.point) == (2, 1, 17, None, "result")
-    assert "ring, 120 B: wrong first on rank 2, chunk 1, after the last step: element 17 is 655" in fault.text
-    assert fault.text.endswith("seen in 3 of 3 more calls")
+    assert "ring, 120 B: wrong first on rank 2, chunk 1, after the last step: element 17 is 655" in fault.text()
+    assert fault.text().endswith("seen in 3 of 3 more calls")
 
 
 @pytest.mark.parametrize("algorithm", ["shared", "function"])
@@ -156,7 +158,7 @@ def test_without_messages_rank_and_chunk_are_said(algorithm):
     assert re.fullmatch(
         rf"{algorithm}[^:]*: wrong in 3 of 3 calls, first on rank 2, chunk 1: element 17 is 655\d\d, not \d+; "
         "wrong were chunk 1 on rank 2",
-        fault.text,
+        fault.text(),
     )
 
 
@@ -174,7 +176,7 @@ def test_wrong_arithmetic_is_told_from_wrong_messages():
     first = next(step for step in programs("ring", "all_reduce", 3)[1].steps if step.receives[0].combine)
     assert (fault.rank, fault.step, fault.point) == (1, 0, "combined")
     assert fault.chunk == first.receives[0].chunks[0]
-    assert "(combines what came right from rank 0)" in fault.text
+    assert "(combines what came right from rank 0)" in fault.text()
 
 
 def test_memory_that_changes_between_steps_is_told_from_wrong_messages():
@@ -192,7 +194,7 @@ def test_memory_that_changes_between_steps_is_told_from_wrong_messages():
     fault = damaged(3, changing)
     assert (fault.rank, fault.step, fault.point, fault.peer, fault.got) == (2, 1, "sent", 0, -1)
     assert fault.element % 10 == 3
-    assert "step 1 (sends to rank 0, and had it right before)" in fault.text
+    assert "step 1 (sends to rank 0, and had it right before)" in fault.text()
 
 
 def test_reports_and_tables_say_it():
@@ -206,7 +208,7 @@ def test_reports_and_tables_say_it():
         return bench(Contest((case.nbytes, 12), algorithms=("ring",), dtypes=("int32",), budget_s=0.001), world)
 
     report = run_world(on_each_rank, threads=3)
-    said = [fault.text for fault in report.findings.faults]
+    said = [fault.text() for fault in report.findings.faults]
     assert [fault.bytes for fault in report.findings.faults] == [case.nbytes, 12]
     assert "wrong first on rank 1, chunk" in said[0]
     for lines in (table_lines(report), osu_lines(report)):
@@ -216,3 +218,21 @@ def test_reports_and_tables_say_it():
             assert line.startswith("#")
     (first, _) = json.loads(json.dumps(report.findings.as_report(), allow_nan=False))["faults"]
     assert (first["rank"], first["step"], first["peer"]) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("arrival", [(), (Arrival("ramp"),)])
+def test_what_was_wrong_in_calls_that_are_not_timed_is_said(arrival):
+    """The first call of all, of warm-up or to see how long calls take, on one rank."""
+    case = case_of("all_reduce")
+    hit = next(each for each in received(case, "ring", 3, 1 << 16) if each[0] == 1)
+    how = {"algorithms": ("ring",), "dtypes": ("int32",), "iterations": 1, "warmup": 1, "arrival": arrival}
+
+    def on_each_rank(world):
+        if world.rank == 1:
+            world = replace(world, transport=Flips(world.transport, hit[1].peer, 0, 4, range(1)))
+        return bench(Contest((case.nbytes,), **how), world)
+
+    report = run_world(on_each_rank, threads=3)
+    (fault,) = report.findings.faults
+    assert [row.wrong > 0 for row in report.rows] == [True, False][: len(report.rows)]
+    assert (fault.wrong_calls, report.rows[0].samples) == (1, 1)

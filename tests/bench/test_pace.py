@@ -9,6 +9,7 @@ from dear_mpi.bench.arrivals.arrival import Arrival
 from dear_mpi.bench.case import Samples
 from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
+from dear_mpi.bench.found.tally import Spot, Tally
 from dear_mpi.bench.timing.pace import Pace, paced
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.loopback import run_loopback
@@ -56,6 +57,22 @@ def test_a_point_has_samples_for_an_interval_however_long_that_takes(monkeypatch
 @pytest.mark.parametrize("blocks", [1, 4])
 def test_so_many_iterations_are_taken(monkeypatch, blocks):
     assert of_pace(monkeypatch, Clock(9.0), spread=1.0, blocks=blocks, iterations=10, warmup=0) == 10
+
+
+@pytest.mark.parametrize("iterations", [2, None])
+def test_wrong_results_of_warm_up_count_and_its_times_do_not(iterations):
+    """One element is wrong in the first call."""
+    ran = []
+
+    def run(turns):
+        ran.append(turns)
+        tally = Tally(turns, 1, [1], [Spot(0, 0, 1.0, 2.0)]) if len(ran) == 1 else Tally(turns)
+        return {"it": Samples([[1.0] * turns], wrong=tally.elements, tallies=[tally])}
+
+    pace = Pace(warmup=2, iterations=iterations)
+    (found,) = run_loopback(1, lambda one: paced(pace, run, one, cadence="isolated", blocks=1))
+    it, turns = found["it"], sum(ran) - 2
+    assert (it.wrong, len(it.times_s[0]), it.tallies[0].calls, it.tallies[0].turns) == (1, turns, turns + 2, [1])
 
 
 def test_lists_are_measured_in_one_run():

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from dear_mpi.bench.case import Case, Samples, row_of
-from dear_mpi.bench.judged.compared import ratio_mark
+from dear_mpi.bench.judged.compared import ratio_mark, shown
 from dear_mpi.bench.judged.peers import against_peers
 from dear_mpi.bench.judged.verdicts import more_samples, verdict, verdicts
+from dear_mpi.bench.timing.pace import MOST_SAMPLES
 
 TURNS = 200
 
@@ -83,6 +84,12 @@ def test_what_more_samples_take(turn_us, told):
     assert more_samples(replace(row("ring", around(1e5, 1)), turn_us=turn_us), 1.99 * np.log(1.03)) == told
 
 
+def test_more_samples_than_a_budget_takes_are_iterations():
+    made = replace(row("ring", around(100, 1)), samples=MOST_SAMPLES, turn_us=100.0)
+    told = "about 30000 more samples (3 s; --iterations 40000) would be needed for 3%"
+    assert more_samples(made, 1.99999 * np.log(1.03)) == told
+
+
 @pytest.mark.parametrize("turns", [3, 5])
 def test_few_samples_have_no_interval(turns):
     found = judged(row("native", around(100, 1, turns=turns)), row("ring", around(50, 2, turns=turns)))
@@ -98,6 +105,16 @@ def test_a_row_that_tells_nothing_has_no_star():
     assert ring.over_peer_low > 1
     assert ratio_mark(ring) == ""
     assert "cannot tell: the interval of ring is wider than its median" in verdict(ring, "ring", "native")
+
+
+@pytest.mark.parametrize(("wrong", "peer"), [((1, 0), "native-persistent"), ((1, 1), "native")])
+def test_a_call_with_wrong_results_is_no_peer(wrong, peer):
+    """But where all of them are wrong."""
+    pair = [row(name, around(us, us), wrong=each) for name, us, each in zip(CALLS, (80, 100), wrong, strict=False)]
+    found = judged(*pair, row("ring", around(90, 3)))
+    assert {each.peer for each in found.values()} == {peer}
+    assert (found["ring"].over_peer < 1) == (peer == "native-persistent")
+    assert {shown(list(found.values()), ["native-best"])[0].algorithm} == {peer}
 
 
 def test_rows_of_older_files_have_no_interval():

@@ -39,7 +39,7 @@ KEYS = (  # a contract: scripts depend on them
     " ci_low_us ci_high_us mean_us p99_us max_us algbw_GBps busbw_GBps wrong slow_rank model_us"
     " hosts cadence rank_min_us rank_max_us memory chosen peer over_peer start late arrival spikes"
     " delay_us update_us update_beside_us rank_mean_us arrival_us over_peer_low over_peer_high"
-    " turn_us page_faults"
+    " turn_us page_faults bound_us"
 )
 
 
@@ -83,6 +83,7 @@ def test_rows(comm, collective):
         assert 0 <= row.slow_rank < comm.size
         sends_messages = row.algorithm in ("ring", "auto") and row.chosen != "shared"
         assert (row.model_us is None) == (comm.size == 1 or not sends_messages)
+        assert row.bound_us is None or (row.bound_us > 0 and comm.size > 1 and collective in COLLECTIVES)
         assert sum(row.hosts) == comm.size
         assert row.peer.startswith("native")
         assert row.chosen == row.algorithm or row.algorithm == "auto"

@@ -15,9 +15,14 @@ from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.see.measured import draw_runs
 from tests.bench.runs import row_at, run_of
 
+NETWORK = Network(alpha=1e-6, beta=1e-9)
 
-def figure_of(*runs):
+
+def figure_of(*runs, network=NETWORK):
+    """Of runs of which this network is known."""
     pytest.importorskip("matplotlib")
+    if network is not None:
+        runs = [replace(run, rows=[replace(row, bound_us=bound_us(row, network)) for row in run.rows]) for run in runs]
     figure = draw_runs([row for run in runs for row in drawn(run)])
     figure.draw_without_rendering()
     return figure
@@ -48,7 +53,8 @@ def test_a_column_has_times_above_bandwidths():
         band = time.collections[["native", "ring"].index(name)].get_paths()[0].vertices
         assert {row.ci_low_us for row in rows} | {row.ci_high_us for row in rows} <= set(band[:, 1])
     assert (time.get_xscale(), time.get_yscale(), busbw.get_yscale()) == ("log", "log", "log")
-    assert "dashed: bound" in lines(time)
+    assert list(lines(time)["dashed: bound"].get_ydata()) == [bound_us(row, NETWORK) for row in rows]
+    assert "dashed: bound" not in lines(figure_of(run, network=None).axes[0])
 
 
 def test_several_runs_have_markers_and_their_lines_have_colours():
@@ -131,6 +137,13 @@ def test_no_algorithm_is_below_the_bound(collective, ranks):
                     tried += 1
                     assert time_s(row, written, network) * 1e6 >= bound_us(row, network) * (1 - 1e-9), algorithm
     assert tried >= 9
+
+
+def test_late_arrivals_have_no_bound():
+    """From the last arrival on, a collective may take less than its bytes do."""
+    row = row_at(1 << 20, "ring", np.full(9, 1e-6))
+    assert bound_us(row, Network(1e-6, 1e-9)) == pytest.approx(1 + 1.5 * (1 << 20) * 1e-3)
+    assert bound_us(replace(row, arrival="ramp"), Network(1e-6, 1e-9)) is None
 
 
 def test_a_picture_says_what_was_measured_and_where():

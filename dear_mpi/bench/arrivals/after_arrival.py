@@ -7,10 +7,9 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
-from dear_mpi.bench.case import of_job
+from dear_mpi.bench.case import job_us
 from dear_mpi.bench.collective import Report
 from dear_mpi.bench.fit import MOST_TURNS
 from dear_mpi.bench.judged.compared import shown
@@ -18,7 +17,8 @@ from dear_mpi.bench.machine_file import BALANCED, CASE, Row
 from dear_mpi.bench.shown.words import label
 from dear_mpi.reporting.aligned import aligned
 from dear_mpi.reporting.groups import grouped
-from dear_mpi.reporting.stats import Median, ratio
+from dear_mpi.reporting.stats import Median
+from dear_mpi.reporting.turns import in_batches
 from dear_mpi.reporting.units import format_bytes, format_hosts
 
 PLACE = (*(name for name in CASE if name != "arrival"), "bytes")
@@ -37,9 +37,15 @@ class After:
     row: Row
     balanced: Row
 
+    @property
+    def ratio(self) -> float:
+        return self.row.p50_us / self.balanced.p50_us
+
     @cached_property
-    def ratio(self) -> Median:
-        return ratio(samples_us(self.row), samples_us(self.balanced))
+    def interval(self) -> Median | None:
+        """The ratio with its interval: late and balanced calls took turns. None of too few samples."""
+        cut = in_batches([job_us(self.row), job_us(self.balanced)])
+        return None if cut is None else cut[0].over(cut[1])
 
     @property
     def model(self) -> float | None:
@@ -48,31 +54,26 @@ class After:
 
     @property
     def cells(self) -> list[str]:
-        measured, model = self.ratio, "-" if self.model is None else f"{self.model:.2f}"
+        model, told = "-" if self.model is None else f"{self.model:.2f}", self.interval
+        interval = f"{told.low:.2f} to {told.high:.2f}" if told else "too few samples"
         return [
             *(self.name, figure(self.balanced.p50_us), figure(self.row.p50_us)),
-            f"{measured.value:.2f} ({measured.low:.2f} to {measured.high:.2f})",
+            f"{self.ratio:.2f} ({interval})",
             *(figure(self.balanced.model_us), figure(self.row.model_us), model),
         ]
 
     def as_report(self) -> dict[str, Any]:
-        measured = self.ratio
         return {
             "algorithm": self.name,
             "balanced_us": self.balanced.p50_us,
             "late_us": self.row.p50_us,
-            "ratio": measured.value,
-            "ratio_low": measured.low,
-            "ratio_high": measured.high,
+            "ratio": self.ratio,
+            "ratio_low": self.interval and self.interval.low,
+            "ratio_high": self.interval and self.interval.high,
             "model_balanced_us": self.balanced.model_us,
             "model_late_us": self.row.model_us,
             "model_ratio": self.model,
         }
-
-
-def samples_us(row: Row) -> list[float]:
-    found: list[float] = of_job(np.array(row.times_us), row.cadence).tolist()
-    return found
 
 
 def figure(value_us: float | None) -> str:
@@ -122,7 +123,9 @@ class Fastest:
 
 
 def fastest(rows: dict[str, Row]) -> list[str]:
-    """The fastest one, then those whose interval overlaps with its own."""
+    """Of those with right results, if there are any: the fastest one, then those whose interval overlaps with its
+    own."""
+    rows = {name: row for name, row in rows.items() if not row.wrong} or rows
     first = min(rows, key=lambda name: rows[name].p50_us)
     return [first, *(name for name in rows if name != first and rows[name].ci_low_us <= rows[first].ci_high_us)]
 

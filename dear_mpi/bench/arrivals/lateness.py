@@ -5,26 +5,20 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from dear_mpi.bench.arrivals.arrival import Arrival
-from dear_mpi.bench.case import Samples, of_job
-from dear_mpi.collectives.transports.patience import crowd_of
-from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.bench.case import Samples
+from dear_mpi.bench.stand import Stand
 
 
-def decided(arrivals: Sequence[Arrival], transport: Transport) -> tuple[Arrival, ...]:
-    """Collective: ranks sleep through their delays where they share cores, or the interpreter of one process."""
-    if not arrivals:
-        return ()
-    crowded = crowd_of(transport, 1).crowded
-    return tuple(replace(each, asleep=crowded or not transport.spins) for each in arrivals)
+def decided(arrivals: Sequence[Arrival], stand: Stand) -> tuple[Arrival, ...]:
+    """Ranks sleep through their delays where they share cores, or the interpreter of one process."""
+    asleep = stand.crowded or not stand.world.transport.spins
+    return tuple(replace(each, asleep=asleep) for each in arrivals)
 
 
 def scaled(arrival: Arrival, balanced: Mapping[Any, Samples]) -> Arrival:
     """With the delay that these samples of balanced calls give, if the user gave none."""
     if arrival.scale_s is not None:
         return arrival
-    known = [np.array(samples.times_s) for samples in balanced.values() if samples.times_s[0]]
-    calls = [float(np.median(of_job(times_s, "isolated"))) for times_s in known]
+    calls = [median(samples.job_s("isolated")) for samples in balanced.values() if samples.times_s[0]]
     return replace(arrival, scale_s=median(calls) if calls else 0.0)

@@ -1,10 +1,17 @@
-"""What a finding is about: a row of the benchmark."""
+"""What a finding is about: a row of the benchmark, of balanced calls."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
-from dear_mpi.bench.case import Case, Samples
-from dear_mpi.reporting.units import format_bytes
+from dear_mpi.bench.case import PLACEMENTS, Case, Samples
+from dear_mpi.bench.machine_file import Row
+from dear_mpi.reporting.units import format_bytes, plural
+
+IN_NAME = ("collective", "ranks", "dtype", "op", "placement")  # where rows differ in it
+place_of: Callable[[Any], tuple[object, ...]] = attrgetter(*IN_NAME, "bytes", "algorithm", "segment_bytes")
+"""What tells a row, or what is about one, from others."""
 
 
 @dataclass(frozen=True)
@@ -14,20 +21,27 @@ class About:
     chosen: str  # the algorithm that was carried out
     segment_bytes: int
     bytes: int
+    ranks: int
+    dtype: str
+    op: str
+    placement: str
 
-    @property
-    def row(self) -> tuple[str, int, str, int]:
-        """What tells its row from others."""
-        return self.collective, self.bytes, self.algorithm, self.segment_bytes
-
-    @property
-    def name(self) -> str:
+    def name(self, varied: Sequence[str] = ()) -> str:
+        """Beside rows that differ in ``varied``."""
         algorithm = self.algorithm if self.chosen == self.algorithm else f"{self.algorithm} ({self.chosen})"
-        return f"{algorithm}, {format_bytes(self.bytes)}"
+        facts = {each: getattr(self, each) for each in IN_NAME} | {"ranks": plural(self.ranks, "rank")}
+        more = [facts[each] for each in varied if facts[each] != "none"]
+        return ", ".join([algorithm, format_bytes(self.bytes), *more])
 
 
-def about(case: Case, key: tuple[str, int], samples: Samples) -> dict[str, Any]:
+def varied_in(rows: Sequence[Row]) -> list[str]:
+    """What a name needs beside these rows."""
+    return [each for each in IN_NAME if len({getattr(row, each) for row in rows}) > 1]
+
+
+def about(case: Case, key: tuple[str, int], samples: Samples, ranks: int) -> dict[str, Any]:
     """The fields of a contestant's row; its key is its name and its segments."""
     name, segment_bytes = key
-    facts = {"collective": case.collective, "algorithm": name, "chosen": samples.chosen or name}
-    return {**facts, "segment_bytes": segment_bytes, "bytes": case.used_bytes}
+    who = {"algorithm": name, "chosen": samples.chosen or name, "segment_bytes": segment_bytes}
+    what = {"collective": case.collective, "bytes": case.used_bytes, "ranks": ranks, "dtype": case.dtype}
+    return {**who, **what, "op": case.op if case.reduces else "none", "placement": PLACEMENTS[case.placement]}

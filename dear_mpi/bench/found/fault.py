@@ -20,7 +20,7 @@ HOW = {  # by the point of a step, what a rank did
 class Fault(About):
     """What is known of the wrong results of one contestant; what is not known is None, or empty."""
 
-    calls: int  # that were timed
+    calls: int  # that were made, of warm-up, too
     wrong_calls: int
     chunks: dict[int, list[int]]  # that were wrong in the first of these, and on which ranks
     rank: int  # where it was wrong first: in more calls, if it was seen again
@@ -36,18 +36,18 @@ class Fault(About):
     elsewhere: int = 0  # more calls that were wrong first in another place
     fits: list[dict[str, int]] = field(default_factory=list)  # the steps that would end like this
 
-    @property
-    def text(self) -> str:
+    def text(self, varied: Sequence[str] = ()) -> str:
         """Such as: ring, 4 KiB: wrong first on rank 2, chunk 1, step 3 (receives from rank 1, which had it right):
         element 17 is 65543, not 7; seen in 2 of 3 more calls."""
+        name = self.name(varied)
         if self.seen:
             again = f"seen in {self.seen} of {plural(self.more_calls, 'more call')}"
             other = f", in {self.elsewhere} of these first in another place" if self.elsewhere else ""
-            return f"{self.name}: wrong first on {self.place}: {self.difference}; {again}{other}"
+            return f"{name}: wrong first on {self.place}: {self.difference}; {again}{other}"
         often = f"wrong in {self.wrong_calls} of {plural(self.calls, 'call')}"
         held = "; ".join(f"chunk {chunk} on {ranks_text(ranks)}" for chunk, ranks in first_few(self.chunks))
         again = f"; not seen again in {plural(self.more_calls, 'more call')}" if self.more_calls else ""
-        return f"{self.name}: {often}, first on {self.place}: {self.difference}; wrong were {held}{again}{self.fitting}"
+        return f"{name}: {often}, first on {self.place}: {self.difference}; wrong were {held}{again}{self.fitting}"
 
     @property
     def place(self) -> str:

@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.bench.case import SPIKE, Case, Prepared, Samples, of_job
+from dear_mpi.bench.case import SPIKE, Case, Prepared, Samples
 from dear_mpi.bench.data import Data
-from dear_mpi.bench.found.about import about
+from dear_mpi.bench.found.about import about, place_of, varied_in
 from dear_mpi.bench.found.fault import Fault
 from dear_mpi.bench.found.late import FEWEST, OFTEN, Late, by_times, verdict
 from dear_mpi.bench.found.located import fault_of, located
 from dear_mpi.bench.found.recorded_calls import recorded_calls
 from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.timing.interleaved import Interleaved, Key
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.runners.messages import MessagesRun
 from dear_mpi.collectives.program.program import COLLECTIVES
-from dear_mpi.collectives.transports.patience import own_cores
 from dear_mpi.ranks.world import World
 
 
@@ -34,27 +34,30 @@ class Findings:
         return Findings(self.faults + more.faults, self.late + more.late)
 
     def look(
-        self, case: Case, samples: Mapping[Key, Samples], interleaved: Interleaved, world: World, seconds: float
+        self, case: Case, samples: Mapping[Key, Samples], interleaved: Interleaved, stand: Stand, seconds: float
     ) -> None:
         """Collective: look at the samples of a case; where some are wrong, or slow, make more calls, for so many
         seconds in all for each of the two."""
-        wrong = {key: fault_of(case, key, each) for key, each in samples.items() if each.wrong}
+        world = stand.world
+        wrong = {key: fault_of(case, key, each, world.size) for key, each in samples.items() if each.wrong}
         for key, fault in wrong.items():
             ready, part_s = interleaved.ready.get(key), seconds / len(wrong)
             self.faults.append(located(fault, *ready, world.transport, part_s) if ready else fault)
-        late = {key: found for key, each in samples.items() if (found := late_of(case, key, each)) is not None}
+        late = {
+            key: found for key, each in samples.items() if (found := late_of(case, key, each, world.size)) is not None
+        }
         for key, found in late.items():
             ready, part_s = interleaved.ready.get(key), seconds / len(late)
-            found = replace(found, crowded=any(world.transport.gather_values(world.ranks_here > len(own_cores()))))
+            found = replace(found, crowded=stand.crowded)
             self.late.append(after_more(found, *ready, world, part_s) if ready else found)
 
     def texts(self, rows: Sequence[Row]) -> Iterator[str]:
         """What is said beside these rows."""
-        shown = {(row.collective, row.bytes, row.algorithm, row.segment_bytes) for row in rows}
-        yield from (fault.text for fault in self.faults if fault.row in shown)
-        late = [each for each in self.late if each.row in shown]
-        yield from (each.text for each in late if each.rank is not None)
-        if unnamed := [f"{each.name} ({each.spikes:.0%})" for each in late if each.rank is None]:
+        shown, varied = {place_of(row) for row in rows if row.is_balanced}, varied_in(rows)
+        yield from (fault.text(varied) for fault in self.faults if place_of(fault) in shown)
+        late = [each for each in self.late if place_of(each) in shown]
+        yield from (each.text(varied) for each in late if each.rank is not None)
+        if unnamed := [f"{each.name(varied)} ({each.spikes:.0%})" for each in late if each.rank is None]:
             what = f"samples over {SPIKE:g} medians, and it cannot be told which rank was late"
             yield f"{what}: {'; '.join(unnamed)}"
 
@@ -65,14 +68,13 @@ class Findings:
         }
 
 
-def late_of(case: Case, key: Key, samples: Samples) -> Late | None:
+def late_of(case: Case, key: Key, samples: Samples, ranks: int) -> Late | None:
     """What the samples say of late ranks; None if few of them are slow."""
-    by_rank_s = np.array(samples.times_s)
-    job_s = of_job(by_rank_s, case.cadence)
-    slow, ranks = int((job_s > SPIKE * np.median(job_s)).sum()), len(by_rank_s)
-    if slow < max(FEWEST, OFTEN * len(job_s)) or ranks == 1:
+    by_rank_s, job_s = np.array(samples.times_s), np.array(samples.job_s(case.cadence))
+    slow = int((job_s > SPIKE * np.median(job_s)).sum())
+    if slow < max(FEWEST, OFTEN * len(job_s)) or len(by_rank_s) == 1:
         return None
-    late = Late(**about(case, key, samples), spikes=slow / len(job_s))
+    late = Late(**about(case, key, samples, ranks), spikes=slow / len(job_s))
     contract = COLLECTIVES.get(case.collective)
     if contract is None or contract.rooted or case.cadence != "isolated":
         return late

@@ -49,21 +49,20 @@ class Late(About):
     slow_calls: int = 0  # the slowest ones, by which it is judged
     late_calls: int = 0  # of these, those that lead back to the rank
     late_us: float | None = None  # the median of them
-    crowded: bool = False  # whether a host has more ranks than cores: a rank may wait for one
+    crowded: bool = False  # whether some machine has more ranks than cores for them: a rank may wait for one
 
-    @property
-    def text(self) -> str:
-        """Such as: ring, 4 KiB: rank 2 was late in 10 % of 200 more calls, by 5.1 ms in the middle: 20 of the 21
-        slowest lead back to it."""
+    def text(self, varied: Sequence[str] = ()) -> str:
+        """Such as: ring, 4 KiB: rank 2 was late in 10 % of 200 more calls, by a median of 5.1 ms: 20 of the 21 slowest
+        lead back to it."""
         assert self.late_us is not None, "there is a rank to name"
         late = f"{self.late_us / 1e3:.1f} ms" if self.late_us >= 1e3 else f"{self.late_us:.0f} us"
         often = f"{self.late_calls / self.calls:.0%}".replace("%", " %")
-        said = f"{self.name}: rank {self.rank} was late in {often} of"
+        said = f"{self.name(varied)}: rank {self.rank} was late in {often} of"
         of_slow = f"{self.late_calls} of the {self.slow_calls} slowest"
         crowded = " (ranks share cores here: it may have waited for one)" * self.crowded
         if self.how == "times":
-            return f"{said} {self.calls} samples, by {late} in the middle: in {of_slow} it alone took longer{crowded}"
-        return f"{said} {self.calls} more calls, by {late} in the middle: {of_slow} lead back to it{crowded}"
+            return f"{said} {self.calls} samples, by a median of {late}: in {of_slow} it alone took longer{crowded}"
+        return f"{said} {self.calls} more calls, by a median of {late}: {of_slow} lead back to it{crowded}"
 
     def as_row(self) -> dict[str, Any]:
         return asdict(self)
@@ -78,7 +77,7 @@ def slow_calls(times_s: Array) -> Array:
 
 
 def excess(times_s: Array) -> Array:
-    """By how much each rank took longer in each call than it mostly does."""
+    """By how much each rank took longer in each call than in its median call."""
     found: Array = times_s - np.median(times_s, axis=1, keepdims=True)
     return found
 

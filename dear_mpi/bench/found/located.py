@@ -45,21 +45,21 @@ class Wrong(NamedTuple):
         return (*self[:4], self.spot.chunk)
 
 
-def fault_of(case: Case, key: tuple[str, int], samples: Samples) -> Fault:
+def fault_of(case: Case, key: tuple[str, int], samples: Samples, ranks: int) -> Fault:
     """What the wrong results say that were seen in timed calls."""
     tallies = samples.tallies
     turn = min(tally.turns[0] for tally in tallies if tally.turns)
     spots = {rank: tally.spots for rank, tally in enumerate(tallies) if turn in tally.turns[:1]}
-    ranks = dict[int, list[int]]()
+    held = dict[int, list[int]]()
     for rank, found in spots.items():
         for spot in found:
-            ranks.setdefault(spot.chunk, []).append(rank)
+            held.setdefault(spot.chunk, []).append(rank)
     first, spot = next((rank, found[0]) for rank, found in spots.items())
     return Fault(
-        **about(case, key, samples),
+        **about(case, key, samples, ranks),
         calls=tallies[0].calls,
         wrong_calls=len({each for tally in tallies for each in tally.turns}),
-        chunks=dict(sorted(ranks.items())),
+        chunks=dict(sorted(held.items())),
         rank=first,
         **told(spot),
     )

@@ -105,7 +105,7 @@ def why_not_known(mine: Apart, other: Apart) -> str:
 def reason(mine: Apart, other: Apart, *, slower: bool) -> str:
     if other.model is None:
         what = f": {most_of(mine)}" if largest(mine).us(mine) else ""
-        if other.bound_us is not None and other.measured_us < (1 - UNKNOWN) * other.bound_us:
+        if other.row.bound_us is not None and other.measured_us < (1 - UNKNOWN) * other.row.bound_us:
             return (
                 f"{what}, and {other.name} takes less than messages on this network can: it moves data in another way"
             )

@@ -21,6 +21,7 @@ from dear_mpi.bench.judged.compared import Case, case_of
 from dear_mpi.bench.judged.guidelines import LARGER, Guideline, Term, grain, pairs
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import BEST, contestant
+from dear_mpi.bench.makers.native import FORMS, nonblocking, persistent
 from dear_mpi.bench.shown.words import name_of
 from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z
@@ -177,11 +178,12 @@ def call_text(row: Row) -> str:
         return f"{row.collective} by {row.algorithm}"
     if row.algorithm == who.maker + BEST:
         return f"the fastest kind of MPI_{name} ({row.chosen})"
-    if "-counts" in row.algorithm or row.count % row.ranks:
+    form = FORMS[row.algorithm.removeprefix(who.maker)]
+    if form.counts or row.count % row.ranks:
         name = BY_COUNTS.get(row.collective, name)
-    if "-nonblocking" in row.algorithm:
+    if form.prepare is nonblocking:
         return f"MPI_I{name.lower()}"
-    return f"MPI_{name}_init" if "-persistent" in row.algorithm else f"MPI_{name}"
+    return f"MPI_{name}_init" if form.prepare is persistent else f"MPI_{name}"
 
 
 def whose(each: Judged) -> tuple[str, ...]:

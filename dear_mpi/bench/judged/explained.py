@@ -27,7 +27,7 @@ COLUMNS: dict[str, Callable[[Apart], str]] = {
     "processor (messages)": lambda each: part(each, "processor_us", lambda model: str(model.handled)),
     "late": lambda each: figure(each.late_us),
     "rest": lambda each: figure(each.rest_us),
-    "least": lambda each: figure(each.bound_us),
+    "least": lambda each: figure(each.row.bound_us),
 }
 MEANING = (
     "us: time, the median, is latency + bytes + combining + processor (of the model; in brackets how many of each are "
@@ -77,7 +77,7 @@ class Explained:
                 "late_us": each.late_us,
                 "spread_us": each.spread_us,
                 "rest_us": each.rest_us,
-                "least_us": each.bound_us,
+                "least_us": each.row.bound_us,
                 "model": each.model and asdict(each.model),
             }
             for each in self.apart

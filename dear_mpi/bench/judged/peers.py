@@ -1,18 +1,15 @@
 """How each row stands to its peer, the fastest call of an MPI library at its size: the ratio, with its interval.
 
-The call whose median is the least is the fastest one, or was lucky: its time is a little low by chance, the more so the
-more calls are about as fast. So the interval is about all calls that may be the fastest, which are those that are not
-clearly slower than the peer: its upper end is the highest of the intervals over each of them (what is faster than the
-fastest one is faster than each), and the lower end is the highest, too, but of ends that go so much lower that with
-2.5 % any of them is too high (Bonferroni). How single intervals come about says ``reporting/turns.py``.
+The fastest call may have been lucky, the more so the more calls are about as fast. So all that are not clearly slower
+than it are rivals. The upper end is the highest upper end over the rivals. The lower end is the highest lower end, of
+intervals widened so that any of them is too high with 2.5 % (Bonferroni). How single intervals come about says
+``reporting/turns.py``.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from dear_mpi.bench.case import of_job
+from dear_mpi.bench.case import job_us
 from dear_mpi.bench.judged.compared import case_of
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import contestant
@@ -30,9 +27,10 @@ def against_peers(rows: Sequence[Row]) -> list[Row]:
 
 def in_one_case(rows: Sequence[Row]) -> list[Row]:
     calls = [place for place, row in enumerate(rows) if contestant(row.algorithm).is_library] or [0]
+    calls = [place for place in calls if not rows[place].wrong] or calls  # what is wrong may well be fast
     best = min(calls, key=lambda place: rows[place].p50_us)
     peer, found = rows[best], list[Row]()
-    cut = in_batches([samples_us(row) for row in rows])
+    cut = in_batches([job_us(row) for row in rows])
     rivals = [call for call in calls if call == best or (cut and cut[call].over(cut[best]).low <= 1)]
     for place, row in enumerate(rows):
         ends = (
@@ -50,8 +48,3 @@ def over_each(own: Batches, others: Sequence[Batches]) -> tuple[float, float]:
     """The interval of its time over that of the fastest of the others."""
     found = [own.over(each, len(others)) for each in others]
     return max(each.low for each in found), max(each.high for each in found)
-
-
-def samples_us(row: Row) -> list[float]:
-    """In the order of the turns; none if the row does not have them."""
-    return [] if row.times_us is None else of_job(np.array(row.times_us), row.cadence).tolist()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dear_mpi.bench.judged.compared import case_of, is_noisy
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.shown.words import label
+from dear_mpi.bench.timing.pace import MOST_SAMPLES
 from dear_mpi.reporting.units import format_bytes
 
 LEAST = 0.03  # a difference that is worth being told apart; an interval that is no wider tells it
@@ -60,6 +61,8 @@ def more_samples(row: Row, width: float) -> str:
     if seconds > LONGEST_S:
         return f"over {LONGEST_S // 60} minutes of samples {text}, or a machine that is less busy"
     flags = f"--budget {math.ceil(seconds)}s --precision 0%"
+    if needed > MOST_SAMPLES:
+        flags = f"--iterations {math.ceil(needed)}"
     return f"about {two_digits(more)} more samples ({two_digits(took_s)} s; {flags}) {text}"
 
 

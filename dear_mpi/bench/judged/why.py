@@ -5,8 +5,8 @@
 
 The model's time (``collectives/program/cost.py``, on the network of ``fit.py``) is a sum of four along the longest
 path: alpha for each message, beta for each byte, gamma for each byte combined, o for each message that a processor
-handles. The derivatives of the time say how many of each there are. Site several paths are equally long, they are
-those of one of the paths.
+handles. The derivatives of the time say how many of each there are. Where several paths are equally long, they are
+those of one of them.
 
 Late: the last rank ends after the middle one, and by more than in the model: as much of that as the model does not
 explain. It is the median over samples where these are at hand (``times_us``), else of means. The rest is in none of
@@ -23,8 +23,8 @@ from operator import attrgetter
 
 import numpy as np
 
-from dear_mpi.bench.bound import bound_us
 from dear_mpi.bench.fit import Fit, gradient, programs_of, time_s
+from dear_mpi.bench.judged.compared import merit
 from dear_mpi.bench.machine_file import CASE, Row
 from dear_mpi.bench.makers.contestants import contestant
 from dear_mpi.collectives.program.cost import cost
@@ -67,7 +67,6 @@ class Apart:
     name: str
     model: Model | None
     spread_us: float | None  # from the end of the middle rank to that of the last one; calls in a row do not tell
-    bound_us: float | None
 
     @property
     def measured_us(self) -> float:
@@ -140,7 +139,7 @@ def spread_us(row: Row) -> float | None:
 
 def taken_apart(row: Row, fit: Fit | None, site: Site, name: str) -> Apart:
     model = None if fit is None else model_of(row, fit.network, site)
-    return Apart(row, name, model, spread_us(row), None if fit is None else bound_us(row, fit.network))
+    return Apart(row, name, model, spread_us(row))
 
 
 def nearest(rows: Sequence[Row], nbytes: int) -> list[Row]:
@@ -155,7 +154,7 @@ def of_interest(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     for row in rows:
         if contestant(row.algorithm).is_library:
             maker = contestant(row.algorithm).maker
-            fastest[maker] = min(fastest.get(maker, row), row, key=attrgetter("p50_us"))
+            fastest[maker] = min(fastest.get(maker, row), row, key=merit)
     chosen = {id(row) for row in fastest.values()}
     return [row for row in rows if row.algorithm in names or id(row) in chosen]
 

@@ -56,8 +56,10 @@ def meeting_place(hosts: Sequence[str]) -> str:
 def gloo(setup: Setup) -> Prepared:
     """A collective of the default process group; a CannotRun where gloo has none."""
     case, x, out, rank, ranks = setup.case, setup.x, setup.out, setup.transport.rank, setup.transport.size
-    if library_of(x) != "numpy" or (case.reduces and case.op not in OPS):
-        raise CannotRun(f"has no {case.op} of memory of {library_of(x)}")
+    if library_of(x) != "numpy":
+        raise CannotRun("takes host memory alone")
+    if case.reduces and case.op not in OPS:
+        raise CannotRun(f"cannot compute op {case.op}")
     swaps, sharded = case.collective == "all_to_all", case.collective in ("all_gather", "reduce_scatter")
     if sharded and case.count % ranks:
         raise CannotRun("needs equal chunks")

@@ -22,9 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
-import numpy as np
-
-from dear_mpi.bench.case import of_job
+from dear_mpi.bench.case import job_us
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.runs.saved import Point, Run, check_comparable, heads, point_of
 from dear_mpi.reporting.groups import grouped
@@ -150,5 +148,5 @@ def within(row: Row) -> tuple[float, float]:
     error = math.log(max(row.ci_high_us, row.p50_us) / max(min(row.ci_low_us, row.p50_us), LEAST_US)) / (2 * Z)
     if row.times_us is None:
         return error, row.samples
-    alike = worth_one(of_job(np.array(row.times_us), row.cadence).tolist())
+    alike = worth_one(job_us(row))
     return error * math.sqrt(alike), row.samples / alike

@@ -13,7 +13,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.text import Text
 
 from dear_mpi.bench.collective import Report
-from dear_mpi.bench.judged.compared import CLASSES, NOISE, against_mpi, is_noisy, mean_text, ratio_mark, shown, spread
+from dear_mpi.bench.judged.compared import (
+    CLASSES,
+    NOISE,
+    against_mpi,
+    is_noisy,
+    mean_text,
+    merit,
+    ratio_mark,
+    shown,
+    spread,
+)
 from dear_mpi.bench.judged.verdicts import verdicts
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.shown.words import (
@@ -88,7 +98,7 @@ def lines_of(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Text]:
     wanted = {id(row) for row in shown(rows, names)}
     cuts = len({row.segment_bytes for row in rows}) > 1
     for same in grouped(rows, lambda row: (row.bytes, row.dtype, row.op)).values():
-        fastest = min(row.p50_us for row in same)
+        fastest = min(same, key=merit).p50_us
         for line in grouped(same, lambda row: (row.algorithm, row.segment_bytes)).values():
             if wanted.isdisjoint(map(id, line)):
                 continue

@@ -99,8 +99,8 @@ def meaning(rows: Sequence[Row]) -> Iterator[str]:
         f"time: median over {span([row.samples for row in rows], 'sample')}, in us; {sample} "
         f"({first.cadence}). At the start {start}{arrival}"
     )
-    ratio = next((row.busbw_GBps / row.algbw_GBps for row in rows if row.algbw_GBps), 0.0)
-    here = "" if "n" not in about.factor else f" (n = {plural(first.ranks, 'rank')}: {ratio:.3g})"
+    factor = OPERATIONS[first.collective].factor(first.ranks)
+    here = "" if "n" not in about.factor else f" (n = {plural(first.ranks, 'rank')}: {factor:.3g})"
     yield f"algbw = size / time, busbw = algbw x {about.factor}{here}, in GB/s: 1e9 bytes in a second"
 
 

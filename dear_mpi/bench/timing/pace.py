@@ -11,16 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import numpy as np
-
-from dear_mpi.bench.case import Samples, of_job
+from dear_mpi.bench.case import Samples
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, median, worth_one
 from dear_mpi.reporting.units import parse_seconds, parse_share
 from dear_mpi.training.declared import Declared, option, parsed
 
 K = TypeVar("K")
-MOST_SAMPLES = 10_000  # of each contestant at a point
+MOST_SAMPLES = 10_000  # of each contestant at a point, unless --iterations asks for more
 WARM_UP_SHARE = 0.25  # of a point's time, at most
 FEWEST_IN_A_BLOCK = 11  # turns, where a block needs one that does not count
 Found = Mapping[K, Samples]
@@ -60,7 +58,7 @@ class Pace(Declared):
 
     def is_known(self, samples: Samples, cadence: str) -> bool:
         """Whether a median is known well; where neighbours are alike, so many samples say less than they seem to."""
-        times_s = of_job(np.array(samples.times_s), cadence).tolist()
+        times_s = samples.job_s(cadence)
         if len(times_s) < FEWEST_SAMPLES:
             return False
         found = median(times_s)
@@ -70,20 +68,21 @@ class Pace(Declared):
 def paced(
     pace: Pace, run: Callable[[int], dict[K, Samples]], transport: Transport, *, cadence: str, blocks: int
 ) -> dict[K, Samples]:
-    """Collective: the samples of a point. ``run`` takes so many turns; it is called at least ``blocks`` times, where
-    some contestants have theirs between."""
+    """Collective: the samples of a point, with the wrong results of warm-up, too. ``run`` takes so many turns; it is
+    called until ``blocks`` blocks are over or the time is, where some contestants have theirs between."""
     begin_s = time.perf_counter()
 
     def spent_s() -> float:
         return float(transport.gather_values(time.perf_counter() - begin_s)[0])
 
+    untimed = dict[K, Samples]()
     for _ in range(pace.warmup):
-        run(1)
+        untimed = after(run(1), untimed)
         if pace.iterations is None and spent_s() > pace.budget_s * WARM_UP_SHARE:
             break
     warm_s = spent_s()
     if pace.iterations is not None:
-        return timed(fixed(pace.iterations, run, blocks), (spent_s() - warm_s) / pace.iterations)
+        return after(timed(fixed(pace.iterations, run, blocks), (spent_s() - warm_s) / pace.iterations), untimed)
     turns = FEWEST_SAMPLES if blocks == 1 else FEWEST_IN_A_BLOCK
     fewest, found = blocks * turns, run(turns)
     while turns < MOST_SAMPLES and not (turns >= fewest and pace.enough(found, cadence)):
@@ -92,7 +91,7 @@ def paced(
         if more < 1:
             break
         found, turns = together(found, run(more)), turns + more
-    return timed(found, (spent_s() - warm_s) / turns)
+    return after(timed(found, (spent_s() - warm_s) / turns), untimed)
 
 
 def timed(found: Found[K], turn_s: float) -> dict[K, Samples]:
@@ -107,6 +106,11 @@ def fixed(turns: int, run: Callable[[int], dict[K, Samples]], blocks: int) -> di
     for other in others:
         first = together(first, other)
     return first
+
+
+def after(found: Found[K], untimed: Found[K]) -> dict[K, Samples]:
+    """The same samples, with the wrong results of earlier calls."""
+    return {key: samples.after(untimed.get(key)) for key, samples in found.items()}
 
 
 def together(found: Found[K], later: Found[K]) -> dict[K, Samples]:
