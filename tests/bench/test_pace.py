@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from dear_mpi.bench.arrivals.arrival import Arrival
-from dear_mpi.bench.case import Samples
+from dear_mpi.bench.case import Case, Samples
 from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.found.tally import Spot, Tally
+from dear_mpi.bench.point import Turns
 from dear_mpi.bench.timing.pace import Pace, paced
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.loopback import run_loopback
@@ -74,6 +75,25 @@ def test_wrong_results_of_warm_up_count_and_its_times_do_not(iterations):
     (found,) = run_loopback(1, lambda one: paced(pace, run, one, cadence="isolated", blocks=1))
     it, turns = found["it"], sum(ran) - 2
     assert (it.wrong, len(it.times_s[0]), it.tallies[0].calls, it.tallies[0].turns) == (1, turns, turns + 2, [1])
+
+
+@pytest.mark.parametrize("arrival", [(), (Arrival("ramp"),)])
+def test_ranks_that_are_too_late_for_every_moment_start_at_barriers(arrival):
+    """What was wrong until then counts all the same."""
+
+    def measure(transport):
+        def run(turns, arrival, *, skipped):
+            late = interleaved.start.name != "barrier"
+            times_s = [[]] if late else [[1.0] * turns]
+            return {("ring", 4): Samples(times_s, wrong=int(late), tallies=[Tally(turns, int(late))])}
+
+        interleaved = SimpleNamespace(run=run, start=SimpleNamespace(name="clock"), transport=transport)
+        turns = Turns(Case("all_reduce", 4), interleaved, [("ring", 4)], {})
+        return turns.measure(Contest((4,), arrival=arrival, iterations=5, warmup=0))
+
+    (found,) = run_loopback(1, measure)
+    assert [len(each.times_s[0]) for each in found.values()] == [5] * (1 + len(arrival))
+    assert [each.wrong for each in found.values()] == [1, 0][: len(found)]
 
 
 def test_lists_are_measured_in_one_run():
