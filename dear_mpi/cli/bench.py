@@ -86,7 +86,7 @@ def why_of(flags: Flags) -> list[int]:
 
 def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Sequence[str]) -> dict[str, Any]:
     began, tune, plot = now(), flags.get("tune"), flags.get("plot")
-    before = () if tune is None else rules_before(tune, contest.names, world)
+    before = () if tune is None else rules_before(tune, contest, world)
     older = baseline_before(baseline, contest, world) if baseline else []
     with bar(world, contest.points(world.size), "warming up") as progress:
         report = run_bench(contest, world, progress)

@@ -377,6 +377,20 @@ def test_rules_keep_what_is_as_fast_within_the_interval():
     assert tuned([timed("shared", 4, 2), timed("native", 4, 2)]) == []
 
 
+def test_each_number_of_ranks_has_rules_of_its_own_for_all_sizes():
+    """On 2 ranks the ring is the faster one at both sizes, and on 4 ranks the other one: sizes of both take turns."""
+    times_us = {(2, "ring"): 1, (2, "bruck"): 2, (4, "ring"): 4, (4, "bruck"): 3}
+    rows = [
+        row(algorithm, nbytes, us, ranks=ranks)
+        for ranks in (2, 4)
+        for nbytes in (4, 1024)
+        for algorithm, us in ((name, us) for (here, name), us in times_us.items() if here == ranks)
+    ]
+    segment = rows[0].segment_bytes
+    wanted = [Rule("all_reduce", 2, None, "ring", segment), Rule("all_reduce", 4, None, "bruck", segment)]
+    assert tuned(rows) == tuned(rows[::-1])[::-1] == wanted
+
+
 @pytest.mark.parametrize(("hosts", "address"), [(["a", "a"], "127.0.0.1"), (["a", "localhost"], "127.0.0.1")])
 def test_where_the_ranks_of_gloo_meet(monkeypatch, hosts, address):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
