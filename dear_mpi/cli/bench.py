@@ -34,7 +34,7 @@ from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar, console
-from dear_mpi.reporting.units import format_bytes, parse_sizes, plural
+from dear_mpi.reporting.units import parse_sizes
 from dear_mpi.see.timeline.steps import draw_steps, timeline_of
 from dear_mpi.training.declared import listed, parsed
 
@@ -123,14 +123,9 @@ def write_steps(found: Sequence[Steps], flags: Flags) -> None:
     """The files of --timeline, if there are any, and something to draw."""
     write = timeline_writer(flags, draw_steps)
     if write is not None and found:
-        first = found[0]
-        title = f"Where the time goes: {plural(first.ranks, 'rank')} over {first.backend}"
-        clocks = f"of the host; on several, those of rank 0 within {first.clocks_us:.1f} us"
-        write(timeline_of(title, {named(each): each.spans for each in found}, clocks))
-
-
-def named(steps: Steps) -> str:
-    return f"{steps.collective}, {steps.algorithm}, {format_bytes(steps.bytes)}"
+        title = f"Where the time goes, over {', '.join(dict.fromkeys(each.backend for each in found))}"
+        clocks = f"of the host; on several, those of rank 0 within {max(each.clocks_us for each in found):.1f} us"
+        write(timeline_of(title, {each.name: each.spans for each in found}, clocks))
 
 
 def against(screen: Console, older: Sequence[Run], run: Run, at_least: float) -> dict[str, Any]:

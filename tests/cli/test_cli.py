@@ -460,6 +460,21 @@ def test_bench_says_where_the_time_goes(tmp_path, monkeypatch):
     assert_one_line(run("bench", *given, *files), "--timeline shows what --steps records: give both")
 
 
+def test_each_number_of_ranks_has_steps_and_a_table_of_its_own(tmp_path):
+    file, trace = tmp_path / "out.json", tmp_path / "trace.json"
+    given = ["--threads", 3, "--ranks", "2,3", "--algorithms", "ring", "--sizes", "64B", "--budget", "10ms"]
+    result = run("bench", *given, "--steps", "--overlap", "--timeline", trace, "--json", file)
+    assert result.exit_code == 0, result.output
+    report = json.loads(file.read_text())
+    assert [each["ranks"] for each in report["steps"]] == [2, 3]
+    assert {tuple(each[name] for name in ("dtype", "op", "placement")) for each in report["overlap"]} == {
+        ("fp32", "sum", "in place")
+    }
+    assert len({event["pid"] for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"}) == 2 + 3
+    for ranks in (2, 3):
+        assert f"all_reduce, {ranks} ranks, fp32, sum, in place, over " in " ".join(result.stdout.split())
+
+
 def test_bench_on_an_emulated_link_says_so(tmp_path):
     file = tmp_path / "rows.json"
     given = ("--threads", 2, "--link", "100mbit,1ms", "--algorithms", "ring", "--sizes", "64KiB", "--budget", "100ms")

@@ -14,6 +14,7 @@ from dear_mpi.bench.makers.contestants import contestant
 from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.timing.interleaved import Interleaved, Key
 from dear_mpi.collectives.plans.plan import Plan
+from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.units import format_bytes
 from dear_mpi.training.declared import Declared, option
 
@@ -59,13 +60,14 @@ class Closer(Declared):
 
     def where(self, cases: Cases, stand: Stand, seconds: float) -> Where:
         """Collective: spend so many seconds on each case for each of what was asked for."""
-        largest = {case.collective: case for case in sorted(cases, key=lambda case: case.nbytes)}
+        by_collective = grouped(cases, lambda case: case.collective).values()
+        largest = [max(each, key=lambda case: case.nbytes) for each in by_collective]  # the first of several
         where = Where()
-        for case in largest.values() if self.steps else ():
+        for case in largest if self.steps else ():
             with prepared(case, ours(cases[case]), stand) as ready:
                 for name, each in ready.items():
                     assert isinstance(each.run, Plan), "it is one of ours"
-                    where.steps.extend(steps_of(name, each.run, stand.world, seconds / len(ready)))
+                    where.steps.extend(steps_of(name, case, each.run, stand.world, seconds / len(ready)))
         for case, keys in cases.items() if self.overlap else ():
             theirs = [(NONBLOCKING, keys[0][1])] * (stand.world.transport.native is not None)
             with prepared(case, [*ours(keys), *theirs], stand) as ready:
