@@ -33,7 +33,7 @@ from dear_mpi.cli.run import run_ranks, with_flags
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.terminal import bar, console
+from dear_mpi.reporting.terminal import bar, commented, console
 from dear_mpi.reporting.units import parse_sizes
 from dear_mpi.see.timeline.steps import draw_steps, timeline_of
 from dear_mpi.training.declared import listed, parsed
@@ -114,8 +114,9 @@ def explanations(screen: Console, world: World, report: Report, flags: Flags) ->
         found["arrival"] = arrived
     if "why" in flags:
         found["why"] = show_why(screen, world, report, why_of(flags))
-    show_steps(screen, report.where.steps, asked="steps" in flags)
-    show_overlap(screen, report.where.overlap)
+    with commented(screen):
+        show_steps(screen, report.where.steps, asked="steps" in flags)
+        show_overlap(screen, report.where.overlap)
     return found | report.where.as_report() | report.findings.as_report()
 
 
@@ -131,5 +132,6 @@ def write_steps(found: Sequence[Steps], flags: Flags) -> None:
 def against(screen: Console, older: Sequence[Run], run: Run, at_least: float) -> dict[str, Any]:
     """Hold a run against the baseline, and show that; what --json says of it."""
     diff = compare_runs(older, [run], at_least)
-    show_diff(screen, diff)
+    with commented(screen):
+        show_diff(screen, diff)
     return {"baseline": report_of(diff)}

@@ -21,6 +21,7 @@ from dear_mpi.cli.flags import PANELS, chosen
 from dear_mpi.collectives import ALGORITHMS
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.runs.config import Config
+from tests.bench.readers import read_nccl
 from tests.cli_checks import assert_one_line
 from tests.launch import mpis_at_hand
 
@@ -473,6 +474,7 @@ def test_each_number_of_ranks_has_steps_and_a_table_of_its_own(tmp_path):
     assert len({event["pid"] for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"}) == 2 + 3
     for ranks in (2, 3):
         assert f"all_reduce, {ranks} ranks, fp32, sum, in place, over " in " ".join(result.stdout.split())
+    assert [line.size for line in read_nccl(result.stdout)] == [64, 64], "all else is a comment"
 
 
 def test_bench_on_an_emulated_link_says_so(tmp_path):

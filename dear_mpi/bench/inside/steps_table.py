@@ -42,7 +42,7 @@ def table_of(steps: Steps) -> Table:
     return table(
         lines_of(steps),
         columns,
-        title=f"{steps.algorithm}, {format_bytes(steps.bytes)}, {steps.kind}: where the time goes",
+        title=f"where the time goes: {steps.algorithm}, {format_bytes(steps.bytes)}, {steps.kind}",
         caption=f"us: means over ranks and over {plural(steps.runs, 'run')}, those of the middle half by length",
     )
 
