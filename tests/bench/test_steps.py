@@ -14,6 +14,7 @@ from dear_mpi.bench.inside.steps import KINDS, Run, Span, Watch, cells_of, steps
 from dear_mpi.bench.inside.steps_table import lines_of, traced, words_of
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.recorded import Note, Part, RecordedRun
+from dear_mpi.collectives.plans.runners.messages import MessagesRun
 from dear_mpi.ranks.clock import Offset
 from dear_mpi.ranks.world import run_world
 from dear_mpi.see.timeline.steps import draw_steps, joined, step_of, timeline_of
@@ -141,6 +142,13 @@ def test_recorded_runs_have_the_same_bits_and_leave_the_plan_as_it_is(ranks):
     assert same
     assert untouched == [True, True]
     assert kinds == ({"starting", "ending", "combining"} if ranks > 1 else set())
+
+
+def test_what_was_bound_to_record_is_freed(monkeypatch):
+    freed, free = [], MessagesRun.free
+    monkeypatch.setattr(MessagesRun, "free", lambda self: freed.append(type(self).__name__) or free(self))
+    found(2)
+    assert sorted(freed) == ["MessagesRun"] * 2 + ["RecordedRun"] * 2, "of each rank, the plan's own by the plan"
 
 
 def test_a_plan_that_sends_no_messages_has_no_steps():

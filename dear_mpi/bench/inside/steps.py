@@ -101,7 +101,9 @@ def steps_of(name: str, case: Case, plan: Plan, world: World, seconds: float) ->
     turn_s = max(world.transport.gather_values(sum(watch.last_s)))
     with watch.common_clock():
         runs = watch.turns(int(min(max(seconds / turn_s, RUNS[0]), RUNS[1])))
-    return [watch.summary(subject(name, case, world.transport), runs)]
+    found = watch.summary(subject(name, case, world.transport), runs)
+    watch.recorded.free()
+    return [found]
 
 
 class Run(NamedTuple):
