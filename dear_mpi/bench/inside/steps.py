@@ -24,7 +24,6 @@ from dear_mpi.bench.inside.subject import Subject, subject
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.recorded import Note, RecordedRun
 from dear_mpi.collectives.plans.runners.messages import MessagesRun
-from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.ranks.clock import Offset, offsets
 from dear_mpi.ranks.world import World
@@ -95,8 +94,7 @@ def steps_of(name: str, case: Case, plan: Plan, world: World, seconds: float) ->
     """
     if not isinstance(plan.run, MessagesRun):
         return []
-    machines = set(world.machines or world.transport.hosts)
-    watch = Watch(plan, world.transport, clocks=len(machines) > 1)
+    watch = Watch(plan, world)
     watch.turns(WARM_UP)
     turn_s = max(world.transport.gather_values(sum(watch.last_s)))
     with watch.common_clock():
@@ -118,9 +116,10 @@ class Run(NamedTuple):
 class Watch:
     """Collective: runs a plan, recorded and not."""
 
-    def __init__(self, plan: Plan, transport: Transport, *, clocks: bool) -> None:
+    def __init__(self, plan: Plan, world: World) -> None:
         assert isinstance(plan.run, MessagesRun), "the caller has seen it"
-        self.plan, self.transport, self.clocks = plan, transport, clocks
+        self.plan, self.transport = plan, world.transport
+        self.clocks = len(set(world.machines or world.transport.hosts)) > 1  # whether there are several
         self.plain, self.recorded = plan.run, RecordedRun(plan.run)
         self.offset, self.uncertainty_s, self.last_s = 0.0, 0.0, (0.0, 0.0)
 
