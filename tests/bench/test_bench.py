@@ -17,11 +17,11 @@ from dear_mpi.bench.fit import fit_network, predicted_us, programs_of
 from dear_mpi.bench.inside.beside import delays
 from dear_mpi.bench.judged.compared import NO_SIZE, NOISE, OURS, against_mpi, shown
 from dear_mpi.bench.judged.peers import against_peers
-from dear_mpi.bench.makers.contestants import calls_of
+from dear_mpi.bench.makers.contestants import calls_of, label
 from dear_mpi.bench.makers.gloo import gloo_group, meeting_place
 from dear_mpi.bench.makers.native import FORMS
 from dear_mpi.bench.operations import OPERATIONS
-from dear_mpi.bench.shown.words import fit_text, label
+from dear_mpi.bench.shown.words import fit_text
 from dear_mpi.bench.timing.loops import on_host
 from dear_mpi.bench.tune import tuned
 from dear_mpi.collectives.plans.reach import wants_shared

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dear_mpi.bench.case import Case, Samples
+from dear_mpi.bench.makers.contestants import named
 from dear_mpi.reporting.units import format_bytes
 
 
@@ -22,8 +23,7 @@ class About:
 
     @property
     def name(self) -> str:
-        algorithm = self.algorithm if self.chosen == self.algorithm else f"{self.algorithm} ({self.chosen})"
-        return f"{algorithm}, {format_bytes(self.bytes)}"
+        return f"{named(self.algorithm, self.chosen)}, {format_bytes(self.bytes)}"
 
 
 def about(case: Case, key: tuple[str, int], samples: Samples) -> dict[str, Any]:

@@ -10,12 +10,11 @@ from typing import Any
 from dear_mpi.bench.case import Case, Prepared
 from dear_mpi.bench.inside.overlap import Effort, Overlap, overlap_of
 from dear_mpi.bench.inside.steps import Steps, steps_of
-from dear_mpi.bench.makers.contestants import contestant
+from dear_mpi.bench.makers.contestants import contestant, named
 from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.timing.interleaved import Interleaved, Key
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.reporting.groups import grouped
-from dear_mpi.reporting.units import format_bytes
 from dear_mpi.training.declared import Declared, option
 
 NONBLOCKING = "native-nonblocking"
@@ -89,7 +88,6 @@ def prepared(case: Case, keys: Sequence[Key], stand: Stand) -> Iterator[dict[str
     found = {}
     for (name, cut), (each, data) in interleaved.ready.items():
         data.clear()
-        chosen = "" if each.chosen in (None, name) else f" ({each.chosen})"
-        found[f"{name}{chosen}" + f", {format_bytes(cut)}" * several] = each
+        found[named(name, each.chosen, cut if several else None)] = each
     yield found
     interleaved.free()

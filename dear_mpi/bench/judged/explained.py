@@ -11,8 +11,7 @@ from dear_mpi.bench.fit import Fit
 from dear_mpi.bench.judged.because import about, sentence
 from dear_mpi.bench.judged.why import Apart, Site, case_of, nearest, of_interest, taken_apart
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.makers.contestants import contestant
-from dear_mpi.bench.shown.words import label
+from dear_mpi.bench.makers.contestants import contestant, label
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.aligned import aligned
 from dear_mpi.reporting.groups import grouped

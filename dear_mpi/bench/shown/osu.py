@@ -17,8 +17,9 @@ from operator import attrgetter
 from dear_mpi.bench.collective import Report
 from dear_mpi.bench.judged.compared import is_noisy
 from dear_mpi.bench.machine_file import CASE, Row
+from dear_mpi.bench.makers.contestants import label
 from dear_mpi.bench.operations import OPERATIONS
-from dear_mpi.bench.shown.words import label, part
+from dear_mpi.bench.shown.words import part
 from dear_mpi.reporting.groups import grouped
 
 TYPES = {  # MPI has no names of the others

@@ -16,12 +16,12 @@ from dear_mpi.bench.collective import Report
 from dear_mpi.bench.judged.compared import CLASSES, NOISE, against_mpi, is_noisy, mean_text, ratio_mark, shown, spread
 from dear_mpi.bench.judged.verdicts import verdicts
 from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.makers.contestants import label
 from dear_mpi.bench.shown.words import (
     MEANINGS,
     clocks,
     columns,
     fits_text,
-    label,
     left_out,
     meaning,
     page_faults,
