@@ -44,7 +44,7 @@ def of_collective(rows: list[Row]) -> list[Rule]:
         return []
     best: list[Row] = []
     for group in grouped(ours, lambda row: row.bytes).values():
-        best.append(fastest(group, best[-1] if best else None))
+        best.append(chosen_row(group, best[-1] if best else None))
     borders = [(row, math.isqrt(row.bytes * later.bytes)) for row, later in pairwise(best) if key(row) != key(later)]
     shared = {row.bytes: row for row in rows if runner_of(row.algorithm) == "shared"}
     ratios = [shared[row.bytes].p50_us / row.p50_us for row in best if row.bytes in shared]
@@ -59,7 +59,7 @@ def key(row: Row) -> tuple[str, int]:
     return row.algorithm, row.segment_bytes
 
 
-def fastest(rows: list[Row], below: Row | None) -> Row:
+def chosen_row(rows: list[Row], below: Row | None) -> Row:
     """The row whose algorithm ``auto`` takes at one size, given the row of the size below."""
     best = min(rows, key=lambda row: row.p50_us)
     as_good = [row for row in rows if row.p50_us <= best.ci_high_us]

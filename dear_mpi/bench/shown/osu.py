@@ -19,7 +19,7 @@ from dear_mpi.bench.judged.compared import is_noisy
 from dear_mpi.bench.machine_file import CASE, Row
 from dear_mpi.bench.makers.contestants import label
 from dear_mpi.bench.operations import OPERATIONS
-from dear_mpi.bench.shown.words import part
+from dear_mpi.bench.shown.words import of_one_part
 from dear_mpi.reporting.groups import grouped
 
 TYPES = {  # MPI has no names of the others
@@ -102,4 +102,4 @@ def line_of(row: Row) -> str:
 
 def size_of(row: Row) -> int:
     """What OSU calls the size."""
-    return row.bytes if LAYOUTS[row.collective].whole else part(row, row.bytes)
+    return row.bytes if LAYOUTS[row.collective].whole else of_one_part(row, row.bytes)

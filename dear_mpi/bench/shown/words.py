@@ -59,7 +59,7 @@ STARTS = {
 }
 
 
-def part(row: Row, of: int) -> int:
+def of_one_part(row: Row, of: int) -> int:
     """What other tools call the count (or the size) of a row, where ours is ``of``: of the largest part, if it is made
     of parts, in whole elements."""
     if not row.count or not MEANINGS[row.collective].parted:
