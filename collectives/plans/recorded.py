@@ -32,7 +32,7 @@ class Note(NamedTuple):
 
 
 class RecordedRun(MessagesRun):
-    """The same run, on the same memory, whose blocking runs (``whole``) append to ``notes``.
+    """The same run, on the same memory, whose blocking runs (``whole``) append to ``notes``; free it after use.
 
     The two share side buffers, so a run of one must be over when a run of the other begins. A note costs two looks at
     the clock and a tuple.

@@ -84,6 +84,12 @@ class Case(Conditions):
     def reduces(self) -> bool:
         return self.operation.reduces
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is said of its elements, and of where results go."""
+        op = self.op if self.reduces else "none"
+        return {"dtype": self.dtype, "op": op, "placement": PLACEMENTS[self.placement]}
+
 
 class CannotRun(ValueError):
     """A contestant cannot run a case; the message says why. All ranks raise it alike."""
@@ -196,9 +202,7 @@ def row_of(
         ranks=ranks,
         bytes=case.used_bytes,
         count=case.count,
-        dtype=case.dtype,
-        op=case.op if case.reduces else "none",
-        placement=PLACEMENTS[case.placement],
+        **case.facts,
         segment_bytes=segment_bytes,
         samples=len(times_us),
         min_us=float(times_us.min()),

@@ -10,11 +10,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dear_mpi.collectives.launch.launcher import child_environment, launch_of
 from dear_mpi.collectives.transports.patience import own_cores
 from dear_mpi.ranks.kernel import CLOCK, CONGESTION, cpu_model, read, system
+from dear_mpi.ranks.versions import versions
 from dear_mpi.ranks.world import World
 
 # Settings by which an MPI library, a network or a pool of threads works otherwise. All else of the environment, which
@@ -82,16 +81,6 @@ def commit(package: Path) -> str | None:
         return None
     changed = git(package, "status", "--porcelain", "--untracked-files=no")
     return f"{name}, with changes that are in no commit" if changed else f"{name}, unchanged"
-
-
-def versions() -> dict[str, str | None]:
-    """Of Python and of what it has loaded; a job of threads has no mpi4py."""
-    mpi4py = sys.modules.get("mpi4py")
-    return {
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "mpi4py": None if mpi4py is None else str(mpi4py.__version__),
-    }
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, str]:

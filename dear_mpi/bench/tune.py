@@ -9,16 +9,20 @@ import math
 import os
 import platform
 from collections.abc import Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import geometric_mean
 
+from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, runner_of
 from dear_mpi.collectives.plans.tuning import Rule, read_rules, write_rules
 from dear_mpi.collectives.transports.agree import by_rank_0, said_by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, replacing
+from dear_mpi.reporting.groups import grouped
+
+ONE = ("dtypes", "ops", "placements")  # rules do not name these: of several the fastest would be a mixture
 
 
 def may_be_chosen(name: str) -> bool:
@@ -27,19 +31,20 @@ def may_be_chosen(name: str) -> bool:
 
 
 def tuned(rows: Sequence[Row]) -> list[Rule]:
-    """The rules for the collectives and the number of ranks of these rows."""
+    """The rules for the collectives and the numbers of ranks of these rows."""
     right = [row for row in rows if row.is_balanced and not row.wrong]
-    return [rule for _, group in groupby(right, lambda row: row.collective) for rule in of_collective(list(group))]
+    groups = grouped(right, lambda row: (row.collective, row.ranks))
+    return [rule for group in groups.values() for rule in of_collective(group)]
 
 
 def of_collective(rows: list[Row]) -> list[Rule]:
-    """A border lies between two sizes, in the middle of their logarithms."""
+    """Of one collective on one number of ranks. A border lies between two sizes, in the middle of their logarithms."""
     ours = sorted((row for row in rows if may_be_chosen(row.algorithm)), key=lambda row: row.bytes)
     if not ours:
         return []
     best: list[Row] = []
-    for _, group in groupby(ours, lambda row: row.bytes):
-        best.append(fastest(list(group), best[-1] if best else None))
+    for group in grouped(ours, lambda row: row.bytes).values():
+        best.append(chosen_row(group, best[-1] if best else None))
     borders = [(row, math.isqrt(row.bytes * later.bytes)) for row, later in pairwise(best) if key(row) != key(later)]
     shared = {row.bytes: row for row in rows if runner_of(row.algorithm) == "shared"}
     ratios = [shared[row.bytes].p50_us / row.p50_us for row in best if row.bytes in shared]
@@ -54,20 +59,24 @@ def key(row: Row) -> tuple[str, int]:
     return row.algorithm, row.segment_bytes
 
 
-def fastest(rows: list[Row], below: Row | None) -> Row:
+def chosen_row(rows: list[Row], below: Row | None) -> Row:
     """The row whose algorithm ``auto`` takes at one size, given the row of the size below."""
     best = min(rows, key=lambda row: row.p50_us)
     as_good = [row for row in rows if row.p50_us <= best.ci_high_us]
     return next((row for row in as_good if below is not None and key(row) == key(below)), as_good[0])
 
 
-def rules_before(path: Path, names: Sequence[str], world: World) -> tuple[Rule, ...]:
+def rules_before(path: Path, contest: Contest, world: World) -> tuple[Rule, ...]:
     """Collective: what is in the file so far; an ArgumentError if it is no table of rules, or cannot be written, or
-    nothing can be chosen."""
+    nothing can be chosen, or it would be by several dtypes, ops or placements."""
 
     def read() -> tuple[Rule, ...]:
-        if not any(map(may_be_chosen, names)):
-            raise ValueError(f"algorithms must name some that auto may pick, such as ring, not {', '.join(names)}")
+        if not any(map(may_be_chosen, contest.names)):
+            names = ", ".join(contest.names)
+            raise ValueError(f"algorithms must name some that auto may pick, such as ring, not {names}")
+        for name in ONE:
+            if len(given := getattr(contest, name)) > 1:
+                raise ValueError(f"{name} must be one: rules are by size and ranks alone, not {', '.join(given)}")
         check_writable("--tune", path)
         return read_rules(path) if path.exists() else ()
 

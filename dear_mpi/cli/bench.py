@@ -34,8 +34,8 @@ from dear_mpi.cli.run import complain, run_ranks, with_flags
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.terminal import bar, console
-from dear_mpi.reporting.units import format_bytes, parse_sizes, plural
+from dear_mpi.reporting.terminal import bar, commented, console
+from dear_mpi.reporting.units import parse_sizes
 from dear_mpi.see.timeline.steps import draw_steps, timeline_of
 from dear_mpi.training.declared import listed, parsed
 
@@ -92,7 +92,7 @@ def why_of(flags: Flags) -> list[int]:
 def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Sequence[str]) -> dict[str, Any]:
     began, tune, plot = now(), flags.get("tune"), flags.get("plot")
     contest = agreed(contest, world)  # first of all: what follows looks its names up
-    before = () if tune is None else rules_before(tune, contest.names, world)
+    before = () if tune is None else rules_before(tune, contest, world)
     older = baseline_before(baseline, contest, world) if baseline else []
     with bar(world, contest.points(world.size), "warming up") as progress:
         report = run_bench(contest, world, progress)
@@ -120,8 +120,9 @@ def explanations(screen: Console, world: World, report: Report, flags: Flags) ->
         found["arrival"] = arrived
     if "why" in flags:
         found["why"] = show_why(screen, world, report, why_of(flags))
-    show_steps(screen, report.where.steps, asked="steps" in flags)
-    show_overlap(screen, report.where.overlap)
+    with commented(screen):
+        show_steps(screen, report.where.steps, asked="steps" in flags)
+        show_overlap(screen, report.where.overlap)
     return found | report.where.as_report() | report.findings.as_report()
 
 
@@ -129,14 +130,9 @@ def write_steps(found: Sequence[Steps], flags: Flags) -> None:
     """The files of --timeline, if there are any, and something to draw."""
     write = timeline_writer(flags, draw_steps)
     if write is not None and found:
-        first = found[0]
-        title = f"Where the time goes: {plural(first.ranks, 'rank')} over {first.backend}"
-        clocks = f"of the host; on several, those of rank 0 within {first.clocks_us:.1f} us"
-        write(timeline_of(title, {named(each): each.spans for each in found}, clocks))
-
-
-def named(steps: Steps) -> str:
-    return f"{steps.collective}, {steps.algorithm}, {format_bytes(steps.bytes)}"
+        title = f"Where the time goes, over {', '.join(dict.fromkeys(each.backend for each in found))}"
+        clocks = f"of the host; on several, those of rank 0 within {max(each.clocks_us for each in found):.1f} us"
+        write(timeline_of(title, {each.name: each.spans for each in found}, clocks))
 
 
 def against(screen: Console, world: World, older: Sequence[Run], run: Run, at_least: float) -> dict[str, Any]:
@@ -150,5 +146,6 @@ def against(screen: Console, world: World, older: Sequence[Run], run: Run, at_le
     except ValueError as error:
         complain(f"baseline: {error}", world.rank)
         return {"error": str(error), "slower": 0}
-    show_diff(screen, diff)
+    with commented(screen):
+        show_diff(screen, diff)
     return report_of(diff)

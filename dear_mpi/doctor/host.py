@@ -1,26 +1,21 @@
 """The software and the network of a rank's host, which the doctor compares with those of the other hosts."""
 
-import platform
 import sys
 from pathlib import Path
 
-import numpy as np
-
 from dear_mpi.ranks.kernel import read
+from dear_mpi.ranks.versions import versions
 
 INTERFACES = Path("/sys/class/net")
 UP = ("up", "unknown")  # some that are up, such as tunnels, do not know it
+NAMES = {"python": "Python", "numpy": "NumPy"}  # of what has another one where versions are compared
 
 
 def software(mpi_library: str | None) -> dict[str, str]:
     """Versions of what this process has imported; mpi4py where MPI could be started."""
-    return {
-        "Python": platform.python_version(),
-        "NumPy": np.__version__,
-        "mpi4py": getattr(sys.modules.get("mpi4py"), "__version__", "none"),
-        "the MPI library": mpi_library or "none",
-        "dear-mpi": sys.modules["dear_mpi"].__version__,
-    }
+    found = {NAMES.get(name, name): version for name, version in versions().items()}
+    found |= {"the MPI library": mpi_library, "dear-mpi": str(sys.modules["dear_mpi"].__version__)}
+    return {name: version or "none" for name, version in found.items()}
 
 
 def mtus(folder: Path = INTERFACES) -> dict[str, int]:

@@ -22,6 +22,7 @@ PLUS_MINUS = "± is the distance to the farther end of the 95 % interval"
 UNKNOWN_COLUMNS = 80  # of a terminal that does not tell
 FILE_COLUMNS = 1000  # of a file: no table is cut or wrapped
 REDRAW_S = 0.2
+COMMENT = "# "
 
 
 def console(world: World | None = None, *, stderr: bool = False) -> Console:
@@ -40,6 +41,20 @@ def console(world: World | None = None, *, stderr: bool = False) -> Console:
 def note(world: World, text: str) -> None:
     """Rank 0 says something beside what was asked for."""
     console(world, stderr=True).print(f"note: {text}", markup=False, soft_wrap=True)
+
+
+@contextmanager
+def commented(screen: Console) -> Iterator[None]:
+    """What is shown meanwhile comes after it, each line as a comment: readers of rows skip it."""
+    width = screen.width
+    screen.width = width - len(COMMENT)
+    try:
+        with screen.capture() as shown:
+            yield
+    finally:
+        screen.width = width
+    for line in shown.get().splitlines():
+        screen.out(f"{COMMENT}{line}".rstrip(), highlight=False)
 
 
 def columns_of(stream: TextIO) -> int | None:

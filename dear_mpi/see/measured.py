@@ -157,7 +157,7 @@ def draw_line(axes: Any, rows: Sequence[Row], value: Value, look: Mapping[str, A
     axes.plot(sizes, middle, **look, **SURE)
     hollow = [(size, median) for size, median, row in zip(sizes, middle, rows, strict=True) if is_noisy(row)]
     if hollow:
-        axes.plot(*zip(*hollow, strict=True), **{**look, **UNSURE, "label": None})
+        axes.plot(*zip(*hollow, strict=True), **{**look, **UNSURE})
     modelled = [row for row in rows if row["model_us"]]
     model = [value(row, row["model_us"]) for row in modelled]
     axes.plot([row["bytes"] for row in modelled], model, color=look["color"], linewidth=THIN)

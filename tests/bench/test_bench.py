@@ -17,11 +17,11 @@ from dear_mpi.bench.fit import fit_network, predicted_us, programs_of
 from dear_mpi.bench.inside.beside import delays
 from dear_mpi.bench.judged.compared import NO_SIZE, NOISE, OURS, against_mpi, shown
 from dear_mpi.bench.judged.peers import against_peers
-from dear_mpi.bench.makers.contestants import calls_of
+from dear_mpi.bench.makers.contestants import calls_of, label
 from dear_mpi.bench.makers.gloo import gloo_group, meeting_place
 from dear_mpi.bench.makers.native import FORMS
 from dear_mpi.bench.operations import OPERATIONS
-from dear_mpi.bench.shown.words import fit_text, label
+from dear_mpi.bench.shown.words import fit_text
 from dear_mpi.bench.timing.loops import on_host
 from dear_mpi.bench.tune import tuned
 from dear_mpi.collectives.plans.reach import wants_shared
@@ -375,6 +375,20 @@ def test_rules_keep_what_is_as_fast_within_the_interval():
     ]
     assert tuned([timed("ring", 4, 1), timed("shared", 4, 2)]) == [Rule("all_reduce", 4, None, "ring", segment)]
     assert tuned([timed("shared", 4, 2), timed("native", 4, 2)]) == []
+
+
+def test_each_number_of_ranks_has_rules_of_its_own_for_all_sizes():
+    """On 2 ranks the ring is the faster one at both sizes, and on 4 ranks the other one: sizes of both take turns."""
+    times_us = {(2, "ring"): 1, (2, "bruck"): 2, (4, "ring"): 4, (4, "bruck"): 3}
+    rows = [
+        row(algorithm, nbytes, us, ranks=ranks)
+        for ranks in (2, 4)
+        for nbytes in (4, 1024)
+        for algorithm, us in ((name, us) for (here, name), us in times_us.items() if here == ranks)
+    ]
+    segment = rows[0].segment_bytes
+    wanted = [Rule("all_reduce", 2, None, "ring", segment), Rule("all_reduce", 4, None, "bruck", segment)]
+    assert tuned(rows) == tuned(rows[::-1])[::-1] == wanted
 
 
 @pytest.mark.parametrize(("hosts", "address"), [(["a", "a"], "127.0.0.1"), (["a", "localhost"], "127.0.0.1")])

@@ -13,7 +13,7 @@ from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.found import recorded_calls as module
 from dear_mpi.bench.found.about import About
 from dear_mpi.bench.found.findings import Findings, late_of
-from dear_mpi.bench.found.late import Blame, Late, Slow, by_times, named, slow_calls, verdict
+from dear_mpi.bench.found.late import Blame, Late, Slow, blamed_rank, by_times, named, slow_calls
 from dear_mpi.bench.found.recorded_calls import blamed
 from dear_mpi.bench.inside.steps import Span
 from dear_mpi.ranks.world import run_world
@@ -56,7 +56,7 @@ def test_a_rank_that_is_late_in_a_tenth_of_calls_is_named_among_noise(ranks):
         noise = rng.exponential(3e-4, 20)
         slow = [Slow(each, Blame(int(rng.integers(ranks)), each) if rng.random() < 0.7 else None) for each in noise]
         slow += [Slow(5e-3, Blame(1, 5e-3 + 1e-5 * rng.random())) for _ in range(18)]
-        found = verdict(slow, ranks, 180, "recorded")
+        found = blamed_rank(slow, ranks, 180, "recorded")
         assert found["rank"] == 1
         assert 18 <= found["late_calls"] <= found["slow_calls"] <= 24
         assert found["late_us"] == pytest.approx(5000, rel=0.01)
@@ -109,7 +109,7 @@ def test_only_calls_that_took_twice_as_long_are_slow():
 def test_a_rank_that_sleeps_is_named(ranks, algorithm, place, monkeypatch):
     monkeypatch.setattr(module, "MOST", 100)
     found, calls = run_world(lambda world: recorded(world, algorithm, 1, place), threads=ranks)
-    told = verdict(found, ranks, calls, "recorded")
+    told = blamed_rank(found, ranks, calls, "recorded")
     assert (told["rank"], calls) == (1, 100)
     assert told["late_us"] >= 0.9e6 * LATE_S
 

@@ -126,9 +126,8 @@ def test_busbw_is_what_the_words_say(collective, ranks):
     """For each operation there are words and a layout of OSU's."""
     factor = MEANINGS[collective].factor.replace("2(", "2*(")
     assert eval(factor, {"n": ranks}) == pytest.approx(OPERATIONS[collective].factor(ranks))
-    layout, operation = LAYOUTS[collective], OPERATIONS[collective]
-    assert (layout.pair, layout.sized) == (operation.pair, operation.sized)
-    assert layout.rate == (operation.factor(ranks) if operation.window > 1 else 0)
+    operation = OPERATIONS[collective]
+    assert LAYOUTS[collective].rate == (operation.factor(ranks) if operation.window > 1 else 0)
 
 
 def test_the_readers_read_what_those_tools_print():

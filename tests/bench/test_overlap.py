@@ -6,22 +6,24 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from dear_mpi.bench.case import Case, Prepared
 from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.inside import overlap
 from dear_mpi.bench.inside.beside import at_once
-from dear_mpi.bench.inside.overlap import Compute, Driven, Effort, Overlap, Turn, overlap_of
+from dear_mpi.bench.inside.overlap import Compute, Driven, Effort, Overlap, Turn, overlap_of, show_overlap
 from dear_mpi.bench.makers.native import Nonblocking
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.ranks.world import run_world
 
 
-def one(**times):
+def one(**more):
     facts = {"collective": "all_reduce", "algorithm": "ring", "backend": "here", "bytes": 4, "ranks": 2}
+    facts |= {"dtype": "fp32", "op": "sum", "placement": "in place"}
     facts |= {"carried_on_by": "tests", "tests": 16, "turns": 5, "tests_us": 1.0}
-    return Overlap(**facts, **times)
+    return Overlap(**{**facts, **more})
 
 
 @pytest.mark.parametrize(
@@ -121,6 +123,23 @@ def test_plans_of_ours_overlap_at_each_size_and_have_steps_at_the_largest(ranks,
     assert {each.bytes for each in where.steps} == {max(row.bytes for row in report.rows)}
     assert {"ring"} <= {each.algorithm for each in where.steps}
     assert where.as_report().keys() == {"steps", "overlap"}
+
+
+def test_steps_are_those_of_the_first_type_and_operation_at_the_largest_size():
+    chosen = {"dtypes": ("fp64", "fp32"), "ops": ("max", "sum"), "placements": ("out", "in")}
+    settings = Contest((64, 4096), ("all_reduce", "reduce_scatter"), ("ring",), steps=True, iterations=1, **chosen)
+    first, second = run_world(lambda world: bench(settings, world), threads=2).where.steps
+    assert (first.name, second.name) == ("all_reduce, 2 ranks, ring, 4 KiB", "reduce_scatter, 2 ranks, ring, 4 KiB")
+    assert {(each.dtype, each.op, each.placement) for each in (first, second)} == {("fp64", "max", "out of place")}
+
+
+def test_each_type_and_number_of_ranks_has_a_table_of_its_own():
+    times_us = dict.fromkeys(("overall_us", "compute_us", "compute_alone_us", "pure_us"), 1.0)
+    found = [one(ranks=ranks, dtype=dtype, **times_us) for ranks in (2, 4) for dtype in ("fp32", "bf16")]
+    screen = Console(record=True, width=120)
+    show_overlap(screen, found * 2)
+    titles = [line.strip() for line in screen.export_text().splitlines() if "what hides behind compute" in line]
+    assert titles == [f"{each.kind}: what hides behind compute" for each in found]
 
 
 @pytest.mark.parametrize("name", ["steps", "overlap"])

@@ -11,6 +11,7 @@ from msgspec import convert
 from dear_mpi.bench import provenance as module
 from dear_mpi.bench.machine_file import MachineFile
 from dear_mpi.bench.provenance import commit, now, provenance, settings
+from dear_mpi.bench.runs.saved import HEAD
 from dear_mpi.bench.shown.flat import object_of
 from dear_mpi.ranks import kernel
 from dear_mpi.ranks.world import run_world
@@ -53,6 +54,7 @@ def test_all_ranks_say_the_same_and_it_is_json(monkeypatch):
     assert (found["date"], found["hosts"], found["mpi"]) == ("then", [3], "loopback (threads)")
     assert found["clock"]["resolution_s"] > 0
     assert all(each["cores"] for each in found["ranks"])
+    assert found.keys() - {"ranks"} == set(HEAD), "what is compared of two runs"
 
 
 def test_hosts_that_differ_are_all_named(monkeypatch):

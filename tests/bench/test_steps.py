@@ -8,11 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dear_mpi.bench.case import Case
 from dear_mpi.bench.inside import steps
 from dear_mpi.bench.inside.steps import KINDS, Run, Span, Watch, cells_of, steps_of
 from dear_mpi.bench.inside.steps_table import lines_of, traced, words_of
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.recorded import Note, Part, RecordedRun
+from dear_mpi.collectives.plans.runners.messages import MessagesRun
 from dear_mpi.ranks.clock import Offset
 from dear_mpi.ranks.world import run_world
 from dear_mpi.see.timeline.steps import draw_steps, joined, step_of, timeline_of
@@ -28,7 +30,7 @@ def found(ranks, count=4096, algorithm="ring", *, late=None, collective="all_red
         with make_plan(collective, np.zeros(count, "f4"), world.transport, algorithm=algorithm, **options) as plan:
             if world.rank == late:
                 plan.before = [lambda: time.sleep(LATE_S)]
-            return steps_of(algorithm, plan, world, 0.01)
+            return steps_of(algorithm, Case(collective, 4 * count), plan, world, 0.01)
 
     return run_world(on_each_rank, threads=ranks)
 
@@ -133,13 +135,20 @@ def test_recorded_runs_have_the_same_bits_and_leave_the_plan_as_it_is(ranks):
             same = np.array_equal(plan(), wanted)
             kinds = {note.part.kind for note in recorded.notes}
             plan.run = plain
-            steps_of("ring", plan, world, 0.01)
+            steps_of("ring", Case("all_reduce", 4004), plan, world, 0.01)
             return same, kinds, plan.run is plain, plain.calls == calls
 
     same, kinds, *untouched = run_world(on_each_rank, threads=ranks)
     assert same
     assert untouched == [True, True]
     assert kinds == ({"starting", "ending", "combining"} if ranks > 1 else set())
+
+
+def test_what_was_bound_to_record_is_freed(monkeypatch):
+    freed, free = [], MessagesRun.free
+    monkeypatch.setattr(MessagesRun, "free", lambda self: freed.append(type(self).__name__) or free(self))
+    found(2)
+    assert sorted(freed) == ["MessagesRun"] * 2 + ["RecordedRun"] * 2, "of each rank, the plan's own by the plan"
 
 
 def test_a_plan_that_sends_no_messages_has_no_steps():

@@ -11,9 +11,9 @@ from dear_mpi.bench.bound import bound_us
 from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.fit import Fit, predicted_us, programs_of, time_s
-from dear_mpi.bench.judged.because import about, sentence
+from dear_mpi.bench.judged.because import rounded_bytes, sentence
 from dear_mpi.bench.judged.explained import explained, show_why
-from dear_mpi.bench.judged.why import Site, crossover, model_of, spread, spread_us, taken_apart
+from dear_mpi.bench.judged.why import Site, behind_middle, crossover, model_of, spread_us, taken_apart
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.terminal import console
@@ -92,7 +92,7 @@ def test_everything_adds_up_to_what_was_measured():
 
 def test_a_rank_is_late_by_what_the_last_one_ends_after_the_middle_one():
     times_us = [[10.0, 10.0, 50.0], [11.0, 30.0, 11.0], [12.0, 12.0, 12.0]]  # of three ranks
-    assert spread(np.array(times_us)) == 18
+    assert behind_middle(np.array(times_us)) == 18
     made = replace(timed("naive", 4096, factor=10, ranks=3), times_us=times_us)
     assert spread_us(made) == 18
     assert spread_us(replace(made, cadence="streaming")) is None
@@ -212,7 +212,7 @@ def test_each_case_is_explained_by_itself():
 
 
 def test_sizes_have_two_digits():
-    assert [about(size) for size in (0, 1, 99, 1023, 1024, 1_000_000)] == [
+    assert [rounded_bytes(size) for size in (0, 1, 99, 1023, 1024, 1_000_000)] == [
         "0 B",
         "1 B",
         "99 B",

@@ -21,6 +21,7 @@ from dear_mpi.cli.flags import PANELS, chosen
 from dear_mpi.collectives import ALGORITHMS
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.runs.config import Config
+from tests.bench.readers import read_nccl
 from tests.cli_checks import assert_one_line
 from tests.launch import mpis_at_hand
 
@@ -458,6 +459,22 @@ def test_bench_says_where_the_time_goes(tmp_path, monkeypatch):
     for words in ("where the time goes", "waiting", "Slowest: step", "Overlap(%)", "exposed (us)"):
         assert words in " ".join(result.output.split())
     assert_one_line(run("bench", *given, *files), "--timeline shows what --steps records: give both")
+
+
+def test_each_number_of_ranks_has_steps_and_a_table_of_its_own(tmp_path):
+    file, trace = tmp_path / "out.json", tmp_path / "trace.json"
+    given = ["--threads", 3, "--ranks", "2,3", "--algorithms", "ring", "--sizes", "64B", "--budget", "10ms"]
+    result = run("bench", *given, "--steps", "--overlap", "--timeline", trace, "--json", file)
+    assert result.exit_code == 0, result.output
+    report = json.loads(file.read_text())
+    assert [each["ranks"] for each in report["steps"]] == [2, 3]
+    assert {tuple(each[name] for name in ("dtype", "op", "placement")) for each in report["overlap"]} == {
+        ("fp32", "sum", "in place")
+    }
+    assert len({event["pid"] for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"}) == 2 + 3
+    for ranks in (2, 3):
+        assert f"all_reduce, {ranks} ranks, fp32, sum, in place, over " in " ".join(result.stdout.split())
+    assert [line.size for line in read_nccl(result.stdout)] == [64, 64], "all else is a comment"
 
 
 def test_bench_on_an_emulated_link_says_so(tmp_path):

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from dear_mpi.bench.runs.saved import Run
 from dear_mpi.cli.app import app
+from tests.bench.readers import read_nccl
 from tests.bench.runs import run_of
 from tests.cli_checks import assert_one_line
 
@@ -120,7 +121,8 @@ def test_a_run_is_held_against_its_baseline(factor, code):
     baseline(factor)
     done = run(*BENCH, "--baseline", "before.json", "--json", "now.json")
     assert done.exit_code == code, done.output
-    assert "A: before.json\nB: this run" in done.stdout
+    assert "# A: before.json\n# B: this run" in done.stdout
+    assert len(read_nccl(done.stdout)) == 5, "all else is a comment"
     with open("now.json", encoding="utf-8") as file:
         report = json.load(file)
     assert (report["baseline"]["slower"] > 0) == bool(code)

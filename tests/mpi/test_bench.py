@@ -325,7 +325,7 @@ def test_tune_writes_what_auto_reads(comm, tmp_path_factory):
     settings = replace(QUICK, algorithms=("ring", "naive", "native"), segments=(512, 4096))
 
     def command(world):
-        before = rules_before(file, settings.names, world)
+        before = rules_before(file, settings, world)
         report = bench(settings, world)
         write_tuned(file, before, report.rows, world)
         comm.Barrier()
@@ -377,10 +377,14 @@ def test_tune_is_refused_before_the_work(comm, tmp_path_factory):
     if comm.rank == 0:
         bad.write_text("[]")
     comm.Barrier()
-    for path, names, message in (
-        (bad.parent / "no such folder" / "rules.json", ("ring",), "cannot be written"),
-        (bad, ("ring",), "it must be an object, not a list"),
-        (bad, ("native", "auto"), "algorithms must name some that auto may pick"),
+    ring = replace(QUICK, algorithms=("ring",))
+    for path, contest, message in (
+        (bad.parent / "no such folder" / "rules.json", ring, "cannot be written"),
+        (bad, ring, "it must be an object, not a list"),
+        (bad, replace(ring, algorithms=("native", "auto")), "algorithms must name some that auto may pick"),
+        (bad, replace(ring, dtypes=("fp32", "bf16")), "dtypes must be one: .*, not fp32, bf16"),
+        (bad, replace(ring, ops=("sum", "max")), "ops must be one: .*, not sum, max"),
+        (bad, replace(ring, placements=("in", "out")), "placements must be one: .*, not in, out"),
     ):
         with pytest.raises(ArgumentError, match=message):
-            run_world(lambda world, path=path, names=names: rules_before(path, names, world))
+            run_world(lambda world, path=path, contest=contest: rules_before(path, contest, world))

@@ -3,7 +3,7 @@
 import pytest
 
 from dear_mpi.bench.found import recorded_calls as module
-from dear_mpi.bench.found.late import verdict
+from dear_mpi.bench.found.late import blamed_rank
 from dear_mpi.ranks.world import run_world
 from tests.bench.sleepers import PLACES, recorded
 
@@ -14,4 +14,4 @@ pytestmark = pytest.mark.mpi(min_size=2)
 def test_a_rank_that_sleeps_is_named(comm, agree, place, monkeypatch):
     monkeypatch.setattr(module, "MOST", 100)
     found, calls = run_world(lambda world: recorded(world, "ring", 1, place))
-    agree(verdict(found, comm.size, calls, "recorded").get("rank") == 1, f"{found}")
+    agree(blamed_rank(found, comm.size, calls, "recorded").get("rank") == 1, f"{found}")

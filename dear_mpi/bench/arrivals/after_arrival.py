@@ -14,7 +14,7 @@ from dear_mpi.bench.collective import Report
 from dear_mpi.bench.fit import MOST_TURNS
 from dear_mpi.bench.judged.compared import shown
 from dear_mpi.bench.machine_file import BALANCED, CASE, Row
-from dear_mpi.bench.shown.words import label
+from dear_mpi.bench.makers.contestants import label
 from dear_mpi.reporting.aligned import aligned
 from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.stats import Median

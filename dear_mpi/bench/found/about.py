@@ -7,6 +7,7 @@ from typing import Any
 
 from dear_mpi.bench.case import PLACEMENTS, Case, Samples
 from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.makers.contestants import named
 from dear_mpi.reporting.units import format_bytes, plural
 
 IN_NAME = ("collective", "ranks", "dtype", "op", "placement")  # where rows differ in it
@@ -28,10 +29,9 @@ class About:
 
     def name(self, varied: Sequence[str] = ()) -> str:
         """Beside rows that differ in ``varied``."""
-        algorithm = self.algorithm if self.chosen == self.algorithm else f"{self.algorithm} ({self.chosen})"
         facts = {each: getattr(self, each) for each in IN_NAME} | {"ranks": plural(self.ranks, "rank")}
         more = [facts[each] for each in varied if facts[each] != "none"]
-        return ", ".join([algorithm, format_bytes(self.bytes), *more])
+        return ", ".join([named(self.algorithm, self.chosen), format_bytes(self.bytes), *more])
 
 
 def varied_in(rows: Sequence[Row]) -> list[str]:

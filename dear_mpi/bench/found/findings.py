@@ -11,7 +11,7 @@ from dear_mpi.bench.case import SPIKE, Case, Prepared, Samples
 from dear_mpi.bench.data import Data
 from dear_mpi.bench.found.about import about, place_of, varied_in
 from dear_mpi.bench.found.fault import Fault
-from dear_mpi.bench.found.late import FEWEST, OFTEN, Late, by_times, verdict
+from dear_mpi.bench.found.late import FEWEST, OFTEN, Late, blamed_rank, by_times
 from dear_mpi.bench.found.located import fault_of, located
 from dear_mpi.bench.found.recorded_calls import recorded_calls
 from dear_mpi.bench.machine_file import Row
@@ -78,7 +78,7 @@ def late_of(case: Case, key: Key, samples: Samples, ranks: int) -> Late | None:
     contract = COLLECTIVES.get(case.collective)
     if contract is None or contract.rooted or case.cadence != "isolated":
         return late
-    return replace(late, **verdict(by_times(by_rank_s), ranks, len(job_s), "times"))
+    return replace(late, **blamed_rank(by_times(by_rank_s), ranks, len(job_s), "times"))
 
 
 def after_more(late: Late, prepared: Prepared, data: Data, world: World, seconds: float) -> Late:
@@ -88,4 +88,4 @@ def after_more(late: Late, prepared: Prepared, data: Data, world: World, seconds
         return late  # on a GPU a call only launches what combines and copies
     data.clear()
     found, calls = recorded_calls(plan, world, seconds)
-    return replace(late, **verdict(found, world.size, calls, "recorded"))
+    return replace(late, **blamed_rank(found, world.size, calls, "recorded"))

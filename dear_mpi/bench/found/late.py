@@ -129,7 +129,7 @@ def at_least(count: int, of: int, share: float) -> float:
     return sum(comb(of, hits) * share**hits * (1 - share) ** (of - hits) for hits in range(count, of + 1))
 
 
-def verdict(found: Sequence[Slow], ranks: int, calls: int, how: str) -> dict[str, Any]:
+def blamed_rank(found: Sequence[Slow], ranks: int, calls: int, how: str) -> dict[str, Any]:
     """What ``Late`` has of so many calls, whose slow ones these are; nothing if no rank is to be named."""
     slowest = named(found, ranks)
     blames = [slow.blame for slow in slowest if slow.blame]

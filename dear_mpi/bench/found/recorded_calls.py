@@ -26,7 +26,7 @@ def recorded_calls(plan: Plan, world: World, seconds: float) -> tuple[list[Slow]
     """Collective: record calls of a plan that sends messages, for about so many seconds; the slow ones, and the number
     of all. Its buffer must hold zeros, as for ``steps_of``."""
     transport = world.transport
-    watch = Watch(plan, transport, clocks=len(set(world.machines or transport.hosts)) > 1)
+    watch = Watch(plan, world)
     with watch.common_clock():
         runs, by_rank = enough(watch, seconds)
     slow = slow_calls(by_rank[:, :, 0]).tolist()

@@ -19,7 +19,7 @@ Source: OSU Micro-Benchmarks 7.4, osu_iallreduce.c and do_compute_and_probe in o
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 from statistics import fmean
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -30,7 +30,9 @@ from rich.table import Table
 
 from dear_mpi.bench.case import Case, Prepared
 from dear_mpi.bench.inside.beside import at_once
+from dear_mpi.bench.inside.subject import Subject, subject
 from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, plural
 
@@ -117,14 +119,9 @@ class Driven:
 
 
 @dataclass(frozen=True)
-class Overlap:
-    """A contestant at one size, carried on in one way; times in us, means over turns and ranks."""
+class Overlap(Subject):
+    """A contestant that is carried on in one way; times in us, means over turns and ranks."""
 
-    collective: str
-    algorithm: str
-    backend: str
-    bytes: int
-    ranks: int
     carried_on_by: str
     tests: int  # as many were asked for
     turns: int
@@ -171,11 +168,7 @@ def overlap_of(name: str, case: Case, prepared: Prepared, transport: Transport, 
         overall_us, compute_us, tests_us = mean_us(turn.by[way] for turn in ranks)
         found.append(
             Overlap(
-                collective=case.collective,
-                algorithm=name,
-                backend=transport.name,
-                bytes=case.used_bytes,
-                ranks=transport.size,
+                **subject(name, case, transport),
                 carried_on_by=way,
                 tests=effort.tests if way == "tests" else 0,
                 turns=len(turns),
@@ -195,8 +188,8 @@ def mean_us(seconds: Iterable[Sequence[float]]) -> list[float]:
 
 
 def show_overlap(screen: Console, found: Sequence[Overlap]) -> None:
-    for _, group in groupby(found, lambda each: each.collective):
-        screen.print(table_of(list(group)))
+    for kind, rows in grouped(found, lambda each: each.kind).items():
+        screen.print(table_of(rows, f"{kind}: what hides behind compute"))
 
 
 COLUMNS: dict[str, Callable[[Overlap], str]] = {
@@ -211,15 +204,14 @@ COLUMNS: dict[str, Callable[[Overlap], str]] = {
 }
 
 
-def table_of(rows: Sequence[Overlap]) -> Table:
-    first = rows[0]
+def table_of(rows: Sequence[Overlap], title: str) -> Table:
     turns = sorted({row.turns for row in rows})
     calls = f"{turns[0]} to {turns[-1]} calls" if len(turns) > 1 else plural(turns[0], "call")
     definition = "Overlap: OMB's, 100 (1 - (Overall - Compute) / Pure Comm.), at least 0"
     return table(
-        (list(group) for _, group in groupby(rows, lambda row: row.bytes)),
+        grouped(rows, lambda row: row.bytes).values(),
         COLUMNS,
         left=("algorithm", "carried on by"),
-        title=f"{first.collective}, {plural(first.ranks, 'rank')}, over {first.backend}: what hides behind compute",
+        title=title,
         caption=f"means over {calls} and ranks; {definition}; exposed: Overall less the same compute alone",
     )

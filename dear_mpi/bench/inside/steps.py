@@ -11,7 +11,7 @@ Clocks of several hosts are compared before and after (``ranks/clock.py``); rank
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dear_mpi.bench.case import Case
+from dear_mpi.bench.inside.subject import Subject, subject
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.recorded import Note, RecordedRun
 from dear_mpi.collectives.plans.runners.messages import MessagesRun
-from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.ranks.clock import Offset, offsets
 from dear_mpi.ranks.world import World
@@ -63,15 +64,10 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Steps:
+class Steps(Subject):
     """The steps of one plan of ours."""
 
-    collective: str
-    algorithm: str
-    backend: str
-    bytes: int
     segment_bytes: int
-    ranks: int
     runs: int  # that count: those whose length is in the middle half
     time_us: list[float]  # of the collective on each rank, recorded; means, as all that follows
     plain_us: list[float]  # not recorded
@@ -90,7 +86,7 @@ class Steps:
         return float(np.mean(self.time_us) / np.mean(self.plain_us)) - 1
 
 
-def steps_of(name: str, plan: Plan, world: World, seconds: float) -> list[Steps]:
+def steps_of(name: str, case: Case, plan: Plan, world: World, seconds: float) -> list[Steps]:
     """Collective: record as many runs of a plan as the seconds have room for; none if its run sends no messages.
 
     Its buffer must hold what stays the same however often it is combined, such as zeros. Plain and recorded runs take
@@ -98,13 +94,14 @@ def steps_of(name: str, plan: Plan, world: World, seconds: float) -> list[Steps]
     """
     if not isinstance(plan.run, MessagesRun):
         return []
-    machines = set(world.machines or world.transport.hosts)
-    watch = Watch(plan, world.transport, clocks=len(machines) > 1)
+    watch = Watch(plan, world)
     watch.turns(WARM_UP)
     turn_s = max(world.transport.gather_values(sum(watch.last_s)))
     with watch.common_clock():
         runs = watch.turns(int(min(max(seconds / turn_s, RUNS[0]), RUNS[1])))
-    return [watch.summary(name, runs)]
+    found = watch.summary(subject(name, case, world.transport), runs)
+    watch.recorded.free()
+    return [found]
 
 
 class Run(NamedTuple):
@@ -119,9 +116,10 @@ class Run(NamedTuple):
 class Watch:
     """Collective: runs a plan, recorded and not."""
 
-    def __init__(self, plan: Plan, transport: Transport, *, clocks: bool) -> None:
+    def __init__(self, plan: Plan, world: World) -> None:
         assert isinstance(plan.run, MessagesRun), "the caller has seen it"
-        self.plan, self.transport, self.clocks = plan, transport, clocks
+        self.plan, self.transport = plan, world.transport
+        self.clocks = len(set(world.machines or world.transport.hosts)) > 1  # whether there are several
         self.plain, self.recorded = plan.run, RecordedRun(plan.run)
         self.offset, self.uncertainty_s, self.last_s = 0.0, 0.0, (0.0, 0.0)
 
@@ -161,9 +159,9 @@ class Watch:
         finally:
             self.plan.run = self.plain
 
-    def summary(self, name: str, runs: Sequence[Run]) -> Steps:
-        """What all ranks found, folded; the same on all."""
-        transport, call = self.transport, self.plan.call
+    def summary(self, facts: Mapping[str, Any], runs: Sequence[Run]) -> Steps:
+        """What all ranks found, folded; the same on all. ``facts`` say of whom."""
+        transport = self.transport
         spans = [self.spans_of(run, starts) for run, starts in zip(runs, self.peers_starts(runs), strict=True)]
         seconds = np.array(transport.gather_values([run.end_s - run.begin_s for run in runs]))
         order = seconds.max(axis=0).argsort()
@@ -175,12 +173,8 @@ class Watch:
         time_us = seconds[:, middle].mean(axis=1) * 1e6
         inside_us = [sum(cell.total_us for cell in found) for found in cells]
         return Steps(
-            collective=call.collective,
-            algorithm=name,
-            backend=transport.name,
-            bytes=call.count * call.x.dtype.itemsize,
+            **facts,
             segment_bytes=self.plan.segment_bytes,
-            ranks=transport.size,
             runs=len(middle),
             time_us=time_us.tolist(),
             plain_us=[each * 1e6 for each in plain_s],

@@ -39,11 +39,10 @@ def table_of(steps: Steps) -> Table:
     for place, kind in enumerate(KINDS):
         columns[kind] = lambda line, place=place: in_us(line.parts_us[place])  # type: ignore[misc]
     columns |= {"all": lambda line: in_us(line.total_us), "slowest rank": lambda line: line.slowest}
-    what = f"{steps.collective}, {plural(steps.ranks, 'rank')}, {steps.algorithm}, {format_bytes(steps.bytes)}"
     return table(
         lines_of(steps),
         columns,
-        title=f"{what}, over {steps.backend}: where the time goes",
+        title=f"where the time goes: {steps.algorithm}, {format_bytes(steps.bytes)}, {steps.kind}",
         caption=f"us: means over ranks and over {plural(steps.runs, 'run')}, those of the middle half by length",
     )
 

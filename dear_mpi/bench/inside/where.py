@@ -10,11 +10,11 @@ from typing import Any
 from dear_mpi.bench.case import Case, Prepared
 from dear_mpi.bench.inside.overlap import Effort, Overlap, overlap_of
 from dear_mpi.bench.inside.steps import Steps, steps_of
-from dear_mpi.bench.makers.contestants import contestant
+from dear_mpi.bench.makers.contestants import contestant, named
 from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.timing.interleaved import Interleaved, Key
 from dear_mpi.collectives.plans.plan import Plan
-from dear_mpi.reporting.units import format_bytes
+from dear_mpi.reporting.groups import grouped
 from dear_mpi.training.declared import Declared, option
 
 NONBLOCKING = "native-nonblocking"
@@ -59,13 +59,14 @@ class Closer(Declared):
 
     def where(self, cases: Cases, stand: Stand, seconds: float) -> Where:
         """Collective: spend so many seconds on each case for each of what was asked for."""
-        largest = {case.collective: case for case in sorted(cases, key=lambda case: case.nbytes)}
+        by_collective = grouped(cases, lambda case: case.collective).values()
+        largest = [max(each, key=lambda case: case.nbytes) for each in by_collective]  # the first of several
         where = Where()
-        for case in largest.values() if self.steps else ():
+        for case in largest if self.steps else ():
             with prepared(case, ours(cases[case]), stand) as ready:
                 for name, each in ready.items():
                     assert isinstance(each.run, Plan), "it is one of ours"
-                    where.steps.extend(steps_of(name, each.run, stand.world, seconds / len(ready)))
+                    where.steps.extend(steps_of(name, case, each.run, stand.world, seconds / len(ready)))
         for case, keys in cases.items() if self.overlap else ():
             theirs = [(NONBLOCKING, keys[0][1])] * (stand.world.transport.native is not None)
             with prepared(case, [*ours(keys), *theirs], stand) as ready:
@@ -87,7 +88,6 @@ def prepared(case: Case, keys: Sequence[Key], stand: Stand) -> Iterator[dict[str
     found = {}
     for (name, cut), (each, data) in interleaved.ready.items():
         data.clear()
-        chosen = "" if each.chosen in (None, name) else f" ({each.chosen})"
-        found[f"{name}{chosen}" + f", {format_bytes(cut)}" * several] = each
+        found[named(name, each.chosen, cut if several else None)] = each
     yield found
     interleaved.free()

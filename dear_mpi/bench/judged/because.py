@@ -13,10 +13,10 @@ MOST_OPEN = 0.5  # of a difference between two times, in the same way
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
-def about(nbytes: float) -> str:
+def rounded_bytes(nbytes: float) -> str:
     """Two digits of a size.
 
-    >>> about(400_000), about(15_999_999), about(12)
+    >>> rounded_bytes(400_000), rounded_bytes(15_999_999), rounded_bytes(12)
     ('390 KiB', '15 MiB', '12 B')
     """
     factor, unit = next((factor, unit) for factor, unit in UNITS if nbytes >= factor or factor == 1)
@@ -51,9 +51,9 @@ class Part:
 
 PARTS = {
     "latency": Part(of_model("latency_us"), "{} after one another", lambda each: plural(count(each)[0], "message")),
-    "bytes": Part(of_model("bytes_us"), "{} on its longest path", lambda each: about(count(each)[1])),
+    "bytes": Part(of_model("bytes_us"), "{} on its longest path", lambda each: rounded_bytes(count(each)[1])),
     "combining": Part(
-        of_model("combining_us"), "{} to combine on its longest path", lambda each: about(count(each)[2])
+        of_model("combining_us"), "{} to combine on its longest path", lambda each: rounded_bytes(count(each)[2])
     ),
     "processor": Part(of_model("processor_us"), "{} for a processor", lambda each: plural(count(each)[3], "message")),
     "late": Part(lambda each: each.late_us or 0.0, "a late rank, mostly {}", lambda each: f"rank {each.row.slow_rank}"),
@@ -79,7 +79,7 @@ def sentence(mine: Apart, others: Sequence[Apart], size: str, fit: Fit | None, s
     beside = f"At {size} {mine.name} {times[0]} is {'slower' if slower else 'faster'} than {other.name} {times[1]}"
     if unknown := why_not_known(mine, other):
         return f"{beside}; why is not known: {unknown}."
-    return f"{beside}{reason(mine, other, slower=slower)}{turn(mine, other, fit, site)}."
+    return f"{beside}{reason(mine, other, slower=slower)}{crossover_text(mine, other, fit, site)}."
 
 
 def overlap(mine: Apart, other: Apart) -> bool:
@@ -138,15 +138,18 @@ def alone(mine: Apart) -> str:
     return most_of(mine)
 
 
-def turn(mine: Apart, other: Apart, fit: Fit | None, site: Site) -> str:
+def crossover_text(mine: Apart, other: Apart, fit: Fit | None, site: Site) -> str:
     """From which size on that changes, by the model."""
     if fit is None or mine.model is None:
         return ""
     if other.model is None:
         latency, moved = mine.model.latency_us, mine.model.bytes_us + mine.model.combining_us
         if latency > moved > 0:
-            return f"; from about {about(mine.row.bytes * latency / moved)} on its bytes take longer than its latency"
+            size = rounded_bytes(mine.row.bytes * latency / moved)
+            return f"; from about {size} on its bytes take longer than its latency"
         return ""
-    size = crossover(mine, other, fit.network, site)
+    nbytes = crossover(mine, other, fit.network, site)
+    if nbytes is None:
+        return ""
     faster = mine if mine.measured_us > other.measured_us else other
-    return "" if size is None else f"; from about {about(size)} on {faster.name} is the faster one, by the model"
+    return f"; from about {rounded_bytes(nbytes)} on {faster.name} is the faster one, by the model"

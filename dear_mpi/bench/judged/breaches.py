@@ -20,9 +20,8 @@ from rich.console import Console
 from dear_mpi.bench.judged.compared import Case, case_of
 from dear_mpi.bench.judged.guidelines import LARGER, Guideline, Term, grain, pairs
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.makers.contestants import BEST, contestant
+from dear_mpi.bench.makers.contestants import BEST, contestant, name_of
 from dear_mpi.bench.makers.native import FORMS, nonblocking, persistent
-from dear_mpi.bench.shown.words import name_of
 from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z
 from dear_mpi.reporting.student import holm, tail

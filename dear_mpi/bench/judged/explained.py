@@ -8,11 +8,10 @@ from rich.console import Console
 
 from dear_mpi.bench.collective import Report
 from dear_mpi.bench.fit import Fit
-from dear_mpi.bench.judged.because import about, sentence
+from dear_mpi.bench.judged.because import rounded_bytes, sentence
 from dear_mpi.bench.judged.why import Apart, Site, case_of, nearest, of_interest, taken_apart
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.makers.contestants import contestant
-from dear_mpi.bench.shown.words import label
+from dear_mpi.bench.makers.contestants import contestant, label
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.aligned import aligned
 from dear_mpi.reporting.groups import grouped
@@ -22,8 +21,8 @@ COLUMNS: dict[str, Callable[[Apart], str]] = {
     "algorithm": lambda each: each.name,
     "time": lambda each: f"{each.measured_us:.1f}",
     "latency (messages)": lambda each: part(each, "latency_us", lambda model: str(model.messages)),
-    "bytes": lambda each: part(each, "bytes_us", lambda model: about(model.nbytes)),
-    "combining": lambda each: part(each, "combining_us", lambda model: about(model.combined_nbytes)),
+    "bytes": lambda each: part(each, "bytes_us", lambda model: rounded_bytes(model.nbytes)),
+    "combining": lambda each: part(each, "combining_us", lambda model: rounded_bytes(model.combined_nbytes)),
     "processor (messages)": lambda each: part(each, "processor_us", lambda model: str(model.handled)),
     "late": lambda each: figure(each.late_us),
     "rest": lambda each: figure(each.rest_us),

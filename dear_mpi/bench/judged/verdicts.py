@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from dear_mpi.bench.judged.compared import case_of, is_noisy
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.shown.words import label
+from dear_mpi.bench.makers.contestants import label
 from dear_mpi.bench.timing.pace import MOST_SAMPLES
 from dear_mpi.reporting.units import format_bytes
 

@@ -115,7 +115,7 @@ def model_of(row: Row, network: Network, site: Site) -> Model | None:
         nbytes=nbytes,
         combined_nbytes=combined_nbytes,
         handled=handled,
-        spread_us=spread(np.array(done_s)) * 1e6,
+        spread_us=behind_middle(np.array(done_s)) * 1e6,
     )
 
 
@@ -124,7 +124,7 @@ def priced(row: Row, written: Sequence[Program], network: Network) -> Sequence[f
     return cost(written, row.count, TYPES[row.dtype].itemsize, network).done_s
 
 
-def spread(times: Array) -> float:
+def behind_middle(times: Array) -> float:
     """From the middle rank to the last one; of several samples (a row per rank) the median."""
     return float(np.median(times.max(axis=0) - np.median(times, axis=0)))
 
@@ -133,7 +133,7 @@ def spread_us(row: Row) -> float | None:
     if row.cadence != "isolated":
         return None
     if row.times_us is not None:
-        return spread(np.array(row.times_us))
+        return behind_middle(np.array(row.times_us))
     return row.mean_us - (row.rank_min_us + row.rank_max_us) / 2
 
 

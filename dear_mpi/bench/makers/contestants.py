@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Setup
+from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.gloo import check_torch, gloo, gloo_group
 from dear_mpi.bench.makers.native import FORMS, OTHERS, native
 from dear_mpi.collectives.plans import functions
@@ -17,6 +18,7 @@ from dear_mpi.kernels.array import synchronize
 from dear_mpi.kernels.calls import copier
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.units import format_bytes
 
 DEFAULTS = {
     "cpu": ("native-best", "ring", "auto", "function"),
@@ -98,6 +100,27 @@ def contestant(name: str) -> Contestant:
     has_rules = name.partition(":")[0] == "auto"  # and these say how large messages are
     plan = Contestant(lambda setup: setup.prepared(name), is_plan=True, segments=not has_rules)
     return CONTESTANTS.get(name, plan)
+
+
+def name_of(row: Row) -> str:
+    """Who has made a row: the library whose calls it has, or the algorithm."""
+    who = contestant(row.algorithm)
+    return who.maker if who.is_library else row.algorithm
+
+
+def label(row: Row, *, cuts: bool) -> str:
+    """The contestant, what ``auto`` has chosen, and the segment where there are several (``cuts``)."""
+    return named(row.algorithm, row.chosen, row.segment_bytes if cuts else None)
+
+
+def named(algorithm: str, chosen: str | None, segment_bytes: int | None = None) -> str:
+    """
+    >>> named("auto", "ring"), named("ring", "ring", 4096), named("native", None, 4096)
+    ('auto (ring)', 'ring, 4 KiB', 'native')
+    """
+    name = algorithm if chosen in (None, algorithm) else f"{algorithm} ({chosen})"
+    is_ours = contestant(algorithm).maker == "ours"
+    return name if segment_bytes is None or not is_ours else f"{name}, {format_bytes(segment_bytes)}"
 
 
 def calls_of(name: str, case: Case, ranks: int) -> list[str]:

@@ -110,7 +110,8 @@ def compare_runs(a: Sequence[Run], b: Sequence[Run], at_least: float) -> Diff:
     ]
     alone = [[each[0] for point, each in side.items() if point not in other] for side, other in (sides, sides[::-1])]
     texts = heads(a), heads(b)
-    told = texts[0] | texts[1] if all(run.head for run in (*a, *b)) else texts[0].keys() & texts[1].keys()
+    both = [name for name in texts[0] if name in texts[1]]
+    told = texts[0] | texts[1] if all(run.provenance for run in (*a, *b)) else both
     pairs = {name: (texts[0].get(name, "-"), texts[1].get(name, "-")) for name in told}
     differs = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     return Diff(a, b, at_least, points, (alone[0], alone[1]), differs)

@@ -14,7 +14,11 @@ from dear_mpi.reporting.units import check_distinct
 
 # What is chosen of a row, not found: rows that have the same of it are of one point.
 CHOSEN = (*CASE, "algorithm", "memory", "segment_bytes", "bytes")
-HEADS = ("rows", "ranks")  # of the file; what else is in it says where and how it was made
+# Of the file: what says where and how it was made (provenance.py), but which cores each rank has.
+HEAD = (
+    *("host", "date", "version", "commit", "command", "mpi", "launcher", "hosts", "cores", "clock", "cpu", "kernel"),
+    *("congestion_control", "versions", "environment"),
+)
 EMULATED = "EMULATED"
 
 Point: TypeAlias = tuple[Any, ...]
@@ -22,11 +26,16 @@ Point: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Run:
-    """The rows of one run of ``bench``, and the name of its file."""
+    """The rows of one run of ``bench``, the name of its file, and what else is in that (``head``)."""
 
     name: str
     rows: Sequence[Row]
     head: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Of its head, what says where and how it was made; nothing in a file of rows alone."""
+        return {name: self.head[name] for name in HEAD if name in self.head}
 
     @property
     def points(self) -> dict[Point, Row]:
@@ -46,7 +55,7 @@ def read_run(text: str) -> Run:
         point, times = Counter(map(point_of, rows)).most_common(1)[0]
         if times > 1:
             raise ValueError(f"it has {times} rows of one point ({', '.join(map(str, point))})")
-    return Run(text, rows, {name: value for name, value in content.items() if name not in HEADS})
+    return Run(text, rows, {name: value for name, value in content.items() if name != "rows"})
 
 
 def read_runs(what: str, files: Sequence[str]) -> list[Run]:
@@ -77,7 +86,7 @@ def heads(runs: Sequence[Run]) -> dict[str, str]:
     for run in runs:
         libraries = {"library": ", ".join(dict.fromkeys(row.backend for row in run.rows))}
         hosts = {"ranks on each host": ", ".join(map(str, run.rows[0].hosts))}
-        for name, value in flat({**run.head, **libraries, **hosts}):
+        for name, value in flat({**run.provenance, **libraries, **hosts}):
             found.setdefault(name, {})[value] = None
     return {name: "; ".join(values) for name, values in found.items()}
 

@@ -17,7 +17,9 @@ from operator import attrgetter
 from dear_mpi.bench.collective import Report
 from dear_mpi.bench.judged.compared import is_noisy
 from dear_mpi.bench.machine_file import CASE, Row
-from dear_mpi.bench.shown.words import label, part
+from dear_mpi.bench.makers.contestants import label
+from dear_mpi.bench.operations import OPERATIONS
+from dear_mpi.bench.shown.words import of_one_part
 from dear_mpi.reporting.groups import grouped
 
 TYPES = {  # MPI has no names of the others
@@ -34,9 +36,7 @@ class Layout:
 
     name: str
     whole: bool = True
-    pair: bool = False
     rate: int = 0
-    sized: bool = True
 
 
 LAYOUTS = {
@@ -49,10 +49,10 @@ LAYOUTS = {
     "gather": Layout("Gather Latency", whole=False),
     "scatter": Layout("Scatter Latency", whole=False),
     "sendrecv": Layout("Sendrecv Latency"),  # which OSU has not
-    "barrier": Layout("Barrier Latency", sized=False),
-    "ping_pong": Layout("Latency", pair=True),
-    "bandwidth": Layout("Bandwidth", pair=True, rate=1),
-    "both_ways": Layout("Bi-Directional Bandwidth", pair=True, rate=2),
+    "barrier": Layout("Barrier Latency"),
+    "ping_pong": Layout("Latency"),
+    "bandwidth": Layout("Bandwidth", rate=1),
+    "both_ways": Layout("Bi-Directional Bandwidth", rate=2),
 }
 block_of: Callable[[Row], tuple[object, ...]] = attrgetter("algorithm", "backend", "segment_bytes", *CASE)
 """What the rows of a block have in common: all but their sizes."""
@@ -64,10 +64,10 @@ def osu_lines(report: Report) -> Iterator[str]:
         yield ""
         yield f"# OSU MPI{'-CUDA' if first.device == 'cuda' else ''} {layout.name} Test v7.4"
         yield from (f"# {text}" for text in (*remarks(rows), *report.findings.texts(rows)))
-        if layout.sized:
+        if OPERATIONS[first.collective].sized:
             yield f"# Datatype: {TYPES.get(first.dtype, first.dtype)}."
-        yield head(layout)
-        yield from (line_of(layout, row) for row in rows)
+        yield head(first.collective)
+        yield from map(line_of, rows)
 
 
 def remarks(rows: Sequence[Row]) -> Iterator[str]:
@@ -75,10 +75,7 @@ def remarks(rows: Sequence[Row]) -> Iterator[str]:
     first = rows[0]
     op = "" if first.op == "none" else f", {first.op}"
     yield f"In this layout by dear-mpi bench: {label(first, cuts=True)}, {first.ranks} ranks, {first.placement}{op}"
-    of_all = first.rank_mean_us is not None or first.cadence == "streaming"
-    average = "calls and ranks" if of_all else "calls, each on its slowest rank"
-    if LAYOUTS[first.collective].pair:
-        average = "calls, on the first rank"
+    average = "calls, on the first rank" if OPERATIONS[first.collective].pair else "calls and ranks"
     yield f"Avg is over {average}; Iterations are samples, {first.cadence}; over {first.backend}"
     if not first.is_balanced:
         yield f"Ranks arrive as --arrival {first.arrival} says; times are from the last arrival"
@@ -86,21 +83,23 @@ def remarks(rows: Sequence[Row]) -> Iterator[str]:
         yield f"The median has an interval wider than itself at {', '.join(noisy)}"
 
 
-def head(layout: Layout) -> str:
-    what = "Bandwidth (MB/s)" if layout.rate else "Avg Latency(us)"
-    more = "" if layout.pair else f"{'Min Latency(us)':>18}{'Max Latency(us)':>18}{'Iterations':>12}"
-    return f"{'# Size':10}{what:>18}{more}{'Validation':>18}" if layout.sized else f"# {what}{more}"
+def head(collective: str) -> str:
+    operation = OPERATIONS[collective]
+    what = "Bandwidth (MB/s)" if LAYOUTS[collective].rate else "Avg Latency(us)"
+    more = "" if operation.pair else f"{'Min Latency(us)':>18}{'Max Latency(us)':>18}{'Iterations':>12}"
+    return f"{'# Size':10}{what:>18}{more}{'Validation':>18}" if operation.sized else f"# {what}{more}"
 
 
-def line_of(layout: Layout, row: Row) -> str:
-    average = row.mean_us if row.rank_mean_us is None else row.rank_mean_us
-    value = layout.rate * row.bytes / average if layout.rate else average
-    more = "" if layout.pair else f"{row.rank_min_us:18.2f}{row.rank_max_us:18.2f}{row.samples:12}"
-    if not layout.sized:
+def line_of(row: Row) -> str:
+    assert row.rank_mean_us is not None, "it was just measured"
+    operation, rate = OPERATIONS[row.collective], LAYOUTS[row.collective].rate
+    value = rate * row.bytes / row.rank_mean_us if rate else row.rank_mean_us
+    more = "" if operation.pair else f"{row.rank_min_us:18.2f}{row.rank_max_us:18.2f}{row.samples:12}"
+    if not operation.sized:
         return f"{value:17.2f}{more}"
     return f"{size_of(row):<10}{value:18.2f}{more}{'Fail' if row.wrong else 'Pass':>18}"
 
 
 def size_of(row: Row) -> int:
     """What OSU calls the size."""
-    return row.bytes if LAYOUTS[row.collective].whole else part(row, row.bytes)
+    return row.bytes if LAYOUTS[row.collective].whole else of_one_part(row, row.bytes)

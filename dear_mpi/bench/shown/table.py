@@ -26,16 +26,16 @@ from dear_mpi.bench.judged.compared import (
 )
 from dear_mpi.bench.judged.verdicts import verdicts
 from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.makers.contestants import label
 from dear_mpi.bench.shown.words import (
     MEANINGS,
     clocks,
     columns,
     fits_text,
-    label,
     left_out,
     meaning,
+    of_one_part,
     page_faults,
-    part,
     title,
 )
 from dear_mpi.reporting.groups import grouped
@@ -110,12 +110,12 @@ def line_of(rows: Sequence[Row], *, cuts: bool) -> str:
     """The rows of one contestant, which differ in their placement."""
     first, found = rows[0], {row.placement: row for row in rows}
     about = MEANINGS[first.collective]
-    shared = first.bytes, part(first, first.count), TYPES.get(first.dtype, first.dtype), OPS.get(first.op, first.op)
+    kind = TYPES.get(first.dtype, first.dtype), OPS.get(first.op, first.op)
     placed = [found.get(placement) for placement in PLACEMENTS]
     cells = [cell for of in (times_of, more_of) for row in placed for cell in of(row)]
     memory, name = both(row.memory for row in rows), both(label(row, cuts=cuts) for row in rows)
     wrong = WRONG if any(row.wrong for row in rows) else ""
-    return FORM.format(*shared, about.root, *cells, memory, name + wrong)
+    return FORM.format(first.bytes, of_one_part(first, first.count), *kind, about.root, *cells, memory, name + wrong)
 
 
 def both(texts: Iterable[str]) -> str:

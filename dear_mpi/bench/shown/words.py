@@ -8,7 +8,7 @@ from operator import attrgetter
 from dear_mpi.bench.collective import Report
 from dear_mpi.bench.fit import MOST_RANKS, Fit
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.makers.contestants import contestant
+from dear_mpi.bench.makers.contestants import contestant, name_of
 from dear_mpi.bench.operations import OPERATIONS
 from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.units import format_bytes, format_hosts, plural
@@ -59,7 +59,7 @@ STARTS = {
 }
 
 
-def part(row: Row, of: int) -> int:
+def of_one_part(row: Row, of: int) -> int:
     """What other tools call the count (or the size) of a row, where ours is ``of``: of the largest part, if it is made
     of parts, in whole elements."""
     if not row.count or not MEANINGS[row.collective].parted:
@@ -193,15 +193,3 @@ def page_faults(rows: Sequence[Row]) -> Iterator[str]:
             f"the system and give it back, with up to {most.page_faults:.0f} page faults a call, of {FAULT_US} us and "
             f"more each. With {KEPT} glibc keeps it"
         )
-
-
-def name_of(row: Row) -> str:
-    who = contestant(row.algorithm)
-    return who.maker if who.is_library else row.algorithm
-
-
-def label(row: Row, *, cuts: bool) -> str:
-    """The contestant, what ``auto`` has chosen, and the segment where there are several."""
-    name = row.algorithm if row.chosen == row.algorithm else f"{row.algorithm} ({row.chosen})"
-    is_ours = contestant(row.algorithm).maker == "ours"
-    return f"{name}, {format_bytes(row.segment_bytes)}" if cuts and is_ours else name
