@@ -10,7 +10,7 @@ import numpy as np
 
 from dear_mpi.bench.found.tally import Tally
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.operations import OPERATIONS, Operation
+from dear_mpi.bench.operations import FEWEST_IN_A_ROW, OPERATIONS, WINDOW_BYTES, Operation
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.tuning import rules_of
@@ -79,6 +79,17 @@ class Case(Conditions):
     @property
     def used_bytes(self) -> int:
         return self.count * TYPES[self.dtype].itemsize
+
+    @property
+    def window(self) -> int:
+        """Messages to a rank in one run."""
+        fitting = max(WINDOW_BYTES // max(self.used_bytes, 1), FEWEST_IN_A_ROW)
+        return min(self.operation.window, fitting)
+
+    @property
+    def parts(self) -> int:
+        """How many times what is timed a run does."""
+        return self.operation.parts * self.window
 
     @property
     def reduces(self) -> bool:

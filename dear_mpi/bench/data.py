@@ -48,7 +48,7 @@ class Data:
 
     def __init__(self, case: Case, world: World, streams: Streams, memory: str) -> None:
         self.memory, count, rank, ranks = memory, case.count, world.rank, world.size
-        dtype, part, window = TYPES[case.dtype], Parts.of(case, rank, ranks), case.operation.window
+        dtype, part, window = TYPES[case.dtype], Parts.of(case, rank, ranks), case.window
         allocate = world.transport.allocate if memory == "shared" else reference.allocate
 
         def zeros(part: slice, times: int = 1) -> Array:

@@ -4,7 +4,8 @@
     sendrecv           a ring: each rank sends to its successor while it receives from its predecessor
     barrier            moves nothing
     ping_pong          a message from the first to the last rank, and one back
-    bandwidth          ``WINDOW`` messages in a row from the first to the last rank, then a short answer
+    bandwidth          ``WINDOW`` messages in a row from the first to the last rank (fewer of large ones), then a short
+                       answer
     both_ways          as many in each direction at once
 
 The last three are those of osu_latency, osu_bw and osu_bibw: the ranks in between do nothing, and the first one has the
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from dear_mpi.collectives.program.program import COLLECTIVES, Contract, root, the_owner
 
 WINDOW = 64  # messages in a row, as OSU has them
+WINDOW_BYTES, FEWEST_IN_A_ROW = 64 << 20, 4  # of large ones as many as are so many bytes, but some
 Factor = Callable[[int], float]
 Source = Callable[[int, int], int | None]
 """Of a rank and the number of ranks: whose message the rank ends with; None if with nobody's."""
@@ -51,8 +53,8 @@ class Operation:
     # Of the first and the last rank, whose time is the first one's. Messages arrive in a buffer of their own, as OSU
     # has it: nothing can both leave and arrive in one. So these are out of place, whatever a user asks for.
     pair: bool = False
-    window: int = 1  # messages to a rank in one run, each to a place of its own
-    parts: int = 1  # how many times what is timed a run does
+    window: int = 1  # messages to a rank in one run at most, each to a place of its own
+    parts: int = 1  # how many times what is timed a run does, for each message of its window
 
     @property
     def reduces(self) -> bool:
@@ -101,7 +103,7 @@ OPERATIONS = {
     "sendrecv": Operation(whole, source=the_predecessor),
     "barrier": Operation(lambda ranks: 0.0, sized=False),
     "ping_pong": Operation(whole, source=the_other, pair=True, parts=2),
-    "bandwidth": Operation(whole, source=the_first, pair=True, window=WINDOW, parts=WINDOW),
-    "both_ways": Operation(twice(whole), source=the_other, pair=True, window=WINDOW, parts=WINDOW),
+    "bandwidth": Operation(whole, source=the_first, pair=True, window=WINDOW),
+    "both_ways": Operation(twice(whole), source=the_other, pair=True, window=WINDOW),
 }
 UNSIZED = [name for name, operation in OPERATIONS.items() if not operation.sized]

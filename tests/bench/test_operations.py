@@ -72,6 +72,14 @@ def test_the_result_is_right_and_each_wrong_element_is_found(collective, placeme
                 place[at] -= 1
 
 
+@pytest.mark.parametrize(("nbytes", "window"), [(0, 64), (4, 64), (1 << 20, 64), (4 << 20, 16), (64 << 20, 4)])
+def test_few_large_messages_are_under_way_at_once(nbytes, window):
+    """And the time is that of one of them."""
+    case = Case("bandwidth", nbytes, placement="out")
+    assert (case.window, case.parts) == (window, window)
+    assert needed_bytes(case, ["native"], (0, 0)) == (3 + window) * nbytes
+
+
 @pytest.mark.parametrize("collective", ["sendrecv", "ping_pong", "both_ways"])
 def test_a_message_of_another_rank_is_wrong(collective):
     found = filled(case_of(collective, 100, 32), 32, 5)

@@ -138,7 +138,7 @@ def test_a_table_of_auto_is_held_against_itself():
     assert run(*mine, "--json", "before.json").exit_code == 0
     done = run(*mine, "--baseline", "before.json", "--at-least", "1000%")
     assert done.exit_code == 0, done.output
-    assert "A: before.json\nB: this run" in done.stdout
+    assert "# A: before.json\n# B: this run" in done.stdout
 
 
 def test_what_was_measured_outlives_a_baseline_in_other_memory():

@@ -58,7 +58,7 @@ def spots_of(data: Data, turn: int, run: object) -> Iterator[Spot]:
     """What is wrong in each chunk of the result."""
     count, got = data.case.count, to_host(data.result)
     due = np.broadcast_to(to_host(data.due(turn)), got.shape)
-    if data.case.operation.window > 1:  # the first wrong one of many messages, each of a whole buffer
+    if data.case.window > 1:  # the first wrong one of many messages, each of a whole buffer
         wrong = int((got != due).any(axis=1).argmax())
         got, due = got[wrong], due[wrong]
     got, due = got.ravel(), due.ravel()

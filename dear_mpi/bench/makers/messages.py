@@ -70,7 +70,7 @@ def neighbours(setup: Setup) -> tuple[int, int]:
 
 def stages(setup: Setup) -> Stages:
     """What this rank does where messages arrive in a buffer of their own; nothing if it is not of the pair."""
-    (source, dest), window, arrive = neighbours(setup), setup.case.operation.window, setup.out
+    (source, dest), window, arrive = neighbours(setup), setup.case.window, setup.out
     assert arrive is not None, "Form.why_not has seen it"
     sends = [Message("send", setup.x, dest)] * (window if setup.x.size else 0)
     receives = [Message("recv", place, source) for place in arrive.reshape(window, -1)] if arrive.size else []

@@ -41,7 +41,7 @@ def needed_bytes(case: Case, names: Sequence[str], hosts: Sequence[int]) -> int:
     expected; and the buffers out of place."""
     makers = {name: contestant(name).maker for name in names}
     homes = {maker if maker in OTHERS else wanted_memory(name, case, hosts) for name, maker in makers.items()}
-    received = case.operation.window if case.placement == "out" else 0
+    received = case.window if case.placement == "out" else 0
     return (3 + received) * case.used_bytes * len(homes)
 
 
@@ -123,8 +123,8 @@ class Interleaved:
         one of the parts that a call is made of. And how many others there are."""
         kept = [sample for sample in zip(*times_s, strict=True) if not any(map(math.isnan, sample))]
         found = [list(mine) for mine in zip(*kept, strict=True)] or [[] for _ in times_s]
-        operation = self.case.operation
-        each_part = [[elapsed_s / operation.parts for elapsed_s in mine] for mine in found[: operation.clocks]]
+        counted = found[: self.case.operation.clocks]
+        each_part = [[elapsed_s / self.case.parts for elapsed_s in mine] for mine in counted]
         return each_part, len(times_s[0]) - len(kept)
 
     def free(self) -> None:

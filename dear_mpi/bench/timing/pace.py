@@ -30,8 +30,8 @@ class Pace(Declared):
 
     budget_s: float = option(
         f"Time for each collective at each size; {FEWEST_SAMPLES} samples are taken at least.",
-        2.0,
-        shown="2s",
+        1.0,
+        shown="1s",
         flag="--budget",
         typed=str,
         parse=lambda text: parsed("--budget", parse_seconds, text),
