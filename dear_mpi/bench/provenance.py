@@ -16,11 +16,12 @@ from dear_mpi.ranks.kernel import CLOCK, CONGESTION, cpu_model, read, system
 from dear_mpi.ranks.versions import versions
 from dear_mpi.ranks.world import World
 
-# Settings by which an MPI library, a network or a pool of threads works otherwise. All else of the environment, which
-# may hold what is secret, is nobody's business.
+# Settings by which an MPI library, a network, memory or a pool of threads works otherwise. All else of the environment,
+# which may hold what is secret, is nobody's business.
 SETTINGS = (
     *("OMPI_", "PMIX_MCA_", "PRTE_MCA_", "UCX_", "FI_", "MPICH_", "MPIR_CVAR_", "I_MPI_", "MV2_", "NCCL_", "CUDA_"),
     *("HCOLL_", "PSM2_", "SHARP_", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "MPI4PY_LIBMPI"),
+    *("MPI4PY_RC_", "GLIBC_TUNABLES", "MALLOC_", "NUMPY_MADVISE_HUGEPAGE"),
 )
 
 
