@@ -122,18 +122,18 @@ def port_of_host(link: Link, transport: Transport, hosts: tuple[int, ...]) -> Po
 
 class EmulatedTransport(Wrapper[Transport]):
     """A transport whose ranks are joined by emulated links. Constructing is collective if there are emulated hosts; it
-    raises as ``Link.hosts``, on all ranks alike."""
+    raises as ``Link.hosts``, on all ranks alike. ``hosts`` are the link's if they are not given."""
 
     rates: Rates | None
     native = None  # the library's own collectives cannot be slowed
     spins = False
 
-    def __init__(self, below: Transport, link: Link) -> None:
+    def __init__(self, below: Transport, link: Link, hosts: tuple[int, ...] = ()) -> None:
         super().__init__(below)
         self.link, self.outbox = link, Outbox()
         self.near = self.far = Port(link)
         if link.between is not None:
-            self.hosts = link.hosts(below.hosts)
+            self.hosts = hosts or link.hosts(below.hosts)
             self.rates = rates_of(link.bandwidth, link.between.bandwidth, self.hosts)
             self.far = port_of_host(link.between, below, self.hosts)
 
@@ -143,7 +143,7 @@ class EmulatedTransport(Wrapper[Transport]):
 
     def part(self, ranks: int) -> EmulatedTransport | None:
         below = self.below.part(ranks)
-        return None if below is None else EmulatedTransport(below, self.link)
+        return None if below is None else EmulatedTransport(below, self.link, tuple(self.hosts[:ranks]))
 
     def reach(self, array: Array) -> None:
         """None: the emulated network is between all ranks."""

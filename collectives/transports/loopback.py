@@ -18,7 +18,7 @@ import numpy as np
 
 from dear_mpi.collectives.launch.neighbours import Neighbour, blame
 from dear_mpi.collectives.program.errors import TransportError
-from dear_mpi.collectives.program.hosts import Rates
+from dear_mpi.collectives.program.hosts import Rates, rates_of_first
 from dear_mpi.collectives.program.lanes import Lane
 from dear_mpi.collectives.transports.transport import OneThread, Request, Waits
 from dear_mpi.kernels.array import Array, library_of, synchronize
@@ -143,7 +143,7 @@ class LoopbackTransport:
         if self.rank >= ranks:
             return None
         part = LoopbackTransport(hub, self.rank)
-        part.waits = self.waits
+        part.waits, part.rates = self.waits, rates_of_first(ranks, self.hosts, self.rates)
         return part
 
     def free(self) -> None:

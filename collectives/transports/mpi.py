@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
 from dear_mpi.collectives.launch.neighbours import abort_job, own_notice
-from dear_mpi.collectives.program.hosts import Rates
+from dear_mpi.collectives.program.hosts import Rates, rates_of_first
 from dear_mpi.collectives.transports.patience import PatientRequest
 from dear_mpi.collectives.transports.shared_memory import SharedMemory
 from dear_mpi.collectives.transports.transport import Meeting, OneThread, Request, Waits
@@ -144,7 +144,7 @@ class MpiTransport:
             return None
         part = MpiTransport(MPI.Intracomm(comm), device_memory=self.device_memory)
         comm.Free()
-        part.waits = self.waits
+        part.waits, part.rates = self.waits, rates_of_first(ranks, self.hosts, self.rates)
         return part
 
     def free(self) -> None:

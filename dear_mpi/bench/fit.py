@@ -19,7 +19,7 @@ from dear_mpi.bench.arrivals.arrival import delays_of
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.collectives.algorithms.registry import programs, runner_of
 from dear_mpi.collectives.program.cost import cost
-from dear_mpi.collectives.program.hosts import Rates
+from dear_mpi.collectives.program.hosts import Rates, rates_of_first
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.kernels.array import Array
@@ -43,10 +43,11 @@ class Fit:
 
 
 def programs_of(row: Row, hosts: Sequence[int] = (), rates: Rates | None = None) -> list[Program]:
-    """What this row ran on the first of these hosts (on one if not given), if it was programs by messages."""
+    """What this row ran, if it was programs by messages: on the first of these hosts (on one if not given), whose
+    rates these are while all ranks take part."""
     if runner_of(row.chosen) != "messages":
         return []
-    pieces = -(-row.bytes // row.segment_bytes)
+    pieces, rates = -(-row.bytes // row.segment_bytes), rates_of_first(row.ranks, hosts, rates)
     try:
         return programs(row.chosen, row.collective, row.ranks, hosts=hosts[: row.ranks], rates=rates, pieces=pieces)
     except ValueError:

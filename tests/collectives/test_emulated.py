@@ -200,6 +200,18 @@ def test_hosts_that_cannot_be_emulated_are_one_error_on_all_ranks(blocks, machin
     run_loopback(4, body, hosts=machines)
 
 
+def test_the_first_ranks_stay_on_the_hosts_where_they_are():
+    """Three of four would not make two equal hosts, and two would be on a host each."""
+    link = Link(8.0, between=Link(4.0), blocks=Blocks("hosts", 2))
+
+    def body(transport):
+        parts = [EmulatedTransport(transport, link).part(ranks) for ranks in (3, 2)]
+        return [part and (part.hosts, part.rates) for part in parts]
+
+    three, two = ((0, 0, 1), Rates(8.0, 2.0)), ((0, 0), Rates(8.0, 2.0))
+    assert run_loopback(4, body) == [[three, two]] * 2 + [[three, None], [None, None]]
+
+
 def test_emulated_hosts_may_be_parts_of_machines():
     link = Link(1e12, between=Link(1e12), blocks=Blocks("per_host", 1))
     run_loopback(4, lambda t: checks.check_same_bits(EmulatedTransport(t, link), "themis", "fp32"), hosts=[0, 0, 1, 1])

@@ -128,6 +128,18 @@ def test_runs_are_exact_and_of_the_same_bits_on_all_ranks(hosts, rates, count):
     assert len(set(run_loopback(len(hosts), lambda t: exact(t, rates, count), hosts))) == 1
 
 
+@pytest.mark.parametrize(("rates", "due"), [(None, None), (Rates(4.0, 1.0), Rates(4.0, 2.0))])
+def test_the_first_ranks_know_the_rates_that_they_have_among_themselves(rates, due):
+    """The port of a host is then one rank's."""
+
+    def body(transport):
+        transport.rates = rates
+        part = transport.part(2)
+        return part and part.rates
+
+    assert run_loopback(4, body, hosts=[0, 1, 0, 1]) == [due, due, None, None]
+
+
 def test_ranks_that_know_other_rates_are_told():
     def body(transport):
         transport.rates = Rates(1.0, 1.0 + transport.rank)

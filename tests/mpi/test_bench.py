@@ -181,6 +181,17 @@ def test_what_only_a_part_of_the_ranks_finds_is_refused_on_all(comm, settings, m
     assert {row.ranks for row in measured(ranks=(comm.size - 1,), algorithms=("ring",)).rows} == {comm.size - 1}
 
 
+def test_a_part_of_the_ranks_knows_how_fast_its_links_are(comm):
+    """The port of a host, 6 bytes/s, is that of fewer ranks."""
+
+    def rates(world):
+        with world.part(max(1, comm.size - 1)) as here:
+            return here and here.transport.rates
+
+    found = run_world(rates, rates=(7.0, 6.0))
+    assert found == (None if 0 < comm.rank == comm.size - 1 else (7.0, 6.0 / max(1, comm.size - 1)))
+
+
 def test_the_other_mpi_takes_part(comm):
     name = other_mpi(comm)
     report = measured(collectives=("all_reduce", "reduce_scatter"), algorithms=("ring", name), dtypes=("fp64",))
