@@ -181,7 +181,7 @@ def test_order_of_training(module, name, allowed):
         ("training.session", "adapters.torch_session.TorchSession", False),
         ("bench.shown.table", "reporting.terminal.bar", True),
         ("bench.shown.table", "see.explain", False),
-        ("bench.collective", "training.trainer", False),
+        ("bench.run", "training.trainer", False),
         ("simulate.scenario", "training.trainer", True),
         ("simulate.prices.columns", "cli.app", False),
         ("bench.fit", "simulate.prices.prices", False),

@@ -3,7 +3,7 @@
 The way of a call, from the command line to its row:
 
     cli/bench.py  bench_and_show                 flags become a Contest (contest.py)
-    collective.py  bench                         on each number of ranks, a world of these ranks:
+    run.py  bench                                on each number of ranks, a world of these ranks:
       bench_here                                   a Stand (stand.py), and for each case of Contest.cases:
         point.py  measured                           who takes part (Contest.keys): Turns, and in them an Interleaved
           timing/pace.py  paced                        so many turns, until it is enough
@@ -15,7 +15,7 @@ The way of a call, from the command line to its row:
         case.py  row_of                              Samples become a Row (machine_file.py)
       Contest.where                                what --steps and --overlap record (inside/where.py)
       judged/peers.py  against_peers               rows over the fastest call of a library
-      fit.py  modelled                             rows beside what the fitted network predicts: a Report
+      fit.py  modelled                             rows beside what the fitted network predicts: a Report (report.py)
     shown/output.py  show_bench                  the Report as a table, or in another format
 
 A contestant is a name; what it calls on the buffers of a case, makers/contestants.py has (``prepare``), once for each

@@ -9,8 +9,6 @@ import typer
 from rich.console import Console
 
 from dear_mpi.bench.arrivals.after_arrival import show_arrivals
-from dear_mpi.bench.collective import Report, agreed
-from dear_mpi.bench.collective import bench as run_bench
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.inside.overlap import show_overlap
 from dear_mpi.bench.inside.steps import Steps
@@ -19,6 +17,9 @@ from dear_mpi.bench.judged.breaches import show_guidelines
 from dear_mpi.bench.judged.explained import show_why
 from dear_mpi.bench.operations import UNSIZED
 from dear_mpi.bench.provenance import now, provenance
+from dear_mpi.bench.report import Report
+from dear_mpi.bench.run import agreed
+from dear_mpi.bench.run import bench as run_bench
 from dear_mpi.bench.runs.baseline import THIS_RUN, baseline_before
 from dear_mpi.bench.runs.diff import compare_runs
 from dear_mpi.bench.runs.diff_table import report_of, show_diff

@@ -20,7 +20,6 @@ from dear_mpi.bench.arrivals.arrival import (
 )
 from dear_mpi.bench.arrivals.lateness import scaled
 from dear_mpi.bench.case import Case, Samples
-from dear_mpi.bench.collective import Report, bench
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.fit import Fit, fit_network, modelled, predicted_us
 from dear_mpi.bench.judged.explained import explained
@@ -28,6 +27,8 @@ from dear_mpi.bench.judged.guidelines import pairs
 from dear_mpi.bench.judged.peers import against_peers
 from dear_mpi.bench.judged.why import Site
 from dear_mpi.bench.point import Turns
+from dear_mpi.bench.report import Report
+from dear_mpi.bench.run import bench
 from dear_mpi.bench.tune import tuned
 from dear_mpi.collectives import programs
 from dear_mpi.collectives.program.cost import cost

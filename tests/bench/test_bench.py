@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples, row_of
-from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.data import Data, check_exact
 from dear_mpi.bench.fit import fit_network, predicted_us, programs_of
@@ -21,6 +20,7 @@ from dear_mpi.bench.makers.contestants import calls_of, label
 from dear_mpi.bench.makers.gloo import gloo_group, meeting_place
 from dear_mpi.bench.makers.native import FORMS
 from dear_mpi.bench.operations import OPERATIONS
+from dear_mpi.bench.run import bench
 from dear_mpi.bench.shown.words import fit_text
 from dear_mpi.bench.timing.loops import on_host
 from dear_mpi.bench.tune import tuned
@@ -78,7 +78,7 @@ def test_delays_are_those_of_the_slowest_rank_and_updates_those_of_the_mean_one(
 @pytest.mark.parametrize(("names", "homes"), [(("ring",), 1), (("ring", "function"), 2)])
 def test_sizes_beyond_memory_are_left_out(names, homes, monkeypatch):
     """Three arrays for each of 3 ranks, and as many again where some have private memory and others share."""
-    monkeypatch.setattr("dear_mpi.bench.collective.available_bytes", lambda: 3 * 3 * homes * 1024)
+    monkeypatch.setattr("dear_mpi.bench.run.available_bytes", lambda: 3 * 3 * homes * 1024)
     settings = Contest((1024, 1028, 4096), algorithms=names, memory="shared", budget_s=0.01)
     report = run_world(lambda world: bench(settings, world), threads=3)
     assert {row.bytes for row in report.rows} == {1024}

@@ -9,10 +9,10 @@ import pytest
 
 from dear_mpi.bench.arrivals.arrival import Arrival
 from dear_mpi.bench.case import Case
-from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.found.findings import Findings
 from dear_mpi.bench.found.located import Checks
+from dear_mpi.bench.run import bench
 from dear_mpi.bench.shown.osu import osu_lines
 from dear_mpi.bench.shown.table import table_lines
 from dear_mpi.bench.stand import Stand

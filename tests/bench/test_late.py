@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from dear_mpi.bench.case import Case, Samples
-from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.found import recorded_calls as module
 from dear_mpi.bench.found.about import About
@@ -16,6 +15,7 @@ from dear_mpi.bench.found.findings import Findings, late_of
 from dear_mpi.bench.found.late import Blame, Late, Slow, blamed_rank, by_times, named, slow_calls
 from dear_mpi.bench.found.recorded_calls import blamed
 from dear_mpi.bench.inside.steps import Span
+from dear_mpi.bench.run import bench
 from dear_mpi.ranks.world import run_world
 from tests.bench.sleepers import LATE_S, PLACES, recorded
 

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import pytest
 
 from dear_mpi.bench.case import Case, Prepared
-from dear_mpi.bench.collective import Contest, bench
+from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.data import Data
 from dear_mpi.bench.found.tally import Tally
 from dear_mpi.bench.operations import OPERATIONS, WINDOW
+from dear_mpi.bench.run import bench
 from dear_mpi.bench.timing.interleaved import Interleaved, needed_bytes
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.partition import Partition

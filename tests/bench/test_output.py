@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
-from dear_mpi.bench.collective import Report
 from dear_mpi.bench.judged.compared import NO_SIZE, NOISE, NOT_COMMON, against_mpi, is_noisy
 from dear_mpi.bench.judged.peers import against_peers
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.operations import OPERATIONS
+from dear_mpi.bench.report import Report
 from dear_mpi.bench.shown.flat import COLUMNS, object_of
 from dear_mpi.bench.shown.osu import LAYOUTS
 from dear_mpi.bench.shown.output import FORMATS, show_bench

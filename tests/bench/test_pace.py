@@ -8,10 +8,10 @@ import pytest
 
 from dear_mpi.bench.arrivals.arrival import Arrival
 from dear_mpi.bench.case import Case, Samples
-from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.found.tally import Spot, Tally
 from dear_mpi.bench.point import Turns
+from dear_mpi.bench.run import bench
 from dear_mpi.bench.timing.pace import Pace, paced
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.loopback import run_loopback

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from dear_mpi.bench.arrivals.arrival import parse_arrivals
 from dear_mpi.bench.case import Case
-from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.makers.native import FORMS, OTHERS
 from dear_mpi.bench.makers.other_mpi import OtherMpi
 from dear_mpi.bench.operations import OPERATIONS
+from dear_mpi.bench.run import bench
 from dear_mpi.bench.shown.flat import object_of
 from dear_mpi.bench.shown.output import show_bench
 from dear_mpi.bench.tune import rules_before, write_tuned

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from dear_mpi.bench.collective import Contest, bench
+from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.makers import native
 from dear_mpi.bench.makers.native import FORMS, OTHERS
 from dear_mpi.bench.operations import OPERATIONS
+from dear_mpi.bench.run import bench
 from dear_mpi.bench.shown.output import FORMATS
 from dear_mpi.bench.timing import interleaved, loops
 from dear_mpi.collectives.program.errors import ArgumentError

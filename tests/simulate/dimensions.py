@@ -7,8 +7,8 @@ python -m tests.simulate.dimensions
 
 from functools import cache
 
-from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
+from dear_mpi.bench.run import bench
 from dear_mpi.collectives import programs, verify
 from dear_mpi.collectives.algorithms.themis import split
 from dear_mpi.collectives.program.cost import cost

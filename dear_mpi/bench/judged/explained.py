@@ -6,12 +6,12 @@ from typing import Any
 
 from rich.console import Console
 
-from dear_mpi.bench.collective import Report
 from dear_mpi.bench.fit import Fit
 from dear_mpi.bench.judged.because import rounded_bytes, sentence
 from dear_mpi.bench.judged.why import Apart, Site, case_of, nearest, of_interest, taken_apart
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import contestant, label
+from dear_mpi.bench.report import Report
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.aligned import aligned
 from dear_mpi.reporting.groups import grouped

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from dear_mpi.bench.collective import Report
 from dear_mpi.bench.judged.compared import is_noisy, ratio_mark, shown, spread
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import label
+from dear_mpi.bench.report import Report
 from dear_mpi.bench.shown.words import clocks, columns, fits_text, page_faults
 from dear_mpi.reporting.units import format_bytes
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from dear_mpi.bench.collective import Report
 from dear_mpi.bench.judged.compared import is_noisy
 from dear_mpi.bench.machine_file import CASE, Row
 from dear_mpi.bench.makers.contestants import label
 from dear_mpi.bench.operations import OPERATIONS
+from dear_mpi.bench.report import Report
 from dear_mpi.bench.shown.words import of_one_part
 from dear_mpi.reporting.groups import grouped
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from rich.text import Text
 
-from dear_mpi.bench.collective import Report
+from dear_mpi.bench.report import Report
 from dear_mpi.bench.shown.flat import csv_lines, markdown_lines
 from dear_mpi.bench.shown.osu import osu_lines
 from dear_mpi.bench.shown.table import table_lines

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rich.text import Text
 
-from dear_mpi.bench.collective import Report
 from dear_mpi.bench.judged.compared import (
     CLASSES,
     NOISE,
@@ -27,6 +26,7 @@ from dear_mpi.bench.judged.compared import (
 from dear_mpi.bench.judged.verdicts import verdicts
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import label
+from dear_mpi.bench.report import Report
 from dear_mpi.bench.shown.words import (
     MEANINGS,
     clocks,

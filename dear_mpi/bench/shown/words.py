@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from dear_mpi.bench.collective import Report
 from dear_mpi.bench.fit import MOST_RANKS, Fit
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import contestant, name_of
 from dear_mpi.bench.operations import OPERATIONS
+from dear_mpi.bench.report import Report
 from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.units import format_bytes, format_hosts, plural
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dear_mpi.bench.collective import bench
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.operations import OPERATIONS
+from dear_mpi.bench.run import bench
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import run_world

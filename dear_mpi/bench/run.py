@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -13,18 +13,18 @@ from dear_mpi.bench.bound import bound_us
 from dear_mpi.bench.case import row_of
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.estimate import announce
-from dear_mpi.bench.fit import Fit, modelled
+from dear_mpi.bench.fit import modelled
 from dear_mpi.bench.found.findings import Findings
-from dear_mpi.bench.inside.where import Where
 from dear_mpi.bench.judged.peers import against_peers
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import CONTESTANTS, LIBRARIES, contestant
 from dear_mpi.bench.makers.native import OTHERS
 from dear_mpi.bench.makers.other_mpi import OtherMpi
 from dear_mpi.bench.point import measured
+from dear_mpi.bench.report import Report
 from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.timing.interleaved import Interleaved, needed_bytes
-from dear_mpi.bench.timing.loops import OwnCost, own_cost
+from dear_mpi.bench.timing.loops import own_cost
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.errors import AgreedError, ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
@@ -33,39 +33,6 @@ from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.ranks.memory import available_bytes
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import format_bytes
-
-
-@dataclass(frozen=True)
-class Report:
-    """What was measured, of whom (``names``); the network that explains it on each number of ranks; ``left_out``: why
-    others were not, by collective and size; what the loop costs, and what is known of the clocks."""
-
-    rows: list[Row]
-    fits: dict[int, Fit | None]
-    names: tuple[str, ...]
-    left_out: dict[str, dict[str, list[int]]]
-    where: Where = field(default_factory=Where)
-    findings: Findings = field(default_factory=Findings)
-    own_cost: OwnCost | None = None
-    clock: dict[str, Any] | None = None
-    asleep: bool = False  # whether ranks that arrived late slept until then
-
-    def __add__(self, more: Report) -> Report:
-        """Of more ranks."""
-        left_out = {why: {**places} for why, places in self.left_out.items()}
-        for why, places in more.left_out.items():
-            for name, sizes in places.items():
-                known = left_out.setdefault(why, {}).setdefault(name, [])
-                left_out[why][name] = list(dict.fromkeys([*known, *sizes]))
-        return replace(
-            more,
-            rows=self.rows + more.rows,
-            fits=self.fits | more.fits,
-            left_out=left_out,
-            where=self.where + more.where,
-            findings=self.findings + more.findings,
-            asleep=self.asleep or more.asleep,
-        )
 
 
 def agreed(contest: Contest, world: World) -> Contest:
