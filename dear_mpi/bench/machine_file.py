@@ -20,7 +20,7 @@ Speed = Annotated[float, Meta(ge=1e-9, le=1e9)]  # GB/s
 
 BALANCED = "none"  # the arrival of ranks that come to a call together
 # What is chosen of a collective, but its size and who carries it out: columns of a row.
-CASE = ("collective", "ranks", "device", "dtype", "op", "placement", "cadence", "arrival")
+KIND = ("collective", "ranks", "device", "dtype", "op", "placement", "cadence", "arrival")
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,16 @@ class Row:
     turn_us: Microseconds | None = None  # of a turn of all contestants: their calls, new data, and the check of results
     page_faults: float = 0.0  # of a call, on the rank that has most: pages that the system had to give it first
     bound_us: float | None = None  # the least time of any algorithm on the fitted network (bound.py), where known
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What was chosen of it, but its size and who carried it out."""
+        return tuple(getattr(self, name) for name in KIND)
+
+    @property
+    def case(self) -> tuple[object, ...]:
+        """What it has in common with rows that it is held against: its kind and its size."""
+        return (*self.kind, self.bytes)
 
     @property
     def is_balanced(self) -> bool:

@@ -12,7 +12,7 @@ from rich.console import Console
 from dear_mpi.bench.case import job_us
 from dear_mpi.bench.fit import MOST_TURNS
 from dear_mpi.bench.judged.compared import shown
-from dear_mpi.bench.machine_file import BALANCED, CASE, Row
+from dear_mpi.bench.machine_file import BALANCED, KIND, Row
 from dear_mpi.bench.makers.contestants import label
 from dear_mpi.bench.report import Report
 from dear_mpi.reporting.aligned import aligned
@@ -21,7 +21,7 @@ from dear_mpi.reporting.stats import Median
 from dear_mpi.reporting.turns import in_batches
 from dear_mpi.reporting.units import format_bytes, format_hosts
 
-PLACE = (*(name for name in CASE if name != "arrival"), "bytes")
+PLACE = (*(name for name in KIND if name != "arrival"), "bytes")
 HEADS = ("algorithm", "balanced", "late", "late / balanced (95 %)", "balanced", "late", "late / balanced")
 MEANING = (
     "late: us from the last arrival to the end on the slowest rank; model: by the fitted network, to which balanced "

@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from dear_mpi.bench.judged.compared import Case, case_of
+from dear_mpi.bench.judged.compared import Case
 from dear_mpi.bench.judged.guidelines import LARGER, Guideline, Term, grain, pairs
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import BEST, contestant, name_of
@@ -112,7 +112,7 @@ def judged(rows: Sequence[Row]) -> list[Judged]:
         for (guideline, row, terms), chance in zip(found, chances, strict=True)
     ]
     disturbed = disturbed_cases(alone)
-    return [replace(each, disturbed=case_of(each.row) in disturbed) for each in alone]
+    return [replace(each, disturbed=each.row.case in disturbed) for each in alone]
 
 
 def disturbed_cases(found: Sequence[Judged]) -> set[Case]:
@@ -120,7 +120,7 @@ def disturbed_cases(found: Sequence[Judged]) -> set[Case]:
     makers: dict[Case, dict[str, bool]] = {}
     for each in found:
         if each.guideline is LARGER:
-            case = makers.setdefault(case_of(each.row), {})
+            case = makers.setdefault(each.row.case, {})
             case[name_of(each.row)] = case.get(name_of(each.row), False) or each.verdict == BROKEN
     return {case for case, broken in makers.items() if len(broken) > 1 and all(broken.values())}
 
@@ -198,7 +198,7 @@ def guideline_lines(found: Sequence[Judged]) -> list[str]:
     for (name, maker, *_), same in groups.items():
         worst = max(same, key=lambda each: each.ratio.low)
         lines.append(f"GUIDELINE BROKEN by {maker}, {name}: {worst.sentence}{others_text(worst, same)}")
-    for row in {case_of(each.row): each.row for each in found if each.disturbed}.values():
+    for row in {each.row.case: each.row for each in found if each.disturbed}.values():
         where = f"{row.collective} of {format_bytes(row.bytes)}"
         lines.append(
             f"{where}: all took longer than at the next size; if it is no disturbance, a second run has it, too"

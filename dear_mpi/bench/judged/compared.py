@@ -2,10 +2,9 @@
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
 from typing import TypeAlias
 
-from dear_mpi.bench.machine_file import CASE, Row
+from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import BEST, contestant
 from dear_mpi.reporting.groups import grouped
 
@@ -16,8 +15,6 @@ Mean: TypeAlias = float | str
 CLASSES = {"below 16 KiB": (0, 2**14 - 1), "16 KiB to 2 MiB": (2**14, 2**21), "above 2 MiB": (2**21 + 1, 2**63)}
 OURS = "our best"
 NOISE, NO_SIZE, NOT_COMMON = "noise", "no size", "no common size"
-case_of: Callable[[Row], Case] = attrgetter(*CASE, "bytes")
-"""What rows that are held against each other have in common."""
 
 
 def is_noisy(row: Row) -> bool:
@@ -51,7 +48,7 @@ def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     """The rows of the contestants that were named; for a library's best call, its best row of each case."""
     best: dict[tuple[str, Case], Row] = {}
     for row in rows:
-        key = all_calls(row), case_of(row)
+        key = all_calls(row), row.case
         best[key] = min(best.get(key, row), row, key=merit)
     fastest = {id(row) for (name, _), row in best.items() if name in names}
     return [row for row in rows if row.algorithm in names or id(row) in fastest]
@@ -63,7 +60,7 @@ def against_mpi(rows: Sequence[Row]) -> dict[str, list[Mean]]:
     A row that is noisy tells nothing, nor does one whose peer is. A class counts only the cases that tell something of
     every algorithm with a mean there. Where it has no such case, a word says why.
     """
-    noisy = {(case_of(row), row.algorithm) for row in rows if is_noisy(row)}
+    noisy = {(row.case, row.algorithm) for row in rows if is_noisy(row)}
     ours: dict[str, list[Row]] = {}
     for row in rows:
         if contestant(row.algorithm).maker == "ours" and contestant(row.peer).is_library:
@@ -74,7 +71,7 @@ def against_mpi(rows: Sequence[Row]) -> dict[str, list[Mean]]:
         names.remove(OURS)
 
     def told(row: Row) -> bool:
-        return not noisy & {(case_of(row), row.algorithm), (case_of(row), row.peer)}
+        return not noisy & {(row.case, row.algorithm), (row.case, row.peer)}
 
     parts = (
         [[row for row in ours[name] if low <= row.bytes <= high] for name in names] for low, high in CLASSES.values()
@@ -99,7 +96,7 @@ def column(rows: Sequence[Sequence[Row]], told: Callable[[Row], bool]) -> list[M
 
 def least_ratios(rows: Iterable[Row]) -> dict[Case, float]:
     """In each case the least time over the peer's."""
-    return {case: min(row.over_peer for row in same) for case, same in grouped(rows, case_of).items()}
+    return {case: min(row.over_peer for row in same) for case, same in grouped(rows, lambda row: row.case).items()}
 
 
 def mean_text(mean: Mean) -> str:

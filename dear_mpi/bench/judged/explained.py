@@ -8,7 +8,7 @@ from rich.console import Console
 
 from dear_mpi.bench.fit import Fit
 from dear_mpi.bench.judged.because import rounded_bytes, sentence
-from dear_mpi.bench.judged.why import Apart, Site, case_of, nearest, of_interest, taken_apart
+from dear_mpi.bench.judged.why import Apart, Site, nearest, of_interest, taken_apart
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import contestant, label
 from dear_mpi.bench.report import Report
@@ -93,7 +93,7 @@ def explained(
     """Each case of these rows at the size that is nearest to this one, balanced calls alone; there is a fit for each
     number of ranks."""
     found = []
-    for case in grouped([row for row in rows if row.is_balanced], case_of).values():
+    for case in grouped([row for row in rows if row.is_balanced], lambda row: row.kind).values():
         at = of_interest(nearest(case, nbytes), names)
         fit = fits[at[0].ranks]
         cuts = len({row.segment_bytes for row in at}) > 1

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dear_mpi.bench.case import job_us
-from dear_mpi.bench.judged.compared import case_of
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import contestant
 from dear_mpi.reporting.groups import grouped
@@ -20,7 +19,7 @@ from dear_mpi.reporting.turns import Batches, in_batches
 def against_peers(rows: Sequence[Row]) -> list[Row]:
     """The rows, with the fastest call of an MPI library at their size; the first contestant, where there is none."""
     found = dict[int, Row]()
-    for places in grouped(range(len(rows)), lambda place: case_of(rows[place])).values():
+    for places in grouped(range(len(rows)), lambda place: rows[place].case).values():
         found |= zip(places, in_one_case([rows[place] for place in places]), strict=True)
     return [found[place] for place in range(len(rows))]
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from dear_mpi.bench.judged.compared import case_of, is_noisy
+from dear_mpi.bench.judged.compared import is_noisy
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import label
 from dear_mpi.bench.timing.pace import MOST_SAMPLES
@@ -15,10 +15,10 @@ LONGEST_S = 600  # of which it is of use to say how many
 
 def verdicts(rows: Sequence[Row], *, cuts: bool) -> Iterator[str]:
     """A line for each row but the peers, sizes from the least to the greatest."""
-    peers = {case_of(row): label(row, cuts=cuts) for row in rows if is_peer(row)}
+    peers = {row.case: label(row, cuts=cuts) for row in rows if is_peer(row)}
     for row in sorted(rows, key=lambda row: row.bytes):
         if not is_peer(row):
-            yield verdict(row, label(row, cuts=cuts), peers.get(case_of(row), row.peer))
+            yield verdict(row, label(row, cuts=cuts), peers.get(row.case, row.peer))
 
 
 def is_peer(row: Row) -> bool:

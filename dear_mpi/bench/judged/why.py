@@ -17,15 +17,14 @@ least time that any algorithm takes on this network (``bound.py``).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
 import numpy as np
 
 from dear_mpi.bench.fit import Fit, gradient, programs_of, time_s
 from dear_mpi.bench.judged.compared import merit
-from dear_mpi.bench.machine_file import CASE, Row
+from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import contestant
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.hosts import Rates
@@ -37,7 +36,6 @@ from dear_mpi.kernels.dtypes import TYPES
 APART = np.array((1.0, 1.7, 2.3, 3.1)) * 1e-6  # by which the costs are moved, so that no two paths are equally long
 STEP = 1e-9  # relative, and smaller than that, so that the path stays the same
 MOST_BYTES = 2**30  # up to which the model is asked who is faster
-case_of: Callable[[Row], tuple[object, ...]] = attrgetter(*CASE)
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,11 @@ its size is that of one part, except in a reduce-scatter. Source: its programs, 
 util/osu_util_mpi.c.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 from dear_mpi.bench.judged.compared import is_noisy
-from dear_mpi.bench.machine_file import CASE, Row
+from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import label
 from dear_mpi.bench.operations import OPERATIONS
 from dear_mpi.bench.report import Report
@@ -54,8 +53,11 @@ LAYOUTS = {
     "bandwidth": Layout("Bandwidth", rate=1),
     "both_ways": Layout("Bi-Directional Bandwidth", rate=2),
 }
-block_of: Callable[[Row], tuple[object, ...]] = attrgetter("algorithm", "backend", "segment_bytes", *CASE)
-"""What the rows of a block have in common: all but their sizes."""
+
+
+def block_of(row: Row) -> tuple[object, ...]:
+    """What the rows of a block have in common: all but their sizes."""
+    return row.algorithm, row.backend, row.segment_bytes, row.kind
 
 
 def osu_lines(report: Report) -> Iterator[str]:
