@@ -154,9 +154,10 @@ def test_few_samples_and_wide_intervals_tell_nothing():
         {"backend": "there"},
         {"algorithm": "ring"},
         {"op": "max"},
+        {"wrong": 1},
     ],
 )
-def test_only_rows_of_the_same_conditions_are_compared(facts):
+def test_only_right_rows_of_the_same_conditions_are_compared(facts):
     slow, fast = row("reduce", 1024, 900.0), row("all_reduce", 1024, 100.0)
     assert len(judged([slow, fast])) == 1
     assert not judged([slow, replace(fast, **facts)])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
-from dear_mpi.bench.judged.compared import NO_SIZE, NOISE, NOT_COMMON, against_mpi, is_noisy
+from dear_mpi.bench.judged.compared import FAULTY, NO_SIZE, NOISE, NOT_COMMON, OURS, against_mpi, is_noisy
 from dear_mpi.bench.judged.peers import against_peers
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.operations import OPERATIONS
@@ -219,6 +219,18 @@ def test_a_group_without_a_mean_says_why():
     text = printed("table", *rows)
     assert re.search("^#   ring +noise +no size +no common size$", text, re.MULTILINE)
     assert "time / fastest MPI call, geometric means, in place, fp32, sum" in text
+
+
+def test_wrong_results_are_nobodys_best():
+    """However fast they are, of ours and of a library."""
+    wrong = {"wrong": 3}
+    rows = [row("native", 4, 2.0), row("ring", 4, 1.0, **wrong), row("auto", 4, 4.0)]
+    found = against_mpi(against_peers(rows))
+    assert {name: means[0] for name, means in found.items()} == {"ring": FAULTY, "auto": 2.0, OURS: 2.0}
+    assert "wrong: none with right results, which alone count" in printed("table", *rows)
+    assert "none with right results" not in printed("table", *rows[::2])
+    of_peer = [row("native", 4, 2.0, **wrong), row("auto", 4, 4.0), row("native", 8, 2.0), row("auto", 8, 6.0)]
+    assert against_mpi(against_peers(of_peer))["auto"][0] == pytest.approx(3.0)
 
 
 def test_placements_are_not_mixed_in_means():

@@ -105,6 +105,7 @@ def test_a_row_that_tells_nothing_has_no_star():
     assert ring.over_peer_low > 1
     assert ratio_mark(ring) == ""
     assert "cannot tell: the interval of ring is wider than its median" in verdict(ring, "ring", "native")
+    assert "cannot tell: the results of ring are wrong" in verdict(replace(ring, wrong=1), "ring", "native")
 
 
 @pytest.mark.parametrize(("wrong", "peer"), [((1, 0), "native-persistent"), ((1, 1), "native")])

@@ -165,6 +165,13 @@ def test_beside_a_library_the_largest_part_is_named():
     assert "native takes less than messages on this network can: it moves data in another way" in quick
 
 
+def test_the_other_one_has_right_results():
+    quick = replace(timed("ring", 4096, factor=0.01), wrong=1)
+    assert "slower than recursive_doubling (47 us)" in said(
+        timed("ring", 4096), quick, timed("recursive_doubling", 4096)
+    )
+
+
 def test_times_that_overlap_are_not_explained_by_differences():
     made = replace(timed("ring", 4096), ci_low_us=40.0)
     assert "cannot be told apart: their intervals overlap. As for ring, 89% of" in said(made, timed("bruck", 4096))

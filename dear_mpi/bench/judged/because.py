@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dear_mpi.bench.fit import Fit
+from dear_mpi.bench.judged.compared import merit
 from dear_mpi.bench.judged.why import Apart, Site, crossover
 from dear_mpi.reporting.units import plural
 
@@ -70,7 +71,7 @@ def sentence(mine: Apart, others: Sequence[Apart], size: str, fit: Fit | None, s
     """Why one takes what it takes beside the fastest of the others, or, if it is the fastest, the next one."""
     if not others:
         return f"At {size} {mine.name} takes {us(mine.measured_us)}: {alone(mine)}."
-    other = min(others, key=lambda each: each.measured_us)
+    other = min(others, key=lambda each: merit(each.row))
     times = f"({us(mine.measured_us)})", f"({us(other.measured_us)})"
     if overlap(mine, other):
         told_apart = f"{mine.name} {times[0]} and {other.name} {times[1]} cannot be told apart"

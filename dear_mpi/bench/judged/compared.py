@@ -14,12 +14,17 @@ Mean: TypeAlias = float | str
 
 CLASSES = {"below 16 KiB": (0, 2**14 - 1), "16 KiB to 2 MiB": (2**14, 2**21), "above 2 MiB": (2**21 + 1, 2**63)}
 OURS = "our best"
-NOISE, NO_SIZE, NOT_COMMON = "noise", "no size", "no common size"
+NOISE, FAULTY, NO_SIZE, NOT_COMMON = "noise", "wrong", "no size", "no common size"
 
 
 def is_noisy(row: Row) -> bool:
     """Whether the interval of its median is wider than the median: such a row tells nothing."""
     return row.median_us.is_noisy
+
+
+def is_silent(row: Row) -> bool:
+    """Whether its time tells nothing of how fast an algorithm is."""
+    return is_noisy(row) or row.wrong > 0
 
 
 def ratio_mark(row: Row) -> str:
@@ -57,10 +62,10 @@ def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
 def against_mpi(rows: Sequence[Row]) -> dict[str, list[Mean]]:
     """For each of ours, and for the best of them: the geometric mean of its times over its peers' times, per class.
 
-    A row that is noisy tells nothing, nor does one whose peer is. A class counts only the cases that tell something of
-    every algorithm with a mean there. Where it has no such case, a word says why.
+    A row that is noisy, or whose results are wrong, tells nothing, nor does one whose peer is so. A class counts only
+    the cases that tell something of every algorithm with a mean there. Where it has no such case, a word says why.
     """
-    noisy = {(row.case, row.algorithm) for row in rows if is_noisy(row)}
+    silent = {(row.case, row.algorithm) for row in rows if is_silent(row)}
     ours: dict[str, list[Row]] = {}
     for row in rows:
         if contestant(row.algorithm).maker == "ours" and contestant(row.peer).is_library:
@@ -71,7 +76,7 @@ def against_mpi(rows: Sequence[Row]) -> dict[str, list[Mean]]:
         names.remove(OURS)
 
     def told(row: Row) -> bool:
-        return not noisy & {(row.case, row.algorithm), (row.case, row.peer)}
+        return not is_silent(row) and (row.case, row.peer) not in silent
 
     parts = (
         [[row for row in ours[name] if low <= row.bytes <= high] for name in names] for low, high in CLASSES.values()
@@ -89,7 +94,9 @@ def column(rows: Sequence[Sequence[Row]], told: Callable[[Row], bool]) -> list[M
     def mean(mine: dict[Case, float], measured: Sequence[Row]) -> Mean:
         if mine and common:
             return statistics.geometric_mean([mine[case] for case in common])
-        return NOT_COMMON if mine else NOISE if measured else NO_SIZE
+        if mine or not measured:
+            return NOT_COMMON if mine else NO_SIZE
+        return FAULTY if all(row.wrong for row in measured) else NOISE
 
     return [mean(mine, measured) for mine, measured in zip(ratios, rows, strict=True)]
 

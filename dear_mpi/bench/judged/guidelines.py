@@ -142,8 +142,9 @@ def conditions(row: Row) -> Conditions:
 
 
 def pairs(rows: Sequence[Row]) -> Iterator[tuple[Guideline, Row, list[Term]]]:
-    """Each guideline that can be judged: the call, and what takes its place."""
-    several = [row for row in (*rows, *best_calls(rows)) if row.ranks > 1 and row.is_balanced]
+    """Each guideline that can be judged: the call, and what takes its place, both with right results."""
+    right = [row for row in rows if row.ranks > 1 and row.is_balanced and not row.wrong]
+    several = [*right, *best_calls(right)]
     for alike in grouped(several, conditions).values():
         group = grouped(alike, attrgetter("collective"))
         for row in (row for same in group.values() for row in same):

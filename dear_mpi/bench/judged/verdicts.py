@@ -27,6 +27,8 @@ def is_peer(row: Row) -> bool:
 
 def verdict(row: Row, name: str, peer: str) -> str:
     low, high, at = row.over_peer_low, row.over_peer_high, f"{peer} at {format_bytes(row.bytes)}"
+    if row.wrong:
+        return f"{name} or {at}: cannot tell: the results of {name} are wrong"
     if low is None or high is None:
         return f"{name} or {at}: cannot tell: {row.samples} samples are too few for an interval"
     if is_noisy(row):

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from dear_mpi.bench.judged.compared import (
     CLASSES,
+    FAULTY,
     NOISE,
     against_mpi,
     is_noisy,
@@ -167,7 +168,8 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
     yield ""
     yield f"time / fastest MPI call, geometric means, {of_kind(rows[0])}"
     peers = dict.fromkeys(row.peer for row in rows)
-    yield f"  (fastest were: {', '.join(peers)}; {NOISE}: no case in which both medians are sure)"
+    faulty = f"; {FAULTY}: none with right results, which alone count" * any(row.wrong for row in rows)
+    yield f"  (fastest were: {', '.join(peers)}; {NOISE}: no case in which both medians are sure{faulty})"
     width = max(map(len, found))
     yield f"  {'':{width}}" + "".join(f"  {name:>15}" for name in CLASSES)
     for name, means in found.items():
