@@ -73,7 +73,7 @@ class Noted:
 
 
 class Notes:
-    """The last runs of a rank, of about so many calls in all; one thread writes them, in the same order on all ranks."""
+    """The last runs of a rank, of about so many calls in all. One thread writes them, in one order on all ranks."""
 
     def __init__(self, most: int = MOST_CALLS) -> None:
         self.runs, self.room, self.count = deque[Noted](), most, 0
