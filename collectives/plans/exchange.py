@@ -12,6 +12,7 @@ import numpy as np
 
 from dear_mpi.collectives.plans.call import MESSAGE_BYTES
 from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun
+from dear_mpi.collectives.plans.notes import Part
 from dear_mpi.collectives.plans.plan import Carried
 from dear_mpi.collectives.program.errors import MismatchError
 from dear_mpi.collectives.transports.agree import agree
@@ -43,17 +44,15 @@ def exchange_alone(transport: Transport, what: str, outgoing: Sequence[Array], i
                 said = f"rank {sender} sends {sent[receiver]} bytes to rank {receiver}"
                 raise MismatchError(f"{what}: {said}, which expects {expected[sender]}")
     np.copyto(incoming[transport.rank], outgoing[transport.rank])
-    requests, names = list[Request](), list[str]()
-    for verb, prepare, arrays in (
-        ("receiving from", transport.recv_init, incoming),
-        ("sending to", transport.send_init, outgoing),
-    ):
+    requests, ends = list[Request](), list[Part]()
+    for is_incoming, prepare, arrays in ((True, transport.recv_init, incoming), (False, transport.send_init, outgoing)):
         for peer, array in enumerate(arrays):
             for start in range(0, array.size * (peer != transport.rank), MESSAGE_BYTES):
                 requests.append(prepare(array[start : start + MESSAGE_BYTES], peer, tag))
-                names.append(f"{verb} rank {peer}")
-    begin = BoundInstruction((), (), [request.Start for request in requests])
-    messages = InstructionRun(transport.rank, [begin, BoundInstruction(requests, names, ())], requests)
+                ends.append(Part("ending", peer=peer, incoming=is_incoming))
+    begins = [end._replace(kind="starting") for end in ends]
+    begin = BoundInstruction((), [request.Start for request in requests], begins)
+    messages = InstructionRun(transport.rank, [begin, BoundInstruction(requests, (), ends)], requests)
     carried = Carried(messages, what, transport)
     carried.carry(carried.whole)
     messages.free()

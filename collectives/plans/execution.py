@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import length_hint
+from time import perf_counter
 
 from dear_mpi.collectives.plans.call import Call
+from dear_mpi.collectives.plans.notes import WAITS, Part
 from dear_mpi.collectives.plans.reach import Reach
 from dear_mpi.collectives.program.errors import TransportError
 from dear_mpi.collectives.transports.transport import Request, Transport
@@ -41,11 +43,11 @@ class Task:
 
 @dataclass(frozen=True)
 class BoundInstruction:
-    """Wait for all ``waits``, then do all ``actions``; ``awaited`` says what the waits are for."""
+    """Wait for all ``waits``, then do all ``actions``; ``parts`` say what each of these calls does."""
 
     waits: Sequence[Request | Event]
-    awaited: Sequence[str]
     actions: Sequence[Action]
+    parts: Sequence[Part]
 
 
 def straight(instructions: Sequence[BoundInstruction]) -> list[Action]:
@@ -59,6 +61,7 @@ class InstructionRun:
     def __init__(self, rank: int, instructions: Sequence[BoundInstruction], requests: Sequence[Request]) -> None:
         self.rank, self.instructions, self.requests = rank, instructions, requests
         self.calls = straight(instructions)
+        self.parts = [part for each in instructions for part in each.parts]
         self.tests = [tuple(wait.Test for wait in each.waits) for each in instructions]
         # Where in the calls an instruction begins; at last, their number.
         self.starts = list(accumulate((len(each.waits) + len(each.actions) for each in instructions), initial=0))
@@ -87,9 +90,13 @@ class InstructionRun:
         """Block until the run is over; TransportError if a message did not get through, with the step and the peer."""
         self.go(self.calls[self.starts[self.position] + self.waited :])
 
-    def whole(self) -> None:
-        """A whole run, call by call, which takes small collectives a third less time; raises as ``wait``."""
-        self.go(self.calls)
+    def whole(self, note: Callable[[float], object] | None = None) -> None:
+        """A whole run, call by call, which takes small collectives a third less time; raises as ``wait``. ``note`` is
+        given the time before the first call and after each."""
+        if note is None:
+            self.go(self.calls)
+        else:
+            self.go_noting(self.calls, note)
 
     def go(self, calls: Sequence[Action]) -> None:
         """Make these calls, the last ones of the run. Their iterator knows how many are left, without a counter."""
@@ -97,6 +104,19 @@ class InstructionRun:
         try:
             for call in left:
                 call()
+        except Exception as error:
+            raise self.failure(error) from error
+        self.position, self.waited, self.left = len(self.instructions), 0, None
+
+    def go_noting(self, calls: Sequence[Action], note: Callable[[float], object]) -> None:
+        """The same, noting times."""
+        left, clock = iter(calls), perf_counter
+        self.left = left
+        try:
+            note(clock())
+            for call in left:
+                call()
+                note(clock())
         except Exception as error:
             raise self.failure(error) from error
         self.position, self.waited, self.left = len(self.instructions), 0, None
@@ -113,8 +133,8 @@ class InstructionRun:
     def waits_for(self) -> str:
         """Which message it waits for; nothing where it copies or combines."""
         (position, waited), instructions = self.progress(), self.instructions
-        awaited = instructions[min(position, len(instructions) - 1)].awaited if instructions else ()
-        return awaited[waited] if waited < len(awaited) else ""
+        parts = instructions[min(position, len(instructions) - 1)].parts if instructions else ()
+        return str(parts[waited]) if waited < len(parts) and parts[waited].kind in WAITS else ""
 
     def finish(self, instruction: BoundInstruction) -> None:
         """The waits of an instruction are over: do the rest of it."""
@@ -137,4 +157,4 @@ class InstructionRun:
         """Give the requests back; the run must not be under way."""
         for request in self.requests:
             request.Free()
-        self.requests, self.instructions, self.calls, self.tests = (), (), [], []
+        self.requests, self.instructions, self.calls, self.parts, self.tests = (), (), [], [], []

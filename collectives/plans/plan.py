@@ -5,13 +5,14 @@ Between ``start`` and the end of a run the arrays belong to the plan, which the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar
 
 from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.execution import InstructionRun
+from dear_mpi.collectives.plans.notes import Notes
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
@@ -50,14 +51,19 @@ def alone(method: Callable[[Plan], T]) -> Callable[[Plan], T]:
 
 
 class Carried:
-    """What moves data on a transport, as one that waits for it sees it; ``name`` is what messages call it."""
+    """What moves data on a transport, as one that waits for it sees it; ``name`` is what messages call it.
+
+    Its whole runs are noted in ``notes``, if it is given any, with what is ``said`` of it.
+    """
 
     after: Sequence[Callable[[], object]] = ()
     how = ""  # more about it, for messages
+    notes: Notes | None = None
 
     def __init__(self, run: InstructionRun, name: str, transport: Transport) -> None:
         self.run, self.name, self.transport, self.waits = run, name, transport, transport.waits
         self.running = self.started = False
+        self.said: Mapping[str, Any] = {"collective": name}
         self.number = 0  # of its run, among the collectives of this rank
         self.broken: str | None = None
 
@@ -65,7 +71,10 @@ class Carried:
         self.running = self.started = True
         self.number = self.waits.number = self.waits.number + 1
         self.waits.now = self
-        self.run.whole()
+        if self.notes is None:
+            self.run.whole()
+        else:
+            self.run.whole(self.notes.begin(self.said, self.run.parts).append)
         self.finish()
 
     def finish(self) -> None:
@@ -99,8 +108,13 @@ class Plan(Carried):
         super().__init__(run, call.collective, transport)
         self.call, self.result, self.before, self.after = call, work.result, work.before, work.after
         self.algorithm, self.how = call.algorithm, f" ({call.algorithm})"
+        self.said = {"collective": call.collective, "algorithm": call.algorithm}
         self.segment_bytes = call.segment * call.x.dtype.itemsize
         self.freed, self.one_thread = False, transport.one_thread
+
+    def noted(self, name: str, notes: Notes, **said: Any) -> None:
+        """From now on call it so, and note what its whole runs do inside, with what else is to be said of it."""
+        self.name, self.notes, self.said = name, notes, {**self.said, **said}
 
     @alone
     def start(self) -> None:

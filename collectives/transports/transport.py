@@ -52,13 +52,14 @@ class Waits:
     """The present wait of a rank, for its watchdog. Its thread writes, others only read, so there is no lock.
 
     ``number`` counts the collectives that were begun, which all ranks begin in the same order. ``notice`` is where the
-    other ranks are told of it (``launch/neighbours.py``).
+    other ranks are told of it (``launch/neighbours.py``). ``alarms`` are called when a wait takes too long.
     """
 
     def __init__(self, notice: Any) -> None:
         self.now: Awaited | None = None
         self.number = 0
         self.notice = notice
+        self.alarms: list[Callable[[], object]] = []
 
     @contextmanager
     def meeting(self, what: str) -> Iterator[None]:

@@ -52,6 +52,8 @@ class Watchdog:
             self.waits.notice.post(progress, what)
         if before < self.after_s <= self.waited_s:
             self.say(f"has waited {self.after_s:g} s for {what}; {self.waits.notice.blame()}")
+            for alarm in self.waits.alarms:
+                alarm()
             if self.abort:
                 self.end()
 

@@ -24,6 +24,7 @@ from dear_mpi.cli.links import links
 from dear_mpi.cli.plot import plot
 from dear_mpi.cli.run import complain
 from dear_mpi.cli.simulate import simulate
+from dear_mpi.cli.timeline import timeline
 from dear_mpi.cli.train import train
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.reporting.terminal import console
@@ -38,6 +39,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "bench": bench,
     "bench-diff": bench_diff,
     "plot": plot,
+    "timeline": timeline,
     "bench-kernels": bench_kernels,
     "doctor": doctor,
     "links": links,

@@ -132,8 +132,8 @@ def write_steps(found: Sequence[Steps], flags: Flags) -> None:
     write = timeline_writer(flags, draw_steps)
     if write is not None and found:
         title = f"Where the time goes, over {', '.join(dict.fromkeys(each.backend for each in found))}"
-        clocks = f"of the host; on several, those of rank 0 within {max(each.clocks_us for each in found):.1f} us"
-        write(timeline_of(title, {each.name: each.spans for each in found}, clocks))
+        within_s = max(each.clocks_us for each in found) * 1e-6
+        write(timeline_of(title, {each.name: each.noted for each in found}, within_s))
 
 
 def against(screen: Console, world: World, older: Sequence[Run], run: Run, at_least: float) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dear_mpi.see.tables import draw_comparison, show_comparison
 from dear_mpi.training.chosen_route import SEVERAL
 from dear_mpi.training.declared import BETWEEN_FUSIONS, listed
 from dear_mpi.training.options import FUSION
-from dear_mpi.training.recording import Show
+from dear_mpi.training.recorder import Show
 from dear_mpi.training.runs.compare import outcome
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contest import Contest

@@ -1,17 +1,15 @@
 """The files of a command: what they end in, no two that it writes are one, and none that it reads is written over."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.reporting.files import check_writable, older
 from dear_mpi.see.timeline.picture import draw_timeline
-from dear_mpi.see.timeline.write import write_timeline
+from dear_mpi.see.timeline.write import TimelineFiles
 from dear_mpi.training.declared import listed
 from dear_mpi.training.log.spans import Timeline
-from dear_mpi.training.recording import Show
 
 Written: TypeAlias = Sequence[tuple[str, Path]]
 """Flags, each with a file that it names."""
@@ -31,10 +29,10 @@ def written_by(flags: Mapping[str, Any], **own: str) -> Written:
     return [(names[name], Path(file)) for name, named in files.items() for file in named]
 
 
-def timeline_writer(flags: Mapping[str, Any], draw: Callable[[Timeline], Any] = draw_timeline) -> Show | None:
+def timeline_writer(flags: Mapping[str, Any], draw: Callable[[Timeline], Any] = draw_timeline) -> TimelineFiles | None:
     """What writes the files of --timeline, pictures by ``draw``; None if there are none."""
     files = [path for flag, path in written_by(flags) if flag == "--timeline"]
-    return partial(write_timeline, "--timeline", files, draw=draw) if files else None
+    return TimelineFiles("--timeline", files, draw) if files else None
 
 
 def try_files(written: Written) -> None:

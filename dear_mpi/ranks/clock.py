@@ -10,7 +10,7 @@ the shortest counts (Cristian, Distributed Computing 3, 1989).
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,6 +25,7 @@ class Offset:
 
     seconds: float
     uncertainty_s: float  # half of the shortest round trip, by the clock of rank 0
+    at_s: float = field(default=0.0, compare=False)  # when, by the clock of the rank itself; not of rank 0
 
     def is_beyond(self, other: "Offset") -> bool:
         """Whether two clocks differ for sure: by more than both uncertainties together."""
@@ -66,7 +67,8 @@ def ask(transport: Transport, peer: int, tag: int, clock: Callable[[], float], r
         receives.Wait()
         end_s = clock()
         if 0 <= end_s - begin_s < 2 * best.uncertainty_s:  # below 0 if the clock was set meanwhile
-            best = Offset(float(reading[0]) - (begin_s + end_s) / 2, (end_s - begin_s) / 2)
+            at_s = float(reading[0])
+            best = Offset(at_s - (begin_s + end_s) / 2, (end_s - begin_s) / 2, at_s)
     sends.Free()
     receives.Free()
     return best

@@ -9,24 +9,14 @@ Where the ranks of a job run on one machine, its clock is that of all, and there
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from dear_mpi.collectives.transports.patience import machine
 from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.ranks.aligned import APART_S, Aligned, Look
 from dear_mpi.ranks.clock import offsets
 
-APART_S = 0.5  # two looks that are closer do not tell a drift: their uncertainties are all that is seen
 REMEMBERED_S = 30.0  # a drift changes with the temperature
-
-
-@dataclass(frozen=True)
-class Look:
-    """This rank's clock showed ``at_s``, and ``offset_s`` more than that of rank 0, give or take ``uncertainty_s``."""
-
-    at_s: float
-    offset_s: float
-    uncertainty_s: float
 
 
 class CommonClock:
@@ -45,12 +35,14 @@ class CommonClock:
         machines, clocks = zip(*transport.gather_values((machine(), alike)), strict=True)
         if len(set(machines)) == 1 and all(clocks):
             self.is_one, self.looks = True, []
+        self.first = self.looks[:1]
 
     def look(self) -> None:
         """Collective: find out this rank's offset anew, and how far the line was off (``residual_s`` has the most)."""
         if self.is_one:
             return
-        found, now_s = offsets(self.transport, self.now)[self.transport.rank], self.now()
+        found = offsets(self.transport, self.now)[self.transport.rank]
+        now_s = found.at_s or self.now()  # of rank 0 it does not matter
         if self.looks:
             self.residual_s = max(self.residual_s, abs(found.seconds - self.offset_s()))
         self.looks = [each for each in self.looks if now_s - each.at_s < REMEMBERED_S]
@@ -65,6 +57,10 @@ class CommonClock:
             return 0.0
         last = self.looks[-1]
         return last.offset_s + self.drift * (self.now() - last.at_s)
+
+    def aligned(self) -> Aligned:
+        """For times that were noted since the first look."""
+        return Aligned((*self.first, *self.looks[-1:]) if self.transport.rank else ())
 
     def report(self) -> dict[str, Any]:
         """Collective: the largest of all ranks, in s; the drift in s/s."""

@@ -1,59 +1,84 @@
-"""What a session did on all ranks in its last iterations, by one clock.
+"""What a session did on all ranks in its last iterations, by one clock: that of rank 0 (``ranks/aligned.py``)."""
 
-Each rank has its own clock. After the last iteration, with nothing under way, all ranks meet in a few barriers. Two
-ranks leave a barrier at almost the same moment, so the difference of their times is taken for the difference of their
-clocks. The median over the barriers counts, because a rank that has lost its core leaves one of them milliseconds late.
-So clocks agree to some tens of microseconds on one host, and to about the latency of a message between hosts.
-"""
+import math
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
 
-from collections.abc import Callable, Mapping, Sequence
-from statistics import median
-from typing import Any, TypeAlias
-
-from dear_mpi.collectives.transports.agree import by_rank_0
+from dear_mpi.collectives.plans.notes import Noted
 from dear_mpi.models.layer import layer_name
+from dear_mpi.ranks.drift import CommonClock
 from dear_mpi.training.log.log import KEPT
-from dear_mpi.training.log.spans import COMPUTE, Run, Timeline, common, rank_of
+from dear_mpi.training.log.merged import Recording, merged
+from dear_mpi.training.log.spans import COMPUTE, Rank, Run, rank_of
 from dear_mpi.training.session import Session
 
-Show: TypeAlias = Callable[[Timeline], object]  # such as writing it into a file
-MEETINGS = 15
-FACTS = (
-    "model schedule fusion buckets algorithm update accumulate batch wire device ranks hosts transport emulated_link"
-)
 
-
-def recorded(session: Session, name: str, *, kept: int = KEPT) -> Run:
+def recorded(session: Session, name: str, clock: CommonClock | None = None, *, kept: int = KEPT) -> Run:
     """Collective: flush; what all ranks did in the last iterations, by the clock of rank 0, as a run of this name.
 
-    It has the last ``kept`` iterations, at most as many as a log keeps; ValueError if there was none.
+    Args:
+        clock: one that was made before the iterations, so that drifts of clocks are known.
+        kept: how many iterations, at most as many as a log keeps.
+
+    Raises:
+        ClocksError: the clocks cannot be compared.
+        ValueError: there was no iteration.
     """
+    return merged(record(session, name, clock, kept=kept))
+
+
+def record(session: Session, name: str, clock: CommonClock | None = None, *, kept: int = KEPT) -> list[Recording]:
+    """Collective: the same, of each rank by its own clock."""
     session.flush()
-    group, log = session.group, session.group.fabric.log
-    layers = [layer_name(use.layer, number) for number, use in enumerate(group.uses)]
-    if log.last.end is None:
+    transport, compute = session.world.transport, session.group.streams.compute
+    if session.group.fabric.log.last.end is None:
         raise ValueError(f"no iteration of {name!r} was recorded")
-    transport, streams = group.world.transport, group.streams
-    compute = streams.compute
     compute.seconds(compute.mark(), compute.mark())  # a GPU does all that was launched
-    zero = compute.mark()
-    left_s = list[float]()
-    for _ in range(MEETINGS):
-        transport.barrier()
-        left_s.append(compute.seconds(zero, compute.mark()))
-    first_s = transport.gather_values(left_s)[0]
-    ahead_s: float = median(own_s - other_s for own_s, other_s in zip(left_s, first_s, strict=True))
+    if clock is None:
+        clock = CommonClock(transport)
+    clock.look()
+    own = Recording(name, session.world.size, done_by(session, kept=kept), clock.aligned())
+    found: list[Recording] = transport.gather_values(own)
+    return found
+
+
+def done_by(session: Session, *, kept: int = KEPT) -> Rank:
+    """What this rank did in its last iterations, by its own clock."""
+    transport, group = session.world.transport, session.group
+    streams, log = group.streams, group.fabric.log
+    zero, zero_s = streams.compute.mark(), perf_counter()
 
     def clock(lane: str, mark: Any) -> float:
-        stream = compute if lane == COMPUTE else streams.communication
-        return -stream.seconds(mark, zero) - ahead_s
+        stream = streams.compute if lane == COMPUTE else streams.communication
+        return zero_s - stream.seconds(mark, zero)
 
+    layers = [layer_name(use.layer, number) for number, use in enumerate(group.uses)]
+    own = rank_of(log, name_of(session), layers, clock, kept=kept)
+    since_s = min((each.begin_s for each in own.iterations[:1]), default=-math.inf)
+    return replace(own, number=transport.rank, noted=tuple(log.notes.since(since_s)))
+
+
+def last_of(session: Session, seconds: float, most_calls: int) -> Rank:
+    """What this rank did at last, which may not be over; needs nobody else, and may be called by any thread.
+
+    Of a GPU it has the notes alone: who asks for the time of a mark that was not reached waits for it.
+    """
+    transport, streams = session.world.transport, session.group.streams
+    now_s, notes = perf_counter(), session.group.fabric.log.notes
+    host = isinstance(streams.compute.mark(), float)
+    own = done_by(session) if host else Rank(name_of(session), (), ())
+    noted, room = list[Noted](), most_calls
+    for each in reversed(notes.since(now_s - seconds)):
+        room -= len(each.parts)
+        if room < 0:
+            break
+        under_way = len(each.times) <= len(each.parts)  # only of the last one this may be
+        noted.append(each.at([*each.times, now_s], under_way=True) if under_way else each)
+    return replace(own, number=transport.rank, noted=tuple(reversed(noted)))
+
+
+def name_of(session: Session) -> str:
+    transport = session.world.transport
     host = f" on host {transport.hosts[transport.rank]}" * (len(set(transport.hosts)) > 1)
-    own = rank_of(log, f"rank {transport.rank}{host}", layers, clock, kept=kept)
-    return Run(name, tuple(transport.gather_values(own)), session.world.size)
-
-
-def show_runs(session: Session, runs: Sequence[Run], rows: Sequence[Mapping[str, Any]], show: Show) -> None:
-    """Collective: let rank 0 show runs; ``rows`` are what is reported of them, as ``describe`` has it."""
-    facts = common([{name: row[name] for name in FACTS.split()} for row in rows])
-    by_rank_0(session.world.transport, "timeline", lambda: show(Timeline(live=True, runs=tuple(runs), facts=facts)))
+    return f"rank {transport.rank}{host}"

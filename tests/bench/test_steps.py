@@ -3,24 +3,25 @@
 import json
 import time
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from dear_mpi.bench.case import Case
-from dear_mpi.bench.inside import steps
-from dear_mpi.bench.inside.steps import KINDS, Run, Span, Watch, cells_of, steps_of
+from dear_mpi.bench.inside.steps import Watch, cells_of, steps_of
 from dear_mpi.bench.inside.steps_table import lines_of, traced, words_of
 from dear_mpi.collectives import make_plan
-from dear_mpi.collectives.plans.recorded import Note, Part, RecordedRun
-from dear_mpi.collectives.plans.runners.messages import MessagesRun
-from dear_mpi.ranks.clock import Offset
-from dear_mpi.ranks.world import run_world
-from dear_mpi.see.timeline.steps import draw_steps, joined, step_of, timeline_of
-from dear_mpi.see.timeline.write import trace
-from dear_mpi.training.log.spans import WIRE
+from dear_mpi.collectives.plans.notes import Noted, Notes, Part
+from dear_mpi.collectives.plans.steps import KINDS, Span, spans_of, starts_of
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.ranks.aligned import Aligned, Look
+from dear_mpi.ranks.world import World, run_world
+from dear_mpi.see.timeline.looks import joined, step_of
+from dear_mpi.see.timeline.steps import draw_steps, timeline_of
+from dear_mpi.see.timeline.trace import trace
+from dear_mpi.training.log.spans import STEPS
 from dear_mpi.training.log.spans import Span as Shown
+from tests.trace_schema import assert_schema
 
 LATE_S = 0.02
 
@@ -71,27 +72,30 @@ def test_a_late_rank_is_seen_going_round_the_ring(ranks, segment_bytes):
 
 
 def test_a_wait_is_cut_where_the_peer_has_started_its_end():
-    """By rank 0's clock, which shows 100 s less than this rank's."""
-    listing = SimpleNamespace(messages=[SimpleNamespace(peer=2)] * 3)
-    watch = SimpleNamespace(recorded=SimpleNamespace(listing=listing), offset=100.0)
-    notes = [Note(Part("starting", 0, 0), 101.0, 102.0)]
-    notes += [Note(Part("ending", step, step), 102.0, 106.0) for step in range(3)]
-    notes.append(Note(Part("combining", 0, 0), 106.0, 107.0))
-    spans = Watch.spans_of(watch, Run(notes, 101.0, 107.0, 6.0), [3.0, 0.0, 9.0])
+    ends = [Part("ending", step, 0, 2, True, 0, 4) for step in range(4)]
+    parts = [Part("starting", 0, 0, 2, True, 0, 4), *ends, Part("combining", 0, 0, 2, True, 0, 4)]
+    own = Noted(7, {}, parts, [1.0, 2.0, 6.0, 8.0, 10.0, 11.0, 12.0])
+    peers = [Part("starting", step, 0, 1, False, 0, 4) for step in (1, 0, 2)]
+    starts = starts_of({1: own, 2: Noted(7, {}, peers, [0.0, 3.0, 10.5, 11.0])})
+    spans = [span[:-1] for span in spans_of(1, own, starts)]
     assert spans == [
-        Span("transfer", 0, 2, 1.0, 2.0),
-        Span("waiting", 0, 2, 2.0, 3.0),
-        Span("transfer", 0, 2, 3.0, 6.0),
-        Span("waiting", 1, 2, 2.0, 2.0),  # the peer was earlier
-        Span("transfer", 1, 2, 2.0, 6.0),
-        Span("waiting", 2, 2, 2.0, 6.0),  # its start was noted after the message had come: clocks are not exact
-        Span("transfer", 2, 2, 6.0, 6.0),
-        Span("combining", 0, 2, 6.0, 7.0),
+        ("transfer", 0, 2, 1.0, 2.0),
+        ("waiting", 0, 2, 2.0, 3.0),
+        ("transfer", 0, 2, 3.0, 6.0),
+        ("transfer", 1, 2, 6.0, 8.0),  # the peer was earlier
+        ("waiting", 2, 2, 8.0, 10.0),  # its start was noted after the message had come: clocks are not exact
+        ("transfer", 2, 2, 10.0, 10.0),
+        ("either", 3, 2, 10.0, 11.0),  # nothing is known of the peer
+        ("combining", 0, 2, 11.0, 12.0),
     ]
 
 
+def span(kind, step, peer, begin_s, end_s):
+    return Span(kind, step, peer, begin_s, end_s, Part(kind))
+
+
 def test_cells_are_means_over_runs_and_name_the_peer_that_most_waiting_was_for():
-    run = [Span("waiting", 1, 3, 0.0, 2e-6), Span("waiting", 1, 2, 2e-6, 5e-6), Span("combining", 1, 3, 5e-6, 6e-6)]
+    run = [span("waiting", 1, 3, 0.0, 2e-6), span("waiting", 1, 2, 2e-6, 5e-6), span("combining", 1, 3, 5e-6, 6e-6)]
     (cell,) = cells_of(7, [run, []])
     assert (cell.rank, cell.step, cell.waits_for) == (7, 1, 2)
     assert (cell.waiting_us, cell.transfer_us, cell.combining_us) == pytest.approx((2.5, 0.0, 0.5))
@@ -99,27 +103,33 @@ def test_cells_are_means_over_runs_and_name_the_peer_that_most_waiting_was_for()
 
 def test_a_wait_is_traced_to_who_was_late_not_to_who_waited_before():
     spans = [
-        [Span("waiting", 0, 3, 0.0, 4.0)],  # long ago
+        [span("waiting", 0, 3, 0.0, 4.0)],  # long ago
         [],
-        [Span("waiting", 0, 1, 5.0, 10.0)],
-        [Span("waiting", 1, 2, 5.5, 10.5), Span("waiting", 0, 0, 5.0, 5.1)],
-        [Span("waiting", 2, 3, 4.0, 11.0)],
+        [span("waiting", 0, 1, 5.0, 10.0)],
+        [span("waiting", 1, 2, 5.5, 10.5), span("waiting", 0, 0, 5.0, 5.1)],
+        [span("waiting", 2, 3, 4.0, 11.0)],
     ]
     assert [(rank, span.peer) for rank, span in traced(spans)] == [(4, 3), (3, 2), (2, 1)]
     assert traced([[], []]) == []
-    nobody = Span("waiting", 0, 1, 5.0, 5.0)  # each had come when it was waited for
+    nobody = span("waiting", 0, 1, 5.0, 5.0)  # each had come when it was waited for
     assert traced([[nobody], []]) == [(0, nobody)]
 
 
-def test_clocks_are_compared_only_between_hosts(monkeypatch):
-    asked = []
-    monkeypatch.setattr(steps, "offsets", lambda transport: asked.append(0) or [Offset(0.0, 0.0), Offset(1e-3, 1e-5)])
+def test_times_are_by_the_clock_of_rank_0(monkeypatch):
+    """On one host there is one clock, whatever the threads' own ones show."""
+
+    def on_each_rank(world):
+        with make_plan("all_reduce", np.zeros(64, "f4"), world.transport) as plan:
+            watch = Watch(plan, world)
+            ahead = Aligned((Look(0.0, 100.0, 1e-5),) if world.rank else ())
+            plain, own = watch.record(), watch.record()
+            watch.aligned = ahead
+            (moved,) = watch.gathered([own])
+            return moved[world.rank].begin_s - own.noted.begin_s, plain.noted.number == own.noted.number
+
+    assert run_world(on_each_rank, threads=2)[0] == 0
+    assert run_loopback(2, lambda ranks: on_each_rank(World(ranks)))[1] == (pytest.approx(-100.0), True)
     assert found(2)[0].clocks_us == 0
-    assert not asked
-    watch = SimpleNamespace(clocks=True, transport=SimpleNamespace(rank=1), offset=0.0, uncertainty_s=0.0)
-    with Watch.common_clock(watch):
-        pass
-    assert (len(asked), watch.offset, watch.uncertainty_s) == (2, 1e-3, 1e-5)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
@@ -128,56 +138,54 @@ def test_recorded_runs_have_the_same_bits_and_leave_the_plan_as_it_is(ranks):
         mine = np.random.default_rng(world.rank).standard_normal(1001).astype("f4")
         x = mine.copy()
         with make_plan("all_reduce", x, world.transport, algorithm="ring", segment_bytes=256) as plan:
-            plain, calls = plan.run, list(plan.run.calls)
             wanted = plan().copy()
-            x[...], recorded = mine, RecordedRun(plan.run)
-            plan.run = recorded
+            x[...], plan.notes = mine, (notes := Notes())
             same = np.array_equal(plan(), wanted)
-            kinds = {note.part.kind for note in recorded.notes}
-            plan.run = plain
+            (noted,) = notes.runs
+            assert len(noted.times) == len(plan.run.calls) + 1 == len(noted.parts) + 1
+            plan.notes = None
             steps_of("ring", Case("all_reduce", 4004), plan, world, 0.01)
-            return same, kinds, plan.run is plain, plain.calls == calls
+            return same, {part.kind for part in noted.parts}, plan.notes
 
-    same, kinds, *untouched = run_world(on_each_rank, threads=ranks)
+    same, kinds, notes = run_world(on_each_rank, threads=ranks)
     assert same
-    assert untouched == [True, True]
+    assert notes is None
     assert kinds == ({"starting", "ending", "combining"} if ranks > 1 else set())
 
 
-def test_what_was_bound_to_record_is_freed(monkeypatch):
-    freed, free = [], MessagesRun.free
-    monkeypatch.setattr(MessagesRun, "free", lambda self: freed.append(type(self).__name__) or free(self))
-    found(2)
-    assert sorted(freed) == ["MessagesRun"] * 2 + ["RecordedRun"] * 2, "of each rank, the plan's own by the plan"
+@pytest.mark.parametrize("count", [8192, 1 << 19], ids=["mailboxes", "many blocks"])
+def test_a_plan_in_shared_memory_has_phases(count):
+    (each,) = found(3, count, "shared")
+    assert {cell.rank for cell in each.cells} == {0, 1, 2}
+    assert all(sum(getattr(cell, f"{kind}_us") for cell in each.cells) > 0 for kind in ("transfer", "combining"))
 
 
-def test_a_plan_that_sends_no_messages_has_no_steps():
-    assert found(3, algorithm="shared") == []
-
-
-def test_a_report_has_all_but_the_spans():
+def test_a_report_has_all_but_the_notes():
     row = found(3)[0].as_row()
-    assert "spans" not in row
+    assert not {"spans", "noted"} & row.keys()
     assert json.loads(json.dumps(row))["cells"][0].keys() >= {"rank", "step", "waits_for", *(f"{k}_us" for k in KINDS)}
 
 
 def test_a_picture_and_a_trace_have_each_rank():
     (each,) = found(3)
-    timeline = timeline_of("a title", {"ring": each.spans, "again": each.spans}, "of one host")
+    timeline = timeline_of("a title", {"ring": each.noted, "again": each.noted}, 2e-6)
     figure = draw_steps(timeline)
     assert [axes.get_title().partition(":")[0] for axes in figure.axes] == ["ring", "again"]
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["rank 0", "rank 1", "rank 2"]
     content = trace(timeline)
+    assert_schema(content)
     events = [event for event in content["traceEvents"] if event["ph"] == "X"]
     assert {event["cat"] for event in events} <= set(KINDS)
     assert {event["pid"] for event in events} == set(range(6))
     assert min(event["ts"] for event in events) == 0
-    assert content["otherData"]["clocks"] == "of one host"
+    assert content["otherData"]["clocks"] == "that of rank 0, within 2.0 us; each run begins at 0"
+    flows = [event for event in content["traceEvents"] if event["ph"] == "s"]
+    assert len(flows) == 2 * 3 * 4, "each of two rings sends once in each of four steps, on three ranks"
 
 
 def test_segments_of_a_step_are_drawn_as_one():
     names = [f"step {step}: transfer, rank 1" for step in (4, 4, 5)]
-    spans = [Shown(WIRE, "transfer", name, at, at + 1.0) for at, name in enumerate(names)]
+    spans = [Shown(STEPS, "transfer", name, at, at + 1.0) for at, name in enumerate(names)]
     drawn = list(joined(spans, 0.5))
     assert [(step_of(span), span.begin_s, span.end_s) for span in drawn] == [("4", 0.0, 2.0), ("5", 2.0, 3.0)]
     assert len(list(joined([spans[0], spans[1]._replace(begin_s=1.7)], 0.5))) == 2

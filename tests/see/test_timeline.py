@@ -2,7 +2,6 @@
 
 import json
 import sys
-from itertools import pairwise
 
 import pytest
 from typer.testing import CliRunner
@@ -10,9 +9,10 @@ from typer.testing import CliRunner
 from dear_mpi.cli.app import app
 from dear_mpi.see.figure import write_figure
 from dear_mpi.see.timeline.picture import draw_timeline
-from dear_mpi.see.timeline.write import trace
-from dear_mpi.training.log.spans import COMPUTE, WIRE, Iteration, Rank, Run, Span, Timeline
+from dear_mpi.see.timeline.trace import trace
+from dear_mpi.training.log.spans import COMPUTE, LANES, WIRE, Iteration, Rank, Run, Span, Timeline
 from tests.cli_checks import assert_one_line
+from tests.trace_schema import assert_schema
 
 FACTS = {"model": "synthetic:resnet50", "fusion": "25MB", "emulated_link": None, "ranks": 2}
 
@@ -48,7 +48,7 @@ def of_kind(content, phase):
 # The trace -----------------------------------------------------------------------------------------------------------
 
 
-def assert_trace(content):
+def assert_trace(content, *, steps=False):
     """What any trace must keep; the names of the processes, by their numbers."""
     names = {event["pid"]: event["args"]["name"] for event in of_kind(content, "M") if event["name"] == "process_name"}
     lanes = {
@@ -56,14 +56,10 @@ def assert_trace(content):
         for event in of_kind(content, "M")
         if event["name"] == "thread_name"
     }
-    assert lanes == {(process, thread): lane for process in names for thread, lane in enumerate((COMPUTE, WIRE))}
-    times = [event["ts"] for event in content["traceEvents"]]
-    assert times == sorted(times)
-    assert times[0] >= 0
-    assert all(event["dur"] >= 0 for event in of_kind(content, "X"))
-    for lane in lanes:
-        spans = [event for event in of_kind(content, "X") if (event["pid"], event["tid"]) == lane]
-        assert all(one["ts"] + one["dur"] <= other["ts"] + 1e-3 for one, other in pairwise(spans))
+    shown = LANES if steps else LANES[:-1]
+    assert lanes == {(process, thread): lane for process in names for thread, lane in enumerate(shown)}
+    assert_schema(content)
+    assert bool(of_kind(content, "s")) == steps
     return names
 
 
@@ -95,7 +91,7 @@ def test_a_trace_of_several_runs_has_a_group_of_processes_for_each():
 
 def test_a_trace_says_which_ranks_are_left_out():
     few = Run("dear", run_of().ranks, 100)
-    assert trace(timeline_of(few))["otherData"]["clocks"].endswith("; the first 2 of 100 ranks")
+    assert trace(timeline_of(few))["otherData"]["clocks"].endswith("; 2 of 100 ranks")
 
 
 def test_spans_that_touch_do_so_in_the_file():
@@ -245,7 +241,7 @@ def test_train_writes_a_trace_and_a_picture(tmp_path):
     done = run("train", *QUICK, "--timeline", ",".join(map(str, files)))
     assert done.exit_code == 0, done.output
     content = json.loads(files[0].read_text())
-    assert assert_trace(content) == {0: "rank 0", 1: "rank 1"}
+    assert assert_trace(content, steps=True) == {0: "rank 0", 1: "rank 1"}
     names = [event["name"] for event in of_kind(content, "i") if event["pid"] == 0]
     assert names == ["iteration 1", "iteration 2", "iteration 3"]
     assert content["otherData"]["schedule"] == "dear"
@@ -258,7 +254,7 @@ def test_compare_has_a_group_for_each_schedule(tmp_path):
     assert done.exit_code == 0, done.output
     content = json.loads(file.read_text())
     titles = [f"{schedule}: rank {rank}" for schedule in ("wfbp", "dear") for rank in range(2)]
-    assert list(assert_trace(content).values()) == titles
+    assert list(assert_trace(content, steps=True).values()) == titles
     said = content["otherData"]
     assert (said["schedule"], said["emulated_link"]) == (["wfbp", "dear"], "10 Gbit/s, 1 us")
 

@@ -14,7 +14,7 @@ from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.timeline import timeline_of
 from dear_mpi.training import Session
 from dear_mpi.training.log.log import Log
-from dear_mpi.training.log.spans import COMPUTE, LANES, WIRE, Iteration, Span, rank_of
+from dear_mpi.training.log.spans import COMPUTE, LANES, WIRE, Iteration, rank_of
 from dear_mpi.training.recording import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
@@ -204,37 +204,6 @@ class NoLoss:
 
     def backward(self, scale):
         return np.zeros((2, 1))
-
-
-def test_clocks_that_began_at_different_times_agree():
-    """Rank r begins r seconds late, by a clock that is 1000 r seconds ahead; all leave barriers at second 15."""
-
-    def body(transport):
-        clock = [1001.0 * transport.rank]
-        meet = transport.barrier
-
-        def barrier():
-            meet()
-            clock[0] = 1000.0 * transport.rank + 15
-
-        with Session([Spends(clock)], NoLoss(), transport, schedule="wfbp") as session:
-            for stream in (session.group.streams.compute, session.group.streams.communication):
-                stream.mark = lambda: clock[0]
-            for _ in range(4):
-                session.step(np.zeros((2, 1)), np.zeros((2, 1)))
-            transport.barrier = barrier
-            return recorded(session, "mine")
-
-    run = run_loopback(3, body)[0]
-    for late_s, rank in enumerate(run.ranks):
-        iterations = (Iteration(1, -9.0, -6.0), Iteration(2, -6.0, -3.0), Iteration(3, -3.0, 0.0))
-        assert rank.iterations == tuple(
-            Iteration(number, begin_s + late_s, end_s + late_s) for number, begin_s, end_s in iterations
-        )
-        assert rank.spans[-2:] == (
-            Span(COMPUTE, "forward", "forward fc", -3.0 + late_s, -2.0 + late_s),
-            Span(COMPUTE, "backward", "backward fc", -2.0 + late_s, 0.0 + late_s),
-        )
 
 
 def test_a_session_without_an_iteration_has_no_run():

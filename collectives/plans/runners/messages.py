@@ -17,6 +17,7 @@ in ``native.py``. What a run launches last is not waited for: it is in order on 
 
 import sys
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cache, lru_cache
@@ -35,6 +36,7 @@ from dear_mpi.collectives.lowering.instructions import WINDOW, SideBuffer, write
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion, messages
 from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, Task
+from dear_mpi.collectives.plans.notes import Part
 from dear_mpi.collectives.plans.tuning import window_of
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.program import Program, renamed, write_program
@@ -171,17 +173,32 @@ class MessagesRun(InstructionRun):
         launched = True  # the caller may have launched what wrote the buffer
         for instruction in self.listing.instructions:
             waits = [requests[number] for number in instruction.waits]
-            names = [str(self.listing.messages[number]) for number in instruction.waits]
+            parts = [self.part("ending", number) for number in instruction.waits]
             actions = [self.merge(instruction.merges)] if instruction.merges else []
-            actions += [lift for number in instruction.starts for lift in self.lift(number)]
+            parts += [self.part("merging", group[0]) for group in [instruction.merges] if group]
+            for number in instruction.starts:
+                lifts = self.lift(number)
+                actions += lifts
+                parts += [self.part("copying", number)] * len(lifts)
             starts = [requests[number].Start for number in instruction.starts]
+            started = [self.part("starting", number) for number in instruction.starts]
             launched = launched or bool(actions)
             if self.settled is not None and launched and starts:
-                yield BoundInstruction(waits, names, [*actions, self.settled.record])
-                yield BoundInstruction([self.settled], ["waiting for the device"], starts)
+                yield BoundInstruction(waits, [*actions, self.settled.record], [*parts, Part("copying")])
+                yield BoundInstruction([self.settled], starts, [Part("device"), *started])
                 launched = False
             else:
-                yield BoundInstruction(waits, names, [*actions, *starts])
+                yield BoundInstruction(waits, [*actions, *starts], [*parts, *started])
+
+    def part(self, kind: str, number: int) -> Part:
+        """What a call does with a message; merging is combining or copying."""
+        message = self.listing.messages[number]
+        if kind == "merging":
+            kind = "combining" if message.combine else "copying"
+        first, last = (bisect_right(self.chunks, place) - 1 for place in (message.start, message.stop - 1))
+        nbytes = (message.stop - message.start) * self.buffer.itemsize
+        chunk = first if first == last else f"{first}..{last}"
+        return Part(kind, *message.key, message.peer, message.incoming, chunk, nbytes)
 
     def merge(self, group: Sequence[int]) -> Action:
         """Copy or combine what was received into the buffer; contributions are combined in rank order."""

@@ -14,6 +14,7 @@ import numpy as np
 from dear_mpi.collectives.launch.cuda_aware import built_for
 from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun, Task
+from dear_mpi.collectives.plans.notes import Part
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import COLLECTIVES
@@ -22,7 +23,7 @@ from dear_mpi.kernels.array import Array, array_module, library_of, synchronize
 from dear_mpi.kernels.dtypes import DTYPES
 
 INT_MAX = 2**31 - 1  # counts in MPI before version 4; from there on mpi4py takes the calls that have larger ones
-AWAITED = ("the device", "the other ranks")  # by the calls of a run
+PARTS = (Part("device"), Part("whole"), Part("copying"))  # what the calls of a run do; not all have the last one
 
 
 def check(algorithm: str, collective: str, transport: Transport) -> None:
@@ -68,7 +69,7 @@ class NativeRun(InstructionRun):
         if call.collective == "reduce_scatter":  # MPI leaves the shard at the start of the buffer
             shard = buffer[partition.shard(transport.rank)]
             calls.append(partial(move, shard, buffer[: shard.size]))
-        super().__init__(transport.rank, [BoundInstruction((), AWAITED, calls)], ())
+        super().__init__(transport.rank, [BoundInstruction((), calls, PARTS[: len(calls)])], ())
 
     def on(self, buffer: Array) -> "NativeRun":
         return NativeRun(self.task.on(buffer))

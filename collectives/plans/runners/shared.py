@@ -9,12 +9,14 @@ only.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from dear_mpi.collectives.lowering.phases import Move, Operand, phases
 from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, Task, straight
+from dear_mpi.collectives.plans.notes import Part
 from dear_mpi.collectives.plans.runners.messages import check, check_call
 from dear_mpi.collectives.transports.transport import Request
 from dear_mpi.kernels.array import Array
@@ -22,7 +24,7 @@ from dear_mpi.kernels.calls import combiner, copier
 
 __all__ = ["check", "check_call", "prepare"]  # later the ranks find out together whether memory is in reach
 
-Round = tuple[Sequence[str], tuple[Request, Request]]  # of a barrier: two messages, and what they are
+Round = tuple[Sequence[int], tuple[Request, Request]]  # of a barrier: two messages, and their peers
 
 
 class SharedRun(InstructionRun):
@@ -39,9 +41,8 @@ class SharedRun(InstructionRun):
         rounds = []
         for far in (1 << number for number in range((size - 1).bit_length())):
             to, source = (rank + far) % size, (rank - far) % size
-            names = f"barrier, sending to rank {to}", f"barrier, receiving from rank {source}"
             pair = transport.send_init(token, to, task.tag), transport.recv_init(token, source, task.tag)
-            rounds.append((names, pair))
+            rounds.append(((to, source), pair))
         runs = [list(self.bound(moves, number, rounds)) for number in range(1 + task.reached.mailboxes)]
         self.runs = [(instructions, straight(instructions)) for instructions in runs]
         self.numbers = itertools.cycle(range(len(runs)))
@@ -50,14 +51,25 @@ class SharedRun(InstructionRun):
     def bound(self, moves: Sequence[Sequence[Move]], run: int, rounds: Sequence[Round]) -> Iterator[BoundInstruction]:
         """The phases of a run, with a barrier between each two."""
         waits: Sequence[Request] = ()
-        names: Sequence[str] = ()
         actions: list[Action] = [self.bind(move, run) for move in moves[0]]
-        for phase in moves[1:]:
-            for theirs, pair in rounds:
-                yield BoundInstruction(waits, names, [*actions, *(request.Start for request in pair)])
-                waits, names, actions = pair, theirs, []
-            actions = [*actions, *(self.bind(move, run) for move in phase)]
-        yield BoundInstruction(waits, names, actions)
+        parts = [self.part(move, 0) for move in moves[0]]
+        for number, phase in enumerate(moves[1:]):
+            for place, (peers, pair) in enumerate(rounds):
+                ends = [Part("ending", number, place, *each) for each in zip(peers, (False, True), strict=True)]
+                parts += [end._replace(kind="starting") for end in ends]
+                yield BoundInstruction(waits, [*actions, *(request.Start for request in pair)], parts)
+                waits, parts, actions = pair, ends, []
+            actions += [self.bind(move, run) for move in phase]
+            parts = [*parts, *(self.part(move, number + 1) for move in phase)]
+        yield BoundInstruction(waits, actions, parts)
+
+    def part(self, move: Move, phase: int) -> Part:
+        """What the call of a move does; of a single source the peer is whose memory it reads, or else writes."""
+        kind = "copying" if len(move.sources) == 1 else "combining"
+        (_, source), (_, target) = move.sources[0], move.target
+        peer = next((rank for rank in (source, target) if rank != self.rank and kind == "copying"), None)
+        chunk = bisect_right(self.reached.share.partition.borders, move.elements.start) - 1
+        return Part(kind, phase, peer=peer, chunk=chunk, nbytes=len(move.elements) * self.buffer.itemsize)
 
     def bind(self, move: Move, run: int) -> Action:
         target, sources = self.view(move.target, move, run), [self.view(of, move, run) for of in move.sources]
@@ -83,9 +95,9 @@ class SharedRun(InstructionRun):
         self.next_run()
         super().start()
 
-    def whole(self) -> None:
+    def whole(self, note: Callable[[float], object] | None = None) -> None:
         self.next_run()
-        super().whole()
+        super().whole(note)
 
     def next_run(self) -> None:
         """Take the instructions of an even run, then of an odd one: they differ in where the mailboxes have blocks."""

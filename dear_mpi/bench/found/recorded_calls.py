@@ -12,9 +12,10 @@ from time import perf_counter
 import numpy as np
 
 from dear_mpi.bench.found.late import Blame, Slow, excess, only_one, slow_calls
-from dear_mpi.bench.inside.steps import WARM_UP, Run, Span, Watch
+from dear_mpi.bench.inside.steps import WARM_UP, Run, Watch
 from dear_mpi.bench.inside.steps_table import traced
 from dear_mpi.collectives.plans.plan import Plan
+from dear_mpi.collectives.plans.steps import Span
 from dear_mpi.kernels.array import Array
 from dear_mpi.ranks.world import World
 
@@ -31,9 +32,8 @@ def recorded_calls(plan: Plan, world: World, seconds: float) -> tuple[list[Slow]
         runs, by_rank = enough(watch, seconds)
     slow = slow_calls(by_rank[:, :, 0]).tolist()
     picked = [runs[call] for call in slow]
-    mine = [watch.spans_of(run, starts) for run, starts in zip(picked, watch.peers_starts(picked), strict=True)]
+    mine = [watch.spans_of(ranks) for ranks in watch.gathered(picked)]
     spans = list(zip(*transport.gather_values(mine), strict=True))
-    watch.recorded.free()
     late_s = excess(by_rank)
     found = [blamed(late_s[:, call, 0], late_s[:, call, 1], each) for call, each in zip(slow, spans, strict=True)]
     return found, len(runs)
@@ -55,7 +55,8 @@ def enough(watch: Watch, seconds: float) -> tuple[list[Run], Array]:
 
 def own_s(run: Run) -> float:
     """What a run took outside of waits for messages."""
-    return run.end_s - run.begin_s - sum(note.end_s - note.begin_s for note in run.notes if note.part.kind == "ending")
+    waits_s = (end_s - begin_s for part, begin_s, end_s in run.noted.calls() if part.kind == "ending")
+    return run.end_s - run.begin_s - sum(waits_s)
 
 
 def blamed(late_s: Array, own_late_s: Array, spans: Sequence[Sequence[Span]]) -> Slow:
@@ -65,5 +66,7 @@ def blamed(late_s: Array, own_late_s: Array, spans: Sequence[Sequence[Span]]) ->
         return Slow(due_s, only_one(own_late_s, due_s))
     chain = traced(spans)
     if chain and 2 * chain[0][1].seconds >= due_s:
-        return Slow(due_s, Blame(chain[-1][1].peer, chain[0][1].seconds))
+        last = chain[-1][1].peer
+        assert last is not None, "it is a wait for a message"
+        return Slow(due_s, Blame(last, chain[0][1].seconds))
     return Slow(due_s, only_one(late_s, due_s))

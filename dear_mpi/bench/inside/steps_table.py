@@ -8,7 +8,8 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
-from dear_mpi.bench.inside.steps import KINDS, Cell, Span, Steps
+from dear_mpi.bench.inside.steps import Cell, Steps
+from dear_mpi.collectives.plans.steps import KINDS, Span
 from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, plural
 

@@ -1,44 +1,32 @@
-"""A timeline as a picture: two rows for each rank, and the last two iterations, what is exposed shaded.
+"""A timeline as a picture: rows for each rank, and the last two iterations, what is exposed shaded.
 
 rank 0  compute   | forward         |::::wait::::| backward        |
         wire            | all_gather |   | reduce_scatter |
+        steps           |0|0|1|1|2|2 |   |0|0|1|1|2|2     |      if it was measured; numbers are those of steps
 """
 
-from collections.abc import Iterator
-from itertools import product
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dear_mpi.reporting.units import plural
 from dear_mpi.see.figure import INSTANT_S, label, legend_below, panels, short_ms, upright
-from dear_mpi.training.log.spans import LANES, Rank, Run, Span, Timeline
+from dear_mpi.see.timeline.looks import COLORS, INSIDE, INSIDE_COLORS, JOINED, WIDTH_INCHES, draw_row, joined
+from dear_mpi.see.timeline.trace import clock_of
+from dear_mpi.training.log.inside import inside
+from dear_mpi.training.log.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
 
-COLORS = {  # of each kind, in the order of the legend; can be told apart by all readers; compute is blue
-    "forward": "#56B4E9",
-    "backward": "#0072B2",
-    "weights": "#332288",
-    "wait": "#D55E0047",
-    "update": "#009E73",
-    "reduce_scatter": "#E69F00",
-    "all_gather": "#F0E442",
-    "all_reduce": "#CC79A7",
-    "exchange": "#B08D6E",
-    "other": "#999999",
-}
 SAID = {"wait": "compute waits: exposed", "weights": "weights, delayed", "other": "loss and other small ones"}
-DARK = ("backward", "weights", "update")  # letters on them are white
+SAID |= {"waiting": "waiting for the peer", "either": "waiting or transfer", "whole": "in the MPI library"}
 SHOWN = 2  # iterations
 MOST_RANKS = 8  # in all panels together
 MOST_RUNS = 6
 MOST_IN_TITLE = 3  # schedules, whose result the title tells
-WIDTH_INCHES, ROW_INCHES, PANEL_INCHES = 11.0, 0.24, 0.95
-INSIDE = 0.88  # of the width, for the rows
+ROW_INCHES, PANEL_INCHES = 0.24, 0.95
 LONG = 80  # characters of a fact
 GAP = 0.5  # of a row, between ranks
-BAR = 0.86  # of a row
-LINED_INCHES = 0.06  # bars that are narrower on average have no lines around them, which would hide them
-LETTER_INCHES = 0.075
 TOLD = ("fusion", "algorithm", "device", "transport")
 HOW_TO_READ = "numbers on the wire are those of buckets"
+STEPS_READ = ", in the row below those of steps"
 
 
 def draw_timeline(timeline: Timeline) -> Any:
@@ -51,15 +39,16 @@ def draw_timeline(timeline: Timeline) -> Any:
     figure, axes = panels(
         len(runs),
         columns=1,
-        inches=(WIDTH_INCHES, PANEL_INCHES + ROW_INCHES * most * (len(LANES) + GAP)),
+        inches=(WIDTH_INCHES, PANEL_INCHES + ROW_INCHES * most * (max(len(run.lanes) for run in runs) + GAP)),
         title=title,
         notes="\n".join(notes),
     )
     longest_s = max(end_s - begin_s for begin_s, end_s in map(window_of, runs)) or INSTANT_S
-    for panel, run in zip(axes, runs, strict=True):
-        draw_run(panel, run, few, longest_s)
-    there = {span.kind for run in runs for rank in run.ranks for span in rank.spans}
-    signs = [Patch(color=color, lw=0, label=SAID.get(kind, kind)) for kind, color in COLORS.items() if kind in there]
+    drawn = set().union(*(draw_run(panel, run, few, longest_s) for panel, run in zip(axes, runs, strict=True)))
+    kinds = {span.kind for run in runs for rank in run.ranks for span in rank.spans}
+    signs = [Patch(color=color, lw=0, label=SAID.get(kind, kind)) for kind, color in COLORS.items() if kind in kinds]
+    inner = {} if all(STEPS not in run.lanes for run in runs) else INSIDE_COLORS
+    signs += [Patch(color=inner[kind], lw=0, label=SAID.get(kind, kind)) for kind in inner if kind in drawn]
     legend_below(figure, [*signs, upright("an iteration begins or ends")])
     return figure
 
@@ -107,30 +96,43 @@ def origins(timeline: Timeline, few: int) -> Iterator[str]:
         told = told[:1]  # it has the others
     left = [f"{len(timeline.runs) - MOST_RUNS} more runs"] * (len(timeline.runs) > MOST_RUNS)
     left += [f"ranks from {few} on"] * any(len(run.ranks) > few for run in timeline.runs)
-    yield "; ".join([*told, HOW_TO_READ, *[f"not shown: {' and '.join(left)}"] * bool(left)])
+    if any(STEPS in run.lanes for run in timeline.runs):
+        told += [f"clock: {clock_of(timeline)}", HOW_TO_READ + STEPS_READ]
+    else:
+        told.append(HOW_TO_READ)
+    yield "; ".join([*told, *[f"not shown: {' and '.join(left)}"] * bool(left)])
 
 
 def window_of(run: Run) -> tuple[float, float]:
-    """From the first rank that begins the last iterations to the last one that ends them, in seconds."""
+    """From the first rank that begins the last iterations to the last one that ends them, in seconds; all that there is
+    where a rank has ended none."""
     shown = [rank.iterations[-SHOWN:] for rank in run.ranks]
+    if not all(shown):
+        return run.begin_s, run.end_s
     return min(each[0].begin_s for each in shown), max(each[-1].end_s for each in shown)
 
 
-def draw_run(axes: Any, run: Run, few: int, seconds: float) -> None:
-    """A panel of so many seconds, with the first few ranks."""
-    begin_s, _ = window_of(run)
-    tops = [number * (len(LANES) + GAP) for number in range(min(few, len(run.ranks)))]
+def draw_run(axes: Any, run: Run, few: int, seconds: float) -> set[str]:
+    """A panel of so many seconds, with the first few ranks; the kinds of steps in it."""
+    (begin_s, _), steps, lanes = window_of(run), inside(run).spans, run.lanes
+    tops = [number * (len(lanes) + GAP) for number in range(min(few, len(run.ranks)))]
     for rank, top in zip(run.ranks, tops, strict=False):
-        draw_rank(axes, rank, top, begin_s, INSIDE * WIDTH_INCHES / seconds)
-    rows = [top + row for top in tops for row in range(len(LANES))]
-    names = [name for rank in run.ranks[:few] for name in (f"{rank.name}  {LANES[0]}", *LANES[1:])]
+        draw_rank(axes, rank, steps[rank.number], top, (begin_s, begin_s + seconds))
+    rows = [top + row for top in tops for row in range(len(lanes))]
+    names = [name for rank in run.ranks[:few] for name in (f"{rank.name}  {lanes[0]}", *lanes[1:])]
     axes.set_yticks(rows, names)
     axes.tick_params(axis="y", length=0)
     axes.set(xlim=(0, seconds * 1e3), ylim=(rows[-1] + 0.5 + GAP / 2, -0.5 - GAP / 2))
-    taken, exposed = map(short_ms, last_iteration(run))
-    told = f"the last iteration takes {taken} ms, of which {exposed} are exposed"
-    axes.set(title=f"{label(run.name)}: {told}", xlabel="ms")
+    axes.set(title=f"{label(run.name)}: {told_of(run)}", xlabel="ms")
     axes.spines[["top", "right", "left"]].set_visible(False)
+    return {span.kind for rank in run.ranks[:few] for span in steps[rank.number]}
+
+
+def told_of(run: Run) -> str:
+    if not all(rank.iterations for rank in run.ranks):
+        return "it ended before an iteration was over"
+    taken, exposed = map(short_ms, last_iteration(run))
+    return f"the last iteration takes {taken} ms, of which {exposed} are exposed"
 
 
 def last_iteration(run: Run) -> tuple[float, float]:
@@ -140,32 +142,24 @@ def last_iteration(run: Run) -> tuple[float, float]:
     return last.end_s - last.begin_s, sum(span.seconds for span in longest.within(last, "wait"))
 
 
-def draw_rank(axes: Any, rank: Rank, top: float, zero_s: float, inches: float) -> None:
-    """The rows of a rank; a second takes so many inches."""
-    end_s = rank.iterations[-1].end_s
-    shown = [span for span in rank.spans if span.begin_s < end_s and span.end_s > zero_s]
-    shown = [span._replace(begin_s=max(zero_s, span.begin_s), end_s=min(end_s, span.end_s)) for span in shown]
-    for (row, lane), (kind, color) in product(enumerate(LANES), COLORS.items()):
-        spans = [span for span in shown if (span.lane, span.kind) == (lane, kind)]
-        bars = [((span.begin_s - zero_s) * 1e3, span.seconds * 1e3) for span in spans]
-        if kind == "wait":
-            axes.broken_barh(bars, (top - 0.5, len(LANES)), facecolor=color, linewidth=0, zorder=0)
-            continue
-        lined = sum(span.seconds for span in spans) * inches > LINED_INCHES * len(spans)
-        look = {"facecolor": color, "edgecolor": "white", "linewidth": 0.5 * lined}
-        axes.broken_barh(bars, (top + row - BAR / 2, BAR), **look)
-        for span, (begin, length) in zip(spans, bars, strict=True):
-            text = short(span)
-            if LETTER_INCHES * (len(text) + 1) < span.seconds * inches:
-                look = {"ha": "center", "va": "center_baseline", "color": "white" if kind in DARK else "black"}
-                axes.text(begin + length / 2, top + row, text, fontsize=7, **look)
-    borders = [*(each.begin_s for each in rank.iterations[-SHOWN:]), end_s]
+def draw_rank(axes: Any, rank: Rank, steps: Sequence[Span], top: float, window: tuple[float, float]) -> None:
+    """The rows of a rank in a window of time, with the spans of its steps."""
+    zero_s, until_s = window
+    inches = INSIDE * WIDTH_INCHES / (until_s - zero_s or INSTANT_S)
+    end_s = min(until_s, rank.iterations[-1].end_s) if rank.iterations else until_s
+
+    def cut(spans: Iterable[Span]) -> list[Span]:
+        shown = (span for span in spans if span.begin_s < end_s and span.end_s > zero_s)
+        return [span._replace(begin_s=max(zero_s, span.begin_s), end_s=min(end_s, span.end_s)) for span in shown]
+
+    spans = cut(rank.spans)
+    waits = [((span.begin_s - zero_s) * 1e3, span.seconds * 1e3) for span in spans if span.kind == "wait"]
+    axes.broken_barh(waits, (top - 0.5, 2), facecolor=COLORS["wait"], linewidth=0, zorder=0)
+    for row, lane in enumerate((COMPUTE, WIRE)):
+        own = [span for span in spans if span.lane == lane and span.kind != "wait"]
+        draw_row(axes, own, top + row, zero_s, inches)
+    if steps:
+        draw_row(axes, list(joined(cut(steps), JOINED * (until_s - zero_s))), top + 2, zero_s, inches)
+    borders = [*(each.begin_s for each in rank.iterations[-SHOWN:]), *(each.end_s for each in rank.iterations[-1:])]
     at = [(border_s - zero_s) * 1e3 for border_s in borders]
-    axes.vlines(at, top - 0.5, top + len(LANES) - 0.5, color="black", linewidth=1, clip_on=False)
-
-
-def short(span: Span) -> str:
-    """What is written on a span: the name of a layer, or the number of a bucket."""
-    if span.kind in ("forward", "backward", "weights"):
-        return span.name.removeprefix(f"{span.kind} ").removeprefix("of ")
-    return span.name.partition("bucket ")[2].partition(" ")[0]
+    axes.vlines(at, top - 0.5, top + (3 if steps else 2) - 0.5, color="black", linewidth=1, clip_on=False)

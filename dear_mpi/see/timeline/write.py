@@ -1,25 +1,21 @@
-"""Files of a timeline, by their endings: .json for Perfetto, or a picture.
-
-The JSON is a Chrome trace, which Perfetto (https://ui.perfetto.dev) and chrome://tracing open. Each rank of each run is
-a process, and each lane of it a thread. Times are in microseconds; each run begins at 0.
-
-Source: Trace Event Format, Google, 2016, "JSON Object Format".
-"""
+"""Files of a timeline, by their endings: .json for Perfetto, or a picture."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dear_mpi.reporting.files import replacing
 from dear_mpi.see.figure import write_figure
 from dear_mpi.see.timeline.picture import draw_timeline
-from dear_mpi.training.log.spans import LANES, Rank, Timeline
+from dear_mpi.see.timeline.trace import trace
+from dear_mpi.training.log.merged import Recording
+from dear_mpi.training.log.spans import Run, Timeline
 
-__all__ = ["write_timeline"]
+__all__ = ["TimelineFiles", "write_timeline"]
 
 TRACE = ".json"
-DIGITS = 3  # of a microsecond: as many as a clock has
 
 
 def write_timeline(
@@ -28,55 +24,43 @@ def write_timeline(
     """Write all files; a ValueError, which begins with ``flag``, names one that cannot be written. ``draw`` makes the
     figure of a picture."""
     for path in paths:
-        if path.suffix.lower() != TRACE:
+        if path.suffix.lower() == TRACE:
+            write_trace(flag, path, trace(timeline))
+        else:
             write_figure(flag, path, draw(timeline))
-            continue
-        with replacing(flag, path) as file:
-            file.write_text(json.dumps(trace(timeline)) + "\n")
 
 
-def trace(timeline: Timeline) -> dict[str, Any]:
-    """The JSON object: names first, then events in the order of their times."""
-    names, events = [], []
-    most = max(len(run.ranks) for run in timeline.runs)
-    for number, run in enumerate(timeline.runs):
-        for process, rank in enumerate(run.ranks, number * most):
-            title = rank.name if len(timeline.runs) == 1 else f"{run.name}: {rank.name}"
-            names += list(metadata(process, title))
-            events += list(happenings(process, rank, run.begin_s))
-    said: dict[str, Any] = {"program": "dear-mpi", "times": "live (measured)" if timeline.live else "predicted"}
-    said |= {"runs": [run.name for run in timeline.runs], "clocks": clocks(timeline)}
-    events.sort(key=lambda event: event["ts"])
-    return {"traceEvents": names + events, "displayTimeUnit": "ms", "otherData": said | timeline.facts}
+def write_trace(flag: str, path: Path, content: Mapping[str, Any]) -> None:
+    with replacing(flag, path) as file:
+        file.write_text(json.dumps(content) + "\n")
 
 
-def clocks(timeline: Timeline) -> str:
-    """What there is to know of times on different ranks, and of different runs."""
-    shown = {(len(run.ranks), run.size) for run in timeline.runs}
-    few = "".join(f"; the first {count} of {size} ranks" for count, size in sorted(shown) if 1 < count < size)
-    aligned = "aligned by barriers after the last iteration" if timeline.live else "of the virtual fabric"
-    return f"{aligned}; each run begins at 0{few}"
+@dataclass(frozen=True)
+class TimelineFiles:
+    """The files of a flag; ``draw`` makes the figure of a picture."""
+
+    flag: str
+    paths: Sequence[Path]
+    draw: Callable[[Timeline], Any] = draw_timeline
+
+    def __call__(self, timeline: Timeline) -> None:
+        write_timeline(self.flag, self.paths, timeline, self.draw)
+
+    def apart(self, recordings: Sequence[Recording], facts: Mapping[str, Any]) -> Path:
+        """Write what one rank did, by its own clock, into a file of its own; which."""
+        path = of_rank(self.paths[0], recordings[0].rank.number)
+        runs = tuple(Run(each.name, (each.rank,), each.size) for each in recordings)
+        clocks = [each.aligned.as_dict() for each in recordings]
+        content = trace(Timeline(live=True, runs=runs, facts={**facts, "of_rank": recordings[0].rank.number}))
+        zeros = [run.begin_s for run in runs]
+        content["otherData"] |= {"clocks": "of this rank alone", "own_clocks": clocks, "zeros_s": zeros}
+        write_trace(self.flag, path, content)
+        return path
 
 
-def metadata(process: int, title: str) -> Iterator[dict[str, Any]]:
-    """The names of a rank and of its lanes, and their order."""
-    rows = [("process", 0, title, process), *(("thread", thread, lane, thread) for thread, lane in enumerate(LANES))]
-    for what, thread, name, index in rows:
-        own = {"ph": "M", "ts": 0, "pid": process, "tid": thread}
-        yield {"name": f"{what}_name", **own, "args": {"name": name}}
-        yield {"name": f"{what}_sort_index", **own, "args": {"sort_index": index}}
-
-
-def happenings(process: int, rank: Rank, zero_s: float) -> Iterator[dict[str, Any]]:
-    """An event for each span, and a mark where an iteration begins; spans that touch do so in microseconds, too."""
-    for span in rank.spans:
-        begin, end = in_us(span.begin_s - zero_s), in_us(span.end_s - zero_s)
-        time = {"ph": "X", "ts": begin, "dur": round(end - begin, DIGITS)}
-        yield {"name": span.name, "cat": span.kind, **time, "pid": process, "tid": LANES.index(span.lane)}
-    for iteration in rank.iterations:
-        time = {"ph": "i", "s": "p", "ts": in_us(iteration.begin_s - zero_s)}
-        yield {"name": f"iteration {iteration.number}", "cat": "iteration", **time, "pid": process, "tid": 0}
-
-
-def in_us(seconds: float) -> float:
-    return round(seconds * 1e6, DIGITS)
+def of_rank(path: Path, rank: int) -> Path:
+    """
+    >>> of_rank(Path("FILE.png"), 2).name == "FILE.rank2" + TRACE
+    True
+    """
+    return path.with_suffix(f".rank{rank}{TRACE}")

@@ -115,7 +115,7 @@ class LiveFabric(Fabric):
 
     def free_plans(self, unwanted: Callable[[PlanKey], bool]) -> None:
         self.steps.clear()
-        for key in [key for key in self.plans if unwanted(key)]:
+        for key in filter(unwanted, list(self.plans)):
             self.plans.pop(key).free()
 
     def key(self, leg: Collective, bucket: Bucket, portion: Portion) -> PlanKey:
@@ -123,17 +123,16 @@ class LiveFabric(Fabric):
 
     def make(self, leg: Collective, bucket: Bucket, portion: Portion) -> None:
         """Collective: make a plan, if it is missing."""
-        key = self.key(leg, bucket, portion)
-        if key not in self.plans:
-            array, options = self.bound[bucket].travels(leg.line, self.options["slab"]), self.options
-            options = options | leg.options(options["algorithm"]) | {"portion": portion}
+        if (key := self.key(leg, bucket, portion)) not in self.plans:
+            array = self.bound[bucket].travels(leg.line, self.options["slab"])
+            options = self.options | leg.options(self.options["algorithm"]) | {"portion": portion}
             if self.bound[bucket].has_elements(leg.line):
                 options |= {"counts": key.counts}
             if portion != WHOLE:  # as the whole was chosen
                 whole = self.plan(leg, bucket)
                 options |= {"algorithm": whole.algorithm, "segment_bytes": whole.segment_bytes}
             self.plans[key] = make_plan(leg.name, array, self.world.transport, **options)
-        self.plans[key].name = f"{leg.label} of {bucket}"
+        self.plans[key].noted(f"{leg.label} of {bucket}", self.log.notes, collective=leg.label, bucket=bucket.index)
 
     def plan(self, leg: Collective, bucket: Bucket, portion: Portion = WHOLE) -> Plan:
         return self.plans[self.key(leg, bucket, portion)]
@@ -160,6 +159,7 @@ class LiveFabric(Fabric):
     def judge(self, statistics: Sequence[Statistic]) -> None:
         """Collective: from now on look at the gradients of each iteration before they are used."""
         self.look = self.verdict = Verdict(statistics, self.owned(), self.world.transport, self.options["slab"])
+        self.verdict.plan.noted(self.verdict.plan.name, self.log.notes)
         self.judged = True
 
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> PlanHandle:

@@ -20,7 +20,7 @@ class LossMeter:
     def __init__(self, fabric: LiveFabric, slab: Slab) -> None:
         self.fabric, self.value = fabric, slab.zeros(6, DTYPES["fp64"])
         self.plan = make_plan("all_reduce", self.value, fabric.world.transport, algorithm="auto", slab=slab)
-        self.plan.name = SUMS[LOSS]
+        self.plan.noted(SUMS[LOSS], fabric.log.notes)
 
     def start(self, loss: Array | float, targets: int, total: int) -> None:
         self.value[0] = loss

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from dear_mpi.collectives.plans.notes import Notes
 from dear_mpi.kernels.array import Array
 
 Seconds: TypeAlias = Callable[[Any, Any], Any]  # from one mark to another; on the virtual fabric perhaps over ranks
@@ -56,9 +57,11 @@ class Log:
 
     Attributes:
         records: of the iterations, the last one at the end.
+        notes: of what the engine's collectives did inside.
     """
 
     def __init__(self, kept: int = KEPT) -> None:
+        self.notes = Notes()
         self.records = deque([Record(-1)], maxlen=kept + 1)
         self.main = self.records[-1].after  # where the main thread's events go
 

@@ -2,17 +2,20 @@
 
 rank 0  compute   | forward conv1 | forward fc | backward fc | wait for ... | update of bucket 0 |
         wire                                         | all_reduce of bucket 0 (layers 0..1, 4.2 MiB) |
+        steps                                        | waiting | transfer | combining | transfer ... |   see inside.py
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
+from dear_mpi.collectives.plans.notes import Noted
 from dear_mpi.training.log.log import EXCHANGE, Event, Log, Record
 
-COMPUTE, WIRE = LANES = ("compute", "wire")  # the main thread, and the engine's
+COMPUTE, WIRE, STEPS = LANES = ("compute", "wire", "steps")  # the main thread, the engine's, and inside of what it does
 Clock: TypeAlias = Callable[[str, Any], float]  # the seconds of a mark of a lane
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce", EXCHANGE)
 KINDS = ("forward", "backward", "weights", "wait", "update", *COLLECTIVES, "other")
@@ -21,7 +24,8 @@ KINDS = ("forward", "backward", "weights", "wait", "update", *COLLECTIVES, "othe
 class Span(NamedTuple):
     """Something that a rank did from one time to another, in seconds; spans of one lane do not overlap.
 
-    ``kind`` is one of ``KINDS``: of a collective its name, or ``other`` for the sums of the loss and of the statistics.
+    ``kind`` is one of ``KINDS``: of a collective its name, or ``other`` for the sums of the loss and of the statistics;
+    in the lane ``steps`` as in ``collectives/plans/steps.py``. ``args`` has more about it, by names.
     """
 
     lane: str
@@ -29,6 +33,7 @@ class Span(NamedTuple):
     name: str
     begin_s: float
     end_s: float
+    args: Mapping[str, Any] | None = None
 
     @property
     def seconds(self) -> float:
@@ -53,6 +58,13 @@ class Rank:
     name: str
     iterations: tuple[Iteration, ...]
     spans: tuple[Span, ...]
+    number: int = 0
+    noted: tuple[Noted, ...] = ()  # its collectives
+
+    def times(self) -> Iterator[tuple[float, float]]:
+        """When each thing that is known of it began and ended."""
+        for found in (self.spans, self.iterations, self.noted):
+            yield from ((each.begin_s, each.end_s) for each in found)
 
     def within(self, iteration: Iteration, kind: str) -> Iterator[Span]:
         """The spans of a kind whose middle is in an iteration."""
@@ -68,12 +80,21 @@ class Run:
     name: str  # what tells it from the other runs of a timeline
     ranks: tuple[Rank, ...]
     size: int  # how many ranks there were
+    uncertainty_s: float = 0.0  # by which times on two ranks may be wrong beside each other
+
+    @cached_property
+    def lanes(self) -> tuple[str, ...]:
+        return LANES if any(rank.noted for rank in self.ranks) else LANES[:-1]
 
     @cached_property
     def begin_s(self) -> float:
         """When the first of all spans begins."""
-        times = [span.begin_s for rank in self.ranks for span in rank.spans[:1]]
-        return min([*times, *(each.begin_s for rank in self.ranks for each in rank.iterations[:1])])
+        return min((begin_s for rank in self.ranks for begin_s, _ in rank.times()), default=0.0)
+
+    @cached_property
+    def end_s(self) -> float:
+        """When the last one ends."""
+        return max((end_s for rank in self.ranks for _, end_s in rank.times()), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -86,15 +107,17 @@ class Timeline:
 
 
 def rank_of(log: Log, name: str, layers: Sequence[str], clock: Clock, *, kept: int) -> Rank:
-    """What one rank did in so many of the last iterations. To be called while nothing is under way.
+    """What one rank did in so many of the last iterations. To be called while nothing is under way; without a GPU
+    also by another thread, then it has the events that are over.
 
     Args:
         layers: the name of each use of a layer, in the order of the forward pass.
     """
-    records = [record for record in log.records if record.end is not None][-kept:]
+    known = list(log.records)
+    records = [record for record in known if record.end is not None][-kept:]
     iterations = tuple(Iteration(each.number, clock(COMPUTE, each.begin), clock(COMPUTE, each.end)) for each in records)
-    found = [span for record in log.records for span in spans_of(record, layers, clock)]
-    begin_s = iterations[0].begin_s
+    found = [span for record in known for span in spans_of(record, layers, clock)]
+    begin_s = iterations[0].begin_s if iterations else -math.inf
     shown = (span for span in found if span.end_s > max(begin_s, span.begin_s))
     return Rank(name, iterations, tuple(sorted(shown, key=lambda span: span.begin_s)))
 

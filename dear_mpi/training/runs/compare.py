@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, median, ratio
-from dear_mpi.training.recording import Show, show_runs
+from dear_mpi.training.recorder import Recorder, Show
 from dear_mpi.training.runs.contest import Contest, Progress, awake
 from dear_mpi.training.runs.contestant import Contestant
 from dear_mpi.training.runs.report import describe
@@ -40,8 +40,9 @@ def outcome(
         AgreedError: what only a job finds out is not allowed.
     """
     with ExitStack() as stack:
+        recorder = None if timeline is None else Recorder(contest.world, timeline)
         contestants = contest.contestants(stack)
-        runs = contest.run(contestants, progress, traced=timeline is not None)
+        contest.run(contestants, progress, recorder)
         for each in awake(contestants):
             each.timing()
         jobs = dict.fromkeys(each.job for each in contestants)
@@ -50,8 +51,8 @@ def outcome(
         for each in awake(contestants):
             alike = [other for other in contestants if other.fusion == each.fusion]
             rows.append(row_of(each, alike[0]) | ends[each.job] | reached(each, alike))
-        if timeline is not None:
-            show_runs(contestants[0].job, runs, rows, timeline)
+        if recorder is not None:
+            recorder.show(rows)
         return rows
 
 

@@ -13,7 +13,7 @@ Turns are short, so that whatever else the machine does hits all alike. What is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any
@@ -25,8 +25,7 @@ from dear_mpi.reporting.units import check_distinct
 from dear_mpi.training.chosen_route import Wire, check_wires, pairs
 from dear_mpi.training.fusion.policies import in_bytes
 from dear_mpi.training.log.log import KEPT
-from dear_mpi.training.log.spans import Run
-from dear_mpi.training.recording import recorded
+from dear_mpi.training.recorder import Recorder
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contestant import Contestant
@@ -119,9 +118,16 @@ class Contest:
             found.append(Contestant(job, each.name, each.fusion))
         return found
 
-    def run(self, contestants: Sequence[Contestant], progress: Progress, *, traced: bool) -> list[Run]:
-        """Collective: let all take their turns; what they did in the last ones, if that is ``traced``."""
+    def run(self, contestants: Sequence[Contestant], progress: Progress, recorder: Recorder | None = None) -> None:
+        """Collective: let all take their turns. The recorder, if there is one, keeps the last one of each."""
         names = list(map(self.called, self.entries))
+        jobs = {each.job: name for name, each in zip(names, contestants, strict=True)}
+        with recorder.watching({name: job for job, name in jobs.items()}) if recorder else nullcontext():
+            self.take_turns(contestants, names, progress, recorder)
+
+    def take_turns(
+        self, contestants: Sequence[Contestant], names: Sequence[str], progress: Progress, recorder: Recorder | None
+    ) -> None:
         for name, each in zip(names, awake(contestants), strict=True):
             each.settle()
             progress(f"{name}, first iterations")
@@ -129,16 +135,14 @@ class Contest:
             done = round_up(max(each.done for each in contestants), self.period)
             for each in awake(contestants):
                 each.start(done)
-        runs = []
         for turn, count in enumerate(self.turns):
             for name, each in zip(names, awake(contestants), strict=True):
                 each.turn(count + self.period - each.period)
-                if traced and turn == len(self.turns) - 1:
-                    runs.append(recorded(each.job, name, kept=min(count, KEPT)))
+                if recorder is not None and turn == len(self.turns) - 1:
+                    recorder.keep(each.job, name, kept=min(count, KEPT))
                 if self.apart:
                     each.test()
                 progress(name)
-        return runs
 
 
 def awake(contestants: Sequence[Contestant]) -> Iterator[Contestant]:

@@ -1,6 +1,7 @@
 """Train a model with one schedule: the command ``dear-mpi train``."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from dear_mpi.training.costs.plan_cost import communication
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.log.log import Times
 from dear_mpi.training.profiles.profiler import Profiler
-from dear_mpi.training.recording import Show, recorded, show_runs
+from dear_mpi.training.recorder import Recorder, Show
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.report import describe, timing
@@ -73,8 +74,9 @@ def train(
         agree(world.transport, "checkpoint", lambda: saving.facts(world.rank))
     if profile is not None:
         by_rank_0(world.transport, "profile", lambda: check_writable("--profile", profile))
-    with Job(config, world, [config.schedule]) as job:
-        name, decisions, group = config.schedule, job.decisions, job.group
+    recorder, name = None if timeline is None else Recorder(world, timeline), config.schedule
+    with Job(config, world, [name]) as job, recorder.watching({name: job}) if recorder else nullcontext():
+        decisions, group = job.decisions, job.group
         losses: list[float] = gone_on(job, saving.path) if saving is not None and saving.resume else []
         if len(losses) >= config.iterations:
             raise TrainingError(f"the checkpoint has all of the {config.iterations} iterations: ask for more of them")
@@ -98,7 +100,8 @@ def train(
             if saving is not None and saving.is_due(iteration + 1, config.iterations):
                 job.save(saving.path, {"loss": losses, **said_of(job)})
         job.flush()
-        runs = [] if timeline is None else [recorded(job, name)]
+        if recorder is not None:
+            recorder.keep(job, name)
         if profile is not None and profiler is not None:
             measured = profiler.profile(config.model, batch=None if job.batches is None else config.batch)
             by_rank_0(world.transport, "profile", lambda: measured.write(profile))
@@ -117,8 +120,8 @@ def train(
         if unfit:
             few = f"{unfit} of {unfit + fitting} buckets"
             note(world, f"gradients of {few} did not fit into codes, and travelled whole")
-        if timeline is not None:
-            show_runs(job, runs, [report], timeline)
+        if recorder is not None:
+            recorder.show([report])
         return report
 
 

@@ -1,0 +1,107 @@
+"""What the ranks did inside a collective, from the notes of all: waiting for peers, transfer, combining, copying.
+
+    rank 1   started its end of the message:            |
+    rank 2   blocked in its wait:           |- waiting -|- transfer -|- combining -|
+
+A wait is *waiting* for the peer until the peer has started its end of the message, and *transfer* from then on; so are
+the calls that start messages. Where nothing is known of the peer, all of the wait is *either*. *Combining* and
+*copying* are what is done with a message beside that; a call of the MPI library's own collective is *whole*.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from dear_mpi.collectives.plans.notes import Noted, Part
+
+KINDS = ("waiting", "transfer", "combining", "copying")
+OTHERS = ("either", "whole")
+AS = {"starting": "transfer", "device": "waiting"}  # kinds of parts that have another name
+Ranks: TypeAlias = Mapping[int, Noted]
+"""One collective on its ranks, by one clock."""
+
+End: TypeAlias = tuple[int, int, int | None, int, bool]
+"""An end of a message: whose it is, the peer, the step, the number in it, and whether it comes in."""
+
+
+class Span(NamedTuple):
+    """What a rank did, in seconds; ``peer`` is the one that it waited for, or exchanged a message with."""
+
+    kind: str  # one of KINDS or OTHERS
+    step: int | None
+    peer: int | None
+    begin_s: float
+    end_s: float
+    part: Part
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.begin_s
+
+
+class Flow(NamedTuple):
+    """A message, from the start of its sender to the end of its receiver."""
+
+    sender: int
+    begin_s: float
+    receiver: int
+    end_s: float
+    part: Part  # of the receiver
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.begin_s
+
+
+def end_of(rank: int, part: Part) -> End:
+    assert part.peer is not None, "it is an end of a message"
+    return rank, part.peer, part.step, part.number, part.incoming
+
+
+def other_end(rank: int, part: Part) -> End:
+    assert part.peer is not None, "it is an end of a message"
+    return part.peer, rank, part.step, part.number, not part.incoming
+
+
+def starts_of(ranks: Ranks) -> dict[End, float]:
+    """When each end of a message was started."""
+    return {
+        end_of(rank, part): begin_s
+        for rank, noted in ranks.items()
+        for part, begin_s, _ in noted.calls()
+        if part.kind == "starting"
+    }
+
+
+def spans_of(rank: int, noted: Noted, starts: Mapping[End, float]) -> Iterator[Span]:
+    """The calls of a rank, each wait cut where the peer had started its end."""
+    for part, begin_s, end_s in noted.calls():
+        kind = AS.get(part.kind, part.kind)
+        if kind == "ending":
+            peers_s = starts.get(other_end(rank, part))
+            if peers_s is None:
+                kind = "either"
+            else:
+                kind, until_s = "transfer", min(max(begin_s, peers_s), end_s)
+                if until_s > begin_s:
+                    yield Span("waiting", part.step, part.peer, begin_s, until_s, part)
+                    begin_s = until_s
+        yield Span(kind, part.step, part.peer, begin_s, end_s, part)
+
+
+def flows_of(ranks: Ranks, starts: Mapping[End, float]) -> Iterator[Flow]:
+    """The messages of which both ends are known, and over."""
+    for rank, noted in ranks.items():
+        calls = list(noted.calls())
+        for part, _, end_s in calls[: len(calls) - noted.under_way]:
+            if part.kind == "ending" and part.incoming and (begin_s := starts.get(other_end(rank, part))) is not None:
+                assert part.peer is not None, "somebody sent it"
+                yield Flow(part.peer, begin_s, rank, end_s, part)
+
+
+def said_of(span: Span, noted: Noted) -> dict[str, Any]:
+    """All that is known of a span, by names."""
+    part = span.part
+    known: dict[str, Any] = {**noted.said, "number": noted.number, "step": part.step, "peer": part.peer}
+    if part.kind in ("starting", "ending"):
+        known |= {"message": part.number, "direction": "receive" if part.incoming else "send"}
+    return known | {"chunk": part.chunk, "bytes": part.nbytes, "call": part.kind}
