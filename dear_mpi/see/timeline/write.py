@@ -25,14 +25,20 @@ DIGITS = 3  # of a microsecond: as many as a clock has
 def write_timeline(
     flag: str, paths: Sequence[Path], timeline: Timeline, draw: Callable[[Timeline], Any] = draw_timeline
 ) -> None:
-    """Write all files; a ValueError, which begins with ``flag``, names one that cannot be written. ``draw`` makes the
-    figure of a picture."""
+    """Write all files that can be written; a ValueError, which begins with ``flag``, names those that cannot.
+    ``draw`` makes the figure of a picture."""
+    complaints = []
     for path in paths:
-        if path.suffix.lower() != TRACE:
-            write_figure(flag, path, draw(timeline))
-            continue
-        with replacing(flag, path) as file:
-            file.write_text(json.dumps(trace(timeline)) + "\n")
+        try:
+            if path.suffix.lower() != TRACE:
+                write_figure(flag, path, draw(timeline))
+                continue
+            with replacing(flag, path) as file:
+                file.write_text(json.dumps(trace(timeline)) + "\n")
+        except ValueError as error:
+            complaints.append(str(error))
+    if complaints:
+        raise ValueError("; ".join(complaints))
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:
