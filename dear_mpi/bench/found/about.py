@@ -7,11 +7,11 @@ from typing import Any
 
 from dear_mpi.bench.case import PLACEMENTS, Case, Samples
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.makers.contestants import named
+from dear_mpi.bench.makers.contestants import contestant, named
 from dear_mpi.reporting.units import format_bytes, plural
 
-IN_NAME = ("collective", "ranks", "dtype", "op", "placement")  # where rows differ in it
-place_of: Callable[[Any], tuple[object, ...]] = attrgetter(*IN_NAME, "bytes", "algorithm", "segment_bytes")
+IN_NAME = ("collective", "ranks", "dtype", "op", "placement", "segment_bytes")  # where rows differ in it
+place_of: Callable[[Any], tuple[object, ...]] = attrgetter(*IN_NAME, "bytes", "algorithm")
 """What tells a row, or what is about one, from others."""
 
 
@@ -29,7 +29,9 @@ class About:
 
     def name(self, varied: Sequence[str] = ()) -> str:
         """Beside rows that differ in ``varied``."""
-        facts = {each: getattr(self, each) for each in IN_NAME} | {"ranks": plural(self.ranks, "rank")}
+        cut = f"segments of {format_bytes(self.segment_bytes)}" if contestant(self.algorithm).segments else "none"
+        facts = {each: getattr(self, each) for each in IN_NAME}
+        facts |= {"ranks": plural(self.ranks, "rank"), "segment_bytes": cut}
         more = [facts[each] for each in varied if facts[each] != "none"]
         return ", ".join([named(self.algorithm, self.chosen), format_bytes(self.bytes), *more])
 
