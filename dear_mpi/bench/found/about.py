@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from dear_mpi.bench.case import PLACEMENTS, Case, Samples
+from dear_mpi.bench.case import Case, Samples
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import contestant, named
 from dear_mpi.reporting.units import format_bytes, plural
@@ -45,5 +45,4 @@ def about(case: Case, key: tuple[str, int], samples: Samples, ranks: int) -> dic
     """The fields of a contestant's row; its key is its name and its segments."""
     name, segment_bytes = key
     who = {"algorithm": name, "chosen": samples.chosen or name, "segment_bytes": segment_bytes}
-    what = {"collective": case.collective, "bytes": case.used_bytes, "ranks": ranks, "dtype": case.dtype}
-    return {**who, **what, "op": case.op if case.reduces else "none", "placement": PLACEMENTS[case.placement]}
+    return {**who, "collective": case.collective, "bytes": case.used_bytes, "ranks": ranks, **case.facts}

@@ -1,7 +1,7 @@
 """What the figures of a benchmark mean, in plain words: for each collective its sizes and its bandwidths; for a run how
 calls were made."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -121,12 +121,10 @@ def columns(rows: Sequence[Row]) -> Iterator[str]:
     yield "slow: the rank that was most often the last to end; memory: where the buffers were"
 
 
-collective_of: Callable[[Row], str] = attrgetter("collective")
-
-
 def left_out(report: Report) -> Iterator[str]:
     """Who was not measured, and why: a collective without sizes is all of it that was."""
-    measured = {name: {row.bytes for row in rows} for name, rows in grouped(report.rows, collective_of).items()}
+    by_collective = grouped(report.rows, lambda row: row.collective)
+    measured = {name: {row.bytes for row in rows} for name, rows in by_collective.items()}
 
     def place(name: str, sizes: Sequence[int]) -> str:
         everywhere = measured.get(name) == set(sizes)
