@@ -23,8 +23,8 @@ from dear_mpi.training.declared import Declared, option
 OPS = ("sum", "average", "prod", "min", "max")
 MEMORY = "Memory of our buffers on the CPU: shared (by the ranks of a host), private, or auto (by algorithm)."
 START = (
-    "How ranks begin a call together, if isolated: clock (at a moment of a clock that all have set), barrier, or auto: "
-    "clock, unless there are more ranks than cores, or no MPI."
+    "How ranks begin an isolated call together: clock (at an agreed moment of a common clock), barrier, or auto: "
+    "barrier where there are more ranks than cores, or no MPI, else clock."
 )
 CADENCE = (
     "isolated: a sample is one call, from its start to its end on the slowest rank. streaming: a sample is the mean "

@@ -49,7 +49,7 @@ FORMAT = (
 RAW = "Also write every sample of every rank into the file of --json."
 BASELINE = f"Say where this run is slower than an older one, and end with exit code 1 if it is. A file {RUNS}"
 TIMELINE = "With --steps: what each rank did, and when. FILE.json for Perfetto, or FILE.png, .svg, .pdf; or several."
-WHY = "Say why each algorithm takes what it takes at SIZE, which is measured, too; several with commas."
+WHY = "Explain the time of each algorithm at SIZE, which is then measured, too; several with commas."
 FLAGS = flags_of(Contest) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
 FLAGS |= flag("baseline", str | None, BASELINE, metavar="FILE") | SHARE_FLAG | shared("plot")
 FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False, spelled="--raw")
@@ -109,7 +109,7 @@ def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Seque
 
 
 def said(world: World, report: Report, older: Sequence[Run], run: Run, flags: Flags) -> dict[str, Any]:
-    """Print rows and what they mean, on rank 0; what --json has of it beside rows."""
+    """Print rows and what they mean, on rank 0. Returns what --json has of it beside rows."""
     form = flags.get("format", DEFAULT)
     show_bench(world, report, form)
     # Other formats are read by programs: what is no row goes beside them.
@@ -133,7 +133,7 @@ def files_after(
 
 
 def explanations(screen: Console, world: World, report: Report, flags: Flags) -> Mapping[str, Any]:
-    """Show what rows mean; what --json says of it."""
+    """Show what rows mean. Returns what --json has of it."""
     found: dict[str, Any] = {"guidelines": show_guidelines(screen, report.rows)}
     if arrived := show_arrivals(screen, report):
         found["arrival"] = arrived
@@ -155,7 +155,7 @@ def write_steps(found: Sequence[Steps], flags: Flags) -> None:
 
 
 def against(screen: Console, world: World, older: Sequence[Run], run: Run, at_least: float) -> dict[str, Any]:
-    """Hold a run against the baseline, and show that; what --json says of it.
+    """Hold a run against the baseline, and show that. Returns what --json has of it.
 
     Only now it is known in which memory the run was, and what was left out of it. If no point is in both, this is an
     error, but what was measured is not lost.

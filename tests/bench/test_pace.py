@@ -139,7 +139,7 @@ def test_sums_must_be_exact_on_the_ranks_that_are_measured():
         ({"iterations": 0}, "iterations must be a whole number|iterations must be at least 1"),
         ({"warmup": -1}, "warmup must not be negative"),
         ({"budget_s": 0.0}, "budget must be above 0 s"),
-        ({"start": "clock"}, "start 'clock' is for isolated calls under MPI"),
+        ({"start": "clock"}, "start 'clock' needs isolated calls under MPI"),
         ({"start": "gun"}, "start 'gun' is unknown"),
         (
             {"arrival": (Arrival("ramp"),), "collectives": ("ping_pong",)},

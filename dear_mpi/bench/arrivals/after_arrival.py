@@ -176,7 +176,7 @@ def balanced(late: Row, rows: Sequence[Row]) -> Row:
 
 
 def show_arrivals(screen: Console, report: Report) -> list[dict[str, Any]]:
-    """Print them, as comments; what ``--json`` has of it."""
+    """Print them, as comments. Returns what ``--json`` has of it."""
     found = arrived(report)
     for each in found:
         for line in each.lines():

@@ -105,7 +105,7 @@ def explained(
 
 
 def show_why(screen: Console, world: World, report: Report, sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """Print why times are what they are at these sizes, as comments; what ``--json`` has of it."""
+    """Print why times are what they are at these sizes, as comments. Returns what ``--json`` has of it."""
     site = Site(world.transport.hosts, world.transport.rates)
     found = [each for size in sizes for each in explained(report.rows, report.names, report.fits, site, size)]
     for each in found:

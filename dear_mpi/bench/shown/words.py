@@ -60,8 +60,8 @@ STARTS = {
 
 
 def of_one_part(row: Row, of: int) -> int:
-    """What other tools call the count (or the size) of a row, where ours is ``of``: of the largest part, if it is made
-    of parts, in whole elements."""
+    """The count (or the size) of a row as other tools have it, where ours is ``of``: that of the largest part, in whole
+    elements, if the buffer is made of parts."""
     if not row.count or not MEANINGS[row.collective].parted:
         return of
     return -(-row.count // row.ranks) * (of // row.count)
@@ -122,7 +122,7 @@ def columns(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def left_out(report: Report) -> Iterator[str]:
-    """Who was not measured, and why: a collective without sizes is all of it that was."""
+    """Who was not measured, and why. A collective without sizes was left out at all of its sizes."""
     by_collective = grouped(report.rows, lambda row: row.collective)
     measured = {name: {row.bytes for row in rows} for name, rows in by_collective.items()}
 
