@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.bench.runs.saved import Run
+from dear_mpi.cli import bench as cli_bench
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.tuning import read_rules
+from dear_mpi.collectives.transports.loopback import LoopbackTransport
 from tests.bench.readers import read_nccl
 from tests.bench.runs import run_of
 from tests.cli_checks import assert_one_line
@@ -228,6 +231,27 @@ def test_a_file_that_cannot_be_written_in_the_end_takes_no_other_with_it(full):
         assert len(json.load(file)["rows"]) == 5
     assert read_rules(Path("rules.json"))
     assert all("<svg" in Path(name).read_text("utf-8") for name in ("steps.svg", "plot.svg") if name != names[full])
+
+
+def test_rank_0_alone_judges_while_the_others_sleep(monkeypatch):
+    """Awake they would keep it from its core, where ranks share cores."""
+    judge, barrier, seen = cli_bench.show_guidelines, LoopbackTransport.barrier, []
+
+    def judging(screen, rows):
+        seen.append((threading.current_thread().name, "judges"))
+        return judge(screen, rows)
+
+    def waiting(transport, *, asleep=False):
+        seen.append((threading.current_thread().name, "asleep" if asleep else "awake"))
+        barrier(transport, asleep=asleep)
+
+    monkeypatch.setattr(cli_bench, "show_guidelines", judging)
+    monkeypatch.setattr(LoopbackTransport, "barrier", waiting)
+    assert run(*BENCH).exit_code == 0
+    assert [name for name, what in seen if what == "judges"] == ["rank_0"]
+    mine, other = ([what for name, what in seen if name == rank] for rank in ("rank_0", "rank_1"))
+    place = mine.index("judges")
+    assert other[place] == mine[place + 1] == "asleep"
 
 
 def test_a_report_is_written_though_nobody_reads_the_table():
