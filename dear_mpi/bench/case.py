@@ -23,8 +23,8 @@ from dear_mpi.training.declared import Declared, option
 OPS = ("sum", "average", "prod", "min", "max")
 MEMORY = "Memory of our buffers on the CPU: shared (by the ranks of a host), private, or auto (by algorithm)."
 START = (
-    "How ranks begin a call together, if isolated: clock (at a moment of a clock that all have set), barrier, or auto: "
-    "clock, unless there are more ranks than cores, or no MPI."
+    "How ranks begin an isolated call together: clock (at an agreed moment of a common clock), barrier, or auto: "
+    "barrier where there are more ranks than cores, or no MPI, else clock."
 )
 CADENCE = (
     "isolated: a sample is one call, from its start to its end on the slowest rank. streaming: a sample is the mean "
@@ -157,7 +157,6 @@ class Samples:
 
     times_s: list[list[float]]  # of each sample, a list per rank; of an operation of a pair, the first rank's alone
     late: int = 0  # samples that do not count, as a rank was late for their start
-    wrong: int = 0  # elements, in all
     memory: str = "private"  # where its buffers were
     chosen: str | None = None  # the algorithm that a plan took
     start: str = "barrier"  # of each sample (timing/starts.py)
@@ -165,6 +164,11 @@ class Samples:
     tallies: list[Tally] = field(default_factory=list)  # of each rank: which results were wrong, and where
     turn_s: float | None = None  # the mean of a turn of all contestants
     page_faults: float = 0.0  # of a call, on the rank that has most
+
+    @property
+    def wrong(self) -> int:
+        """Elements, in all."""
+        return sum(tally.elements for tally in self.tallies)
 
     def job_s(self, cadence: str) -> list[float]:
         """Of the job, in the order of the turns."""
@@ -183,7 +187,7 @@ class Samples:
         if earlier is None:
             return self
         tallies = [before + mine for before, mine in zip(earlier.tallies, self.tallies, strict=True)]
-        return replace(self, wrong=earlier.wrong + self.wrong, tallies=tallies)
+        return replace(self, tallies=tallies)
 
 
 def of_job(by_rank: Array, cadence: str) -> Array:

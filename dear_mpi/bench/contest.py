@@ -30,8 +30,8 @@ ALGORITHMS_HELP = (
 )
 BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DEFAULTS.items())
 RANKS = (
-    "Measure on the first so many ranks, while the others sleep; several with commas. Where hosts have several ranks, "
-    "the first ranks are those of the first hosts, unless the launcher was told otherwise."
+    "Numbers of ranks to measure on, with commas: the first ranks of the job take part, and the others sleep. Where "
+    "hosts have several ranks, the first ranks fill the first hosts, unless the launcher was told otherwise."
 )
 
 

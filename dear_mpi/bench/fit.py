@@ -43,8 +43,8 @@ class Fit:
 
 
 def programs_of(row: Row, hosts: Sequence[int] = (), rates: Rates | None = None) -> list[Program]:
-    """What this row ran, if it was programs by messages: on the first of these hosts (on one if not given), whose
-    rates these are while all ranks take part."""
+    """The programs of messages that a row ran; none if it ran something else. ``hosts`` and ``rates`` are those of the
+    whole job, whose first ranks ran it; one host if they are not given."""
     if runner_of(row.chosen) != "messages":
         return []
     pieces, rates = -(-row.bytes // row.segment_bytes), rates_of_first(row.ranks, hosts, rates)

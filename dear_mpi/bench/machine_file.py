@@ -86,6 +86,11 @@ class Row:
         return (*self.kind, self.bytes)
 
     @property
+    def elements(self) -> str:
+        """Their type, and how they are combined, if they are: fp32, sum."""
+        return self.dtype if self.op == "none" else f"{self.dtype}, {self.op}"
+
+    @property
     def is_balanced(self) -> bool:
         return self.arrival == BALANCED
 

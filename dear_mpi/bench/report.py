@@ -14,8 +14,9 @@ from dear_mpi.bench.timing.loops import OwnCost
 
 @dataclass(frozen=True)
 class Report:
-    """What was measured, of whom (``names``); the network that explains it on each number of ranks; ``left_out``: why
-    others were not, by collective and size; what the loop costs, and what is known of the clocks."""
+    """``names`` are the contestants that were asked for, ``fits`` the networks that explain the rows, by number of
+    ranks. ``left_out`` says why contestants have no row: by collective, at these sizes. ``own_cost`` is that of the
+    loop, and ``clock`` what is known of the clocks."""
 
     rows: list[Row]
     fits: dict[int, Fit | None]
@@ -28,7 +29,7 @@ class Report:
     asleep: bool = False  # whether ranks that arrived late slept until then
 
     def __add__(self, more: Report) -> Report:
-        """Of more ranks."""
+        """With what was measured on another number of ranks."""
         left_out = {why: {**places} for why, places in self.left_out.items()}
         for why, places in more.left_out.items():
             for name, sizes in places.items():

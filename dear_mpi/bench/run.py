@@ -66,8 +66,8 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
 
 
 def bench_part(contest: Contest, world: World, ranks: int, progress: Callable[[str], object]) -> Report:
-    """The same on the first so many ranks of a world; also to the others, which sleep meanwhile. What those raise alike
-    is an ArgumentError on all ranks."""
+    """Collective: the report of the first so many ranks of a world, on all ranks; the others sleep meanwhile. An error
+    that the first ranks raise alike is an ArgumentError on all."""
     mine: Report | None = None
     fault = ""
     with world.part(ranks) as here:
@@ -83,7 +83,7 @@ def bench_part(contest: Contest, world: World, ranks: int, progress: Callable[[s
 
 
 def bench_here(contest: Contest, world: World, progress: Callable[[str], object]) -> Report:
-    """The same on all ranks of a world."""
+    """Collective: the report of all ranks of a world."""
     stand, rows, seen = Stand.of(world, contest), list[Row](), Findings()
     contest = replace(contest, arrival=decided(contest.arrival, stand))
     left_out: dict[str, dict[str, list[int]]] = {}
@@ -133,8 +133,8 @@ def programs(contest: Contest, otherwise: Iterable[str] = ("all_reduce",)) -> li
 
 
 def check_plans(contest: Contest, stand: Stand) -> None:
-    """Collective: an ArgumentError, before all the work, if an algorithm that was asked for serves no collective (none
-    at all, where these have no programs)."""
+    """Collective: an ArgumentError, before the work, if an algorithm serves none of the contest's collectives that have
+    programs; or, if none of these has, no collective at all."""
     plans = [(name, min(contest.segments)) for name in contest.algorithms if contestant(name).is_plan]
     size, first = stand.world.size, contest.cases(stand.world.size)[0]
     least = replace(first, nbytes=size * TYPES[first.dtype].itemsize, placement="in", memory="private")

@@ -43,8 +43,8 @@ class Stand:
         crowded = crowd_of(world.transport, 1).crowded
         cannot = world.transport.native is None or world.size == 1 or crowded
         if conditions.start == "clock" and (cannot or not isolated):
-            why = "isolated calls under MPI, on at least 2 ranks and not more than cores"
-            raise ArgumentError(f"bench: start 'clock' is for {why}: take 'auto'")
+            needed = "isolated calls under MPI, at least 2 ranks, and a core for each"
+            raise ArgumentError(f"bench: start 'clock' needs {needed}: take 'auto'")
         if cannot or not isolated or conditions.start == "barrier":
             return cls(world, streams, AtBarrier(world.transport), crowded)
         return cls(world, streams, AtMoment(world.transport, CommonClock(world.transport)), crowded)

@@ -17,7 +17,7 @@ from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, runner_of
 from dear_mpi.collectives.plans.tuning import Rule, read_rules, write_rules
-from dear_mpi.collectives.transports.agree import by_rank_0, said_by_rank_0
+from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, replacing
 from dear_mpi.reporting.groups import grouped
@@ -83,15 +83,12 @@ def rules_before(path: Path, contest: Contest, world: World) -> tuple[Rule, ...]
     return said_by_rank_0(world.transport, "tune", read)
 
 
-def write_tuned(path: Path, before: Sequence[Rule], rows: Sequence[Row], world: World) -> None:
-    """Collective: replace the rules of these rows' collectives on this number of ranks; all others stay."""
+def write_tuned(path: Path, before: Sequence[Rule], rows: Sequence[Row], mpi: str) -> None:
+    """Replace the rules of these rows' collectives on this number of ranks; all others stay. ``mpi`` is the name of the
+    library."""
     new = tuned(rows)
     mine = {(rule.collective, rule.ranks) for rule in new}
     kept = [rule for rule in before if (rule.collective, rule.ranks) not in mine]
-    machine = {"host": platform.node(), "cores": os.cpu_count(), "mpi": world.transport.name}
-
-    def store() -> None:
-        with replacing("--tune", path) as file:
-            write_rules(file, machine, [*kept, *new])
-
-    by_rank_0(world.transport, "tune", store)
+    machine = {"host": platform.node(), "cores": os.cpu_count(), "mpi": mpi}
+    with replacing("--tune", path) as file:
+        write_rules(file, machine, [*kept, *new])

@@ -1,7 +1,8 @@
 """The command ``dear-mpi bench``: its flags are the fields of ``Contest``, and those of a job."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ from dear_mpi.cli.bench_diff import RUNS, SHARE_FLAG, share_of
 from dear_mpi.cli.files import check_files, timeline_writer, written_by
 from dear_mpi.cli.flags import RUN_FLAGS, Flags, chosen, files_of, flag, flags_of, shared
 from dear_mpi.cli.plot import write_plot
-from dear_mpi.cli.run import complain, run_ranks, with_flags
-from dear_mpi.collectives.transports.agree import by_rank_0
+from dear_mpi.cli.run import Output, complain, run_ranks, with_flags
+from dear_mpi.collectives.plans.tuning import Rule
+from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar, commented, console
@@ -47,7 +49,7 @@ FORMAT = (
 RAW = "Also write every sample of every rank into the file of --json."
 BASELINE = f"Say where this run is slower than an older one, and end with exit code 1 if it is. A file {RUNS}"
 TIMELINE = "With --steps: what each rank did, and when. FILE.json for Perfetto, or FILE.png, .svg, .pdf; or several."
-WHY = "Say why each algorithm takes what it takes at SIZE, which is measured, too; several with commas."
+WHY = "Explain the time of each algorithm at SIZE, which is then measured, too; several with commas."
 FLAGS = flags_of(Contest) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
 FLAGS |= flag("baseline", str | None, BASELINE, metavar="FILE") | SHARE_FLAG | shared("plot")
 FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False, spelled="--raw")
@@ -90,32 +92,48 @@ def why_of(flags: Flags) -> list[int]:
     return parsed("--why", parse_sizes, flags["why"])
 
 
-def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Sequence[str]) -> dict[str, Any]:
-    began, tune, plot = now(), flags.get("tune"), flags.get("plot")
+def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Sequence[str]) -> Output:
+    began = now()
     contest = agreed(contest, world)  # first of all: what follows looks its names up
-    before = () if tune is None else rules_before(tune, contest, world)
+    before = rules_before(flags["tune"], contest, world) if "tune" in flags else ()
     older = baseline_before(baseline, contest, world) if baseline else []
     with bar(world, contest.points(world.size), "warming up") as progress:
         report = run_bench(contest, world, progress)
-    show_bench(world, report, flags.get("format", DEFAULT))
     head = provenance(world, began)
-    run, more = Run(THIS_RUN, report.rows, head), dict[str, Any]()
+    run = Run(THIS_RUN, report.rows, head)
+    more = said_by_rank_0(world.transport, "bench", lambda: said(world, report, older, run, flags), asleep=True)
+    costs = {"loop": report.own_cost and asdict(report.own_cost), "start": report.clock}
+    rows = [object_of(row, raw=flags.get("raw", False)) for row in report.rows]
+    files = files_after(report, run, before, world.transport.name, flags)
+    return Output({**head, **costs, "rows": rows, **more}, files)
+
+
+def said(world: World, report: Report, older: Sequence[Run], run: Run, flags: Flags) -> dict[str, Any]:
+    """Print rows and what they mean, on rank 0. Returns what --json has of it beside rows."""
+    form = flags.get("format", DEFAULT)
+    show_bench(world, report, form)
     # Other formats are read by programs: what is no row goes beside them.
-    screen = console(world, stderr=flags.get("format", DEFAULT) != DEFAULT)
-    more |= explanations(screen, world, report, flags)
+    screen = console(world, stderr=form != DEFAULT)
+    more = dict(explanations(screen, world, report, flags))
     if older:
         more["baseline"] = against(screen, world, older, run, share_of(flags))
-    if tune is not None:
-        write_tuned(tune, before, report.rows, world)
-    by_rank_0(world.transport, "--timeline", lambda: write_steps(report.where.steps, flags))
-    if plot is not None:
-        by_rank_0(world.transport, "--plot", lambda: write_plot(plot, [run]))
-    costs = {"loop": report.own_cost and asdict(report.own_cost), "start": report.clock}
-    return {**head, **costs, "rows": [object_of(row, raw=flags.get("raw", False)) for row in report.rows], **more}
+    return more
+
+
+def files_after(
+    report: Report, run: Run, before: Sequence[Rule], mpi: str, flags: Flags
+) -> dict[str, Callable[[], object]]:
+    """What writes the files of a run, but that of --json."""
+    writers: dict[str, Callable[[Path], object]] = {
+        "tune": lambda path: write_tuned(path, before, report.rows, mpi),
+        "timeline": lambda _: write_steps(report.where.steps, flags),
+        "plot": lambda path: write_plot(path, [run]),
+    }
+    return {f"--{name}": partial(write, flags[name]) for name, write in writers.items() if name in flags}
 
 
 def explanations(screen: Console, world: World, report: Report, flags: Flags) -> Mapping[str, Any]:
-    """Show what rows mean; what --json says of it."""
+    """Show what rows mean. Returns what --json has of it."""
     found: dict[str, Any] = {"guidelines": show_guidelines(screen, report.rows)}
     if arrived := show_arrivals(screen, report):
         found["arrival"] = arrived
@@ -137,7 +155,7 @@ def write_steps(found: Sequence[Steps], flags: Flags) -> None:
 
 
 def against(screen: Console, world: World, older: Sequence[Run], run: Run, at_least: float) -> dict[str, Any]:
-    """Hold a run against the baseline, and show that; what --json says of it.
+    """Hold a run against the baseline, and show that. Returns what --json has of it.
 
     Only now it is known in which memory the run was, and what was left out of it. If no point is in both, this is an
     error, but what was measured is not lost.

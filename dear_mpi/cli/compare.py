@@ -7,8 +7,7 @@ from typing import Any
 
 from dear_mpi.cli.files import check_files, timeline_writer, written_by
 from dear_mpi.cli.flags import JOB_FLAGS, Flags, files_of, flag, shared
-from dear_mpi.cli.run import run_job, with_flags
-from dear_mpi.collectives.transports.agree import by_rank_0
+from dear_mpi.cli.run import Output, run_job, with_flags
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.figure import write_figure
@@ -58,11 +57,9 @@ def compare_and_show(
     timeline: Show | None = None,
     plot: Path | None = None,
     **split: Sequence[str],
-) -> list[dict[str, Any]]:
+) -> Output:
     contest = Contest(config, world, schedules, **split)
     with bar(world, contest.steps, config.model) as advance:
         rows = outcome(contest, lambda name: advance(f"{config.model}, {name}"), timeline=timeline)
     show_comparison(world, rows)
-    if plot is not None:
-        by_rank_0(world.transport, "--plot", lambda: write_figure("--plot", plot, draw_comparison(rows)))
-    return rows
+    return Output(rows, {} if plot is None else {"--plot": lambda: write_figure("--plot", plot, draw_comparison(rows))})

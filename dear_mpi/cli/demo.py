@@ -5,11 +5,9 @@
     pass, where the bounds of DeAR and of WFBP with the same buckets are farthest apart: 1.25.
 """
 
-from typing import Any
-
 from dear_mpi.cli.compare import compare_and_show
 from dear_mpi.cli.flags import Flags, shared
-from dear_mpi.cli.run import run_job, with_flags
+from dear_mpi.cli.run import Output, run_job, with_flags
 from dear_mpi.cli.train import train_and_show
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import console
@@ -39,6 +37,6 @@ def demo(flags: Flags) -> None:
     run_job(schedules, {**RESNET, **flags, "link": LINK})
 
 
-def schedules(world: World, config: Config) -> list[dict[str, Any]]:
+def schedules(world: World, config: Config) -> Output:
     console(world).print(NOTE.format(config.forward_time))
     return compare_and_show(world, config, ("wfbp", "sequential", "dear"))

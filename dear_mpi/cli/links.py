@@ -12,8 +12,8 @@ import numpy as np
 from dear_mpi.bench.machine_file import Link
 from dear_mpi.cli.files import check_files, written_by
 from dear_mpi.cli.flags import Flags, flag, shared
-from dear_mpi.cli.run import run_ranks, with_flags
-from dear_mpi.collectives.transports.agree import agree, by_rank_0
+from dear_mpi.cli.run import Output, run_ranks, with_flags
+from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.doctor.links import Pair, at_once, device_ones, measure_links, one_at_a_time, parse_message
 from dear_mpi.doctor.show_links import LinksReport, show_links
@@ -50,7 +50,7 @@ def links(flags: Flags) -> None:
     run_ranks(lambda world: links_of(world, flags, nbytes), flags, device=flags["device"], others=others)
 
 
-def links_of(world: World, flags: Flags, nbytes: int) -> dict[str, Any]:
+def links_of(world: World, flags: Flags, nbytes: int) -> Output:
     opened = list[Streams]()
     agree(world.transport, "links", lambda: asked(world, flags, nbytes, opened))
     rounds = (at_once if flags["at_once"] else one_at_a_time)(world.size)
@@ -59,10 +59,9 @@ def links_of(world: World, flags: Flags, nbytes: int) -> dict[str, Any]:
         found = measured(world, rounds, nbytes, path)
     report = LinksReport(found, host_names(world.transport), world.transport.name, flags["at_once"])
     show_links(console(world), report, flags["worst"])
-    if "plot" in flags:
-        draw = partial(draw_heat_maps, list(map(asdict, found)), report.hosts, report.transport)
-        by_rank_0(world.transport, "--plot", lambda: write_figure("--plot", flags["plot"], draw()))
-    return report.as_object()
+    draw = partial(draw_heat_maps, list(map(asdict, found)), report.hosts, report.transport)
+    plot = {"--plot": lambda: write_figure("--plot", flags["plot"], draw())} if "plot" in flags else {}
+    return Output(report.as_object(), plot)
 
 
 def asked(world: World, flags: Flags, nbytes: int, opened: list[Streams]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,14 @@ from dear_mpi.training.declared import parsed
 from dear_mpi.training.runs.config import Config
 
 READ: dict[str, Callable[[str], Any]] = {"link": parse_links, "rates": read_rates}
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a command gives: what --json writes, and what writes its other files, by their flags."""
+
+    report: Any
+    files: Mapping[str, Callable[[], object]] = field(default_factory=dict)
 
 
 @contextmanager
@@ -95,11 +104,13 @@ def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..
 
 
 def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "cpu", others: Written = ()) -> Any:
-    """Call ``command(world)`` as every rank, as ``RUN_FLAGS`` say; the result, which rank 0 writes as JSON.
+    """Call ``command(world)`` as every rank, as ``RUN_FLAGS`` say. The result, or the report of an ``Output``: rank 0
+    writes it as JSON, and then the other files of the output.
 
-    Before the work rank 0 sees that the file of --json and ``others``, which ``command`` writes, can be written. An
-    older report is ``aside`` during the work: where all processes of a host die, a launcher may return 0, and then no
-    report must be there.
+    Before the work rank 0 sees that the file of --json and ``others`` can be written. An older report is ``aside``
+    during the work: where all processes of a host die, a launcher may return 0, and then no report must be there. A
+    file that cannot be written in the end is no reason to lose another one: it is said, and the exit code is 1; 2 if
+    it is that of --json.
     """
     json_file, stall_after = flags.get("json_file"), flags.get("stall_after", STALL_AFTER)
 
@@ -108,12 +119,13 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
             try_files([("--json", json_file), *others] if json_file is not None else others)
         return {"command": " ".join(sys.argv[1:2])}
 
-    def on_each_rank(world: World) -> Any:
+    def on_each_rank(world: World) -> tuple[Any, bool]:
         if world.rank == 0:
             set_aside()
         result = command(world)
-        by_rank_0(world.transport, "output", lambda: write_json(result, json_file))
-        return result
+        output = result if isinstance(result, Output) else Output(result)
+        whole = write_files(world, {"output": lambda: write_json(output.report, json_file), **output.files})
+        return output.report, whole
 
     how = {name: flags[name] for name in ("threads", "device_memory", "stall_abort") if name in flags}
     how |= {name: parsed(f"--{name}", read, flags[name]) for name, read in READ.items() if name in flags}
@@ -123,9 +135,29 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
     select_gpu(device)
     try:
         with aside(json_file) as set_aside:  # around all ranks: of threads, rank 0 may end because another did
-            return run_world(on_each_rank, facts=facts, **how)
+            report, whole = run_world(on_each_rank, facts=facts, **how)
     except TransportError:
         raise typer.Exit(1) from None  # the rank that failed has said why
+    if not whole:
+        raise typer.Exit(1)
+    return report
+
+
+def write_files(world: World, files: Mapping[str, Callable[[], object]]) -> bool:
+    """Collective: rank 0 writes all files that it can, and says which it cannot; whether it could write all. An
+    AgreedError, after the others are written, if the first one cannot be."""
+    failed: dict[str, AgreedError] = {}
+    for flag, write in files.items():
+        try:
+            by_rank_0(world.transport, flag, write, asleep=True)
+        except AgreedError as error:
+            failed[flag] = error
+    first = failed.pop(next(iter(files)), None)
+    for each in failed.values():
+        complain(str(each), world.rank)
+    if first is not None:
+        raise first
+    return not failed
 
 
 def write_json(content: Any, path: Path | None) -> None:

@@ -157,7 +157,7 @@ def test_what_cannot_be_read(text, message):
 @pytest.mark.parametrize(
     ("settings", "ranks", "message"),
     [
-        ({"cadence": "streaming"}, 2, "arrival one-late needs the cadence isolated, not streaming: of calls in a row"),
+        ({"cadence": "streaming"}, 2, "arrival one-late needs the cadence isolated, not streaming: in a row of calls"),
         ({}, 1, "arrival one-late needs at least 2 ranks, not 1"),
         ({"arrival": (Arrival("late"),)}, 2, "arrival 'late' is unknown"),
         ({"arrival": (Arrival("ramp", 0.0),)}, 2, "arrival ramp needs a delay above 0 s, up to 10 s, not 0"),

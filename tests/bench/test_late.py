@@ -10,7 +10,7 @@ import pytest
 from dear_mpi.bench.case import Case, Samples
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.found import recorded_calls as module
-from dear_mpi.bench.found.about import About
+from dear_mpi.bench.found.about import IN_NAME, About
 from dear_mpi.bench.found.findings import Findings, late_of
 from dear_mpi.bench.found.late import Blame, Late, Slow, blamed_rank, by_times, named, slow_calls
 from dear_mpi.bench.found.recorded_calls import blamed
@@ -146,6 +146,7 @@ ABOUT = [each.name for each in fields(About)]
         ({"dtypes": ("fp32", "int8")}, ("fp32", "int8")),
         ({"ops": ("sum", "max")}, ("sum", "max")),
         ({"placements": ("in", "out")}, ("in place", "out of place")),
+        ({"segments": (32, 64)}, ("segments of 32 B", "segments of 64 B")),
     ],
 )
 def test_a_finding_belongs_to_one_row_and_is_named_like_it(varied, said):
@@ -160,3 +161,10 @@ def test_a_finding_belongs_to_one_row_and_is_named_like_it(varied, said):
         assert alone.endswith(": ring, 96 B (10%)")
         assert list(findings.texts([replace(row, arrival="ramp")])) == []  # whose calls are looked at no more closely
         assert f"ring, 96 B, {word} (10%)" in next(findings.texts(report.rows))
+
+
+def test_a_finding_of_a_library_has_no_segments():
+    """They make no difference to its calls."""
+    made = {"collective": "all_reduce", "ranks": 2, "dtype": "fp32", "op": "sum", "placement": "in place", "bytes": 8}
+    names = [About(algorithm=name, chosen=name, segment_bytes=4, **made).name(IN_NAME) for name in ("native", "ring")]
+    assert names[1] == f"{names[0].replace('native', 'ring')}, segments of 4 B"

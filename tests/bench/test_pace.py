@@ -69,7 +69,7 @@ def test_wrong_results_of_warm_up_count_and_its_times_do_not(iterations):
     def run(turns):
         ran.append(turns)
         tally = Tally(turns, 1, [1], [Spot(0, 0, 1.0, 2.0)]) if len(ran) == 1 else Tally(turns)
-        return {"it": Samples([[1.0] * turns], wrong=tally.elements, tallies=[tally])}
+        return {"it": Samples([[1.0] * turns], tallies=[tally])}
 
     pace = Pace(warmup=2, iterations=iterations)
     (found,) = run_loopback(1, lambda one: paced(pace, run, one, cadence="isolated", blocks=1))
@@ -85,7 +85,7 @@ def test_ranks_that_are_too_late_for_every_moment_start_at_barriers(arrival):
         def run(turns, arrival, *, skipped):
             late = interleaved.start.name != "barrier"
             times_s = [[]] if late else [[1.0] * turns]
-            return {("ring", 4): Samples(times_s, wrong=int(late), tallies=[Tally(turns, int(late))])}
+            return {("ring", 4): Samples(times_s, tallies=[Tally(turns, int(late))])}
 
         interleaved = SimpleNamespace(run=run, start=SimpleNamespace(name="clock"), transport=transport)
         turns = Turns(Case("all_reduce", 4), interleaved, [("ring", 4)], {})
@@ -139,7 +139,7 @@ def test_sums_must_be_exact_on_the_ranks_that_are_measured():
         ({"iterations": 0}, "iterations must be a whole number|iterations must be at least 1"),
         ({"warmup": -1}, "warmup must not be negative"),
         ({"budget_s": 0.0}, "budget must be above 0 s"),
-        ({"start": "clock"}, "start 'clock' is for isolated calls under MPI"),
+        ({"start": "clock"}, "start 'clock' needs isolated calls under MPI"),
         ({"start": "gun"}, "start 'gun' is unknown"),
         (
             {"arrival": (Arrival("ramp"),), "collectives": ("ping_pong",)},

@@ -1,14 +1,22 @@
 """bench-diff, bench --baseline and plot: what they print and write, how they end, and what they refuse."""
 
 import json
+import os
+import subprocess
+import sys
+import threading
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.bench.runs.saved import Run
+from dear_mpi.cli import bench as cli_bench
 from dear_mpi.cli.app import app
+from dear_mpi.collectives.plans.tuning import read_rules
+from dear_mpi.collectives.transports.loopback import LoopbackTransport
 from tests.bench.readers import read_nccl
 from tests.bench.runs import run_of
 from tests.cli_checks import assert_one_line
@@ -206,6 +214,63 @@ def test_a_run_draws_itself():
     assert run(*BENCH, "--plot", "mine.svg").exit_code == 0
     with open("mine.svg", encoding="utf-8") as file:
         assert "<svg" in file.read()
+
+
+@pytest.mark.parametrize("full", ["--timeline", "--plot"])
+def test_a_file_that_cannot_be_written_in_the_end_takes_no_other_with_it(full):
+    """A disk that was not full before the run is in the end: /dev/full takes no byte, and is not tried before."""
+    pytest.importorskip("matplotlib")
+    names = {"--timeline": "steps.json", "--plot": "plot.svg"}
+    os.symlink("/dev/full", names[full])
+    asked = ("--timeline", f"{names['--timeline']},steps.svg", "--plot", names["--plot"], "--tune", "rules.json")
+    done = run(*BENCH, "--steps", *asked, "--json", "now.json")
+    assert done.exit_code == 1, done.output
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert f"{full} '{names[full]}' cannot be written: No space left on device" in line
+    with open("now.json", encoding="utf-8") as file:
+        assert len(json.load(file)["rows"]) == 5
+    assert read_rules(Path("rules.json"))
+    assert all("<svg" in Path(name).read_text("utf-8") for name in ("steps.svg", "plot.svg") if name != names[full])
+
+
+def test_rank_0_alone_judges_while_the_others_sleep(monkeypatch):
+    """Awake they would keep it from its core, where ranks share cores."""
+    judge, barrier, seen = cli_bench.show_guidelines, LoopbackTransport.barrier, []
+
+    def judging(screen, rows):
+        seen.append((threading.current_thread().name, "judges"))
+        return judge(screen, rows)
+
+    def waiting(transport, *, asleep=False):
+        seen.append((threading.current_thread().name, "asleep" if asleep else "awake"))
+        barrier(transport, asleep=asleep)
+
+    monkeypatch.setattr(cli_bench, "show_guidelines", judging)
+    monkeypatch.setattr(LoopbackTransport, "barrier", waiting)
+    assert run(*BENCH).exit_code == 0
+    assert [name for name, what in seen if what == "judges"] == ["rank_0"]
+    mine, other = ([what for name, what in seen if name == rank] for rank in ("rank_0", "rank_1"))
+    place = mine.index("judges")
+    assert other[place] == mine[place + 1] == "asleep"
+
+
+def test_a_report_is_written_though_nobody_reads_the_table():
+    """As of bench | head -1, which goes after the first line: here the reader has gone before."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    command = [sys.executable, "-m", "dear_mpi", *map(str, BENCH), "--json", "now.json"]
+    done = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True, check=False, timeout=100)
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(json.loads(Path("now.json").read_text("utf-8"))["rows"]) == 5
+
+
+def test_a_report_that_cannot_be_written_takes_no_other_file_with_it():
+    os.symlink("/dev/full", "full.json")
+    done = run(*BENCH, "--tune", "rules.json", "--json", "full.json")
+    assert done.exit_code == 2
+    assert "--json 'full.json' cannot be written: No space left on device" in done.stderr
+    assert read_rules(Path("rules.json"))
 
 
 def test_what_cannot_be_drawn_is_one_line():

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from dear_mpi.bench.case import job_us
 from dear_mpi.bench.fit import MOST_TURNS
-from dear_mpi.bench.judged.compared import shown
+from dear_mpi.bench.judged.compared import figure, shown
 from dear_mpi.bench.machine_file import BALANCED, KIND, Row
-from dear_mpi.bench.makers.contestants import label
+from dear_mpi.bench.makers.contestants import label, several_cuts
 from dear_mpi.bench.report import Report
 from dear_mpi.reporting.aligned import aligned
 from dear_mpi.reporting.groups import grouped
@@ -76,10 +76,6 @@ class After:
         }
 
 
-def figure(value_us: float | None) -> str:
-    return "-" if value_us is None else f"{value_us:.1f}"
-
-
 @dataclass(frozen=True)
 class Fastest:
     """Of some rows, by their names: who is fastest, who cannot be told from it, and what the model says of that."""
@@ -140,8 +136,7 @@ class Arrived:
 
     def lines(self) -> Iterator[str]:
         row = self.after[0].row
-        op = "" if row.op == "none" else f", {row.op}"
-        where = f"{row.collective} of {format_bytes(row.bytes)}, {format_hosts(row.hosts)}, {row.dtype}{op}"
+        where = f"{row.collective} of {format_bytes(row.bytes)}, {format_hosts(row.hosts)}, {row.elements}"
         wait = "sleep until then: ranks share cores, so moments are less sharp" if self.asleep else "spin until then"
         yield f"arrival: {where}, {row.placement}: {row.arrival}, by up to {row.arrival_us:.1f} us; late ranks {wait}"
         above = ["", "", "", "measured (us)", "", "", "model (us)"]
@@ -164,7 +159,7 @@ def arrived(report: Report) -> list[Arrived]:
     """Each pattern, in each case, at each size."""
     found = []
     for same in grouped(shown(report.rows, report.names), attrgetter(*PLACE)).values():
-        cuts = len({row.segment_bytes for row in same}) > 1
+        cuts = several_cuts(same)
         patterns = grouped(same, attrgetter("arrival"))
         for pattern, rows in patterns.items():
             if pattern != BALANCED:
@@ -181,7 +176,7 @@ def balanced(late: Row, rows: Sequence[Row]) -> Row:
 
 
 def show_arrivals(screen: Console, report: Report) -> list[dict[str, Any]]:
-    """Print them, as comments; what ``--json`` has of it."""
+    """Print them, as comments. Returns what ``--json`` has of it."""
     found = arrived(report)
     for each in found:
         for line in each.lines():

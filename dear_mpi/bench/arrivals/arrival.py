@@ -36,9 +36,9 @@ from dear_mpi.training.declared import Declared, listed, option, parsed
 MOST_S = 10.0  # of a delay that a user gives
 CLOSE_S = 100e-6  # before its moment a rank that sleeps looks at the clock all the time
 ARRIVAL_HELP = (
-    "How ranks come to calls, beside balanced ones: one-late (another rank each turn), ramp (evenly spread), random; "
-    "several with commas. one-late:2ms: by up to 2 ms, if not said by the median balanced time. Times are from the "
-    "last arrival"
+    "Also measure calls to which ranks come late: one-late (another rank each turn), ramp (evenly spread), random; "
+    "several with commas. one-late:2ms gives the longest delay, else it is the median time of balanced calls. Times "
+    "count from the last arrival"
 )
 
 
@@ -173,8 +173,8 @@ class Arrivals(Declared):
                 )
             if cadence != "isolated":
                 raise ValueError(
-                    f"arrival {each.pattern} needs the cadence isolated, not {cadence}: of calls in a row each rank "
-                    "begins the next one when its last one lets it go"
+                    f"arrival {each.pattern} needs the cadence isolated, not {cadence}: in a row of calls each rank "
+                    "begins the next one as soon as its last one is over"
                 )
             if ranks < 2:
                 raise ValueError(f"arrival {each.pattern} needs at least 2 ranks, not {ranks}: one alone is never late")

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from dear_mpi.bench.case import PLACEMENTS, Case, Samples
+from dear_mpi.bench.case import Case, Samples
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.makers.contestants import named
+from dear_mpi.bench.makers.contestants import contestant, named
 from dear_mpi.reporting.units import format_bytes, plural
 
-IN_NAME = ("collective", "ranks", "dtype", "op", "placement")  # where rows differ in it
-place_of: Callable[[Any], tuple[object, ...]] = attrgetter(*IN_NAME, "bytes", "algorithm", "segment_bytes")
+IN_NAME = ("collective", "ranks", "dtype", "op", "placement", "segment_bytes")  # where rows differ in it
+place_of: Callable[[Any], tuple[object, ...]] = attrgetter(*IN_NAME, "bytes", "algorithm")
 """What tells a row, or what is about one, from others."""
 
 
@@ -29,7 +29,9 @@ class About:
 
     def name(self, varied: Sequence[str] = ()) -> str:
         """Beside rows that differ in ``varied``."""
-        facts = {each: getattr(self, each) for each in IN_NAME} | {"ranks": plural(self.ranks, "rank")}
+        cut = f"segments of {format_bytes(self.segment_bytes)}" if contestant(self.algorithm).segments else "none"
+        facts = {each: getattr(self, each) for each in IN_NAME}
+        facts |= {"ranks": plural(self.ranks, "rank"), "segment_bytes": cut}
         more = [facts[each] for each in varied if facts[each] != "none"]
         return ", ".join([named(self.algorithm, self.chosen), format_bytes(self.bytes), *more])
 
@@ -43,5 +45,4 @@ def about(case: Case, key: tuple[str, int], samples: Samples, ranks: int) -> dic
     """The fields of a contestant's row; its key is its name and its segments."""
     name, segment_bytes = key
     who = {"algorithm": name, "chosen": samples.chosen or name, "segment_bytes": segment_bytes}
-    what = {"collective": case.collective, "bytes": case.used_bytes, "ranks": ranks, "dtype": case.dtype}
-    return {**who, **what, "op": case.op if case.reduces else "none", "placement": PLACEMENTS[case.placement]}
+    return {**who, "collective": case.collective, "bytes": case.used_bytes, "ranks": ranks, **case.facts}

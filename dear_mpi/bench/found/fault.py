@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from dear_mpi.bench.found.about import About
 from dear_mpi.reporting.units import format_numbers, plural
@@ -69,9 +68,6 @@ class Fault(About):
         said = [f"what rank {each['rank']} received in step {each['step']}" for each in self.fits[:NAMED]]
         more = f", or {len(self.fits) - NAMED} others" if len(self.fits) > NAMED else ""
         return f"; that fits {', or '.join(said)}{more}"
-
-    def as_row(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

@@ -2,7 +2,7 @@
 which rank is late now and then."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -63,8 +63,8 @@ class Findings:
 
     def as_report(self) -> dict[str, list[dict[str, Any]]]:
         return {
-            "faults": [fault.as_row() for fault in self.faults],
-            "late_ranks": [each.as_row() for each in self.late],
+            "faults": [asdict(fault) for fault in self.faults],
+            "late_ranks": [asdict(each) for each in self.late],
         }
 
 

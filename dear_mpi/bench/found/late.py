@@ -8,7 +8,7 @@ it, and more of them than chance would have. Otherwise it is only said that ther
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import comb
 from statistics import median
 from typing import Any, NamedTuple
@@ -63,9 +63,6 @@ class Late(About):
         if self.how == "times":
             return f"{said} {self.calls} samples, by a median of {late}: in {of_slow} it alone took longer{crowded}"
         return f"{said} {self.calls} more calls, by a median of {late}: {of_slow} lead back to it{crowded}"
-
-    def as_row(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def slow_calls(times_s: Array) -> Array:

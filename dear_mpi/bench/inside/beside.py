@@ -48,17 +48,19 @@ def turn(
 ) -> tuple[float, float, float, float]:
     """Seconds on this rank: of the collective with an update beside it, and alone; of the update alone, and with the
     collective beside it."""
-
-    def seconds(call: Callable[[], object]) -> float:
-        transport.barrier()
-        begin = perf_counter()
-        call()
-        return perf_counter() - begin
-
-    update_s, alone_s = seconds(update), seconds(lambda: thread.submit(run).result())
+    update_s = seconds_of(update, transport)
+    alone_s = seconds_of(lambda: thread.submit(run).result(), transport)
     transport.barrier()
     together_s, update_beside_s = at_once(thread, run, update)
     return together_s, alone_s, update_s, update_beside_s
+
+
+def seconds_of(call: Callable[[], object], transport: Transport) -> float:
+    """Of a call that the ranks begin when they leave a barrier."""
+    transport.barrier()
+    begin = perf_counter()
+    call()
+    return perf_counter() - begin
 
 
 def at_once(

@@ -19,6 +19,7 @@ Source: OSU Micro-Benchmarks 7.4, osu_iallreduce.c and do_compute_and_probe in o
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from time import perf_counter
@@ -29,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dear_mpi.bench.case import Case, Prepared
-from dear_mpi.bench.inside.beside import at_once
+from dear_mpi.bench.inside.beside import at_once, seconds_of
 from dear_mpi.bench.inside.subject import Subject, subject
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.reporting.groups import grouped
@@ -82,6 +83,7 @@ class Driven:
         assert prepared.startable is not None, "the caller has seen it"
         self.run, self.call = prepared.run, prepared.startable
         self.transport, self.thread, self.tests, self.compute = transport, thread, tests, Compute()
+        self.seconds = partial(seconds_of, transport=transport)
 
     def turn(self) -> Turn:
         """Collective."""
@@ -91,12 +93,6 @@ class Driven:
         self.transport.barrier()
         overall, compute = at_once(self.thread, self.run, self.compute.all)
         return Turn(pure, alone, {"tests": by_tests, "thread": (overall, compute, 0.0)})
-
-    def seconds(self, call: Callable[[], object]) -> float:
-        self.transport.barrier()
-        begin = perf_counter()
-        call()
-        return perf_counter() - begin
 
     def pure(self) -> None:
         self.call.start()

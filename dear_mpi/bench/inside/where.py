@@ -46,7 +46,7 @@ class Closer(Declared):
         "Also record our plans at the largest size: where the time goes, step by step.", False, flag="--steps"
     )
     overlap: bool = option(
-        "Also run our plans and MPI's non-blocking call beside compute: what of them hides behind it.",
+        "Also run our plans and MPI's non-blocking call beside compute, and say how much of them it hides.",
         False,
         flag="--overlap",
     )

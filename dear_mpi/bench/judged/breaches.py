@@ -219,7 +219,7 @@ def others_text(worst: Judged, same: Sequence[Judged]) -> str:
 
 
 def show_guidelines(screen: Console, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Print the breaches and the count, as comments; what ``--json`` has of all guidelines."""
+    """Print the breaches and the count, as comments. Returns what ``--json`` has of all guidelines."""
     found = judged(rows)
     for line in guideline_lines(found):
         screen.print(f"# {line}", markup=False, soft_wrap=True)

@@ -106,6 +106,10 @@ def least_ratios(rows: Iterable[Row]) -> dict[Case, float]:
     return {case: min(row.over_peer for row in same) for case, same in grouped(rows, lambda row: row.case).items()}
 
 
+def figure(us: float | None) -> str:
+    return "-" if us is None else f"{us:.1f}"
+
+
 def mean_text(mean: Mean) -> str:
     """
     >>> mean_text(1.234), mean_text("noise")

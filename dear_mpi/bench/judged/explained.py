@@ -8,9 +8,10 @@ from rich.console import Console
 
 from dear_mpi.bench.fit import Fit
 from dear_mpi.bench.judged.because import rounded_bytes, sentence
+from dear_mpi.bench.judged.compared import figure
 from dear_mpi.bench.judged.why import Apart, Site, nearest, of_interest, taken_apart
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.makers.contestants import contestant, label
+from dear_mpi.bench.makers.contestants import contestant, label, several_cuts
 from dear_mpi.bench.report import Report
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.aligned import aligned
@@ -37,10 +38,6 @@ MEANING = (
 UNTOLD = {"gamma": "combining is in bytes", "o": "processor is in latency"}
 
 
-def figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
-
-
 def part(each: Apart, name: str, count: Callable[[Any], str]) -> str:
     return "-" if each.model is None else f"{getattr(each.model, name):.1f} ({count(each.model)})"
 
@@ -56,10 +53,9 @@ class Explained:
     @property
     def title(self) -> str:
         row = self.apart[0].row
-        op = "" if row.op == "none" else f", {row.op}"
         asked = "" if row.bytes == self.asked_bytes else f" (nearest to {format_bytes(self.asked_bytes)})"
         where = f"{row.collective} of {format_bytes(row.bytes)}{asked}, {format_hosts(row.hosts)}"
-        return f"why: {where}, {row.dtype}{op}, {row.placement}, {row.cadence}"
+        return f"why: {where}, {row.elements}, {row.placement}, {row.cadence}"
 
     def lines(self) -> Iterator[str]:
         yield self.title
@@ -96,7 +92,7 @@ def explained(
     for case in grouped([row for row in rows if row.is_balanced], lambda row: row.kind).values():
         at = of_interest(nearest(case, nbytes), names)
         fit = fits[at[0].ranks]
-        cuts = len({row.segment_bytes for row in at}) > 1
+        cuts = several_cuts(at)
         apart = [taken_apart(row, fit, site, label(row, cuts=cuts)) for row in at]
         size = format_bytes(at[0].bytes)
         told = [
@@ -109,7 +105,7 @@ def explained(
 
 
 def show_why(screen: Console, world: World, report: Report, sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """Print why times are what they are at these sizes, as comments; what ``--json`` has of it."""
+    """Print why times are what they are at these sizes, as comments. Returns what ``--json`` has of it."""
     site = Site(world.transport.hosts, world.transport.rates)
     found = [each for size in sizes for each in explained(report.rows, report.names, report.fits, site, size)]
     for each in found:

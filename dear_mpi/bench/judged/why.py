@@ -29,7 +29,6 @@ from dear_mpi.bench.makers.contestants import contestant
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.network import Network
-from dear_mpi.collectives.program.program import Program
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import TYPES
 
@@ -97,7 +96,7 @@ def model_of(row: Row, network: Network, site: Site) -> Model | None:
         return None
     costs = np.array((network.alpha, network.beta, network.gamma, network.o))
     counts = np.array(gradient(row, written, costs * (1 + APART), relative=STEP))
-    done_s = priced(row, written, network)
+    done_s = cost(written, row.count, TYPES[row.dtype].itemsize, network).done_s  # of each rank
     parts_us = costs * counts * 1e6
     total_us = float(parts_us.sum())
     # The path's sum is the time but for the 1e-6 by which the costs were moved.
@@ -115,11 +114,6 @@ def model_of(row: Row, network: Network, site: Site) -> Model | None:
         handled=handled,
         spread_us=behind_middle(np.array(done_s)) * 1e6,
     )
-
-
-def priced(row: Row, written: Sequence[Program], network: Network) -> Sequence[float]:
-    """When each rank is done, in s."""
-    return cost(written, row.count, TYPES[row.dtype].itemsize, network).done_s
 
 
 def behind_middle(times: Array) -> float:

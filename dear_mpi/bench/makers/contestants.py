@@ -1,7 +1,7 @@
 """The contestants of the benchmark, by the names that ``--algorithms`` takes: calls of MPI libraries (native.py), gloo
 (gloo.py), and those below. Every other name is a plan of ours, by what ``make_plan`` calls an algorithm."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -113,6 +113,11 @@ def label(row: Row, *, cuts: bool) -> str:
     return named(row.algorithm, row.chosen, row.segment_bytes if cuts else None)
 
 
+def several_cuts(rows: Sequence[Row]) -> bool:
+    """Whether the labels of these rows need their segments."""
+    return len({row.segment_bytes for row in rows}) > 1
+
+
 def named(algorithm: str, chosen: str | None, segment_bytes: int | None = None) -> str:
     """
     >>> named("auto", "ring"), named("ring", "ring", 4096), named("native", None, 4096)
@@ -128,7 +133,7 @@ def calls_of(name: str, case: Case, ranks: int) -> list[str]:
     library = contestant(name).maker
     if name != library + BEST:
         return [name]
-    return [library + suffix for suffix, form in FORMS.items() if form.serves(case, ranks)]
+    return [library + suffix for suffix, form in FORMS.items() if not form.why_not(case, ranks)]
 
 
 def prepare(name: str, setup: Setup) -> Prepared:

@@ -100,9 +100,6 @@ class Form:
             return "sendrecv in place is MPI_Sendrecv_replace alone"
         return ""
 
-    def serves(self, case: Case, ranks: int) -> bool:
-        return not self.why_not(case, ranks)
-
 
 FORMS = {  # by what follows the library in a contestant's name
     "": Form(),
@@ -146,8 +143,7 @@ def with_program(setup: Setup, form: Form) -> Prepared:
     elif result is None and scatters:  # MPI leaves the shard at the start of the buffer
         untimed = partial(move, x[own], x[: own.stop - own.start])
     op = case.op if case.reduces else "sum"
-    call = mpi_call(case.collective, x, result, partition, rank=rank, op=op, by_counts=form.counts)
-    name, arguments = call
+    name, arguments = mpi_call(case.collective, x, result, partition, rank=rank, op=op, by_counts=form.counts)
     prepared = form.prepare(setup.transport.native, name, [prebuilt(each) for each in arguments])
     return replace(prepared, untimed=untimed)
 

@@ -90,7 +90,7 @@ class OtherMpi:
                 str(size),
                 sys.executable,
                 "-m",
-                "dear_mpi.bench.makers.other_mpi",
+                MODULE,
             ],
             env=environment,
             stdin=subprocess.PIPE,

@@ -27,11 +27,8 @@ def baseline_before(files: Sequence[str], contest: Contest, world: World) -> lis
 
 
 def planned(contest: Contest, world: World, before: Sequence[Row]) -> Run:
-    """The points that a run may have. Where its buffers will be, and how large messages of ``auto`` are, is not known:
-    it may be as in these rows.
-
-    Its times are made up.
-    """
+    """The points that a run may have; its times are made up. Where its buffers will be, and how large messages of
+    ``auto``, is not known yet: each memory and size of these rows is taken to be possible."""
     memories = {row.memory for row in before}
     name, hosts = world.transport.name, world.transport.hosts
     rows = [

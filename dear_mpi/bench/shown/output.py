@@ -24,7 +24,7 @@ WITHOUT = csv_lines, markdown_lines  # what says nothing but rows
 
 
 def show_bench(world: World, report: Report, form: str = DEFAULT) -> None:
-    """Print the rows. Whom a format cannot name who was left out, a note on standard error does."""
+    """Print the rows. Where a format has no place for who was left out, notes on standard error say it."""
     lines = lookup("format", form, FORMATS)
     if world.rank:
         return

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rich.text import Text
 
+from dear_mpi.bench.case import PLACEMENTS
 from dear_mpi.bench.judged.compared import (
     CLASSES,
     FAULTY,
@@ -26,7 +27,7 @@ from dear_mpi.bench.judged.compared import (
 )
 from dear_mpi.bench.judged.verdicts import verdicts
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.makers.contestants import label
+from dear_mpi.bench.makers.contestants import label, several_cuts
 from dear_mpi.bench.report import Report
 from dear_mpi.bench.shown.words import (
     MEANINGS,
@@ -43,7 +44,6 @@ from dear_mpi.reporting.groups import grouped
 
 TYPES = {"fp64": "double", "fp32": "float", "fp16": "half", "bf16": "bfloat16"}  # integers have the same names
 OPS = {"average": "avg"}
-PLACEMENTS = ("out of place", "in place")
 SHARED, TIMES = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}", "  {:>7}  {:>6}  {:>6}  {:>6}"
 MORE = "  {:>7}  {:>6}  {:>7}  {:>4}"  # beside the columns of nccl-tests, for each placement
 FORM = f"{SHARED}{2 * TIMES}{2 * MORE}  {{:>7}}  {{}}"
@@ -97,7 +97,7 @@ def heads() -> Iterator[str]:
 def lines_of(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Text]:
     """A line for each contestant, with both of its placements if one of them is shown; the fastest are bold."""
     wanted = {id(row) for row in shown(rows, names)}
-    cuts = len({row.segment_bytes for row in rows}) > 1
+    cuts = several_cuts(rows)
     for same in grouped(rows, lambda row: (row.bytes, row.dtype, row.op)).values():
         fastest = min(same, key=merit).p50_us
         for line in grouped(same, lambda row: (row.algorithm, row.segment_bytes)).values():
@@ -112,7 +112,7 @@ def line_of(rows: Sequence[Row], *, cuts: bool) -> str:
     first, found = rows[0], {row.placement: row for row in rows}
     about = MEANINGS[first.collective]
     kind = TYPES.get(first.dtype, first.dtype), OPS.get(first.op, first.op)
-    placed = [found.get(placement) for placement in PLACEMENTS]
+    placed = [found.get(PLACEMENTS[each]) for each in ("out", "in")]
     cells = [cell for of in (times_of, more_of) for row in placed for cell in of(row)]
     memory, name = both(row.memory for row in rows), both(label(row, cuts=cuts) for row in rows)
     wrong = WRONG if any(row.wrong for row in rows) else ""
@@ -178,7 +178,7 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
 
 def differences(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
     """Who is faster than the peer, who is slower, and of whom that cannot be told."""
-    found = list(verdicts(shown(rows, names), cuts=len({row.segment_bytes for row in rows}) > 1))
+    found = list(verdicts(shown(rows, names), cuts=several_cuts(rows)))
     if found:
         yield ""
         yield f"who is faster, {of_kind(rows[0])} (each interval has 95 %, over all calls that may be the fastest)"
@@ -186,4 +186,4 @@ def differences(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
 
 
 def of_kind(row: Row) -> str:
-    return f"{row.placement}, {row.dtype}{'' if row.op == 'none' else f', {row.op}'}"
+    return f"{row.placement}, {row.elements}"

@@ -1,7 +1,7 @@
 """What the figures of a benchmark mean, in plain words: for each collective its sizes and its bandwidths; for a run how
 calls were made."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -60,8 +60,8 @@ STARTS = {
 
 
 def of_one_part(row: Row, of: int) -> int:
-    """What other tools call the count (or the size) of a row, where ours is ``of``: of the largest part, if it is made
-    of parts, in whole elements."""
+    """The count (or the size) of a row as other tools have it, where ours is ``of``: that of the largest part, in whole
+    elements, if the buffer is made of parts."""
     if not row.count or not MEANINGS[row.collective].parted:
         return of
     return -(-row.count // row.ranks) * (of // row.count)
@@ -121,12 +121,10 @@ def columns(rows: Sequence[Row]) -> Iterator[str]:
     yield "slow: the rank that was most often the last to end; memory: where the buffers were"
 
 
-collective_of: Callable[[Row], str] = attrgetter("collective")
-
-
 def left_out(report: Report) -> Iterator[str]:
-    """Who was not measured, and why: a collective without sizes is all of it that was."""
-    measured = {name: {row.bytes for row in rows} for name, rows in grouped(report.rows, collective_of).items()}
+    """Who was not measured, and why. A collective without sizes was left out at all of its sizes."""
+    by_collective = grouped(report.rows, lambda row: row.collective)
+    measured = {name: {row.bytes for row in rows} for name, rows in by_collective.items()}
 
     def place(name: str, sizes: Sequence[int]) -> str:
         everywhere = measured.get(name) == set(sizes)

@@ -90,7 +90,6 @@ class Interleaved:
         return {
             key: Samples(
                 *self.in_time(after_last([times_s[key] for times_s, _, _ in answers])),
-                wrong=sum(errors[key].elements for _, errors, _ in answers),
                 memory=data.memory,
                 chosen=prepared.chosen,
                 start=self.start.name,

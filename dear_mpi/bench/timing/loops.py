@@ -59,16 +59,16 @@ def on_host(run: Callable[[], object], between: Callable[[], object], calls: int
 
 @dataclass(frozen=True)
 class OwnCost:
-    """What the loop adds to a call, in us: the clock and a call that does nothing; and ``self_us``, by collective, a
-    whole call of 4 bytes from Python on a communicator of this rank alone, of which the library has its part."""
+    """What the loop adds to a call, in us. ``empty_us`` is the clock, and a call that does nothing; ``self_us``, by
+    collective, a call of 4 bytes from Python on a communicator of this rank alone, part of which is the library's."""
 
     empty_us: float
     self_us: dict[str, float]
 
 
 def own_cost(transport: Transport, collectives: Iterable[str]) -> OwnCost:
-    """Collective: the costs on the slowest rank, in the loop that times, with its barriers. Without MPI, those alone of
-    a call that does nothing."""
+    """Collective: the costs on the slowest rank, in the loop that times, with its barriers. Without MPI there is
+    only that of a call that does nothing."""
     calls: dict[str, Callable[[], object]] = {"": int}
     if transport.native is not None:
         calls |= {name: call_alone(name) for name in collectives}

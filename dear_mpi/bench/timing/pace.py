@@ -37,8 +37,8 @@ class Pace(Declared):
         parse=lambda text: parsed("--budget", parse_seconds, text),
     )
     precision: float = option(
-        "Go on to the next size before its time is over, when half of the 95 % interval of each median is this part of "
-        "the median, or less.",
+        "A size ends before its --budget is over when all medians are known this well: half of the 95 % interval is at "
+        "most this part of the median.",
         0.01,
         shown="1%",
         typed=str,
@@ -47,7 +47,9 @@ class Pace(Declared):
     iterations: int | None = option(
         "Samples of each at each size, however long that takes.", None, shown="by --budget and --precision", least=1
     )
-    warmup: int = option("Turns at each size that do not count, in at most a quarter of its time.", 3, least=0)
+    warmup: int = option(
+        "Turns at each size before those that count; they take at most a quarter of --budget.", 3, least=0
+    )
 
     def check_pace(self) -> None:
         if not self.budget_s > 0:

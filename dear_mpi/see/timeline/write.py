@@ -21,13 +21,19 @@ TRACE = ".json"
 def write_timeline(
     flag: str, paths: Sequence[Path], timeline: Timeline, draw: Callable[[Timeline], Any] = draw_timeline
 ) -> None:
-    """Write all files; a ValueError, which begins with ``flag``, names one that cannot be written. ``draw`` makes the
-    figure of a picture."""
+    """Write all files that can be written; a ValueError, which begins with ``flag``, names those that cannot.
+    ``draw`` makes the figure of a picture."""
+    complaints = []
     for path in paths:
-        if path.suffix.lower() == TRACE:
-            write_trace(flag, path, trace(timeline))
-        else:
-            write_figure(flag, path, draw(timeline))
+        try:
+            if path.suffix.lower() == TRACE:
+                write_trace(flag, path, trace(timeline))
+            else:
+                write_figure(flag, path, draw(timeline))
+        except ValueError as error:
+            complaints.append(str(error))
+    if complaints:
+        raise ValueError("; ".join(complaints))
 
 
 def write_trace(flag: str, path: Path, content: Mapping[str, Any]) -> None:
