@@ -1,6 +1,7 @@
 """The reference of Python names: a page for each module from which users import, filled from docstrings."""
 
 import ast
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -21,6 +22,7 @@ def page(module: str, names: list[str]) -> str:
     return f"# {module}\n\n::: {module}\n    options:\n      show_root_heading: false\n      members:\n{members}"
 
 
+@cache
 def offered() -> dict[str, list[str]]:
     """The public names of each module, without those that a package above it offers, too."""
     found = {}

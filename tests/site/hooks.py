@@ -4,6 +4,7 @@ docs/ is written for a host of git: its links lead to files, in docs/ and beside
 pages of the site, and each file that a page links or names becomes a page that shows it.
 """
 
+import logging
 import os
 import re
 from pathlib import Path
@@ -13,8 +14,10 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 
 from tests.markdown import PAGES, ROOT, links
 from tests.site.api_pages import FOLDER as API
-from tests.site.api_pages import api_pages
+from tests.site.api_pages import api_pages, offered
 from tests.site.command_pages import command_pages
+
+log = logging.getLogger("mkdocs.hooks.site")  # its warnings end a strict build
 
 # Pages of the site by file, where it is not at the same place in docs/; and folders that have an own page.
 MOVED = {
@@ -129,7 +132,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, files: Files, **_: Any) -> str:
-    """Let names of files be links to them."""
+    """Let names of files be links to them; warn of a public name that is not there."""
+    module = page.file.src_uri.removeprefix(f"{API}/").removesuffix(".md")
+    for name in offered().get(module, ()):
+        if f'id="{module}.{name}"' not in html:
+            log.warning(f"{page.file.src_uri} has nothing about {name}: does it have a docstring?")
 
     def linked(found: re.Match[str]) -> str:
         file = files.get_file_from_path(place(found[1]))
