@@ -43,9 +43,8 @@ def row(flag: Any, context: Any) -> str:
     spelled, said = flag.get_help_record(context)
     said, _, more = said.partition("  [")
     more = more.removesuffix("]").removeprefix("default: ")
-    anchor = flag.opts[0].strip("-")
     spelled = spelled.replace("<int range>", "<int>")  # the limits stand beside the default
-    return f'| <span id="{anchor}"></span>`{spelled}` | {escaped(said)} | {escaped(more)} |'
+    return f'| <span id="{flag.opts[0]}"></span>`{spelled}` | {escaped(said)} | {escaped(more)} |'
 
 
 def escaped(text: str) -> str:

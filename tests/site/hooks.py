@@ -15,6 +15,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from tests.markdown import PAGES, ROOT, links
 from tests.site.api_pages import FOLDER as API
 from tests.site.api_pages import api_pages, offered
+from tests.site.command_pages import FOLDER as COMMANDS
 from tests.site.command_pages import command_pages
 
 log = logging.getLogger("mkdocs.hooks.site")  # its warnings end a strict build
@@ -142,4 +143,12 @@ def on_page_content(html: str, page: Any, files: Files, **_: Any) -> str:
         file = files.get_file_from_path(place(found[1]))
         return found[0] if file is None else f'<a href="{file.url_relative_to(page.file)}">{found[0]}</a>'
 
+    if page.file.src_uri == "commands.md":
+        html = re.sub(r"<td><code>([a-z-]+)</code></td>", command_linked, html)
     return NAMED.sub(linked, html)
+
+
+def command_linked(found: re.Match[str]) -> str:
+    """A cell of the table of commands, which leads to the page of its flags."""
+    known = f"{COMMANDS}/{found[1]}.md" in MADE
+    return f'<td><a href="{COMMANDS}/{found[1]}.html"><code>{found[1]}</code></a></td>' if known else found[0]
