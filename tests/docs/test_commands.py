@@ -1,11 +1,13 @@
 """The commands of the pages are read as the command line reads them: each flag is there. `make docs` runs them."""
 
+import re
+
 import pytest
 import typer
 
 from dear_mpi.cli.app import app
 from tests.docs.commands import commands, program, tasks, words
-from tests.markdown import PAGES, ROOT, Block
+from tests.markdown import PAGES, ROOT, Block, inlines
 
 COMMANDS = typer.main.get_command(app).commands
 READ = [(page, task) for page in PAGES for task in tasks(page)[0] if "dear-mpi " in task.name]
@@ -15,6 +17,24 @@ READ = [(page, task) for page in PAGES for task in tasks(page)[0] if "dear-mpi "
 def test_flags_of_the_pages_are_there(page, task):
     name, *flags = words(task.name)
     COMMANDS[name].make_context(name, flags)
+
+
+# Of mpirun, srun, pip and chrt, and of our own scripts in tests/.
+OTHERS = {"--bind-to", "--cpus-per-task", "--editable", "--exclusive", "--hostfile", "--map-by", "--mpi", "--rr"}
+OTHERS |= {"--ntasks-per-node", "--oversubscribe", "--kills", "--only", "--only-mpi", "--whole", "--with-mpi"}
+
+
+NOW = [page for page in PAGES if page.name != "CHANGELOG.md"]  # which also names what is no more
+
+
+@pytest.mark.parametrize("page", NOW, ids=lambda page: str(page.relative_to(ROOT)))
+def test_flags_and_commands_in_the_text_are_there(page):
+    """A flag in running text may be of any command."""
+    known = {spelled for each in COMMANDS.values() for flag in each.params for spelled in flag.opts}
+    texts = [token.content for _, token in inlines(page) if token.type == "code_inline"]
+    flags = {flag for text in texts for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", text)}
+    assert flags <= known | OTHERS | {"--help", "--version"}
+    assert {name for text in texts for name in re.findall(r"\bdear-mpi ([a-z][a-z-]*)", text)} <= set(COMMANDS)
 
 
 def said(code, **how):

@@ -18,7 +18,10 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.training.routes.memory import Memory
 
 Shape = tuple[int, ...]
-MAIN, ENGINE = "main", "engine"  # the main thread, and the engine's
+MAIN = "main"
+"""The main thread, which computes."""
+ENGINE = "engine"
+"""The engine's thread, which communicates."""
 
 
 class BucketMemory(Protocol):

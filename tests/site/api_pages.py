@@ -1,0 +1,51 @@
+"""The reference of Python names: a page for each module from which users import, filled from docstrings."""
+
+import ast
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+from tests.rooms import SOURCES
+
+FOLDER = "api"
+# What offers its names to other rooms; users have those of optimisers from dear_mpi.training.
+INSIDE = {"dear_mpi.collectives.plans.runners.shared", "dear_mpi.kernels.optimizers"}
+
+
+def api_pages() -> dict[str, str]:
+    """Of each such module its page, by the page's path."""
+    return {f"{FOLDER}/{module}.md": page(module, names) for module, names in offered().items()}
+
+
+def page(module: str, names: list[str]) -> str:
+    members = "".join(f"        - {name}\n" for name in names)
+    return f"# {module}\n\n::: {module}\n    options:\n      show_root_heading: false\n      members:\n{members}"
+
+
+@cache
+def offered() -> dict[str, list[str]]:
+    """The public names of each module, without those that a package above it offers, too."""
+    found = {}
+    for file, path in SOURCES.items():
+        module = file.removesuffix(".__init__")
+        names = [name for name in public(module, path) if not name.startswith("__")]
+        if names and module not in INSIDE:
+            found[module] = names
+    above = {
+        module: {name for each in found if module.startswith(f"{each}.") for name in found[each]} for module in found
+    }
+    left = {module: [name for name in names if name not in above[module]] for module, names in found.items()}
+    return {module: left[module] for module in sorted(left) if left[module]}
+
+
+def public(module: str, path: Path) -> list[str]:
+    """What ``__all__`` says; the module is imported only where that is computed, for its framework may be missing."""
+    found = []
+    for node in ast.parse(path.read_text("utf-8")).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(getattr(target, "id", "") == "__all__" for target in targets):
+            try:
+                found += ast.literal_eval(node.value)
+            except ValueError:
+                return list(import_module(module).__all__)
+    return found
