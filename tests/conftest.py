@@ -8,6 +8,7 @@
 Without --with-mpi or --only-mpi none of it is active and mpi4py is not imported.
 """
 
+import gc
 import importlib.util
 import os
 import sys
@@ -140,6 +141,15 @@ def pytest_collection_modifyitems(items):
             raise pytest.UsageError(f"{item.nodeid} is in a folder mpi but not marked @pytest.mark.mpi")
         if mark is not None and (mark.args or mark.kwargs.keys() - {"min_size"}):
             raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.mpi takes min_size= alone, got {mark}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """Ten thousand tests and all modules stay to the end: the collector would go through them again and again, as it
+    would through the steps of programs while they are written. Both together took a fifth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
 
 
 @pytest.fixture(scope="session")
