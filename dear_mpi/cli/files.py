@@ -18,7 +18,8 @@ Written: TypeAlias = Sequence[tuple[str, Path]]
 
 WRITTEN = {"plot": "--plot", "json_file": "--json", "timeline": "--timeline"}  # of several commands
 PICTURES = (".png", ".pdf", ".svg")  # matplotlib has others, in some of which colours are lost
-ENDINGS = {"--plot": PICTURES, "--picture": PICTURES, "--timeline": (".json", *PICTURES)}
+PAGES = (".html", ".htm")
+ENDINGS = {"--plot": PICTURES, "--picture": PICTURES, "--timeline": (".json", *PICTURES), "--html": PAGES}
 OLDER = ("--json", "--save")  # a file that is there becomes FILE.old
 
 
