@@ -32,8 +32,8 @@ FLAGS = (
     | flag("pieces", int, "Number of segments in the buffer, for double_tree and themis.", 1, min=1)
     | flag("check", bool, "Prove the algorithm for every number of ranks up to --ranks.", False)
     | flag("picture", Path | None, "Draw the steps into FILE.png, FILE.pdf or FILE.svg.", metavar="FILE")
-    | flag("html", Path | None, HTML, metavar="FILE")
 )
+FLAGS |= flag("html", Path | None, HTML, metavar="FILE")
 
 
 @with_flags(FLAGS, alone="explain")
@@ -49,10 +49,11 @@ def explain(flags: Flags) -> None:
             raise ValueError(f"{given} shows a route, which is proved anyway: leave out {', '.join(others)}")
         explain_route(flags.get("route") or FULL.name, wire=flags.get("wire"))
         return
-    written = written_by(flags, picture="--picture", html="--html")
+    written = written_by(flags, picture="--picture")
     try_files(written)
     how = {name: each.default for name, each in FLAGS.items() if name not in OF_ROUTES} | {**flags}
-    algorithms, page = listed("--algorithm", how.pop("algorithm")), how.pop("html")
+    name, page = how.pop("algorithm"), how.pop("html")
+    algorithms = listed("--algorithm", name) if "," in name else (name,)
     check_files({"--algorithm": algorithms}, written)
     if len(algorithms) > 1 and how["picture"] is not None:
         raise ValueError(f"--picture draws one algorithm, not {len(algorithms)}: --html shows two side by side")

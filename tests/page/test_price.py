@@ -19,7 +19,7 @@ ASK = """({ data, cases }) => cases.map(({ count, prices }) => {
     const { entered, nbytes } = priceOf(readProgram(data), count, 4, network(prices));
     return { entered, nbytes };
 })"""
-SCRIPTS = ("heap.js", "fair.js", "network.js", "price.js", "program.js")
+SCRIPTS = ("units.js", "heap.js", "fair.js", "network.js", "price.js", "program.js")
 
 
 class Entered(Simulation):

@@ -21,7 +21,17 @@ MOST_BYTES = 800_000  # of the data of a page, which with its scripts is below 1
 PAGE = Kind(
     scripts=(
         *("heap.js", "fair.js", "network.js", "price.js", "program.js", "words.js", "ways.js", "cells.js", "board.js"),
-        *("holdings.js", "follow.js", "chart.js", "side.js", "results.js", "prices.js", "player.js", "algorithm.js"),
+        *(
+            "holdings.js",
+            "follow.js",
+            "ticks.js",
+            "chart.js",
+            "side.js",
+            "results.js",
+            "prices.js",
+            "player.js",
+            "algorithm.js",
+        ),
     ),
     looks=("board.css", "chart.css", "tables.css", "algorithm.css"),
 )

@@ -2,7 +2,6 @@
 
 const ROW = { least: 14, most: 26 };
 const BELOW = 26; // pixels, for the axis
-const TICKS = 5;
 const LETTER = 8; // pixels
 
 /** onStep: called with a position that is clicked. */
@@ -135,12 +134,4 @@ function numbers(price, row, across) {
       }),
     )
     .filter(Boolean);
-}
-
-/** Round times from 0 on. */
-function ticksOf(seconds) {
-  const rough = seconds / TICKS;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough * 0.999);
-  return Array.from({ length: Math.floor(seconds / step + 1e-9) + 1 }, (_, number) => number * step);
 }

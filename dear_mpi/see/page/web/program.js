@@ -32,12 +32,6 @@ function readMessage([source, target, sent, received, count, kind]) {
   return { source, target, sent, received, count, kind: KINDS[kind], added: kind === 1, fails: kind > 1 };
 }
 
-function inGroups(flat, length) {
-  const found = [];
-  for (let at = 0; at < flat.length; at += length) found.push(flat.slice(at, at + length));
-  return found;
-}
-
 /** The messages of a step that bring this chunk to a rank, or take it from one. */
 function carriesChunk(message, chunk) {
   return chunk >= message.sent && chunk < message.sent + message.count;

@@ -59,3 +59,10 @@ function several(what, numbers) {
 }
 
 const counted = (count, what) => `${count} ${what}${count === 1 ? "" : "s"}`;
+
+/** A flat list as lists of so many. */
+function inGroups(flat, length) {
+  const found = [];
+  for (let at = 0; at < flat.length; at += length) found.push(flat.slice(at, at + length));
+  return found;
+}
