@@ -1,6 +1,7 @@
 """The command ``dear-mpi compare``: the flags of ``train``, with several schedules instead of one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,13 @@ from dear_mpi.cli.run import Output, run_job, with_flags
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.figure import write_figure
+from dear_mpi.see.page.schedules import write_schedules
 from dear_mpi.see.tables import draw_comparison, show_comparison
+from dear_mpi.see.timeline.write import TimelineFiles
 from dear_mpi.training.chosen_route import SEVERAL
 from dear_mpi.training.declared import BETWEEN_FUSIONS, listed
+from dear_mpi.training.log.merged import Recording
+from dear_mpi.training.log.spans import Timeline
 from dear_mpi.training.options import FUSION
 from dear_mpi.training.recorder import Show
 from dear_mpi.training.runs.compare import outcome
@@ -29,7 +34,7 @@ FLAGS = (
     | flag("schedules", str, SCHEDULES)
     | flag("fusion", str | None, FUSIONS, show_default="by model")
     | flag("wire", str | None, SEVERAL, show_default="the type of the parameters")
-    | shared("plot")
+    | shared("plot", "html")
 )
 del FLAGS["schedule"]
 
@@ -44,7 +49,7 @@ def compare(flags: Flags) -> None:
     fusions = listed("--fusion", flags["fusion"], BETWEEN_FUSIONS) if "fusion" in flags else ()
     wires = listed("--wire", flags["wire"]) if "wire" in flags else ()
     check_files(files_of(Config, flags) | {"--schedules": schedules, "--fusion": fusions}, written_by(flags))
-    how: dict[str, Any] = {"timeline": timeline_writer(flags), "plot": flags.get("plot")}
+    how: dict[str, Any] = {"timeline": timeline_writer(flags), "plot": flags.get("plot"), "html": flags.get("html")}
     command = partial(compare_and_show, schedules=schedules, fusions=fusions, wires=wires, **how)
     run_job(command, {name: value for name, value in flags.items() if name not in SPLIT})
 
@@ -56,10 +61,40 @@ def compare_and_show(
     *,
     timeline: Show | None = None,
     plot: Path | None = None,
+    html: Path | None = None,
     **split: Sequence[str],
 ) -> Output:
     contest = Contest(config, world, schedules, **split)
+    kept = timeline if html is None else Kept(html, timeline)
     with bar(world, contest.steps, config.model) as advance:
-        rows = outcome(contest, lambda name: advance(f"{config.model}, {name}"), timeline=timeline)
+        rows = outcome(contest, lambda name: advance(f"{config.model}, {name}"), timeline=kept)
     show_comparison(world, rows)
-    return Output(rows, {} if plot is None else {"--plot": lambda: write_figure("--plot", plot, draw_comparison(rows))})
+    files: dict[str, Callable[[], object]] = {}
+    if plot is not None:
+        files["--plot"] = lambda: write_figure("--plot", plot, draw_comparison(rows))
+    if isinstance(kept, Kept):
+        files["--html"] = partial(kept.write, rows)
+    return Output(rows, files)
+
+
+@dataclass
+class Kept:
+    """Keeps the timeline for a page, on rank 0, and hands it on to the files of ``--timeline``, if there are any."""
+
+    page: Path
+    files: Show | None
+    timeline: Timeline | None = None
+
+    def __call__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        if self.files is not None:
+            self.files(timeline)
+
+    def apart(self, recordings: Sequence[Recording], facts: Mapping[str, Any]) -> Path:
+        return (self.files or TimelineFiles("--html", [self.page])).apart(recordings, facts)
+
+    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        if self.timeline is None:
+            raise ValueError("--html: there is no page of all ranks, because their clocks cannot be compared")
+        measured = [{**row, "iteration_s": row["median_s"]} for row in rows]
+        write_schedules("--html", self.page, self.timeline, measured)
