@@ -3,9 +3,9 @@
     calls of a run   | start a message | wait for another | combine it | start the next ...
     times noted      t0               t1                 t2           t3
 
-The calls of a run follow one another, so one look at the clock after each is enough: 0.1 us for a call, and 0.6 us for a
-run. What calls do is known in advance (``InstructionRun.parts``). Notes are a ring: a new run pushes the oldest one out. So they are always on in
-training, and the last seconds are there when a rank stalls or fails.
+The calls of a run follow one another, so one look at the clock after each is enough: 0.1 us for a call, and 0.6 us for
+a run. What calls do is known in advance (``InstructionRun.parts``). Notes are a ring: a new run pushes the oldest one
+out. So they are always on in training, and the last seconds are there when a rank stalls or fails.
 """
 
 from __future__ import annotations
