@@ -74,17 +74,7 @@ def test_lanes_add_up_to_what_train_reports(comm, tmp_path_factory):
 
     folder = comm.bcast(str(tmp_path_factory.mktemp("timeline")) if comm.rank == 0 else None)
     files = [f"{folder}/timeline.json", f"{folder}/report.json"]
-    given = [
-        "train",
-        "--model",
-        "synthetic:resnet50",
-        "--forward-time",
-        "0.02",
-        "--fusion",
-        "25MB",
-        "--iterations",
-        "5",
-    ]
+    given = ["train", "--model", "mlp", "--data", "digits", "--link", "100mbit,1ms", "--iterations", "5"]
     done = CliRunner().invoke(app, [*given, "--timeline", files[0], "--json", files[1]])
     assert done.exit_code == 0, done.output
     comm.barrier()
