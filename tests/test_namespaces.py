@@ -1,17 +1,20 @@
 """hostfiles/namespaces.sh gives mpirun an environment of its own, and hosts whose links can die.
 
-The commands that need root are played, but for the last test.
+The commands that need root are played, but for the last tests.
 """
 
+import json
 import os
 import subprocess
 import sys
 import time
+from collections import defaultdict
 
 import pytest
 
 from tests.launch import ended, mpis_at_hand
 from tests.rooms import ROOT
+from tests.trace_schema import assert_schema
 
 SCRIPT = f"{ROOT}/hostfiles/namespaces.sh"
 ENDLESS = """
@@ -100,3 +103,44 @@ def test_behind_a_dead_link_the_launcher_is_ended_after_an_abort(two_hosts, tmp_
         subprocess.run(["ip", "link", "set", "dearlink2", "down"], check=True)
         assert job.wait(300) not in (0, 124), told.read_text()
     assert "rank 0 ends the job after a stall of 5 s, as asked" in told.read_text()
+
+
+@pytest.fixture
+def four_hosts():
+    if os.geteuid() or subprocess.run([SCRIPT, "up", "4", "1gbit"], capture_output=True, check=False).returncode:
+        pytest.skip("no network namespaces can be made here, or there are some already")
+    yield
+    subprocess.run([SCRIPT, "down", "4"], check=True)
+
+
+AHEAD = """#!/bin/sh
+[ "$(hostname)" != dear3 ] || exec unshare --time --monotonic 3 --boottime 3 --fork "$@"
+exec "$@"
+"""
+
+
+def test_a_clock_that_is_three_seconds_off_is_corrected_in_a_timeline(four_hosts, tmp_path):
+    """No message ends before it was sent by more than what the trace says of its clocks."""
+    mpis = [mpi for mpi in mpis_at_hand() if mpi.name == "Open MPI"]
+    if not mpis or subprocess.run(["unshare", "--time", "true"], check=False).returncode:
+        pytest.skip("the hosts need Open MPI, and time namespaces")
+    ahead, file = tmp_path / "ahead.sh", tmp_path / "timeline.json"
+    ahead.write_text(AHEAD)
+    ahead.chmod(0o755)
+    job = ["train", "--model", "mlp", "--data", "digits", "--iterations", "8", "--timeline", str(file)]
+    command = [SCRIPT, "run", "4", "-x", "PYTHONPATH", str(ahead), sys.executable, "-m", "dear_mpi", *job]
+    environment = os.environ | {"MPIRUN": mpis[0].mpirun[0], "LIMIT": "240", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    content = json.loads(file.read_text())
+    assert_schema(content)
+    (known_us,) = content["otherData"]["clock_uncertainty_us"]
+    assert 0 < known_us < 1e6
+    ends = defaultdict(dict)
+    for event in content["traceEvents"]:
+        if event["ph"] in "sf":
+            ends[event["id"]][event["ph"]] = event
+    assert {event["f"]["pid"] for event in ends.values()} == {0, 1, 2, 3}
+    assert all(each["f"]["ts"] - each["s"]["ts"] >= -known_us for each in ends.values())
+    begins = {event["pid"]: event["ts"] for event in content["traceEvents"] if event["name"] == "iteration 7"}
+    assert max(begins.values()) - min(begins.values()) < 2.9e6, "the iterations of all hosts are the same"

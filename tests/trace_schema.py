@@ -3,6 +3,7 @@
 Sources: Trace Event Format, Google, 2016; Perfetto's "Visualizing external trace formats"; its importer.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from itertools import pairwise
 
@@ -28,7 +29,8 @@ def lanes_of(content):
 
 def enclosing(spans, at_us):
     """The span of a lane in which a moment is, as an arrow is bound; None if there is none."""
-    return next((each for each in spans if each["ts"] <= at_us <= each["ts"] + each["dur"]), None)
+    place = bisect_right(spans, at_us, key=lambda span: span["ts"])
+    return next((each for each in reversed(spans[:place][-2:]) if at_us <= each["ts"] + each["dur"]), None)
 
 
 def assert_schema(content):

@@ -3,10 +3,12 @@
     calls of a run   | start a message | wait for another | combine it | start the next ...
     times noted      t0               t1                 t2           t3
 
-The calls of a run follow one another, so one look at the clock after each is enough: 0.1 us. What calls do is known in
-advance (``InstructionRun.parts``). Notes are a ring: a new run pushes the oldest one out. So they are always on in
-training, and the last seconds are there when a rank stalls or fails.
+The calls of a run follow one another, so one look at the clock after each is enough: 0.1 us for a call, and 0.6 us for
+a run. What calls do is known in advance (``InstructionRun.parts``). Notes are a ring: a new run pushes the oldest one
+out. So they are always on in training, and the last seconds are there when a rank stalls or fails.
 """
+
+from __future__ import annotations
 
 from array import array
 from collections import deque
@@ -64,10 +66,10 @@ class Noted:
         """Each with its begin and its end."""
         yield from zip(self.parts, self.times, self.times[1:], strict=False)
 
-    def at(self, times: Sequence[float], *, under_way: bool = False) -> "Noted":
+    def at(self, times: Sequence[float], *, under_way: bool = False) -> Noted:
         return replace(self, times=times, under_way=under_way)
 
-    def earlier(self, seconds: float) -> "Noted":
+    def earlier(self, seconds: float) -> Noted:
         """The same by a clock that shows so much less."""
         return replace(self, times=array("d", (each - seconds for each in self.times)))
 
@@ -76,19 +78,25 @@ class Notes:
     """The last runs of a rank, of about so many calls in all. One thread writes them, in one order on all ranks."""
 
     def __init__(self, most: int = MOST_CALLS) -> None:
-        self.runs, self.room, self.count = deque[Noted](), most, 0
+        self.ring: deque[tuple[int, Mapping[str, Any], Sequence[Part], array[float]]] = deque()
+        self.room, self.count = most, 0
 
-    def begin(self, said: Mapping[str, Any], parts: Sequence[Part]) -> "array[float]":
+    def begin(self, said: Mapping[str, Any], parts: Sequence[Part]) -> array[float]:
         """A run begins; where its times are to be appended."""
-        times = array("d")
+        times = array("d")  # no list, which the garbage collector would look through
         self.count += 1
-        self.runs.append(Noted(self.count, said, parts, times))
+        self.ring.append((self.count, said, parts, times))  # in a third of the time that a ``Noted`` takes
         self.room -= len(parts)
-        while self.room < 0 and len(self.runs) > 1:
-            self.room += len(self.runs.popleft().parts)
+        while self.room < 0 and len(self.ring) > 1:
+            self.room += len(self.ring.popleft()[2])
         return times
 
+    @property
+    def runs(self) -> list[Noted]:
+        """As they are now; another thread may go on with the last one. What has not begun is left out."""
+        taken = [(number, said, parts, times[:]) for number, said, parts, times in list(self.ring)]
+        return [Noted(*each) for each in taken if each[3]]
+
     def since(self, begin_s: float) -> list[Noted]:
-        """Runs that ended after that, as they are now; another thread may go on with the last one."""
-        taken = [each.at(each.times[:]) for each in list(self.runs)]
-        return [each for each in taken if each.times and each.end_s > begin_s]
+        """Runs that ended after that."""
+        return [each for each in self.runs if each.end_s > begin_s]

@@ -8,7 +8,7 @@ the calls that start messages. Where nothing is known of the peer, all of the wa
 *copying* are what is done with a message beside that; a call of the MPI library's own collective is *whole*.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from dear_mpi.collectives.plans.notes import Noted, Part
@@ -72,12 +72,16 @@ def starts_of(ranks: Ranks) -> dict[End, float]:
     }
 
 
-def spans_of(rank: int, noted: Noted, starts: Mapping[End, float]) -> Iterator[Span]:
-    """The calls of a rank, each wait cut where the peer had started its end."""
-    for part, begin_s, end_s in noted.calls():
+def spans_of(
+    rank: int, noted: Noted, starts: Mapping[End, float], known: Collection[int | None] = ()
+) -> Iterator[Span]:
+    """The calls of a rank, each wait cut where the peer had started its end. What is under way still waits for a peer
+    that is ``known`` not to have come so far."""
+    for place, (part, begin_s, end_s) in enumerate(noted.calls(), start=2):
         kind = AS.get(part.kind, part.kind)
         if kind == "ending":
-            peers_s = starts.get(other_end(rank, part))
+            lasts = noted.under_way and place == len(noted.times) and part.peer in known
+            peers_s = starts.get(other_end(rank, part), end_s if lasts else None)
             if peers_s is None:
                 kind = "either"
             else:
@@ -85,6 +89,8 @@ def spans_of(rank: int, noted: Noted, starts: Mapping[End, float]) -> Iterator[S
                 if until_s > begin_s:
                     yield Span("waiting", part.step, part.peer, begin_s, until_s, part)
                     begin_s = until_s
+                if lasts and until_s == end_s:
+                    return
         yield Span(kind, part.step, part.peer, begin_s, end_s, part)
 
 

@@ -1,7 +1,9 @@
-"""Something to do before this process ends because a launcher says so, as it does when another rank aborts the job.
+"""Something to do before this process ends, because another rank ends the job.
 
-Python runs the handlers of signals on the main thread, which may be blocked in MPI. So the signal wakes another thread,
-which acts and then ends the process. A launcher that kills at once leaves no time for that.
+A launcher that hears of an abort tells the other ranks to end (SIGTERM), as Open MPI's does, or kills them at once, as
+MPICH's. So a rank that fails first tells those of its host (SIGUSR2), and leaves them a moment.
+
+Python runs the handlers of signals on the main thread, which may be blocked in MPI. So a signal wakes another thread.
 """
 
 import os
@@ -9,14 +11,20 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
-STATUS = 128 + signal.SIGTERM
+from dear_mpi.collectives.launch.launcher import launch_of
+from dear_mpi.collectives.launch.neighbours import own_notice
+
+TOLD, ENDS = signal.SIGUSR2, signal.SIGTERM
+STATUS = 128 + ENDS
 
 
 @contextmanager
-def on_termination(act: Callable[[], object]) -> Iterator[None]:
-    """Meanwhile SIGTERM lets this process act, and end. On other threads than the main one this does nothing."""
+def before_the_end(act: Callable[[], object]) -> Iterator[None]:
+    """Meanwhile, let this process act when another rank tells it to, or when it is to end. On other threads than the
+    main one this does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -25,21 +33,47 @@ def on_termination(act: Callable[[], object]) -> Iterator[None]:
 
     def wait() -> None:
         while numbers := outside.recv(64):
-            if signal.SIGTERM in numbers:
-                try:
+            try:
+                if {TOLD, ENDS} & set(numbers):
                     act()
-                finally:
+            finally:
+                if ENDS in numbers:
                     os._exit(STATUS)
 
     thread = threading.Thread(target=wait, name="termination", daemon=True)
-    handler = signal.signal(signal.SIGTERM, lambda number, frame: None)
     descriptor = signal.set_wakeup_fd(inside.fileno(), warn_on_full_buffer=False)
+    handlers = [(number, signal.signal(number, lambda number, frame: None)) for number in (TOLD, ENDS)]
     thread.start()
     try:
         yield
     finally:
+        for number, handler in handlers:
+            signal.signal(number, handler)
         signal.set_wakeup_fd(descriptor)
-        signal.signal(signal.SIGTERM, handler)
         inside.close()  # the thread reads no more
         thread.join()
         outside.close()
+
+
+def tell_others(*, idle: bool = False) -> bool:
+    """Tell the other ranks of this host that the job ends; of ``idle`` ones alone, those that wait for nobody. Whether
+    there are any, and each will act."""
+    if launch_of(os.environ).size == 1:
+        return False
+    told = False
+    for other in own_notice().neighbours():
+        if other.process not in (None, os.getpid()) and not (idle and other.waits) and listens(other.process):
+            with suppress(OSError):  # it has just ended
+                os.kill(other.process, TOLD)
+                told = True
+    return told
+
+
+def listens(process: int | None) -> bool:
+    """Whether a process acts on being told, which would end it otherwise."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{process}/status").read_text("ascii", "replace").splitlines():
+            name, _, mask = line.partition(":")
+            if name == "SigCgt":
+                return bool(int(mask, 16) >> (TOLD - 1) & 1)
+    return False

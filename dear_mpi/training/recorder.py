@@ -2,14 +2,17 @@
 
 import secrets
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.ranks.drift import CommonClock
-from dear_mpi.ranks.termination import on_termination
+from dear_mpi.ranks.termination import before_the_end, tell_others
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import note
 from dear_mpi.training.log.log import KEPT
@@ -21,7 +24,8 @@ from dear_mpi.training.session import Session
 FACTS = (
     "model schedule fusion buckets algorithm update accumulate batch wire device ranks hosts transport emulated_link"
 )
-LAST_S, LAST_CALLS = 10.0, 20_000  # of a run that fails; a rank that is told to end has a second to write them
+LAST_S, LAST_CALLS = 10.0, 20_000  # of a run that fails
+GRACE_S = 1.0  # in which others write theirs, as long as Open MPI gives them
 
 
 class Show(Protocol):
@@ -37,8 +41,8 @@ class Show(Protocol):
 class Recorder:
     """Constructing is collective, and so are ``keep`` and ``show``: all before a job, and after its runs."""
 
-    def __init__(self, world: World, show: Show) -> None:
-        self.world, self.files = world, show
+    def __init__(self, world: World, show: Show, model: str) -> None:
+        self.world, self.files, self.model = world, show, model
         self.clock = CommonClock(world.transport)
         self.job = said_by_rank_0(world.transport, "timeline", lambda: secrets.token_hex(8))
         self.runs: list[list[Recording]] = []
@@ -66,26 +70,54 @@ class Recorder:
 
     @contextmanager
     def watching(self, sessions: Mapping[str, Session]) -> Iterator[None]:
-        """Meanwhile this rank writes its last seconds if an error is raised, if it stalls, or if it is told to end."""
-
-        def write(why: str) -> None:
-            runs = [
-                Recording(name, self.world.size, last_of(session, LAST_S, LAST_CALLS), self.clock.aligned())
-                for name, session in sessions.items()
-            ]
-            try:
-                said = f"what it did last is in {self.files.apart(runs, {'job': self.job, 'why': why})}"
-            except ValueError as error:
-                said = str(error)
-            print(f"timeline: rank {self.world.rank} {why}: {said}", file=sys.stderr, flush=True)
-
+        """Meanwhile this rank writes its last seconds if an error is raised, if it stalls, or if the job ends."""
+        last = LastSeconds(self, sessions)
         alarms = self.world.transport.waits.alarms
-        alarms.append(lambda: write("stalls"))
+        alarms.append(last.stalls)
         try:
-            with on_termination(lambda: write("is told to end")):
+            with before_the_end(last.ends):
                 yield
         except BaseException as error:
-            write(f"fails with {type(error).__name__}")
+            last.fails(error)
             raise
         finally:
-            alarms.pop()
+            alarms.remove(last.stalls)
+
+
+class LastSeconds:
+    """What this rank did at last, written at most once for each reason, by whatever thread has one."""
+
+    def __init__(self, recorder: Recorder, sessions: Mapping[str, Session]) -> None:
+        self.recorder, self.sessions = recorder, sessions
+        self.alone, self.written = threading.Lock(), False
+
+    def write(self, why: str) -> None:
+        recorder = self.recorder
+        aligned, world = recorder.clock.aligned(), recorder.world
+        with self.alone:
+            runs = [
+                Recording(name, world.size, last_of(session, LAST_S, LAST_CALLS), aligned)
+                for name, session in self.sessions.items()
+            ]
+            try:
+                path = recorder.files.apart(runs, {"model": recorder.model, "job": recorder.job})
+                said, self.written = f"what it did last is in {path}", True
+            except ValueError as error:
+                said = str(error)
+            print(f"timeline: rank {world.rank} {why}: {said}\n", end="", file=sys.stderr, flush=True)
+
+    def fails(self, error: BaseException) -> None:
+        """The others are told, and have a moment, before this rank ends the job; unless all fail alike."""
+        told = not isinstance(error, AgreedError) and tell_others()
+        self.write(f"fails with {type(error).__name__}")
+        if told:
+            time.sleep(GRACE_S)
+
+    def stalls(self) -> None:
+        """Also those that keep this rank waiting have something to say."""
+        tell_others(idle=True)
+        self.write("stalls")
+
+    def ends(self) -> None:
+        if not self.written:
+            self.write("hears that another one fails or stalls, or that the job ends")

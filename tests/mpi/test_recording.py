@@ -1,20 +1,29 @@
-"""Recording under mpirun: every rank has the spans of all, and each adds up to what its own rank has measured."""
+"""Recording under mpirun: every rank has what all did, and each adds up to what its own rank has measured."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
+from dear_mpi.collectives.plans.steps import KINDS
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
+from dear_mpi.see.timeline.trace import trace
+from dear_mpi.training.log.inside import step_times
+from dear_mpi.training.log.spans import Timeline
 from dear_mpi.training.recording import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
+from tests.trace_schema import assert_schema
 from tests.training_checks import settings
 
 pytestmark = pytest.mark.mpi
 
 
-def trained(world):
-    """The run, and the times of its iterations on this rank."""
-    config = Config.of(settings(schedule="dear", iterations=5))
+def trained(world, **options):
+    """The run, the times of its iterations on this rank, and what the engine's thread did in all."""
+    config = Config.of(settings(schedule="dear", iterations=5, **options))
     with Job(config, world, [config.schedule]) as job:
         times = [job.iterate(config.schedule, *job.batch(number))[1] for number in range(config.iterations)]
         return recorded(job, "mine"), times
@@ -31,3 +40,79 @@ def test_spans_of_all_ranks_add_up(comm, link):
         assert sum(span.seconds for span in mine.within(iteration, "wait")) == pytest.approx(told.exposed_s, abs=1e-9)
         assert sum(span.seconds for span in mine.within(iteration, "forward")) == pytest.approx(told.forward_s)
         assert sum(span.seconds for span in mine.within(iteration, "backward")) == pytest.approx(told.backward_s)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "shared", "native"])
+def test_what_is_inside_of_collectives_is_in_their_spans(comm, algorithm):
+    run, _ = run_world(lambda world: trained(world, algorithm=algorithm, segment_bytes=4096))
+    content = trace(Timeline(live=True, runs=(run,)))
+    assert_schema(content)
+    flows = [event for event in content["traceEvents"] if event["ph"] == "f"]
+    assert bool(flows) == (comm.size > 1), "the loss travels by messages, whatever the algorithm"
+    for rank in run.ranks:
+        carried = [span for span in rank.spans if span.kind in ("reduce_scatter", "all_gather")]
+        noted = [each for each in rank.noted if each.said.get("bucket") is not None]
+        shown = [each for each in noted if each.begin_s >= carried[0].begin_s][-len(carried) :]
+        for span, own in zip(carried[-len(shown) :], shown, strict=True):
+            assert own.said["collective"] == span.kind
+            assert span.begin_s <= own.begin_s <= own.end_s <= span.end_s
+    kinds = {span["cat"] for span in content["traceEvents"] if span["ph"] == "X" and span["tid"] == 2}
+    assert ("whole" in kinds) == (algorithm == "native")
+    rows = [row for row in step_times(run) if row.bucket is not None]
+    assert {row.rank for row in rows} == set(range(comm.size))
+    assert all(row.waits_for != row.rank for row in rows)
+    if algorithm == "ring" and comm.size > 1:
+        assert sum(row.nbytes for row in rows) > 0
+        assert sum(row.combining_s for row in rows) > 0
+
+
+def test_lanes_add_up_to_what_train_reports(comm, tmp_path_factory):
+    """``train --iterations 5`` counts the last three, which are those that its timeline shows."""
+    from typer.testing import CliRunner
+
+    from dear_mpi.cli.app import app
+
+    folder = comm.bcast(str(tmp_path_factory.mktemp("timeline")) if comm.rank == 0 else None)
+    files = [f"{folder}/timeline.json", f"{folder}/report.json"]
+    given = ["train", "--model", "mlp", "--data", "digits", "--link", "100mbit,1ms", "--iterations", "5"]
+    done = CliRunner().invoke(app, [*given, "--timeline", files[0], "--json", files[1]])
+    assert done.exit_code == 0, done.output
+    comm.barrier()
+    content, report = (json.loads(Path(file).read_text(encoding="utf-8")) for file in files)
+    assert_schema(content)
+    slowest, number = slowest_of(content)
+    assert slowest["iteration"] == pytest.approx(sorted(report["iteration_s"][2:])[1] * 1e6, rel=0.01)
+    assert slowest["forward"] + slowest["backward"] == pytest.approx(report["compute_s"] * 1e6, rel=0.01)
+    assert slowest["wait"] == pytest.approx(report["exposed_comm_s"] * 1e6, rel=0.01, abs=1)
+    if comm.size == 1:
+        return
+    wire, steps = whole_lanes(content, number)
+    assert steps == pytest.approx(wire, rel=0.01)
+
+
+def slowest_of(content):
+    """Sums of the iteration of median length on its slowest rank, in us, by category, and its process."""
+    marks = [event for event in content["traceEvents"] if event["ph"] == "i"]
+    by_name = defaultdict(list)
+    for mark in marks:
+        by_name[mark["name"]].append(mark)
+    slowest = [max(each, key=lambda mark: mark["args"]["dur"]) for each in by_name.values()]
+    middle = sorted(slowest, key=lambda mark: mark["args"]["dur"])[1]
+    begin, end = middle["ts"], middle["ts"] + middle["args"]["dur"]
+    sums = defaultdict(float, iteration=middle["args"]["dur"])
+    for event in content["traceEvents"]:
+        own = event["ph"] == "X" and event["pid"] == middle["pid"] and event["tid"] == 0
+        if own and begin <= event["ts"] + event["dur"] / 2 <= end:
+            sums[event["cat"]] += event["dur"]
+    return sums, middle["pid"]
+
+
+def whole_lanes(content, process):
+    """Of one rank, what its collectives of buckets took, and what is inside of them, in us."""
+    own = [event for event in content["traceEvents"] if event["ph"] == "X" and event["pid"] == process]
+    inside = [event for event in own if event["tid"] == 2 and event["args"].get("bucket") is not None]
+    assert {event["cat"] for event in inside} <= set(KINDS)
+    first = min(event["ts"] for event in inside)
+    wire = [event for event in own if event["cat"] in ("reduce_scatter", "all_gather") and event["tid"] == 1]
+    whole = [event for event in wire if event["ts"] + event["dur"] > first]
+    return sum(event["dur"] for event in whole), sum(event["dur"] for event in inside)

@@ -104,20 +104,25 @@ def origins(timeline: Timeline, few: int) -> Iterator[str]:
 
 
 def window_of(run: Run) -> tuple[float, float]:
-    """From the first rank that begins the last iterations to the last one that ends them, in seconds; all that there is
-    where a rank has ended none."""
+    """From the first rank that begins the last iterations to the last one that ends them, in seconds. All that there is
+    where a rank has ended none; as long again where a run breaks off after them."""
     shown = [rank.iterations[-SHOWN:] for rank in run.ranks]
     if not all(shown):
         return run.begin_s, run.end_s
-    return min(each[0].begin_s for each in shown), max(each[-1].end_s for each in shown)
+    begin_s, end_s = min(each[0].begin_s for each in shown), max(each[-1].end_s for each in shown)
+    return begin_s, min(run.end_s, 2 * end_s - begin_s) if run.breaks_off else end_s
 
 
 def draw_run(axes: Any, run: Run, few: int, seconds: float) -> set[str]:
     """A panel of so many seconds, with the first few ranks; the kinds of steps in it."""
-    (begin_s, _), steps, lanes = window_of(run), inside(run).spans, run.lanes
+    (begin_s, until_s), steps, lanes = window_of(run), inside(run).spans, run.lanes
+    drawn = set[str]()
     tops = [number * (len(lanes) + GAP) for number in range(min(few, len(run.ranks)))]
     for rank, top in zip(run.ranks, tops, strict=False):
-        draw_rank(axes, rank, steps[rank.number], top, (begin_s, begin_s + seconds))
+        end_s = until_s if run.breaks_off or not rank.iterations else rank.iterations[-1].end_s
+        shown = [cut(spans, begin_s, end_s) for spans in (rank.spans, steps[rank.number])]
+        draw_rank(axes, rank, shown, top, (begin_s, begin_s + seconds))
+        drawn |= {span.kind for span in shown[1]}
     rows = [top + row for top in tops for row in range(len(lanes))]
     names = [name for rank in run.ranks[:few] for name in (f"{rank.name}  {lanes[0]}", *lanes[1:])]
     axes.set_yticks(rows, names)
@@ -125,13 +130,16 @@ def draw_run(axes: Any, run: Run, few: int, seconds: float) -> set[str]:
     axes.set(xlim=(0, seconds * 1e3), ylim=(rows[-1] + 0.5 + GAP / 2, -0.5 - GAP / 2))
     axes.set(title=f"{label(run.name)}: {told_of(run)}", xlabel="ms")
     axes.spines[["top", "right", "left"]].set_visible(False)
-    return {span.kind for rank in run.ranks[:few] for span in steps[rank.number]}
+    return drawn
 
 
 def told_of(run: Run) -> str:
     if not all(rank.iterations for rank in run.ranks):
-        return "it ended before an iteration was over"
+        return "it broke off before an iteration was over"
     taken, exposed = map(short_ms, last_iteration(run))
+    if run.breaks_off:
+        after_s = run.end_s - max(rank.iterations[-1].end_s for rank in run.ranks)
+        return f"it broke off {short_ms(after_s)} ms after the last iteration, which took {taken} ms"
     return f"the last iteration takes {taken} ms, of which {exposed} are exposed"
 
 
@@ -142,24 +150,23 @@ def last_iteration(run: Run) -> tuple[float, float]:
     return last.end_s - last.begin_s, sum(span.seconds for span in longest.within(last, "wait"))
 
 
-def draw_rank(axes: Any, rank: Rank, steps: Sequence[Span], top: float, window: tuple[float, float]) -> None:
-    """The rows of a rank in a window of time, with the spans of its steps."""
-    zero_s, until_s = window
+def cut(spans: Iterable[Span], begin_s: float, end_s: float) -> list[Span]:
+    """What of them is in a window."""
+    shown = (span for span in spans if span.begin_s < end_s and span.end_s > begin_s)
+    return [span._replace(begin_s=max(begin_s, span.begin_s), end_s=min(end_s, span.end_s)) for span in shown]
+
+
+def draw_rank(axes: Any, rank: Rank, shown: Sequence[Sequence[Span]], top: float, window: tuple[float, float]) -> None:
+    """The rows of a rank in a window of time, with its own spans and those of its steps."""
+    (zero_s, until_s), (spans, steps) = window, shown
     inches = INSIDE * WIDTH_INCHES / (until_s - zero_s or INSTANT_S)
-    end_s = min(until_s, rank.iterations[-1].end_s) if rank.iterations else until_s
-
-    def cut(spans: Iterable[Span]) -> list[Span]:
-        shown = (span for span in spans if span.begin_s < end_s and span.end_s > zero_s)
-        return [span._replace(begin_s=max(zero_s, span.begin_s), end_s=min(end_s, span.end_s)) for span in shown]
-
-    spans = cut(rank.spans)
     waits = [((span.begin_s - zero_s) * 1e3, span.seconds * 1e3) for span in spans if span.kind == "wait"]
     axes.broken_barh(waits, (top - 0.5, 2), facecolor=COLORS["wait"], linewidth=0, zorder=0)
     for row, lane in enumerate((COMPUTE, WIRE)):
         own = [span for span in spans if span.lane == lane and span.kind != "wait"]
         draw_row(axes, own, top + row, zero_s, inches)
-    if steps:
-        draw_row(axes, list(joined(cut(steps), JOINED * (until_s - zero_s))), top + 2, zero_s, inches)
+    if rank.noted:
+        draw_row(axes, list(joined(steps, JOINED * (until_s - zero_s))), top + 2, zero_s, inches)
     borders = [*(each.begin_s for each in rank.iterations[-SHOWN:]), *(each.end_s for each in rank.iterations[-1:])]
     at = [(border_s - zero_s) * 1e3 for border_s in borders]
-    axes.vlines(at, top - 0.5, top + (3 if steps else 2) - 0.5, color="black", linewidth=1, clip_on=False)
+    axes.vlines(at, top - 0.5, top + (3 if rank.noted else 2) - 0.5, color="black", linewidth=1, clip_on=False)

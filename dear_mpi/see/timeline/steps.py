@@ -11,6 +11,7 @@ from dear_mpi.collectives.plans.steps import Ranks
 from dear_mpi.reporting.units import plural
 from dear_mpi.see.figure import INSTANT_S, legend_below, panels, short_ms
 from dear_mpi.see.timeline.looks import INSIDE, INSIDE_COLORS, JOINED, WIDTH_INCHES, draw_row, joined
+from dear_mpi.see.timeline.trace import clock_of
 from dear_mpi.training.log.inside import inside
 from dear_mpi.training.log.spans import Rank, Run, Timeline
 
@@ -44,7 +45,9 @@ def draw_steps(timeline: Timeline) -> Any:
         columns=1,
         inches=(WIDTH_INCHES, PANEL_INCHES + ROW_INCHES * most),
         title=timeline.facts["title"],
-        notes="; ".join([HOW_TO_READ, *[f"not shown: {' and '.join(left)}"] * bool(left)]),
+        notes="; ".join(
+            [HOW_TO_READ, f"clock: {clock_of(timeline)}", *[f"not shown: {' and '.join(left)}"] * bool(left)]
+        ),
     )
     longest_s = max(run.end_s - run.begin_s for run in runs) or INSTANT_S
     for panel, run in zip(axes, runs, strict=True):

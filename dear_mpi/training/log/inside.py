@@ -31,11 +31,11 @@ def inside(run: Run) -> Inside:
         for noted in rank.noted:
             if noted.number >= first:
                 collectives[noted.number][rank.number] = noted
-    found = Inside()
+    found, known = Inside(), {rank.number for rank in run.ranks}
     for _, ranks in sorted(collectives.items()):
         starts = starts_of(ranks)
         for number, noted in ranks.items():
-            found.spans[number] += [shown(each, noted) for each in spans_of(number, noted, starts)]
+            found.spans[number] += [shown(each, noted) for each in spans_of(number, noted, starts, known)]
             if noted.under_way:
                 last = found.spans[number][-1]
                 found.spans[number][-1] = last._replace(args={**(last.args or {}), "under_way": True})

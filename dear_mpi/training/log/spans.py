@@ -87,6 +87,11 @@ class Run:
         return LANES if any(rank.noted for rank in self.ranks) else LANES[:-1]
 
     @cached_property
+    def breaks_off(self) -> bool:
+        """Whether a rank was in a collective when it wrote what it did."""
+        return any(noted.under_way for rank in self.ranks for noted in rank.noted[-1:])
+
+    @cached_property
     def begin_s(self) -> float:
         """When the first of all spans begins."""
         return min((begin_s for rank in self.ranks for begin_s, _ in rank.times()), default=0.0)

@@ -40,7 +40,7 @@ def outcome(
         AgreedError: what only a job finds out is not allowed.
     """
     with ExitStack() as stack:
-        recorder = None if timeline is None else Recorder(contest.world, timeline)
+        recorder = None if timeline is None else Recorder(contest.world, timeline, contest.config.model)
         contestants = contest.contestants(stack)
         contest.run(contestants, progress, recorder)
         for each in awake(contestants):

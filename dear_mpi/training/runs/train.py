@@ -74,7 +74,7 @@ def train(
         agree(world.transport, "checkpoint", lambda: saving.facts(world.rank))
     if profile is not None:
         by_rank_0(world.transport, "profile", lambda: check_writable("--profile", profile))
-    recorder, name = None if timeline is None else Recorder(world, timeline), config.schedule
+    recorder, name = None if timeline is None else Recorder(world, timeline, config.model), config.schedule
     with Job(config, world, [name]) as job, recorder.watching({name: job}) if recorder else nullcontext():
         decisions, group = job.decisions, job.group
         losses: list[float] = gone_on(job, saving.path) if saving is not None and saving.resume else []
