@@ -75,6 +75,8 @@ def bench(flags: Flags) -> None:
         contest = replace(contest, sizes=tuple(sorted({*contest.sizes, *why_of(flags)})))
     if "timeline" in flags and not contest.steps:
         raise ValueError("--timeline shows what --steps records: give both")
+    if "tests" in flags and not contest.overlap:
+        raise ValueError("--tests is the number of calls during the compute of --overlap: give both")
     if "plot" in flags and set(contest.collectives) <= set(UNSIZED):
         raise ValueError(f"--plot draws times by size, which {', '.join(contest.collectives)} does not have")
     pictures = [(flag, path) for flag, path in written if flag in ("--plot", "--timeline")]
