@@ -56,6 +56,29 @@ def test_a_point_has_samples_for_an_interval_however_long_that_takes(monkeypatch
     assert clock.turns == [1, FEWEST_SAMPLES], "one turn of warm-up is more than a quarter of the time"
 
 
+def with_late_starts(counted):
+    """A point whose first block of turns has so many samples that count; of later ones half do."""
+    blocks = [FEWEST_SAMPLES - counted]
+
+    def run(turns):
+        late = blocks.pop() if blocks else turns // 2
+        return {"it": Samples([[1.0] * (turns - late)], late=late)}
+
+    pace = Pace(budget_s=1e-9, warmup=0)
+    (found,) = run_loopback(1, lambda one: paced(pace, run, one, cadence="isolated", blocks=1))
+    return found["it"]
+
+
+def test_a_point_has_samples_for_an_interval_however_many_come_late():
+    assert [len(with_late_starts(counted).times_s[0]) for counted in (6, 5, 1)] == [6, 5 + 3, 1 + 3 + 3]
+
+
+def test_a_point_whose_ranks_were_late_for_all_starts_begins_otherwise():
+    """At barriers (``Turns``): no more moments are tried."""
+    found = with_late_starts(0)
+    assert (found.times_s, found.late) == ([[]], FEWEST_SAMPLES)
+
+
 @pytest.mark.parametrize("blocks", [1, 4])
 def test_so_many_iterations_are_taken(monkeypatch, blocks):
     assert of_pace(monkeypatch, Clock(9.0), spread=1.0, blocks=blocks, iterations=10, warmup=0) == 10
