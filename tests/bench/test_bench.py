@@ -80,7 +80,10 @@ def test_sizes_beyond_memory_are_left_out(names, homes, monkeypatch):
     """Three arrays for each of 3 ranks, and as many again where some have private memory and others share."""
     monkeypatch.setattr("dear_mpi.bench.run.available_bytes", lambda: 3 * 3 * homes * 1024)
     settings = Contest((1024, 1028, 4096), algorithms=names, memory="shared", budget_s=0.01)
+    announced = list[int]()
+    monkeypatch.setattr("dear_mpi.bench.run.announce", lambda cases, *_: announced.extend(c.nbytes for c in cases))
     report = run_world(lambda world: bench(settings, world), threads=3)
+    assert set(announced) == {1024}, "others would take no time"
     assert {row.bytes for row in report.rows} == {1024}
     ((why, sizes),) = report.left_out.items()
     assert re.fullmatch(r"all: more memory than the [.0-9e-]+ GiB that each rank can have", why)
