@@ -25,11 +25,21 @@ REDRAW_S = 0.2
 COMMENT = "# "
 
 
+class Screen(Console):
+    """What nobody reads any more, such as behind ``head``, goes nowhere; all else that a command does is done."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())
+        os.close(nowhere)
+
+
 def console(world: World | None = None, *, stderr: bool = False) -> Console:
     """Where this rank writes: nowhere, unless it is rank 0. A file gets no styles, and tables as wide as they are."""
     columns = columns_of(sys.stderr if stderr else sys.stdout)
     asked = os.environ.get("COLUMNS", "")
-    return Console(
+    return Screen(
         quiet=world is not None and world.rank != 0,
         stderr=stderr,
         highlight=False,
