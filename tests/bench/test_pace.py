@@ -100,15 +100,17 @@ def test_wrong_results_of_warm_up_count_and_its_times_do_not(iterations):
     assert (it.wrong, len(it.times_s[0]), it.tallies[0].calls, it.tallies[0].turns) == (1, turns, turns + 2, [1])
 
 
+@pytest.mark.parametrize("in_time", [0, 4])
 @pytest.mark.parametrize("arrival", [(), (Arrival("ramp"),)])
-def test_ranks_that_are_too_late_for_every_moment_start_at_barriers(arrival):
+def test_ranks_that_are_too_late_for_most_moments_start_at_barriers(arrival, in_time):
     """What was wrong until then counts all the same."""
 
     def measure(transport):
         def run(turns, arrival, *, skipped):
             late = interleaved.start.name != "barrier"
-            times_s = [[]] if late else [[1.0] * turns]
-            return {("ring", 4): Samples(times_s, wrong=int(late), tallies=[Tally(turns, int(late))])}
+            times_s = [[1.0] * (in_time if late else turns)]
+            tally = Tally(turns, int(late))
+            return {("ring", 4): Samples(times_s, wrong=int(late), tallies=[tally], late=turns - len(times_s[0]))}
 
         interleaved = SimpleNamespace(run=run, start=SimpleNamespace(name="clock"), transport=transport)
         turns = Turns(Case("all_reduce", 4), interleaved, [("ring", 4)], {})

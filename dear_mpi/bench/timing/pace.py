@@ -21,7 +21,7 @@ K = TypeVar("K")
 MOST_SAMPLES = 10_000  # of each contestant at a point, unless --iterations asks for more
 WARM_UP_SHARE = 0.25  # of a point's time, at most
 FEWEST_IN_A_BLOCK = 11  # turns, where a block needs one that does not count
-MORE_BLOCKS = 6  # at most, if too few samples count; a start by the clock is at a later moment in each
+MORE_BLOCKS = 3  # at most, if too few samples count; a start by the clock is at a later moment in each
 Found = Mapping[K, Samples]
 
 
