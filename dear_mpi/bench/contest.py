@@ -149,8 +149,10 @@ class Contest(Closer, Pace, Arrivals, Conditions):
         check_distinct("ranks", self.ranks)
 
     def keys(self, case: Case, ranks: int) -> list[Key]:
-        """Who takes part in a case, each call of a library by its own name, and with which segments."""
+        """Who takes part in a case, each call of a library by its own name, and with which segments: where those make
+        no difference to it, with the same in each case."""
         cuts = [cut for cut in sorted(self.segments) if cut < case.nbytes]
         cuts += sorted(set(self.segments) - set(cuts))[:1]
         names = dict.fromkeys(call for name in self.names for call in calls_of(name, case, ranks))
-        return [(name, cut) for name in names for cut in (cuts if contestant(name).segments else cuts[-1:])]
+        whole = max(self.segments)
+        return [(name, cut) for name in names for cut in (cuts if contestant(name).segments else [whole])]

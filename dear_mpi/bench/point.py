@@ -19,6 +19,7 @@ from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.timing.interleaved import Interleaved, Key
 from dear_mpi.bench.timing.pace import after, paced
 from dear_mpi.bench.timing.starts import AtBarrier
+from dear_mpi.reporting.stats import FEWEST_SAMPLES
 
 BLOCKS = 4  # at least, where not all take turns call by call
 BALANCED_TURNS = 11  # before the others: their median may be by how much ranks are late
@@ -85,8 +86,8 @@ class Turns:
         self.untimed |= after(found, self.untimed)
 
     def measure(self, contest: Contest) -> ByArrival:
-        """Collective: the samples of all. Where ranks are too late for every moment at which they are to start, they
-        start at barriers."""
+        """Collective: the samples of all. Where ranks are too late for almost all moments at which they are to start,
+        they start at barriers."""
         if contest.arrival:
             balanced = self.run_untimed(BALANCED_TURNS)
             if self.is_too_late(balanced):
@@ -101,7 +102,9 @@ class Turns:
         return self.from_barriers(contest)
 
     def is_too_late(self, found: Mapping[Any, Samples]) -> bool:
-        return self.interleaved.start.name != "barrier" and not all(each.times_s[0] for each in found.values())
+        """Whether too few samples of some contestant count, because ranks were late for their start."""
+        few = any(each.late and len(each.times_s[0]) < FEWEST_SAMPLES for each in found.values())
+        return few and self.interleaved.start.name != "barrier"
 
     def from_barriers(self, contest: Contest) -> ByArrival:
         self.interleaved.start, self.taken = AtBarrier(self.interleaved.transport), 0

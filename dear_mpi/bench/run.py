@@ -100,11 +100,11 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
         room = float(min(world.transport.gather_values(available_bytes() / world.ranks_here)))
         too_large = {"all": f"more memory than the {room / 2**30:.3g} GiB that each rank can have"}
         cases, own = contest.cases(world.size), own_cost(world.transport, programs(contest))
-        announce(cases, contest, stand)
+        fits = {case: needed_bytes(case, contest.names, world.transport.hosts) <= room for case in cases}
+        announce([case for case in cases if fits[case]], contest, stand)
         for case in cases:
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
-            fits = needed_bytes(case, contest.names, world.transport.hosts) <= room
-            samples, missing = measured(case, contest, stand, others, seen) if fits else ([], too_large)
+            samples, missing = measured(case, contest, stand, others, seen) if fits[case] else ([], too_large)
             for name, why in missing.items():
                 left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
             for arrival, (name, cut), found in samples:

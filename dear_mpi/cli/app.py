@@ -5,7 +5,8 @@ Under mpirun, every rank runs the command, and rank 0 alone prints. Wrong input 
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -73,9 +74,17 @@ class Commands(TyperGroup):
             said = ""
             if error.message or hasattr(error, "param"):  # not so where help was shown because nothing was asked for
                 where = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
-                said = f"{error.format_message().rstrip('.')}{where}"
+                said = f"{error.format_message().rstrip('.')}{typed_for(error, arguments)}{where}"
                 complain(said, rank)
             raise SystemExit(2) from ValueError(said)  # for ``__main__.py``: without the flag its own text tells little
+
+
+def typed_for(error: Any, arguments: Sequence[str]) -> str:
+    """What was typed for the flag that an error is about, if the error does not say it: not all Typers do."""
+    names = getattr(getattr(error, "param", None), "opts", ())
+    typed = [value for name, value in pairwise(arguments) if name in names]
+    typed += [each.partition("=")[2] for each in arguments if each.partition("=")[0] in names and "=" in each]
+    return f", not {typed[-1]!r}" if typed and repr(typed[-1]) not in error.format_message() else ""
 
 
 def fit_help_to_screen() -> None:

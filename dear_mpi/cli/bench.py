@@ -77,6 +77,10 @@ def bench(flags: Flags) -> None:
         contest = replace(contest, sizes=tuple(sorted({*contest.sizes, *why_of(flags)})))
     if "timeline" in flags and not contest.steps:
         raise ValueError("--timeline shows what --steps records: give both")
+    if contest.beside and "json_file" not in flags and flags.get("format") != "csv":
+        raise ValueError("--beside needs --json FILE, or --format csv: that is where delays are written")
+    if "tests" in flags and not contest.overlap:
+        raise ValueError("--tests is the number of calls during the compute of --overlap: give both")
     if "plot" in flags and set(contest.collectives) <= set(UNSIZED):
         raise ValueError(f"--plot draws times by size, which {', '.join(contest.collectives)} does not have")
     pictures = [(flag, path) for flag, path in written if flag in ("--plot", "--timeline")]
@@ -89,7 +93,7 @@ def bench(flags: Flags) -> None:
 
 
 def why_of(flags: Flags) -> list[int]:
-    return parsed("--why", parse_sizes, flags["why"])
+    return list(dict.fromkeys(parsed("--why", parse_sizes, flags["why"])))
 
 
 def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Sequence[str]) -> Output:

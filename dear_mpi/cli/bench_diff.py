@@ -10,7 +10,7 @@ from dear_mpi.cli.flags import Flags, argument, flag, shared
 from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.reporting.files import aside
 from dear_mpi.reporting.terminal import console
-from dear_mpi.reporting.units import parse_share
+from dear_mpi.reporting.units import parse_percentage
 from dear_mpi.training.declared import listed
 
 AT_LEAST = "5%"
@@ -44,4 +44,4 @@ def bench_diff(flags: Flags) -> None:
 
 
 def share_of(flags: Flags) -> float:
-    return parse_share("--at-least", flags.get("at_least", AT_LEAST), MOST_AT_LEAST)
+    return parse_percentage("--at-least", flags.get("at_least", AT_LEAST), MOST_AT_LEAST)

@@ -128,7 +128,8 @@ def run_world(
         except AgreedError:
             raise
         except BaseException as error:
-            transport.abort(last_words(transport.rank, error))
+            if transport.size > 1 or not isinstance(error, KeyboardInterrupt):  # alone: nobody waits for this rank
+                transport.abort(last_words(transport.rank, error))
             raise
 
     if threads is not None:

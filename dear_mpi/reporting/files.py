@@ -41,8 +41,17 @@ def replacing(flag: str, path: Path) -> Iterator[Path]:
 
 
 def is_plain(path: Path) -> bool:
-    """Whether it may be replaced: not so /dev/stdout, or a pipe."""
-    return path.is_file() or not path.exists()
+    """Whether it may be replaced: not so a pipe, or /dev/stdout, also where that leads to a file."""
+    return not path.exists() or (path.is_file() and not is_stream(path))
+
+
+def is_stream(path: Path) -> bool:
+    """Whether the standard output, or that of errors, ends in this file."""
+    for number in (1, 2):
+        with suppress(OSError):  # it is closed
+            if os.path.samestat(os.fstat(number), path.stat()):
+                return True
+    return False
 
 
 @contextmanager
@@ -89,7 +98,7 @@ def tidy(path: Path) -> None:
 
 def set_aside(path: Path) -> None:
     """Let the file that was there be FILE.old."""
-    if path.is_file():
+    if path.is_file() and is_plain(path):
         with suppress(FileNotFoundError):  # another run has just done it
             path.resolve().rename(older(path))
 
@@ -100,7 +109,7 @@ def aside(path: Path | None) -> Iterator[Callable[[], None]]:
     moved = []
 
     def move() -> None:
-        if path is not None and path.is_file():
+        if path is not None and path.is_file() and is_plain(path):
             set_aside(path)
             moved.append(path)
 

@@ -26,9 +26,10 @@ COMMENT = "# "
 
 
 class Screen(Console):
-    """A console that goes on in silence when whoever read it has gone: files are still to be written."""
+    """What nobody reads any more, such as behind ``head``, goes nowhere; all else that a command does is done."""
 
     def on_broken_pipe(self) -> None:
+        self.quiet = True
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.file.fileno())
         os.close(nowhere)

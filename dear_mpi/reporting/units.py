@@ -15,6 +15,7 @@ from dear_mpi.collectives.transports.emulated import Link
 
 MOST_SLOWER = 1000  # times
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+SHORT_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}  # as OSU's benchmarks and nccl-tests have them
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12, "gbe": 1e9}  # 10GbE is Ethernet of 10 Gbit/s
 FLOPS = {"mflops": 1e6, "gflops": 1e9, "tflops": 1e12, "pflops": 1e15}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -28,7 +29,9 @@ def parse(what: str, text: str, units: dict[str, float] | dict[str, int], exampl
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", text.lower())
     if match is None or match[2] not in units:
         lacks = "has no unit" if match and not match[2] else "cannot be read"
-        raise ValueError(f"{what} {text!r} {lacks}: write it like {example}; units are {', '.join(units)}")
+        raise ValueError(
+            f"{what} {text!r} {lacks}: write it like {example}; units are {', '.join(filter(None, units))}"
+        )
     value = float(match[1]) * units[match[2]]
     if not math.isfinite(value):
         raise ValueError(f"{what} {text!r} is too large")
@@ -105,11 +108,9 @@ def parse_sizes(text: str) -> list[int]:
 def sizes_of(part: str) -> list[int]:
     ends = part.split(":")
     factor = whole_number(ends.pop().strip()[1:]) if len(ends) == 3 and ends[2].strip()[:1] == "x" else 4
-    if len(ends) > 2 or factor is None or factor < 2:
+    if len(ends) > 2 or not all(ends) or factor is None or factor < 2:
         raise ValueError(f"sizes {part!r} must be a size, or a range of two, as in 4B:64MiB or 4B:64MiB:x2")
-    low, high = (
-        parse_bytes(re.sub(r"(?<=[0-9kmg])$", "B", end.strip(), flags=re.IGNORECASE)) for end in (ends * 2)[:2]
-    )
+    low, high = (int(parse("size", end, BYTES | SHORT_BYTES, "25MB")) for end in (ends * 2)[:2])
     if not 0 < low <= high:
         raise ValueError(f"sizes {part!r} must go up from at least 1 B, as in 4B:64MiB")
     found = list(takewhile(lambda size: size < high, accumulate(repeat(factor), mul, initial=low)))
@@ -190,6 +191,14 @@ def parse_share(name: str, text: str, most: float) -> float:
     if not 0 <= found <= most:
         raise ValueError(f"{name} must be from 0% to {most:.0%}, not {text}")
     return found
+
+
+def parse_percentage(name: str, text: str, most: float) -> float:
+    """The same where 1 might be meant as 1 %: from 1 on the sign is needed."""
+    number = decimal(text)
+    if number is not None and number >= 1:
+        raise ValueError(f"{name} {text!r} has no unit: write it like 5%, or as a part below 1, like 0.05")
+    return parse_share(name, text, most)
 
 
 def decimal(text: str) -> float | None:

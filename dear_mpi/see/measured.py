@@ -154,6 +154,8 @@ def draw_line(axes: Any, rows: Sequence[Row], value: Value, look: Mapping[str, A
     sizes, middle = [row["bytes"] for row in rows], [value(row, row["p50_us"]) for row in rows]
     low, high = ([value(row, row[end] or row["p50_us"]) for row in rows] for end in ("ci_low_us", "ci_high_us"))
     axes.fill_between(sizes, low, high, color=look["color"], **BAND)
+    if len(rows) == 1:  # a band of no width
+        axes.vlines(sizes, low, high, color=look["color"], linewidth=THIN)
     axes.plot(sizes, middle, **look, **SURE)
     hollow = [(size, median) for size, median, row in zip(sizes, middle, rows, strict=True) if is_noisy(row)]
     if hollow:

@@ -145,7 +145,7 @@ def test_what_is_typed():
         ("one-late:", "delay '' cannot be read"),
         ("one-late:0s", "delay '0s' must be above zero"),
         ("none:2ms", "arrival 'none:2ms': none has no delay"),
-        ("ramp,ramp:2ms", "--arrival must be different ones, not ramp, ramp"),
+        ("ramp,ramp:2ms", "patterns must be different ones, not ramp, ramp"),
         ("ramp,", "--arrival takes one or several with commas between them, not 'ramp,'"),
     ],
 )

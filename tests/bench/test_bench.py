@@ -80,7 +80,10 @@ def test_sizes_beyond_memory_are_left_out(names, homes, monkeypatch):
     """Three arrays for each of 3 ranks, and as many again where some have private memory and others share."""
     monkeypatch.setattr("dear_mpi.bench.run.available_bytes", lambda: 3 * 3 * homes * 1024)
     settings = Contest((1024, 1028, 4096), algorithms=names, memory="shared", budget_s=0.01)
+    announced = list[int]()
+    monkeypatch.setattr("dear_mpi.bench.run.announce", lambda cases, *_: announced.extend(c.nbytes for c in cases))
     report = run_world(lambda world: bench(settings, world), threads=3)
+    assert set(announced) == {1024}, "others would take no time"
     assert {row.bytes for row in report.rows} == {1024}
     ((why, sizes),) = report.left_out.items()
     assert re.fullmatch(r"all: more memory than the [.0-9e-]+ GiB that each rank can have", why)
@@ -111,6 +114,14 @@ def test_data_that_nobody_has_worked_on_is_wrong(collective, placement):
             data.fill(turn)
         sender = collective in ("broadcast", "scatter") and placement == "in"  # the root's result is there already
         assert all(data.errors(turn) > 0.5 * data.result.size for data in ranks[sender:] if data.result.size)
+
+
+def test_what_knows_no_segments_has_the_same_at_all_sizes():
+    """Of what differs a picture would make several lines."""
+    settings = Contest((8, 3000), algorithms=("native", "ring"), segments=(512, 1024))
+    keys = {(key, case.nbytes) for case in settings.cases(2) for key in settings.keys(case, 2)}
+    assert {cut for (name, cut), _ in keys if name == "native"} == {1024}
+    assert {(cut, nbytes) for (name, cut), nbytes in keys if name == "ring"} == {(512, 8), (512, 3000), (1024, 3000)}
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

@@ -202,6 +202,13 @@ def test_noise_is_marked_and_left_out():
     assert "# ±%: half of the 95 % interval of the median" in text
 
 
+@pytest.mark.parametrize(("form", "width"), [("table", "0.00"), ("markdown", "| 0.0 |")])
+def test_few_samples_have_no_interval(form, width):
+    """That of one sample would have no width: as sure as can be."""
+    made = replace(row("ring", 8, 5.0), ci_low_us=5.0, ci_high_us=5.0, algbw_GBps=1.0, busbw_GBps=1.0)
+    assert [width in printed(form, replace(made, samples=samples)) for samples in (1, 5, 6)] == [False, False, True]
+
+
 def test_where_all_is_noise_the_average_says_so():
     text = printed("table", replace(row("ring", 8, 5.0), ci_low_us=1.0, ci_high_us=9.0))
     assert "# Avg bus bandwidth    : none: all rows are noisy" in text

@@ -56,6 +56,29 @@ def test_a_point_has_samples_for_an_interval_however_long_that_takes(monkeypatch
     assert clock.turns == [1, FEWEST_SAMPLES], "one turn of warm-up is more than a quarter of the time"
 
 
+def with_late_starts(counted):
+    """A point whose first block of turns has so many samples that count; of later ones half do."""
+    blocks = [FEWEST_SAMPLES - counted]
+
+    def run(turns):
+        late = blocks.pop() if blocks else turns // 2
+        return {"it": Samples([[1.0] * (turns - late)], late=late)}
+
+    pace = Pace(budget_s=1e-9, warmup=0)
+    (found,) = run_loopback(1, lambda one: paced(pace, run, one, cadence="isolated", blocks=1))
+    return found["it"]
+
+
+def test_a_point_has_samples_for_an_interval_however_many_come_late():
+    assert [len(with_late_starts(counted).times_s[0]) for counted in (6, 5, 1)] == [6, 5 + 3, 1 + 3 + 3]
+
+
+def test_a_point_whose_ranks_were_late_for_all_starts_begins_otherwise():
+    """At barriers (``Turns``): no more moments are tried."""
+    found = with_late_starts(0)
+    assert (found.times_s, found.late) == ([[]], FEWEST_SAMPLES)
+
+
 @pytest.mark.parametrize("blocks", [1, 4])
 def test_so_many_iterations_are_taken(monkeypatch, blocks):
     assert of_pace(monkeypatch, Clock(9.0), spread=1.0, blocks=blocks, iterations=10, warmup=0) == 10
@@ -77,15 +100,17 @@ def test_wrong_results_of_warm_up_count_and_its_times_do_not(iterations):
     assert (it.wrong, len(it.times_s[0]), it.tallies[0].calls, it.tallies[0].turns) == (1, turns, turns + 2, [1])
 
 
+@pytest.mark.parametrize("in_time", [0, 4])
 @pytest.mark.parametrize("arrival", [(), (Arrival("ramp"),)])
-def test_ranks_that_are_too_late_for_every_moment_start_at_barriers(arrival):
+def test_ranks_that_are_too_late_for_most_moments_start_at_barriers(arrival, in_time):
     """What was wrong until then counts all the same."""
 
     def measure(transport):
         def run(turns, arrival, *, skipped):
             late = interleaved.start.name != "barrier"
-            times_s = [[]] if late else [[1.0] * turns]
-            return {("ring", 4): Samples(times_s, tallies=[Tally(turns, int(late))])}
+            times_s = [[1.0] * (in_time if late else turns)]
+            tally = Tally(turns, int(late))
+            return {("ring", 4): Samples(times_s, tallies=[tally], late=turns - len(times_s[0]))}
 
         interleaved = SimpleNamespace(run=run, start=SimpleNamespace(name="clock"), transport=transport)
         turns = Turns(Case("all_reduce", 4), interleaved, [("ring", 4)], {})

@@ -9,14 +9,20 @@ from functools import partial
 import pytest
 
 INTERRUPT = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)\n"
-FILES = {"imports": ("numpy.py", INTERRUPT), "training": ("mine.py", f"def build(*given):\n    {INTERRUPT}")}
+BUILD = f"def build(*given):\n    {INTERRUPT}"
+TRAIN = ["train", "--threads", "2", "--model", "{}/mine.py:build"]
+MOMENTS = {
+    "imports": ("numpy.py", INTERRUPT, TRAIN),
+    "training": ("mine.py", BUILD, TRAIN),
+    "one rank under MPI": ("mine.py", BUILD, ["bench", "--algorithms", "{}/mine.py:build"]),
+}
 
 
-@pytest.mark.parametrize("moment", FILES)
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_ctrl_c_ends_a_command_with_one_line(moment, tmp_path):
-    name, text = FILES[moment]
+    name, text, arguments = MOMENTS[moment]
     (tmp_path / name).write_text(text)
-    command = [sys.executable, "-m", "dear_mpi", "train", "--threads", "2", "--model", f"{tmp_path}/mine.py:build"]
+    command = [sys.executable, "-m", "dear_mpi", *(each.format(tmp_path) for each in arguments)]
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's jobs in the background ignore Ctrl-C
     job = subprocess.run(

@@ -211,3 +211,13 @@ def test_a_file_is_wide_unless_columns_says_otherwise(monkeypatch):
     assert terminal.console().width == terminal.FILE_COLUMNS
     monkeypatch.setenv("COLUMNS", "90")
     assert terminal.console().width == 90
+
+
+def test_a_reader_that_goes_away_ends_nothing():
+    """As `head` does: what comes after the screen, such as the file of --json, is still written."""
+    show = "from dear_mpi.reporting.terminal import console\nfor _ in range(2):\n    console().print('x' * 100000)\n"
+    command = [sys.executable, "-c", f"{show}import sys; print('over', file=sys.stderr)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        job.stdout.close()
+        assert job.stderr.read() == "over\n"
+    assert job.returncode == 0

@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+import subprocess
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -42,6 +44,19 @@ def test_devices_are_written_to_and_never_replaced(device):
     with replacing("--json", Path(device)) as path:
         path.write_text("")
     assert os.lstat(device).st_ino == before
+
+
+def test_a_standard_stream_that_ends_in_a_file_is_never_replaced(tmp_path):
+    """What is shown goes on there, so a new file in its place would not have it."""
+    wrote = (
+        "from pathlib import Path; from dear_mpi.reporting.files import *; path = Path('/dev/stdout')\n"
+        "with aside(path) as move:\n    check_writable('--json', path), move()\n"
+        "    with replacing('--json', path) as file:\n        file.write_text('all')\n"
+    )
+    with open(tmp_path / "out", "w") as out:
+        subprocess.run([sys.executable, "-c", wrote], stdout=out, check=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out").read_text() == "all"
 
 
 def test_a_full_disk_is_found_before_the_work(tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """Sizes and links as people write them."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,6 +82,20 @@ def test_a_range_may_have_the_units_of_other_benchmarks(text):
 )
 def test_other_sizes_are_refused(text):
     with pytest.raises(ValueError, match="size"):
+        parse_sizes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("4B:", "sizes '4B:' must be a size, or a range of two, as in 4B:64MiB or 4B:64MiB:x2"),
+        ("4B,,8B", "sizes '' must be a size, or a range"),
+        ("-5", "size '-5' cannot be read: write it like 25MB; units are b, kb, mb, gb, kib, mib, gib, k, m, g"),
+        ("1e400", "size '1e400' is too large"),
+    ],
+)
+def test_sizes_are_refused_as_they_were_given(text, said):
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
         parse_sizes(text)
 
 

@@ -80,6 +80,15 @@ def test_a_row_of_panels_for_each_collective_and_number_of_ranks():
     assert titles == ["all_reduce, 4 ranks", "", "all_gather, 4 ranks", "", "all_reduce, 2 ranks", ""]
 
 
+def test_one_size_has_intervals_too():
+    """A band between points needs two of them."""
+    run = run_of(np.random.default_rng(1), name="one.json", sizes=(4096,), algorithms=("ring",))
+    times, _ = figure_of(run).axes
+    ((low, high),) = (line.get_segments()[0] for line in times.collections if hasattr(line, "get_segments"))
+    (row,) = run.rows
+    assert (tuple(low), tuple(high)) == ((4096, row.ci_low_us), (4096, row.ci_high_us))
+
+
 def test_what_is_too_noisy_is_hollow():
     run = made(sizes=(64, 1024), algorithms=("native",))
     noisy = replace(run.rows[1], ci_low_us=1.0, ci_high_us=500.0)

@@ -140,7 +140,7 @@ def parse_arrivals(text: str) -> tuple[Arrival, ...]:
     (Arrival(pattern='one-late', scale_s=0.002, asleep=False, first=0), 0)
     """
     found = [arrival_of(part) for part in listed("--arrival", text)]
-    check_distinct("--arrival", [each.pattern for each in found])
+    check_distinct("patterns", [each.pattern for each in found])
     return tuple(each for each in found if each.pattern != BALANCED)
 
 

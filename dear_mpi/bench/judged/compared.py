@@ -7,6 +7,7 @@ from typing import TypeAlias
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import BEST, contestant
 from dear_mpi.reporting.groups import grouped
+from dear_mpi.reporting.stats import FEWEST_SAMPLES
 
 Case: TypeAlias = tuple[object, ...]
 Mean: TypeAlias = float | str
@@ -39,9 +40,14 @@ def merit(row: Row) -> tuple[bool, float]:
     return row.wrong > 0, row.p50_us
 
 
-def spread(row: Row) -> float:
-    """Half of the interval of its median, in % of the median."""
-    return 50 * (row.ci_high_us - row.ci_low_us) / row.p50_us
+def spread(row: Row) -> float | None:
+    """Half of the interval of its median, in % of the median; None of too few samples for an interval."""
+    return None if row.samples < FEWEST_SAMPLES else 50 * (row.ci_high_us - row.ci_low_us) / row.p50_us
+
+
+def spread_text(row: Row, write: Callable[[float], str]) -> str:
+    found = spread(row)
+    return "-" if found is None else write(found)
 
 
 def all_calls(row: Row) -> str:

@@ -30,7 +30,7 @@ def verdict(row: Row, name: str, peer: str) -> str:
     if row.wrong:
         return f"{name} or {at}: cannot tell: the results of {name} are wrong"
     if low is None or high is None:
-        return f"{name} or {at}: cannot tell: {row.samples} samples are too few for an interval"
+        return f"{name} or {at}: cannot tell: too few samples for an interval, {row.samples}"
     if is_noisy(row):
         return f"{name} or {at}: cannot tell: the interval of {name} is wider than its median"
     if high < 1:

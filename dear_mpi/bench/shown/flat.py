@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from dear_mpi.bench.judged.compared import is_noisy, ratio_mark, shown, spread
+from dear_mpi.bench.judged.compared import is_noisy, ratio_mark, shown, spread_text
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import label
 from dear_mpi.bench.report import Report
@@ -50,7 +50,7 @@ MARKDOWN: dict[str, Callable[[Row], str]] = {
     "placement": lambda row: row.placement,
     "algorithm": lambda row: label(row, cuts=True),
     "time (us)": lambda row: f"{row.p50_us:.2f}",
-    "±%": lambda row: f"{spread(row):.1f}{' !' * is_noisy(row)}",
+    "±%": lambda row: f"{spread_text(row, '{:.1f}'.format)}{' !' * is_noisy(row)}",
     "algbw (GB/s)": lambda row: f"{row.algbw_GBps:.3g}",
     "busbw (GB/s)": lambda row: f"{row.busbw_GBps:.3g}",
     "/peer": lambda row: f"{row.over_peer:.2f}{ratio_mark(row)}",

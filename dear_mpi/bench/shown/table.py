@@ -9,6 +9,7 @@ Source of the columns, their widths and how numbers are fitted into them: ``writ
 
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from rich.text import Text
 
@@ -23,7 +24,7 @@ from dear_mpi.bench.judged.compared import (
     merit,
     ratio_mark,
     shown,
-    spread,
+    spread_text,
 )
 from dear_mpi.bench.judged.verdicts import verdicts
 from dear_mpi.bench.machine_file import Row
@@ -139,7 +140,8 @@ def more_of(row: Row | None) -> Sequence[str]:
         return MISSING
     model = "-" if row.model_us is None else fitted(row.model_us, 7)
     ratio = fitted(row.over_peer, 5) + ratio_mark(row)
-    return fitted(spread(row), 6) + "!" * is_noisy(row), ratio, model, str(row.slow_rank)
+    interval = spread_text(row, partial(fitted, width=6)) + "!" * is_noisy(row)
+    return interval, ratio, model, str(row.slow_rank)
 
 
 def footer(rows: Sequence[Row], report: Report) -> Iterator[str]:

@@ -11,6 +11,7 @@ from dear_mpi.bench.makers.contestants import contestant, name_of
 from dear_mpi.bench.operations import OPERATIONS
 from dear_mpi.bench.report import Report
 from dear_mpi.reporting.groups import grouped
+from dear_mpi.reporting.stats import FEWEST_SAMPLES
 from dear_mpi.reporting.units import format_bytes, format_hosts, plural
 
 
@@ -107,8 +108,8 @@ def meaning(rows: Sequence[Row]) -> Iterator[str]:
 def columns(rows: Sequence[Row]) -> Iterator[str]:
     """What stands beside a time."""
     yield (
-        "±%: half of the 95 % interval of the median, in % of the median. !: the interval is wider than the median, so "
-        "the row tells nothing, and means leave it out"
+        f"±%: half of the 95 % interval of the median, in % of the median; - of fewer than {FEWEST_SAMPLES} samples. "
+        "!: the interval is wider than the median, so the row tells nothing, and means leave it out"
     )
     peers = dict.fromkeys(row.peer for row in rows)
     of_libraries = all(contestant(peer).is_library for peer in peers)

@@ -14,13 +14,14 @@ from typing import TypeVar
 from dear_mpi.bench.case import Samples
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, median, worth_one
-from dear_mpi.reporting.units import parse_seconds, parse_share
+from dear_mpi.reporting.units import parse_percentage, parse_seconds
 from dear_mpi.training.declared import Declared, option, parsed
 
 K = TypeVar("K")
 MOST_SAMPLES = 10_000  # of each contestant at a point, unless --iterations asks for more
 WARM_UP_SHARE = 0.25  # of a point's time, at most
 FEWEST_IN_A_BLOCK = 11  # turns, where a block needs one that does not count
+MORE_BLOCKS = 3  # at most, if too few samples count; a start by the clock is at a later moment in each
 Found = Mapping[K, Samples]
 
 
@@ -42,7 +43,7 @@ class Pace(Declared):
         0.01,
         shown="1%",
         typed=str,
-        parse=lambda text: parse_share("--precision", text, 1.0),
+        parse=lambda text: parse_percentage("--precision", text, 1.0),
     )
     iterations: int | None = option(
         "Samples of each at each size, however long that takes.", None, shown="by --budget and --precision", least=1
@@ -93,7 +94,15 @@ def paced(
         if more < 1:
             break
         found, turns = together(found, run(more)), turns + more
+    for _ in range(MORE_BLOCKS):  # where ranks were late for so many starts that too few count, but not for all
+        if not 0 < fewest_of(found) < FEWEST_SAMPLES:
+            break
+        found, turns = together(found, run(FEWEST_SAMPLES)), turns + FEWEST_SAMPLES
     return after(timed(found, (spent_s() - warm_s) / turns), untimed)
+
+
+def fewest_of(found: Found[K]) -> int:
+    return min((len(samples.times_s[0]) for samples in found.values()), default=FEWEST_SAMPLES)
 
 
 def timed(found: Found[K], turn_s: float) -> dict[K, Samples]:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from dear_mpi.see.page.lanes import Names, kinds, lanes_of, shown_ranks
 from dear_mpi.see.page.whole import Kind, whole, write_page
 from dear_mpi.see.timeline.picture import headings, origins
-from dear_mpi.training.log.spans import LANES, Timeline
+from dear_mpi.training.log.spans import COMPUTE, WIRE, Timeline
 
 PAGE = Kind(
     scripts=("ticks.js", "lanes.js", "schedules.js"), looks=("chart.css", "tables.css", "lanes.css", "schedules.css")
@@ -47,7 +47,7 @@ def schedules_data(
         "title": what if what.startswith(("Live", "Predicted")) else f"Predicted: {what}",
         "told": list(origins(timeline, shown_ranks(timeline))),
         "live": timeline.live,
-        "lanes": list(LANES),
+        "lanes": [COMPUTE, WIRE],
         "kinds": kinds(),
         "sliders": list(sliders),
         "states": states,
