@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dear_mpi.advise.observation import Observation
+from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.gains import FUSIONS, seconds_of
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import Simulated, simulate
@@ -18,6 +19,7 @@ from dear_mpi.training.schedules import find_schedules
 
 OURS = ("dear", "dear-eager")
 CODE = "int8"
+SHARED = Contention((1.0,), layers=1.0)  # what a core cannot do twice
 ALIKE = 5e-3  # of an iteration: what differs by less is alike
 MOST_OCTAVES, HALVINGS = 10, 7  # of the bandwidth, when it is looked for where a code begins to pay
 
@@ -80,7 +82,14 @@ def answer(
     Raises:
         ValueError: as for ``simulate``.
     """
+    settings = crowded(settings, observation)
     return [of_ranks(observation, replace(settings, ranks=(ranks,)), progress) for ranks in settings.ranks]
+
+
+def crowded(settings: Settings, observation: Observation) -> Settings:
+    """The same, where ranks share the cores that they compute on: then layers hold up messages as updates do."""
+    held = settings.ranks_per_core > 1 and observation.profile.device == "cpu" and settings.contention is None
+    return replace(settings, contention=SHARED) if held else settings
 
 
 def of_ranks(observation: Observation, settings: Settings, progress: Callable[[str], object]) -> Answer:
