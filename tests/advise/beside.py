@@ -17,6 +17,7 @@ from dear_mpi.advise.observation import read_observation
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
 from dear_mpi.simulate.settings import Settings
+from tests.advise.timed import go_first
 from tests.attempts import Runs, kept, run
 from tests.launch import mpis_at_hand
 from tests.provenance import Watch
@@ -32,7 +33,7 @@ HEAD = f"""Three scripts train with PyTorch, and know nothing of this package. `
 parameters, BatchNorm, and operations in place. `tests/advise/transformer.py` has 8 million, tied embeddings, attention
 whose projection never runs as a module, a limit on the norm of gradients, and AdamW. `tests/advise/accumulating.py` has
 6 million, DDP with buckets of 4 MiB, and batches in three parts, `no_sync` for all but the last. One thread computes
-for each rank.
+for each rank, with the highest priority.
 
 - **alone**: ms of an iteration of the script by itself, without hooks, in a process of its own: the median, and the
   distance to the farther end of its 95 % interval.
@@ -137,6 +138,7 @@ def main():
     parser.add_argument("--scripts", nargs="+", default=SCRIPTS, choices=SCRIPTS)
     parser.add_argument("--keep", type=Path, help="a folder for what is measured")
     options = parser.parse_args()
+    go_first()
     with kept(options.keep) as folder:
         runs = Runs(folder)
         lines = list(page(runs, options.scripts))
