@@ -31,7 +31,8 @@ ROOMS = {
         "bench": ["ranks", "reporting", "models", "training/declared"],
         "simulate": ["ranks", "reporting", "models", "training", "bench"],
         "doctor": ["ranks", "reporting", "bench/machine_file"],
-        "cli": ["ranks", "reporting", "models", "training", "see", "bench", "simulate", "doctor"],
+        "advise": ["reporting", "training", "adapters", "see", "simulate"],
+        "cli": ["ranks", "reporting", "models", "training", "see", "bench", "simulate", "doctor", "advise"],
     },
 }
 LAYERS = list(ROOMS)

@@ -13,6 +13,7 @@ import typer
 from typer import Option
 from typer.core import TyperGroup
 
+from dear_mpi.cli.advise import advise
 from dear_mpi.cli.bench import bench
 from dear_mpi.cli.bench_diff import bench_diff
 from dear_mpi.cli.bench_kernels import bench_kernels
@@ -46,6 +47,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "links": links,
     "explain": explain,
     "simulate": simulate,
+    "advise": advise,
 }
 
 UsageError: type[Any] = typer.BadParameter.__bases__[0]  # of the click that this Typer brings or uses

@@ -60,6 +60,11 @@ def argument(name: str, kind: Any, help: str, metavar: str) -> Table:
     return {name: parameter(name, Annotated[kind, Argument(help=help, metavar=metavar)], inspect.Parameter.empty)}
 
 
+def arguments(name: str, help: str, metavar: str) -> Table:
+    """A table of all that stands behind the command's arguments, or behind ``--``; there may be none."""
+    return {name: parameter(name, Annotated[list[str] | None, Argument(help=help, metavar=metavar)], None)}
+
+
 def flags_of(kind: type[Declared]) -> Table:
     """The flags of a kind of options, each with the help, the type and the default of its field."""
     hints, found = get_type_hints(kind), Table()

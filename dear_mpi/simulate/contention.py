@@ -25,6 +25,7 @@ class Contention:
         stretch: how many times as long the update takes, for each of them.
         update_s: the known lengths: seconds of updates alone, the shortest first. Shorter and longer ones are like the
             nearest; others lie between two, linearly in the logarithm of the length. Empty: all updates are alike.
+        layers: seconds by which each second of a layer delays what is on the wire.
         origin: ``given``, ``measured``, or ``unknown`` where the rows of ``bench`` say nothing about it.
     """
 
@@ -32,11 +33,12 @@ class Contention:
     stretch: tuple[float, ...] = (1.0,)
     update_s: tuple[float, ...] = ()
     origin: str = "given"
+    layers: float = 0.0
 
     @property
     def is_free(self) -> bool:
         """Whether neither delays the other."""
-        return set(self.stall) == {0.0} and set(self.stretch) == {1.0}
+        return set(self.stall) == {0.0} and set(self.stretch) == {1.0} and not self.layers
 
     def __call__(self, update_s: float) -> tuple[float, float]:
         """Stall and stretch of an update that alone takes so long.
@@ -57,7 +59,8 @@ class Contention:
     def __str__(self) -> str:
         length = f" of {span([1e3 * each for each in self.update_s])} ms each" if self.update_s else ""
         delays = f"a second of updates{length} delays messages by {span(self.stall)} s"
-        return f"{delays}, and takes {span(self.stretch)} s beside them"
+        layers = f"; a second of layers delays them by {self.layers:.2g} s" * bool(self.layers)
+        return f"{delays}, and takes {span(self.stretch)} s beside them{layers}"
 
 
 FREE = Contention()
@@ -100,5 +103,12 @@ def contention_of(rows: Sequence[Row]) -> Contention:
 
 
 def parse_stall(text: str) -> Contention:
-    """A share, as ``100%``: how long updates hold messages up, as a part of their own time; or a ValueError."""
-    return Contention((parse_share("stall", text, MOST_STALL),))
+    """A share, as ``100%``: how long updates hold messages up, as a part of their own time; after a comma that of
+    layers, if they do; or a ValueError.
+
+    >>> parse_stall("100%"), parse_stall("100%,30%").layers
+    (Contention(stall=(1.0,), stretch=(1.0,), update_s=(), origin='given', layers=0.0), 0.3)
+    """
+    updates, comma, layers = text.partition(",")
+    held = parse_share("stall", layers, MOST_STALL) if comma else 0.0
+    return Contention((parse_share("stall", updates, MOST_STALL),), layers=held)

@@ -104,6 +104,7 @@ class Scenario:
             served=share_served(self.prices.hosts or range(ranks)),
             work=self.model.sharing(rules.buckets).work,
             contention=None if self.contention.is_free else self.contention,
+            layer_stall=self.contention.layers,
             portions=partial(self.portions, rules.route),
             compute=straggling(settings.straggler, ranks),
             noise=self.model.shared(Jitter(ranks, places, spread=spread, seed=settings.seed)),

@@ -147,7 +147,8 @@ class Settings(Exchange):
     )
     jitter: str = option("Spread of the time of each layer on each rank, e.g. 5%.", "0%")
     contention: Contention | None = option(
-        "How long an update delays messages, as a share of its own time: 100% where both need the same processors.",
+        "How long an update delays messages, as a share of its own time: 100% where both need the same processors; "
+        "100%,30%: layers, too.",
         None,
         shown="0%, or as in the file of bench --beside",
         flag="--stall",

@@ -82,6 +82,28 @@ def test_updates_that_hold_up_messages_are_hidden_by_none():
     assert free.row["iteration_s"] == pytest.approx(alone + last_s)
 
 
+def test_layers_that_hold_up_messages_hide_none():
+    settings = {"schedules": ("wfbp", "sequential"), "fusions": ("none",)}
+    found = [simulated(**settings, contention=parse_stall(f"0%,{stall}")) for stall in ("0%", "33%", "100%")]
+    (free, after), (third, _), (held, behind) = ([each.row["iteration_s"] for each in rows] for rows in found)
+    assert free < third < held == pytest.approx(behind)
+    assert behind == pytest.approx(after, rel=1e-3)  # but for the sum of the loss
+    assert free == simulated(**settings)[0].row["iteration_s"]
+
+
+def test_a_layer_holds_up_messages_while_there_are_any():
+    bucket, fabric = (
+        Bucket(0, 0, 4, (0,), 16),
+        virtual_fabric(price_s=1.0, update_s=0.0, beside=(0.0, 1.0), layer_stall=0.5),
+    )
+    fabric.spend(2.0)  # nothing is under way
+    handle = fabric.start("all_reduce", bucket)
+    fabric.spend(1.0)
+    assert (handle.event.end, fabric.now()) == (3.5, 3.0)
+    fabric.spend(4.0)  # 1 s of the layer brings messages their last half second further
+    assert (handle.event.end, fabric.now()) == (4.0, 7.0)
+
+
 def test_an_update_takes_longer_only_while_there_are_messages():
     bucket, fabric = Bucket(0, 0, 4, (0,), 16), virtual_fabric(price_s=1.0, update_s=4.0, beside=(0.5, 1.5))
     fabric.start("all_reduce", bucket)

@@ -7,7 +7,8 @@ The trainer and the schedules run on it as they do on the live one, so a schedul
 ever, is refused before the first byte moves.
 
 Where messages and updates need the same processors, an update holds up what the engine does, and takes longer itself
-(``contention``). Whether messages are beside an update is decided by the clock of the last rank, for all ranks.
+(``contention``); so does a layer, which takes no longer (``layer_stall``). Whether messages are beside it is decided by
+the clock of the last rank, for all ranks.
 
 The clock is one number where all ranks are alike, else a vector over the ranks. A collective begins when the last rank
 has started it, and ends on all ranks at once: what a rank can gain by being done a few steps before others is left out.
@@ -85,7 +86,7 @@ class VirtualFabric(Fabric):
             for kind, number, what, seconds in each.steps(turn):
                 event = self.log.carried(kind, number, begin_s, begin_s + seconds, what)
                 begin_s += seconds
-                if self.costs.contention is not None:
+                if self.costs.contention is not None or self.costs.layer_stall:
                     self.moving.append(event)
             self.engine_free_s = begin_s
             if turn.ends:
@@ -113,7 +114,7 @@ class VirtualFabric(Fabric):
         self.clock_s = self.clock_s + taken_s
 
     def beside_messages(self, seconds: float, gain: float) -> float:
-        """For how many of the seconds that an update takes alone there are messages beside it; in each of them the
+        """For how many of the seconds that it takes alone there are messages beside it; in each of them the
         messages get on by ``gain`` seconds."""
         busy_s = max(0.0, self.engine_free_s - last(self.clock_s))
         return min(seconds, busy_s / gain if gain > 0 else seconds if busy_s else 0.0)
@@ -132,7 +133,11 @@ class VirtualFabric(Fabric):
         self.moving = [each for each in self.moving if each.end > now_s]
 
     def spend(self, seconds: Any) -> None:
-        self.clock_s = self.clock_s + self.costs.compute(seconds)
+        """Let a layer take its time, or whatever else is computed, and let it hold up messages beside it."""
+        taken_s, stall = self.costs.compute(seconds), self.costs.layer_stall
+        if stall:
+            self.hold_up(stall * self.beside_messages(last(taken_s), 1 - stall))
+        self.clock_s = self.clock_s + taken_s
 
     def now(self) -> Any:
         return self.clock_s

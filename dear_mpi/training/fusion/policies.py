@@ -28,7 +28,8 @@ def borders(policy: str, layout: Layout) -> list[int]:
 
     Args:
         policy: as for ``fuse``; or ``tensors``: each has a bucket (those that are shorter than the grid may share one);
-            ``cut:SIZE``: buckets of that size, wherever tensors begin and end; ``ddp``: PyTorch's;
+            ``cut:SIZE``: buckets of that size, wherever tensors begin and end; ``ddp``: PyTorch's, and ``ddp:SIZE``
+            those that it makes of another ``bucket_cap_mb``;
             ``at:N,N,...``: at these elements.
 
     Raises:
@@ -45,7 +46,9 @@ def borders(policy: str, layout: Layout) -> list[int]:
     elif kind == "cut":  # the grid is as fine as it gets
         found = range(0, layout.count, max(layout.grid, size_of(policy, argument) // layout.itemsize))
     elif policy == "ddp":
-        found = ddp_borders(layout)
+        found = ddp_borders(layout, DDP_FIRST_BYTES, DDP_BYTES)
+    elif kind == "ddp":
+        found = ddp_borders(layout, *[size_of(policy, argument)] * 2)
     elif kind == "at":
         found = elements(policy, argument, layout)
     else:
@@ -55,17 +58,18 @@ def borders(policy: str, layout: Layout) -> list[int]:
     return list(found)
 
 
-def ddp_borders(layout: Layout) -> list[int]:
-    """From the end of the line, a bucket is closed when it is large enough.
+def ddp_borders(layout: Layout, first_bytes: int, most_bytes: int) -> list[int]:
+    """From the end of the line, a bucket is closed when it is large enough: the first one early, unless the user asks
+    for a size.
 
-    Source: compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp.
+    Source: compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp; DistributedDataParallel.
     """
-    found, size, limit = list[int](), 0, DDP_FIRST_BYTES
+    found, size, limit = list[int](), 0, first_bytes
     for tensor in reversed(range(len(layout.shapes))):
         size += layout.size(tensor) * layout.itemsize
         if size >= limit:
             found.append(layout.offsets[tensor])
-            size, limit = 0, DDP_BYTES
+            size, limit = 0, most_bytes
     return found
 
 
@@ -109,13 +113,13 @@ def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
 def size_of(policy: str, size: str) -> int:
     """The bytes that a policy names; ValueError if they cannot be read, or are zero."""
     name, colon, _ = policy.partition(":")
-    if colon and name in NAMED:
+    if colon and name in NAMED and name != "ddp":
         raise ValueError(f"fusion {policy!r}: {name} takes nothing after a colon")
     try:
         if (nbytes := parse_bytes(size)) < 1:
             raise ValueError(f"size {size!r} must be above zero")
     except ValueError as error:
-        allowed = "tensors, none, layers:K, buckets:N, a size, cut:SIZE, ddp, at:N,N or FILE.py:FUNCTION"
+        allowed = "tensors, none, layers:K, buckets:N, a size, cut:SIZE, ddp, ddp:SIZE, at:N,N or FILE.py:FUNCTION"
         allowed += "; of a schedule also own, mgwfbp and horovod; in training also bo and auto"
         raise ValueError(f"fusion {policy!r}: {error}. Allowed: {allowed}") from None
     return nbytes

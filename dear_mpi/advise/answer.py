@@ -1,0 +1,198 @@
+"""What a script would take on so many ranks and a network: under DDP as it is, and under our schedules.
+
+The predictor is that of ``simulate``. Of each of our schedules the fusion counts that is predicted to be fastest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from dear_mpi.advise.observation import Observation
+from dear_mpi.simulate.contention import Contention
+from dear_mpi.simulate.gains import FUSIONS, seconds_of
+from dear_mpi.simulate.settings import Settings
+from dear_mpi.simulate.sweep import Simulated, simulate
+from dear_mpi.training.profiles.profile import Profile
+from dear_mpi.training.schedules import find_schedules
+
+OURS = ("dear", "dear-eager")
+CODE = "int8"
+SHARED = Contention((1.0,), layers=1.0)  # what a core cannot do twice
+ALIKE = 5e-3  # of an iteration: what differs by less is alike
+MOST_OCTAVES, HALVINGS = 10, 7  # of the bandwidth, when it is looked for where a code begins to pay
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the answer.
+
+    Attributes:
+        iteration_s: of DDP where each part of a batch is sent, the sum over the parts.
+    """
+
+    name: str
+    simulated: Simulated
+    iteration_s: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """On one number of ranks.
+
+    Attributes:
+        ddp: as the script has it, or as PyTorch's defaults would be.
+        unsynced: DDP with ``no_sync``, where the script does without.
+        ours: the fastest of each of our schedules, the fastest first.
+        coded: the fastest of ours with the code on the wire.
+        twice_s: the fastest of ours, with twice the bandwidth.
+        pays_below: bits per second below which the code pays; 0 where it never does, infinity where it does so up to
+            all that was tried.
+    """
+
+    observation: Observation
+    ranks: int
+    ddp: Row
+    unsynced: Row | None
+    ours: tuple[Row, ...]
+    coded: Row
+    twice_s: float
+    pays_below: float
+
+    @property
+    def best(self) -> Row:
+        return self.ours[0]
+
+    @property
+    def rows(self) -> list[Row]:
+        return [each for each in (self.ddp, self.unsynced, *self.ours, self.coded) if each is not None]
+
+    @property
+    def reduce_s(self) -> float:
+        """Of an all-reduce of all gradients by itself, in DDP's buckets."""
+        return sum(self.ddp.simulated.base.network_s.values())
+
+
+def answer(
+    observation: Observation, settings: Settings, progress: Callable[[str], object] = lambda note: None
+) -> list[Answer]:
+    """For each number of ranks of the settings, whose profile is the observation's.
+
+    Raises:
+        ValueError: as for ``simulate``.
+    """
+    settings = crowded(settings, observation)
+    return [of_ranks(observation, replace(settings, ranks=(ranks,)), progress) for ranks in settings.ranks]
+
+
+def crowded(settings: Settings, observation: Observation) -> Settings:
+    """The same, where ranks share the cores that they compute on: then layers hold up messages as updates do."""
+    held = settings.ranks_per_core > 1 and observation.profile.device == "cpu" and settings.contention is None
+    return replace(settings, contention=SHARED) if held else settings
+
+
+def of_ranks(observation: Observation, settings: Settings, progress: Callable[[str], object]) -> Answer:
+    wrapped = observation.observed.wrapped
+    ddp = of_ddp(settings, observation)
+    unsynced = None
+    if wrapped is not None and wrapped.synced and observation.profile.accumulate > 1:
+        unsynced = row("DDP with no_sync", one(settings, "ddp", bucket_policy(observation)))
+    progress("DDP")
+    found: list[Row] = []
+    for wire in (settings.wire_name, CODE):
+        asked = replace(settings, schedules=OURS, fusions=FUSIONS, wires=(wire,))
+        rows = simulate(asked)
+        for schedule in OURS:
+            best = min((each for each in rows if each.row["schedule"] == schedule), key=iteration_of)
+            found.append(row(schedule if wire != CODE else f"{schedule}, {CODE}", best))
+            progress(f"{schedule}, {wire}")
+    ours = tuple(sorted(found[: len(OURS)], key=lambda each: each.iteration_s))
+    coded = min(found[len(OURS) :], key=lambda each: each.iteration_s)
+    twice_s = rewired_s(ours[0], 0.5)
+    progress("twice the bandwidth")
+    below = pays_below(ours[0], coded)
+    progress(f"where {CODE} pays")
+    return Answer(observation, settings.ranks[0], ddp, unsynced, ours, coded, twice_s, below)
+
+
+def iteration_of(simulated: Simulated) -> float:
+    return float(simulated.row["iteration_s"])
+
+
+def row(name: str, simulated: Simulated) -> Row:
+    return Row(name, simulated, iteration_of(simulated))
+
+
+def one(settings: Settings, schedule: str, fusion: str) -> Simulated:
+    (found,) = simulate(replace(settings, schedules=(schedule,), fusions=(fusion,)))
+    return found
+
+
+def bucket_policy(observation: Observation) -> str:
+    """DDP's buckets, as the script asks for them."""
+    wrapped = observation.observed.wrapped
+    return "ddp" if wrapped is None or wrapped.bucket_bytes is None else f"ddp:{wrapped.bucket_bytes}B"
+
+
+def of_ddp(settings: Settings, observation: Observation) -> Row:
+    """As the script has it: where it accumulates without ``no_sync``, each part is an iteration without an update."""
+    wrapped, policy, profile = observation.observed.wrapped, bucket_policy(observation), settings.profile
+    if profile is None or profile.accumulate == 1 or wrapped is None or not wrapped.synced:
+        return row("DDP", one(settings, "ddp", policy))
+    parts = profile.accumulate
+    found = one(replace(settings, profile=part_of(profile)), "ddp", policy)
+    update_s = found.prediction.update_s
+    return Row("DDP, each part sent", found, parts * (found.prediction.iteration_s - update_s) + update_s)
+
+
+def part_of(profile: Profile) -> Profile:
+    """One part of a batch that is accumulated."""
+    parts = profile.accumulate
+    uses = tuple(
+        replace(use, forward_s=use.forward_s / parts, backward_s=use.backward_s / parts) for use in profile.uses
+    )
+    return replace(profile, uses=uses, rest_s=profile.rest_s / parts, accumulate=1)
+
+
+def rewired_s(row: Row, factor: float) -> float:
+    """Seconds of an iteration where each byte takes so many times as long."""
+    scenario, name = row.simulated.scenario, str(row.simulated.row["schedule"])
+    (kind,) = find_schedules([name]).values()
+    return seconds_of(scenario.rewired(beta=factor), name, kind, str(row.simulated.row["fusion"]))
+
+
+def bandwidth(simulated: Simulated) -> float:
+    """Bits per second of a link, between hosts where there are two kinds; infinity where bytes cost nothing."""
+    network = simulated.scenario.machine.network
+    beta = (network.between or network).beta
+    return 8 / beta if beta else math.inf
+
+
+def pays_below(plain: Row, coded: Row) -> float:
+    """The bandwidth in bits per second at which the code takes as long as plain gradients: by halving, from a slow
+    network, where it pays, to a fast one."""
+
+    def pays(octave: float) -> bool:
+        return rewired_s(coded, 2.0**-octave) < (1 - ALIKE) * rewired_s(plain, 2.0**-octave)
+
+    slow, fast = (0.0, float(MOST_OCTAVES)) if pays(0.0) else (-float(MOST_OCTAVES), 0.0)
+    if not pays(slow):
+        return 0.0
+    if pays(fast):
+        return math.inf
+    for _ in range(HALVINGS):
+        middle = (slow + fast) / 2
+        slow, fast = (middle, fast) if pays(middle) else (slow, middle)
+    return bandwidth(plain.simulated) * math.pow(2.0, (slow + fast) / 2)
+
+
+def traced(rows: Sequence[Row]) -> list[Simulated]:
+    """The same with the log of the last iterations, for a picture."""
+    found = []
+    for each in rows:
+        scenario, name = each.simulated.scenario, str(each.simulated.row["schedule"])
+        (kind,) = find_schedules([name]).values()
+        prediction = scenario.predict(name, kind, str(each.simulated.row["fusion"]), traced=True)
+        found.append(replace(each.simulated, prediction=prediction))
+    return found

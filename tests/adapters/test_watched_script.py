@@ -1,0 +1,179 @@
+"""Scripts that know nothing of us are watched: what is found of their layers, tensors and iterations."""
+
+import sys
+import textwrap
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="advise runs scripts of torch (our extra 'torch')")
+
+from dear_mpi.adapters import torch_clock, torch_watcher  # noqa: E402
+from dear_mpi.adapters.observed import READY, Wrapped  # noqa: E402
+from dear_mpi.adapters.torch_script import watch_script  # noqa: E402
+from dear_mpi.advise.assembled import assemble  # noqa: E402
+
+SCRIPTS = Path(__file__).parent.parent / "advise"
+ITERATIONS = 4
+HEAD = """
+import sys
+import torch
+from torch import nn
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 2))
+"""
+LOOP = """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for number in range(40):
+    optimizer.zero_grad()
+    net(torch.randn(3, 4)).square().sum().backward()
+    optimizer.step()
+"""
+
+
+def watch(tmp_path, code, *arguments):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(code))
+    return watch_script(script, arguments, ITERATIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "parts"),
+    [("resnet", 11_173_962, 1), ("transformer", None, 1), ("accumulating", 6 * 1024 * 1025, 3)],
+)
+def test_scripts_that_know_nothing_of_us(name, parameters, parts, capfd):
+    found = watch_script(SCRIPTS / f"{name}.py", ("--steps", "30"), ITERATIONS)
+    seen = assemble(found)
+    profile = seen.profile
+    tensors = {tensor.key: tensor.shape for use in profile.uses for tensor in use.tensors}
+    assert parameters in (None, sum(torch.Size(shape).numel() for shape in tensors.values()))
+    assert len(tensors) == len(found.tensors)  # all had gradients
+    assert profile.accumulate == parts
+    assert len(found.watched) == len(found.plain_s) == ITERATIONS
+    assert (found.wrapped is None) == (name != "accumulating")
+    lengths = sorted(marks[-1].at_s - marks[0].at_s for marks in found.watched)
+    hooks_s = 2e-5 * max(map(len, found.watched))
+    assert lengths[0] - hooks_s <= seen.sum_s <= lengths[-1]  # nothing of an iteration is lost
+    assert not torch.distributed.is_initialized()
+    assert "done" not in capfd.readouterr().out  # it was stopped before its end
+
+
+def test_tied_and_unowned_tensors_and_attention():
+    found = watch_script(SCRIPTS / "transformer.py", ("--layers", "1"), ITERATIONS)
+    named = {each.name: [found.names[use] for use in each.uses] for each in found.tensors}
+    assert named["tokens.weight"] == ["tokens", "head"]
+    assert named["places"] == ["Gpt"]
+    # The projection is a module that never runs by itself.
+    assert named["blocks.0.attention.out_proj.weight"] == ["blocks.0.attention"]
+
+
+def test_ddp_is_seen_through(tmp_path):
+    ddp = HEAD + "torch.distributed.init_process_group('gloo')\n"
+    usual = "net = nn.parallel.DistributedDataParallel(net)\n"
+    found = watch(tmp_path, ddp + usual + LOOP)
+    assert (found.model, found.names) == ("Sequential", ["0", "1", "2"])
+    assert found.wrapped == Wrapped(None, synced=True)
+    asked = "net = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=2, find_unused_parameters=True)\n"
+    assert watch(tmp_path, ddp + asked + LOOP).wrapped == Wrapped(2 << 20, True, ("find_unused_parameters",))
+    found = watch_script(SCRIPTS / "accumulating.py", (), ITERATIONS)
+    assert found.wrapped == Wrapped(4 << 20, synced=False)
+
+
+def test_what_has_no_gradient_or_no_module_is_told(tmp_path):
+    code = HEAD.replace("net = ", "free, idle = nn.Parameter(torch.ones(1)), nn.Linear(1, 1)\nnet = ")
+    code += LOOP.replace("net.parameters()", "[*net.parameters(), free, *idle.parameters()]")
+    found = watch(tmp_path, code.replace(".square()", ".mul(free)"))
+    assert len(found.notes) == 2
+    assert "no gradient came" in found.notes[0]
+    assert "no module that ran" in found.notes[1]
+    (lost,) = [number for number, each in enumerate(found.tensors) if each.shape == (1,) and not each.uses][:1]
+    uses = assemble(found).profile.uses
+    assert [use.name for use in uses if lost in [tensor.key for tensor in use.tensors]] == ["2"]
+
+
+def test_validation_and_checkpoints_are_no_passes(tmp_path):
+    code = HEAD + LOOP.replace(
+        "    optimizer.step()", "    with torch.no_grad(): net(torch.ones(1, 4))\n    optimizer.step()"
+    )
+    checkpoint = "torch.utils.checkpoint.checkpoint(net, torch.randn(3, 4, requires_grad=True), use_reentrant=False)"
+    code = code.replace("net(torch.randn(3, 4))", checkpoint).replace(
+        "import sys", "import sys, torch.utils.checkpoint"
+    )
+    profile = assemble(watch(tmp_path, code)).profile
+    assert ([use.name for use in profile.uses], profile.accumulate) == (["0", "1", "2"], 1)
+
+
+def test_a_script_is_left_as_it_would_run_alone(tmp_path, capfd):
+    (tmp_path / "beside.py").write_text("VALUE = 7\n")
+    end = (
+        "import beside\nprint(beside.VALUE, sys.argv[1:], [float(each.detach().sum()) for each in net.parameters()])\n"
+    )
+    code = HEAD + LOOP.replace("40", "10") + end
+    path = list(sys.path)
+    watch(tmp_path, code, "--epochs", "1")
+    watched = capfd.readouterr().out
+    assert watched.startswith("7 ['--epochs', '1'] [")
+    sys.modules.pop("beside")
+    namespace = {"__name__": "__main__"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["script.py", "--epochs", "1"])
+        patch.syspath_prepend(str(tmp_path))
+        exec(code, namespace)
+    assert capfd.readouterr().out == watched  # the same numbers
+    assert sys.path == path
+    assert not namespace["net"]._forward_hooks
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("print(1)", r"called step\(\) of no optimiser of PyTorch"),
+        (HEAD + LOOP.replace("40", "5"), "ended after 5 iterations: advise needs 9, of which 3 do not count"),
+        (HEAD + "raise ZeroDivisionError('on purpose')", "ended with ZeroDivisionError, after 0 iterations"),
+        ("raise SystemExit(3)", "ended with exit code 3"),
+    ],
+)
+def test_scripts_that_end_too_early(tmp_path, capfd, code, said):
+    with pytest.raises(ValueError, match=said):
+        watch(tmp_path, code)
+    errors = capfd.readouterr().err
+    assert ("ZeroDivisionError: on purpose" in errors) == ("on purpose" in code)
+    assert "torch_script.py" not in errors  # the traceback is the script's own
+
+
+def test_one_rank_alone_is_watched(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="on one rank, not on 2"):
+        watch(tmp_path, HEAD + LOOP)
+
+
+class Event:
+    """Stands in for an event of CUDA: its time is a count."""
+
+    now_ms = 0.0
+
+    def __init__(self, *, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        Event.now_ms += 1.0
+        self.at_ms = Event.now_ms
+
+    def elapsed_time(self, end):
+        return end.at_ms - self.at_ms
+
+
+def test_on_a_gpu_moments_are_events(tmp_path, monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(True))
+    monkeypatch.setattr(torch_watcher, "HostClock", torch_clock.CudaClock)
+    found = watch(tmp_path, HEAD + LOOP)
+    assert found.device == "cuda"
+    assert waited == [True]
+    for marks in found.watched:
+        steps = {round((after.at_s - mark.at_s) * 1e3) for mark, after in pairwise(marks)}
+        assert steps == {1}
+        assert Counter(mark.kind for mark in marks)[READY] == 4
