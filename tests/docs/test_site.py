@@ -27,7 +27,7 @@ def test_every_page_is_in_the_navigation():
 def test_the_page_of_a_command_has_all_of_its_flags(name):
     page = command_pages()[f"commands/{name}.md"]
     flags = {spelled for flag in COMMANDS[name].params for spelled in (*flag.opts, *flag.secondary_opts)} - {"--help"}
-    named = re.findall(r"^\| <span id=\"[\w-]+\"></span>`([\w./-]+)", page, re.MULTILINE)
+    named = re.findall(r"^\| <span id=\"[\w-]+\"></span>`(\[-- \w+\]|[\w./-]+)", page, re.MULTILINE)
     files = {flag.metavar for flag in COMMANDS[name].params if flag.param_type_name == "argument"}
     assert {flag for flag in flags if flag.startswith("-")} | files == set(named)
     assert f"dear-mpi {name}" in page
