@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from dear_mpi.adapters.observed import READY, Mark, Seen, Watched, Wrapped
-from dear_mpi.adapters.torch_watcher import Watcher
+from dear_mpi.adapters.torch_watcher import COMPILED, Watcher
 
 NAMES = {torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 MOST_NAMED = 3
@@ -97,15 +97,19 @@ def notes(watcher: Watcher, tensors: list[Seen]) -> list[str]:
     lost = [each.name for number, each in enumerate(tensors) if not each.uses and number in ready]
     said = [f"{some(silent)}: no gradient came"] * bool(silent)
     said += [f"{some(lost)}: no module that ran has them, so each stands where its gradient came"] * bool(lost)
-    said += [f"{watcher.others} steps of other optimisers: their time is outside layers"] * bool(watcher.others)
+    said += [SEVERAL] * bool(watcher.others)
     kinds = {type(module).__name__ for root in watcher.roots for module in root.modules()}
     for kind, why in UNSEEN.items():
         said += [f"{kind}: {why}"] * (kind in kinds)
     return said
 
 
+SEVERAL = (
+    "several optimisers: an iteration ends where the first of them has made its step, and all backward passes in it "
+    "are taken for parts of a batch"
+)
 UNSEEN = {
-    "OptimizedModule": "what torch.compile has compiled is one layer here, or a few",
+    COMPILED: "what torch.compile has compiled is one layer here, whose gradients come one by one",
     "DataParallel": "its copies of modules are new in each iteration",
     "FullyShardedDataParallel": "its tensors are shards, and it communicates by itself",
 }

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from dear_mpi.adapters.observed import BACK, BEGIN, END, INSIDE, OUTSIDE, READY, STEP, STEPPED, USE
 from dear_mpi.adapters.torch_clock import CudaClock, HostClock
 
+COMPILED = "OptimizedModule"  # what torch.compile makes; no hook runs inside, so it is one layer
 WARM = 3  # iterations that do not count: memory, caches, and the buckets of DDP are new
 
 
@@ -114,7 +115,8 @@ class Watcher:
             if isinstance(module, torch.nn.parallel.DistributedDataParallel):
                 self.synced.append(bool(module.require_backward_grad_sync))
         self.depth += 1
-        own = list(module.parameters(recurse=False))
+        whole = type(module).__name__ == COMPILED
+        own = list(module.parameters(recurse=whole))
         if own or next(module.children(), None) is None:
             self.know(own)
             self.mark(USE, self.uses.setdefault((module, self.calls[module]), len(self.uses)))

@@ -12,15 +12,15 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
 
 USUAL_DTYPE = "fp32"
-MOST_HOOK_S = 2e-5  # of a moment: a hook takes 2 to 10 us, so more is noise, which must not be taken from layers
+MOST_HOOK_S = 1e-5  # of a moment: a hook takes 2 to 10 us, so more is noise, which must not be taken from layers
 
 
 def assemble(watched: Watched) -> Observation:
     """ValueError if no gradient came, or a batch has too many parts."""
     iterations = usual(watched.watched)
     first, plain_s = iterations[0], sorted(watched.plain_s)
-    if not first.came:
-        raise ValueError(f"{watched.model}: no gradient came in the iterations that were watched")
+    if not first.came or not first.order:
+        raise ValueError(f"{watched.model}: no gradient came to a layer in the iterations that were watched")
     watched_s, iteration_s = median(each.length_s for each in iterations), median(plain_s)
     moments = fmean(each.marks.total() for each in iterations)
     took = means(iterations, min(MOST_HOOK_S, max(0.0, watched_s - iteration_s) / moments))
@@ -74,7 +74,8 @@ def tensors_of(tensors: Sequence[Seen], first: Divided) -> dict[int, list[int]]:
     """The numbers of the tensors of each use; one that no use has stands where its gradient came."""
     found: dict[int, list[int]] = {use: [] for use in first.order}
     for number in sorted(first.came):
-        for use in [each for each in tensors[number].uses if each in found] or [first.came[number]]:
+        came = first.came[number] if first.came[number] in found else first.order[0]
+        for use in [each for each in tensors[number].uses if each in found] or [came]:
             found[use].append(number)
     return found
 

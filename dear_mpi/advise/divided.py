@@ -46,15 +46,16 @@ class Divided:
 def divide(marks: Sequence[Mark]) -> Divided:
     """The parts of one iteration."""
     found = Divided()
-    owner, back, pending = (BEFORE, 0), -1, 0.0
+    owner, back, pending, backs = (BEFORE, 0), -1, 0.0, list[int]()
     for mark, after in pairwise(marks):
         if mark.kind == USE:
             owner = (FORWARD, mark.key)
             found.order += [mark.key] * (mark.key not in found.order)
         elif mark.kind == BACK:
             owner, back = (BACKWARD, mark.key), mark.key
+            backs.append(mark.key)
         elif mark.kind == READY:
-            back = back if back >= 0 else found.order[-1] if found.order else 0
+            back = back if back >= 0 else found.order[-1] if found.order else -1
             owner = (BACKWARD, back)
             found.came.setdefault(mark.key, back)
         elif mark.kind == END:
@@ -71,6 +72,8 @@ def divide(marks: Sequence[Mark]) -> Divided:
         found.seconds[owner] += seconds + pending
         found.marks[owner] += 1
         pending = 0.0
+    # What ran forward before the iteration began has its place from the backward pass.
+    found.order[:0] = [use for use in dict.fromkeys(reversed(backs)) if use not in found.order]
     return found
 
 

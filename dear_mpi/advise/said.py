@@ -12,6 +12,7 @@ from dear_mpi.simulate.table import ORIGINS
 WORTH = 0.02  # of an iteration: a schedule that gains less is not worth a change
 TELL = 0.1  # of an iteration: what takes less outside layers is not told
 TELL_HOOKS = 0.05
+LONG = 100  # has all its digits
 UNITS = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"))
 
 
@@ -56,11 +57,12 @@ def codes(answer: Answer) -> str:
 
 def rate(bits_per_s: float) -> str:
     """
-    >>> rate(6.21e9), rate(4.4e7)
-    ('6.2 Gbit/s', '44 Mbit/s')
+    >>> rate(6.21e9), rate(4.84e8)
+    ('6.2 Gbit/s', '484 Mbit/s')
     """
     factor, unit = next((each for each in UNITS if bits_per_s >= each[0]), UNITS[-1])
-    return f"{bits_per_s / factor:.2g} {unit}"
+    number = bits_per_s / factor
+    return f"{number:.0f} {unit}" if number >= LONG else f"{number:.2g} {unit}"
 
 
 def assumed(answer: Answer) -> str:

@@ -19,7 +19,7 @@ GIVEN = ("ranks", "network", "forward_time", "backward_time", "update_time", "ra
 TABLE = flags_of(Settings)
 FLAGS = (
     argument("script", Path, SCRIPT, "SCRIPT")
-    | arguments("arguments", "What the script is given, behind --.", "[-- ARGUMENTS]")
+    | arguments("arguments", "What the script is given, behind --.", "ARGUMENTS")
     | {name: TABLE[name] for name in GIVEN}
     | flag("iterations", int, "Iterations to watch; as many are timed between them.", ITERATIONS, min=3, max=1000)
     | flag("save", Path | None, "Write what was seen to FILE.json, for simulate --profile and advise.", metavar="FILE")

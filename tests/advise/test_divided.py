@@ -85,7 +85,15 @@ def test_a_tensor_of_no_module_stands_where_its_gradient_came():
     assert found.observed.notes == ("seen", "parameters of bf16 are taken for fp32")
 
 
+def test_a_layer_may_have_run_before_the_iteration_began():
+    profile = assemble(watched([("begin", 0, 0.75), *BACKWARD, *FORWARD, *STEP])).profile
+    assert [(use.name, len(use.tensors)) for use in profile.uses] == [("first", 1), ("second", 1)]
+    assert sum(profile.passes_s) == pytest.approx(3.5 + 5.125, abs=1e-3)
+    alone = assemble(watched([("begin", 0, 0.75), *BACKWARD, *STEP])).profile
+    assert [(use.name, use.forward_s) for use in alone.uses] == [("first", 0.0), ("second", 0.0)]
+
+
 def test_without_gradients_there_is_nothing_to_say():
     silent = [event for event in ITERATION if event[0] != "ready"]
-    with pytest.raises(ValueError, match="Net: no gradient came"):
+    with pytest.raises(ValueError, match="Net: no gradient came to a layer"):
         assemble(watched(silent))
