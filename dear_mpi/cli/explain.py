@@ -6,20 +6,25 @@ from dear_mpi.cli.files import check_files, try_files, written_by
 from dear_mpi.cli.flags import Flags, flag
 from dear_mpi.cli.run import with_flags
 from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.reporting.terminal import console
 from dear_mpi.see.explain import MOST_RANKS, explain_algorithm
+from dear_mpi.see.page.algorithms import write_algorithms
 from dear_mpi.see.route import explain_route
 from dear_mpi.simulate.machine import read_rates
-from dear_mpi.training.declared import parsed
+from dear_mpi.training.declared import listed, parsed
 from dear_mpi.training.options import NAMES
 from dear_mpi.training.routes.find import FULL, ROUTES
 from dear_mpi.training.wires.find import EXAMPLES
 
 OF_ROUTES = ("route", "wire")
 RATES = "Bandwidths inside and between hosts, for themis: 100gbit/10gbit, or FILE.json."
+HTML = (
+    "Write a page to step through, FILE.html: one file for any browser, without a network; of two algorithms at most."
+)
 FLAGS = (
     flag("route", str | None, f"Route to show in place of an algorithm: {', '.join(ROUTES)}, or FILE.py:NAME.")
     | flag("wire", str | None, f"Codes whose route to show: {', '.join(EXAMPLES.values())}; int4:between.")
-    | flag("algorithm", str, f"Algorithm to show: {NAMES}, or FILE.py:FUNCTION.", "ring")
+    | flag("algorithm", str, f"Algorithm to show: {NAMES}, or FILE.py:FUNCTION; several with commas.", "ring")
     | flag("collective", str, f"Collective to show: {', '.join(COLLECTIVES)}.", "all_reduce")
     | flag("ranks", int, f"Number of ranks, at most {MOST_RANKS}.", 4, min=1)
     | flag("hosts", int, "Number of hosts that the ranks are spread over.", 1, min=1)
@@ -28,6 +33,7 @@ FLAGS = (
     | flag("check", bool, "Prove the algorithm for every number of ranks up to --ranks.", False)
     | flag("picture", Path | None, "Draw the steps into FILE.png, FILE.pdf or FILE.svg.", metavar="FILE")
 )
+FLAGS |= flag("html", Path | None, HTML, metavar="FILE")
 
 
 @with_flags(FLAGS, alone="explain")
@@ -45,8 +51,19 @@ def explain(flags: Flags) -> None:
         return
     written = written_by(flags, picture="--picture")
     try_files(written)
-    check_files({}, written)
     how = {name: each.default for name, each in FLAGS.items() if name not in OF_ROUTES} | {**flags}
+    name, page = how.pop("algorithm"), how.pop("html")
+    algorithms = listed("--algorithm", name) if "," in name else (name,)
+    check_files({"--algorithm": algorithms}, written)
+    if len(algorithms) > 1 and how["picture"] is not None:
+        raise ValueError(f"--picture draws one algorithm, not {len(algorithms)}: --html shows two side by side")
     if how["rates"] is not None:
         how["rates"] = parsed("--rates", read_rates, how["rates"])
-    explain_algorithm(how.pop("algorithm"), how.pop("collective"), how.pop("ranks"), **how)
+    what = how.pop("collective"), how.pop("ranks")
+    if page is not None:  # first: of a wrong algorithm, too
+        write_algorithms(
+            "--html", page, algorithms, *what, **{name: how[name] for name in ("hosts", "rates", "pieces")}
+        )
+        console().print(f"The page is {page}", markup=False, soft_wrap=True)
+    for algorithm in algorithms:
+        explain_algorithm(algorithm, *what, **how)

@@ -16,9 +16,10 @@ from dear_mpi.training.recording import Show
 Written: TypeAlias = Sequence[tuple[str, Path]]
 """Flags, each with a file that it names."""
 
-WRITTEN = {"plot": "--plot", "json_file": "--json", "timeline": "--timeline"}  # of several commands
+WRITTEN = {"plot": "--plot", "html": "--html", "json_file": "--json", "timeline": "--timeline"}  # of several commands
 PICTURES = (".png", ".pdf", ".svg")  # matplotlib has others, in some of which colours are lost
-ENDINGS = {"--plot": PICTURES, "--picture": PICTURES, "--timeline": (".json", *PICTURES)}
+PAGES = (".html", ".htm")
+ENDINGS = {"--plot": PICTURES, "--picture": PICTURES, "--timeline": (".json", *PICTURES), "--html": PAGES}
 OLDER = ("--json", "--save")  # a file that is there becomes FILE.old
 
 

@@ -32,7 +32,7 @@ PANELS = {
     "Optimiser": "optimizer lr decay warmup momentum nesterov weight_decay vector_rate beta1 beta2 epsilon damping "
     "factor_decay clip loss_scale",
     "Job": "threads other_mpi stall_after stall_abort debug check worst",
-    "Output": "save every resume profile tune plot picture timeline format json_file raw",
+    "Output": "save every resume profile tune plot picture html timeline format json_file raw",
 }
 # Of commands in which a flag means something else than in others; it comes first.
 OWN = {"bench": {"iterations": "How measured", "warmup": "How measured", "algorithms": "Peers", "other_mpi": "Peers"}}
@@ -110,6 +110,7 @@ ABORT = "End the job with a non-zero exit code when a rank has waited for as lon
 MEMORY = "How MPI gets GPU memory: direct, staged (copied to the host first), or auto (direct if a trial succeeds)."
 JSON = "Write the result to FILE, as JSON. An older FILE is kept as FILE.old."
 PLOT = "Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."
+PAGE = "Write a page to look at, FILE.html: lanes of all schedules on one axis, for any browser, without a network."
 TIMELINE = (
     "Write what each rank did, and when, in the last iterations: FILE.json for the Perfetto viewer; FILE.png, FILE.svg "
     "or FILE.pdf as a picture; several with commas."
@@ -127,6 +128,7 @@ RUN_FLAGS = (
 )
 FILE_FLAGS = flag("plot", Path | None, PLOT, metavar="FILE")
 FILE_FLAGS |= flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none")
+FILE_FLAGS |= flag("html", Path | None, PAGE, metavar="FILE")
 JOB_FLAGS = flags_of(Config) | RUN_FLAGS | {"timeline": FILE_FLAGS["timeline"]}
 
 

@@ -1,0 +1,74 @@
+"""What a page shows of a timeline: the lanes of each run, as whole numbers that ``web/lanes.js`` draws.
+
+A run has its own unit of time, so that its window has some hundred thousand of them: less than a pixel, and short
+numbers. Names of spans are in one table for all runs of a page.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dear_mpi.see.figure import label
+from dear_mpi.see.timeline.picture import COLORS, DARK, MOST_RANKS, MOST_RUNS, SAID, last_iteration, short, window_of
+from dear_mpi.training.log.spans import LANES, Rank, Run, Timeline
+
+KINDS: Sequence[str] = tuple(COLORS)
+UNITS = 200_000  # of a window
+
+
+@dataclass
+class Names:
+    """The names of spans, and what is written on them, each once."""
+
+    numbers: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def number(self, name: tuple[str, str]) -> int:
+        return self.numbers.setdefault(name, len(self.numbers))
+
+    def rows(self) -> list[list[str]]:
+        return list(map(list, self.numbers))
+
+
+def kinds() -> list[dict[str, Any]]:
+    """The kinds of spans: what they are called, and their colours, as in pictures."""
+    return [
+        {"name": kind, "said": SAID.get(kind, kind), "color": color, "dark": kind in DARK}
+        for kind, color in COLORS.items()
+    ]
+
+
+def lanes_of(timeline: Timeline, names: Names) -> list[dict[str, Any]]:
+    """The first few runs of a timeline."""
+    few = shown_ranks(timeline)
+    return [run_lanes(run, few, names) for run in timeline.runs[:MOST_RUNS]]
+
+
+def shown_ranks(timeline: Timeline) -> int:
+    """How many ranks of a run are shown, at most."""
+    return max(1, MOST_RANKS // len(timeline.runs[:MOST_RUNS]))
+
+
+def run_lanes(run: Run, few: int, names: Names) -> dict[str, Any]:
+    """The last iterations of the first few ranks, and what the last one takes."""
+    begin_s, end_s = window_of(run)
+    unit_s = (end_s - begin_s) / UNITS or 1.0
+    taken_s, exposed_s = last_iteration(run)
+    ranks = [rank_lanes(rank, begin_s, unit_s, names) for rank in run.ranks[:few]]
+    told = {"seconds": end_s - begin_s, "unit": unit_s, "last": taken_s, "exposed": exposed_s}
+    return {"name": label(run.name), **told, "ranks": ranks}
+
+
+def rank_lanes(rank: Rank, zero_s: float, unit_s: float, names: Names) -> dict[str, Any]:
+    """Of each span the lane, the kind, the name, begin and length; and where iterations begin and end."""
+    end_s, found = rank.iterations[-1].end_s, list[int]()
+    for span in rank.spans:
+        begin, end = (round((time - zero_s) / unit_s) for time in (max(span.begin_s, zero_s), min(span.end_s, end_s)))
+        if end > begin or zero_s < span.begin_s < end_s:
+            name = names.number((span.name, short(span)))
+            found += [LANES.index(span.lane), KINDS.index(span.kind), name, begin, end - begin]
+    borders = [*(each.begin_s for each in rank.iterations), end_s]
+    return {
+        "name": rank.name,
+        "spans": found,
+        "borders": [round((border - zero_s) / unit_s) for border in borders if border >= zero_s],
+    }

@@ -1,0 +1,55 @@
+/* What the sliders give: a row for each figure, a column for each algorithm. */
+
+/** columns: of each algorithm { name, program, price, even, bound, step }; ``even``: seconds without what is slow. */
+function resultsTable(columns) {
+  const readable = columns.filter(({ price }) => price);
+  const rows = [
+    ["time", ({ price }) => inSeconds(price.seconds)],
+    [
+      "bound",
+      ({ bound }) => (bound === null ? "–" : inSeconds(bound)),
+      "No algorithm is faster: alpha, and beta for what crosses a link",
+    ],
+    ["time / bound", ({ price, bound }) => (bound ? `${digits(price.seconds / bound)} ×` : "–")],
+    [
+      "this step",
+      ({ price, step }) => (price.steps[step] ? inSeconds(stepSeconds(price, step)) : "–"),
+      "From the end of the step before to its end, on all ranks",
+    ],
+    ["steps", ({ program }) => String(program.whole)],
+    ["the busiest rank sends", ({ price }) => inBytes(Math.max(...price.nbytes))],
+    ["all ranks send", ({ price }) => inBytes(price.nbytes.reduce((sum, each) => sum + each, 0))],
+  ];
+  if (readable.some(({ even }) => even !== null)) {
+    rows.splice(1, 0, ["without what is slow", ({ even }) => (even === null ? "–" : inSeconds(even))]);
+    rows.splice(2, 0, ["slower by", ({ price, even }) => (even ? `${digits(price.seconds / even)} ×` : "–")]);
+  }
+  return el(
+    "table",
+    { class: "results" },
+    el(
+      "thead",
+      {},
+      el(
+        "tr",
+        {},
+        el("td"),
+        readable.map(({ name }) => el("th", { scope: "col" }, name)),
+      ),
+    ),
+    el(
+      "tbody",
+      {},
+      rows.map(([name, read, hint = null]) =>
+        el(
+          "tr",
+          {},
+          el("th", { scope: "row", title: hint }, name),
+          readable.map((column) => el("td", { class: "number" }, read(column))),
+        ),
+      ),
+    ),
+  );
+}
+
+const stepSeconds = (price, step) => price.steps[step].end - (step ? price.steps[step - 1].end : 0);
