@@ -39,7 +39,7 @@ MPIRUN_GPU ?= $(MPIRUN)
 .PHONY: help install demo test test-serial test-quick test-standin proofs frameworks test-frameworks test-gpu test-slurm
 .PHONY: check format docs package clean
 .PHONY: bench bench-hosts bench-osu bench-ddp bench-torch bench-gpu numerics topology dimensions testbed published
-.PHONY: validation variants startup terminal faults
+.PHONY: validation variants startup terminal faults lecture
 
 help:                 ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -167,6 +167,9 @@ docs: install         ## run the examples in docstrings, and every command and p
 	$(PYTHON) -m pytest -q --doctest-modules dear_mpi
 	$(PYTHON) -m pytest -q tests/test_docs.py tests/docs
 	$(PYTHON) -m pytest -q tests/docs/run_pages.py
+
+lecture: install      ## the lecture: a folder that any browser opens, with Python in it (npm is needed): build/lecture
+	$(PYTHON) -m docs.lecture.build build/lecture
 
 package: install      ## build sdist and wheel, check them, and run the wheel alone in an empty environment
 	$(PIP) install build twine
