@@ -11,12 +11,14 @@ python.js      Pyodide, an npm package, and our packages, packed as texts: a pag
 
 import base64
 import gzip
+import hashlib
 import io
 import json
 import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -25,6 +27,10 @@ from docs.lecture.pages import lecture_page, slides_page
 ROOT = Path(__file__).resolve().parents[2]
 LECTURE = ROOT / "docs" / "lecture"
 PYODIDE = "314.0.7"  # of npm; the first part is its Python
+SHA512 = (  # of its archive
+    "d18bd7c4485f11da4b7dbfd790cd8114078c44eab488c517d9bcf31fda4eb6dc"
+    "8c716930abe1db139bb2b860fcd8b37bcb6abe48dbe2ffa579244b0e943d91d4"
+)
 OF_PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
 LAYERS = {"collectives": "dear_mpi/collectives", "kernels": "dear_mpi/kernels", "dear_mpi": "dear_mpi"}
 NOT_THERE = ("adapters", "bench", "cli", "doctor", "cuda")  # folders that the page does not need
@@ -39,19 +45,24 @@ def build(folder: Path) -> None:
 
 def fetched(cache: Path) -> Path:
     """The files of Pyodide; npm is asked for them once."""
-    there = cache / f"pyodide-{PYODIDE}"
-    if not there.is_dir():
-        if shutil.which("npm") is None:
-            raise SystemExit("make lecture needs npm, which has Pyodide: apt install npm")
-        cache.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["npm", "pack", "--silent", f"pyodide@{PYODIDE}"], cwd=cache, check=True, stdout=sys.stderr)
-        with tarfile.open(cache / f"pyodide-{PYODIDE}.tgz") as archive:
-            for name in (*OF_PYODIDE, "pyodide-lock.json"):
-                source = archive.extractfile(f"package/{name}")
-                assert source is not None, "it is a file"
-                (cache / "part").mkdir(exist_ok=True)
-                (cache / "part" / name).write_bytes(source.read())
-        (cache / "part").rename(there)
+    there, archive = cache / f"pyodide-{PYODIDE}", cache / f"pyodide-{PYODIDE}.tgz"
+    if there.is_dir():
+        return there
+    cache.mkdir(parents=True, exist_ok=True)
+    command = ["npm", "pack", "--silent", f"pyodide@{PYODIDE}"]
+    try:
+        subprocess.run(command, cwd=cache, check=True, stdout=subprocess.DEVNULL)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SystemExit(f"make lecture needs npm and its registry, where Pyodide is: {error}") from None
+    if hashlib.sha512(archive.read_bytes()).hexdigest() != SHA512:
+        raise SystemExit(f"{archive} is not the pyodide {PYODIDE} that this was written for: its checksum differs")
+    with tempfile.TemporaryDirectory(dir=cache) as folder, tarfile.open(archive) as packed_files:
+        for name in (*OF_PYODIDE, "pyodide-lock.json"):
+            source = packed_files.extractfile(f"package/{name}")
+            assert source is not None, "it is a file"
+            (Path(folder) / name).write_bytes(source.read())
+        shutil.copytree(folder, there)
+    archive.unlink()
     return there
 
 

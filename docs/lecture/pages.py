@@ -22,8 +22,9 @@ OURS = ("look.css", "controls.css", "board.css", "chart.css", "tables.css", "lan
 PARTS = ("elements.js", "units.js", "theme.js", "sliders.js", "player.js", "ticks.js")
 SHARED = (*PARTS, "program.js", "words.js", "ways.js", "cells.js", "board.js", "lanes.js")  # of dear_mpi/see/page/web
 VIEWS = ("stepper.js", "lanesview.js", "legs.js", "curves.js")
-LECTURE = (*VIEWS, "store.js", "engine.js", "editor.js", "cell.js", "figures.js", "lecture.js")
-SLIDES = (*VIEWS, "slides.js")
+LECTURE = (*VIEWS, "store.js", "engine.js", "colours.js", "editor.js", "cell.js", "figures.js", "lecture.js")
+SLIDES = (*VIEWS, "colours.js", "slides.js")
+ON_SLIDES = ("ring", "break", "route")  # exercises whose answers are shown
 MARK = re.compile(r'data-(cell|number|figure)="([\w-]+)"')
 
 
@@ -40,7 +41,9 @@ def lecture_page() -> str:
 
 def slides_page() -> str:
     with empty_folder():
-        data = {"figures": figures()}
+        solved = {name: cell("answers", name) for name in ON_SLIDES}
+        replies = {name: answer({"ask": "cell", "exercise": name, "text": text}) for name, text in solved.items()}
+        data = {"figures": figures(), "replies": replies, "code": solved}
     slides = (HERE / "slides.html").read_text(encoding="utf-8")
     return page("dear-mpi: slides", data | {"slides": slides}, ("slides.css", "views.css"), SLIDES)
 

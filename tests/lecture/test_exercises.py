@@ -107,6 +107,7 @@ def test_what_a_cell_prints_is_shown():
             'self.fabric.start("all_reduce", bucket)',
             "not among its collectives",
         ),
+        ("def after_backward", "def before_backward", "before layer 3 wrote gradients"),
         ('self.fabric.start("reduce_scatter", bucket)', "pass", "without a reduce_scatter before it"),
     ],
 )

@@ -9,7 +9,7 @@ from dear_mpi.collectives.algorithms.registry import algorithm_source, load_algo
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.network import Network
-from dear_mpi.collectives.program.program import Program
+from dear_mpi.collectives.program.program import Program, write_program
 from dear_mpi.collectives.program.user_file import load
 from dear_mpi.see.page.algorithms import MEANINGS
 from dear_mpi.see.page.steps import steps_of
@@ -38,7 +38,7 @@ class Written:
     def of(cls, name: str, collective: str, ranks: int, sizes: Sequence[int]) -> "Written":
         """Write and prove it; ProgramError: it cannot even be written."""
         family = load_algorithm(name)
-        own = load(algorithm_source(name))(0, 2).collective
+        own = own_collective(name)
         for each in dict.fromkeys([own, collective] if collective in family else [own]):
             written = cls(name, each, ranks, programs(name, each, ranks), tuple(family), sizes)
             written.fault = fault_of(written)
@@ -53,6 +53,11 @@ class Written:
 
     def seconds(self, nbytes: int, collective: str = "") -> float:
         return seconds_of(self.name, collective or self.collective, self.ranks, nbytes)
+
+
+def own_collective(name: str) -> str:
+    """The collective that a user's function itself is about; others follow by mirroring."""
+    return write_program(load(algorithm_source(name)), 0, 2).collective
 
 
 def fault_of(written: Written) -> ProgramError | None:
