@@ -73,11 +73,12 @@ proofs: install       ## every algorithm and collective proved for all sizes up 
 test-serial: install  ## the serial tests, without those of the launcher
 	$(PYTHON) -m pytest -q $(PARALLEL) --doctest-modules --ignore=tests/mpi $(LAUNCHERS:%=--ignore=%) tests dear_mpi
 
-# What takes longest, and looks at one thing: every algorithm, every schedule, every kernel, prices, launchers.
+# What takes longest, and looks at one thing: every algorithm, every schedule, every kernel, prices, launchers,
+# the lecture.
 SLOW := kernels/test_cuda_sources collectives/test_algorithms collectives/test_loopback training/test_schedules \
-	training/test_search simulate/test_prices simulate/test_replayed simulate/test_simgrid cli/test_terminal
+	training/test_search simulate/test_prices simulate/test_replayed simulate/test_simgrid cli/test_terminal lecture/test_page
 
-test-quick: install   ## two minutes of the serial tests: all but nine slow files
+test-quick: install   ## two minutes of the serial tests: all but ten slow files
 	$(PYTHON) -m pytest -q $(PARALLEL) --ignore=tests/mpi $(LAUNCHERS:%=--ignore=%) $(SLOW:%=--ignore=tests/%.py) tests
 
 test-standin: install ## the GPU suite without a GPU: kernels built for the host, streams checked for missing waits

@@ -4,10 +4,11 @@ import pytest
 
 from docs.lecture.build import build
 from docs.lecture.desk.exercises import EXERCISES
-from tests.page.conftest import PHONE
+from tests.page.conftest import PHONE, WIDE, Opened
 from tests.rooms import ROOT
 
 READY_MS = 120_000  # for Python to start, on a machine that does other things
+READY = ":root[data-python=ready]"
 KEPT = ROOT / "build" / "lecture"
 ANSWERED = ".verdict.right, .verdict.almost, .verdict.wrong"
 
@@ -22,18 +23,29 @@ def lecture(browser):
     return KEPT
 
 
+@pytest.fixture(scope="module")
+def started(lecture, browser):
+    """One page for most tests, in which Python is ready."""
+    context = browser.new_context(viewport=WIDE, reduced_motion="reduce")
+    page = Opened(context.new_page(), lecture / "index.html")
+    page.page.wait_for_selector(READY, timeout=READY_MS)
+    yield page
+    context.close()
+
+
 @pytest.fixture
-def shown(lecture, opened):
-    """A page of the lecture at a chapter, with Python ready."""
+def shown(started):
+    """The page at a chapter, of which nothing is solved; it has neither complained nor asked for anything."""
 
-    def show(chapter="", **how):
-        page = opened(lecture / "index.html", **how)
-        page.page.wait_for_selector(":root[data-python=ready]", timeout=READY_MS)
-        if chapter:
-            page.page.click(f'.chapters a[href="#{chapter}"]')
-        return page
+    def show(chapter):
+        started.page.click("text=Forget all")
+        started.page.click(f'.chapters a[href="#{chapter}"]')
+        started.page.wait_for_selector(READY, timeout=READY_MS)
+        return started
 
-    return show
+    yield show
+    assert started.said == []
+    assert started.asked == []
 
 
 def cell(page, name):
@@ -61,7 +73,7 @@ def test_pictures_are_there_before_python(lecture, opened):
     page.page.click("[data-figure] >> text=Step ▶")
     assert page.text("[data-figure] .said").startswith("Step 0: every rank sends to its successor")
     assert page.text("[data-figure] .where") == "after step 0"
-    page.page.wait_for_selector(":root[data-python=ready]", timeout=READY_MS)
+    page.page.wait_for_selector(READY, timeout=READY_MS)
     assert page.text(".status") == "Python is ready"
 
 
@@ -116,7 +128,7 @@ CODE |= {"race": "race"}
 
 
 def test_answers_are_right_in_the_browser(shown):
-    page = shown()
+    page = shown("ring")
     for name, chapter in CODE.items():
         page.page.click(f'.chapters a[href="#{chapter}"]')
         assert not run(page, name).startswith("Right.")
@@ -129,7 +141,7 @@ NUMBERS = [("price", "crossing", "100", "551"), ("fusion", "buckets", "16", "4")
 
 
 def test_numbers_are_checked(shown):
-    page = shown()
+    page = shown("ring")
     for chapter, name, wrong, right in NUMBERS:
         page.page.click(f'.chapters a[href="#{chapter}"]')
         found = page.page.locator(f"[data-number={name}]")
@@ -163,8 +175,8 @@ def test_what_was_written_is_kept(shown):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_it_fits_a_phone(shown, theme):
-    page = shown(window=PHONE, color_scheme=theme)
+def test_it_fits_a_phone(lecture, opened, theme):
+    page = opened(lecture / "index.html", window=PHONE, color_scheme=theme)
     for link in page.page.locator(".chapters a").all():
         link.click()
         wide = page.page.evaluate("document.documentElement.scrollWidth")

@@ -46,8 +46,11 @@ def test_each_is_drawn(slides):
 def test_the_broken_step_is_red_and_can_be_stepped_to(slides):
     page = slides()
     page.page.evaluate("location.hash = '5'")
-    page.page.wait_for_selector("section.now .fault")
-    assert page.text("section.now .fault") == "rank 0, step 1, chunk 0: rank 3 sends it without holding any data of it"
+    page.page.wait_for_selector("section.now [data-said]")
+    assert (
+        page.text("section.now [data-said]")
+        == "rank 0, step 1, chunk 0: rank 3 sends it without holding any data of it"
+    )
     assert page.text("section.now .where") == "step 1 fails"
     assert page.page.locator("section.now .board .failed").count() == 1
     page.page.click("section.now >> text=◀ Back")

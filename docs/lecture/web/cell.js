@@ -16,7 +16,11 @@ function cellView(element, name, { task, kept, python, onSolved }) {
   const again = el("button", { class: "plain", onclick: reset }, "Start again");
   const answer = el("button", { class: "plain", onclick: reveal }, "Show an answer");
   const given = { ...exercise.given };
-  const sliders = el("div", { class: "sliders across" }, exercise.sliders.map((each) => givenSlider(each, given, `cell-${name}`, run)));
+  const sliders = el(
+    "div",
+    { class: "sliders across" },
+    exercise.sliders.map((each) => givenSlider(each, given, `cell-${name}`, run)),
+  );
   element.replaceChildren(
     el("div", { class: "task" }, el("span", { class: "badge" }, "Exercise"), task),
     edit.element,
@@ -41,9 +45,16 @@ function cellView(element, name, { task, kept, python, onSolved }) {
 
   function reset() {
     edit.set(exercise.text);
-    show(exercise.reply);
+    begin();
+  }
+
+  /** What is seen at first: what the page says of the text that it gave. */
+  function begin() {
+    const { reply } = exercise;
     verdict.replaceChildren();
     verdict.className = "verdict";
+    if (reply.proved === false && edit.value() === exercise.text) showVerdict(verdict, reply);
+    showViews(views, reply);
   }
 
   function reveal() {
@@ -59,7 +70,7 @@ function cellView(element, name, { task, kept, python, onSolved }) {
     showViews(views, reply);
   }
 
-  showViews(views, exercise.reply);
+  begin();
   return { run };
 }
 

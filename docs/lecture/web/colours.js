@@ -3,7 +3,10 @@
 const TOKENS = [
   ["comment", /#.*/],
   ["string", /"""[\s\S]*?(?:"""|$)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?/],
-  ["keyword", /\b(?:and|as|assert|break|class|continue|def|del|elif|else|except|finally|for|from|if|import|in|is|lambda|None|not|or|pass|raise|return|self|True|False|try|while|with|yield)\b/],
+  [
+    "keyword",
+    /\b(?:and|as|assert|break|class|continue|def|del|elif|else|except|finally|for|from|if|import|in|is|lambda|None|not|or|pass|raise|return|self|True|False|try|while|with|yield)\b/,
+  ],
   ["number", /\b\d[\d_]*(?:\.\d+)?(?:e[+-]?\d+)?\b/],
   ["word", /\w+/],
 ];

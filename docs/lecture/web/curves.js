@@ -1,47 +1,65 @@
 /* Lines in a plane with logarithmic axes, each with its name at its end; the lowest at a touched place is told. */
 
-const CHART = { width: 640, height: 340, left: 64, right: 152, top: 12, bottom: 44 };
+const ROOMY = { left: 64, right: 152, top: 12, bottom: 44, every: 1 };
+const NARROW_CHART = { left: 56, right: 14, top: 12, bottom: 44, every: 3 }; // names stand below
+const NARROW_CHART_BELOW = 480; // pixels
 const STROKES = ["", "9 4", "3 3", "12 3 3 3", "2 5"]; // so that lines are told apart without colours, too
 
 /** given: x and lines; inX: a value of x in words; title: of the axis. */
-function curvesView(element, given, { inX, title, linear = false }) {
+function curvesView(element, given, looks) {
+  const holder = el("div", {});
+  const told = el(
+    "p",
+    { class: "soft told", "aria-live": "polite" },
+    "Touch the picture: it says which is the fastest there.",
+  );
+  element.replaceChildren(holder, told);
+  onWidth(holder, (width) => holder.replaceChildren(...curvesOf(given, { ...looks, width, told })));
+}
+
+/** The picture in a space of some width, and names below it where there is no room beside. */
+function curvesOf(given, { inX, title, linear = false, width, told }) {
+  const narrow = width < NARROW_CHART_BELOW;
+  const { left, right, top, bottom, every } = narrow ? NARROW_CHART : ROOMY;
+  const height = Math.min(440, Math.max(280, width * 0.53));
   const values = given.lines.flatMap(({ y }) => y);
   const [low, high] = linear ? [0, Math.max(...values) * 1.08] : [Math.min(...values) / 1.3, Math.max(...values) * 1.3];
   const scale = linear ? (value) => value : Math.log10;
-  const { width, height, left, right, top, bottom } = CHART;
-  const across = (value) =>
-    left + ((Math.log2(value) - Math.log2(given.x[0])) / (Math.log2(given.x.at(-1)) - Math.log2(given.x[0]))) * (width - left - right);
-  const down = (value) => height - bottom - ((scale(value) - scale(low)) / (scale(high) - scale(low))) * (height - top - bottom);
-  const told = el("p", { class: "soft told", "aria-live": "polite" }, "Touch the picture: it says which is the fastest there.");
+  const [first, last] = [Math.log2(given.x[0]), Math.log2(given.x.at(-1))];
+  const across = (value) => left + ((Math.log2(value) - first) / (last - first)) * (width - left - right);
+  const down = (value) =>
+    height - bottom - ((scale(value) - scale(low)) / (scale(high) - scale(low))) * (height - top - bottom);
   const cursor = drawn("line", { class: "cursor", y1: top, y2: height - bottom, visibility: "hidden" });
-  const ticks = linear ? ticksOf(high) : powersOf(low, high);
+  const label = (x, y, text, size) =>
+    drawn("text", { class: "tick", x, y, "text-anchor": "middle", "font-size": size }, text);
+  const shown = linear ? given.x : given.x.filter((_, place) => place % every === 0);
   const picture = drawn(
     "svg",
     { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Time by ${title}` },
-    ticks.map((value) => gridLine(down(value), inSeconds(value), width, left, right)),
-    given.x.map((value) =>
-      drawn("text", { class: "tick", x: across(value), y: height - bottom + 18, "text-anchor": "middle", "font-size": 12 }, inX(value)),
+    (linear ? ticksOf(high) : powersOf(low, high)).map((value) =>
+      gridLine(down(value), inSeconds(value), width, left, right),
     ),
-    drawn("text", { class: "tick", x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle", "font-size": 13 }, title),
+    shown.map((value) => label(across(value), height - bottom + 18, inX(value), 12)),
+    label((left + width - right) / 2, height - 6, title, 13),
     cursor,
     given.lines.map((line, number) => curveOf(line, number, { given, across, down })),
-    namesOf(given, { x: width - right + 8, down }),
+    narrow ? [] : namesOf(given, { x: width - right + 8, down }),
   );
-  picture.addEventListener("pointermove", (event) => tell(event));
-  picture.addEventListener("pointerdown", (event) => tell(event));
 
-  function tell(event) {
+  function tell({ clientX }) {
     const box = picture.getBoundingClientRect();
-    const place = ((event.clientX - box.left) / box.width) * width;
-    const at = given.x.reduce((best, value, number) =>
-      Math.abs(across(value) - place) < Math.abs(across(given.x[best]) - place) ? number : best, 0);
+    const away = (value) => Math.abs(across(value) - ((clientX - box.left) / box.width) * width);
+    const at = given.x.reduce((best, value, number) => (away(value) < away(given.x[best]) ? number : best), 0);
     cursor.setAttribute("visibility", "visible");
     for (const end of ["x1", "x2"]) cursor.setAttribute(end, across(given.x[at]));
     const order = [...given.lines].sort((one, other) => one.y[at] - other.y[at]);
     told.textContent = `${inX(given.x[at])}: ${order.map(({ name, y }) => `${name} ${inSeconds(y[at])}`).join(", ")}.`;
   }
 
-  element.replaceChildren(picture, told);
+  picture.addEventListener("pointermove", tell);
+  picture.addEventListener("pointerdown", tell);
+  const names = given.lines.map(({ name }, number) => el("span", { class: `named c${number}` }, name));
+  return narrow ? [picture, el("p", { class: "legend" }, names)] : [picture];
 }
 
 const powersOf = (low, high) => {
@@ -72,5 +90,7 @@ function namesOf(given, { x, down }) {
   places.forEach((place, at) => {
     if (at) place.y = Math.max(place.y, places[at - 1].y + 16);
   });
-  return places.map(({ name, number, y }) => drawn("text", { class: `name c${number}`, x, y: y + 4, "font-size": 13 }, name));
+  return places.map(({ name, number, y }) =>
+    drawn("text", { class: `name c${number}`, x, y: y + 4, "font-size": 13 }, name),
+  );
 }

@@ -28,7 +28,9 @@ function editor({ text, label, onRun, onChange }) {
     shown.replaceChildren(...coloured(`${area.value}\n`));
     const lines = area.value.split("\n").length;
     numbers.replaceChildren(
-      ...Array.from({ length: lines }, (_, at) => el("span", { class: at + 1 === wrong ? "wrong" : "" }, String(at + 1))),
+      ...Array.from({ length: lines }, (_, at) =>
+        el("span", { class: at + 1 === wrong ? "wrong" : "" }, String(at + 1)),
+      ),
     );
     area.rows = Math.max(lines, 4);
   }

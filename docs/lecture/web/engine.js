@@ -51,7 +51,10 @@ function engine({ source, onState }) {
     if (!ready || running || !waiting.length) return;
     running = waiting.shift();
     running.number = ++number;
-    running.timer = setTimeout(() => stop(`It was stopped after ${LIMIT_MS / 1000} seconds: does a loop never end?`), LIMIT_MS);
+    running.timer = setTimeout(
+      () => stop(`It was stopped after ${LIMIT_MS / 1000} seconds: does a loop never end?`),
+      LIMIT_MS,
+    );
     onState("busy", "Python is running");
     worker.postMessage({ number: running.number, request: running.request });
   }

@@ -30,7 +30,11 @@ function figureView(element, name, { python }) {
   element.classList.add("card");
   element.append(
     el("h3", {}, figure.title),
-    el("div", { class: "sliders across" }, figure.sliders.map((each) => givenSlider(each, given, `figure-${name}`, draw))),
+    el(
+      "div",
+      { class: "sliders across" },
+      figure.sliders.map((each) => givenSlider(each, given, `figure-${name}`, draw)),
+    ),
     view,
     state,
   );

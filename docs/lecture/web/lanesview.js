@@ -3,7 +3,11 @@
 /** given: the ``lanes`` of a reply. */
 function lanesView(element, given) {
   const bounds = given.figures.map(([, , , bound]) => bound);
-  const touched = el("p", { class: "touched soft", "aria-live": "polite" }, "Touch a bar: its name and its times stand here.");
+  const touched = el(
+    "p",
+    { class: "touched soft", "aria-live": "polite" },
+    "Touch a bar: its name and its times stand here.",
+  );
   const drawing = el("div", {});
   element.replaceChildren(signsOf(given), drawing, touched, lanesTable(given.figures));
   const shown = lanes(drawing, given.table, { say: (text) => (touched.textContent = text) });
@@ -11,7 +15,9 @@ function lanesView(element, given) {
 }
 
 function signsOf({ runs, table }) {
-  const used = new Set(runs.flatMap(({ ranks }) => ranks.flatMap(({ spans }) => inGroups(spans, 5).map(([, kind]) => kind))));
+  const used = new Set(
+    runs.flatMap(({ ranks }) => ranks.flatMap(({ spans }) => inGroups(spans, 5).map(([, kind]) => kind))),
+  );
   const lines = legend({ bound: "bound", border: "an iteration begins or ends" });
   lines.prepend(
     ...table.kinds

@@ -61,7 +61,10 @@ function forget() {
 
 /** Show the chapter that the address names. */
 function open() {
-  const number = Math.max(0, DATA.chapters.findIndex(({ id }) => `#${id}` === location.hash));
+  const number = Math.max(
+    0,
+    DATA.chapters.findIndex(({ id }) => `#${id}` === location.hash),
+  );
   const found = DATA.chapters[number];
   showSolved();
   if (chapter === found.id) return;
@@ -72,13 +75,18 @@ function open() {
   content.innerHTML = found.html; // our own text, from the chapters' files
   const tools = { kept, python, onSolved };
   for (const each of content.querySelectorAll("[data-figure]")) figureView(each, each.dataset.figure, tools);
-  for (const each of content.querySelectorAll("[data-cell]")) cellView(each, each.dataset.cell, { ...tools, task: taskOf(each) });
+  for (const each of content.querySelectorAll("[data-cell]"))
+    cellView(each, each.dataset.cell, { ...tools, task: taskOf(each) });
   for (const each of content.querySelectorAll("[data-number]")) {
     numberView(each, each.dataset.number, { ...tools, task: taskOf(each) });
   }
   const next = DATA.chapters[number + 1];
   content.append(
-    el("p", { class: "next" }, next ? el("a", { href: `#${next.id}` }, `Next: ${next.title} →`) : "This was the last chapter."),
+    el(
+      "p",
+      { class: "next" },
+      next ? el("a", { href: `#${next.id}` }, `Next: ${next.title} →`) : "This was the last chapter.",
+    ),
   );
   window.scrollTo(0, 0);
 }

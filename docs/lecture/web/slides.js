@@ -11,7 +11,8 @@ let at = 0;
 
 const FIGURES = {
   lanes: (view, reply) => lanesView(view, reply.lanes),
-  curves: (view, reply) => curvesView(view, reply.curves, { inX: (x) => inBytes(x).replace(" ", ""), title: "bytes of the buffer" }),
+  curves: (view, reply) =>
+    curvesView(view, reply.curves, { inX: (x) => inBytes(x).replace(" ", ""), title: "bytes of the buffer" }),
   cuts: (view, reply) => curvesView(view, reply.curves, { inX: String, title: "buckets", linear: true }),
   board: (view, reply) => stepper(view, reply.board),
 };
@@ -50,7 +51,14 @@ function scale() {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.tagName === "INPUT") return;
-  const steps = { ArrowRight: at + 1, PageDown: at + 1, ArrowLeft: at - 1, PageUp: at - 1, Home: 0, End: slides.length };
+  const steps = {
+    ArrowRight: at + 1,
+    PageDown: at + 1,
+    ArrowLeft: at - 1,
+    PageUp: at - 1,
+    Home: 0,
+    End: slides.length,
+  };
   if (event.key === " " && event.target.tagName !== "BUTTON") steps[" "] = at + 1;
   if (!(event.key in steps)) return;
   event.preventDefault();

@@ -46,7 +46,11 @@ function stepper(element, given, { at = 0, faulty = true } = {}) {
     back.disabled = now.at === 0 && !now.flight;
     step.disabled = now.at === lastOf(program);
     where.textContent =
-      now.at === 0 ? "at first" : failing && program.broken !== null ? `step ${now.at - 1} fails` : `after step ${now.at - 1}`;
+      now.at === 0
+        ? "at first"
+        : failing && program.broken !== null
+          ? `step ${now.at - 1} fails`
+          : `after step ${now.at - 1}`;
     if (now.flight) where.textContent = `step ${now.at}`;
   }
 
