@@ -41,7 +41,7 @@ MPIRUN_GPU ?= $(MPIRUN)
 .PHONY: help install demo test test-serial test-quick test-standin proofs frameworks test-frameworks test-gpu test-slurm
 .PHONY: check format docs site package clean
 .PHONY: bench bench-hosts bench-osu bench-ddp bench-torch bench-advise bench-gpu numerics topology dimensions testbed published
-.PHONY: validation variants startup terminal faults
+.PHONY: validation variants startup terminal faults lecture
 
 help:                 ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -75,11 +75,12 @@ proofs: install       ## every algorithm and collective proved for all sizes up 
 test-serial: install  ## the serial tests, without those of the launcher
 	$(PYTHON) -m pytest -q $(PARALLEL) --doctest-modules --ignore=tests/mpi $(LAUNCHERS:%=--ignore=%) tests dear_mpi
 
-# What takes longest, and looks at one thing: every algorithm, every schedule, every kernel, prices, launchers.
+# What takes longest, and looks at one thing: every algorithm, every schedule, every kernel, prices, launchers,
+# the lecture.
 SLOW := kernels/test_cuda_sources collectives/test_algorithms collectives/test_loopback training/test_schedules \
-	training/test_search simulate/test_prices simulate/test_replayed simulate/test_simgrid cli/test_terminal
+	training/test_search simulate/test_prices simulate/test_replayed simulate/test_simgrid cli/test_terminal lecture/test_page
 
-test-quick: install   ## two minutes of the serial tests: all but nine slow files
+test-quick: install   ## two minutes of the serial tests: all but ten slow files
 	$(PYTHON) -m pytest -q $(PARALLEL) --ignore=tests/mpi $(LAUNCHERS:%=--ignore=%) $(SLOW:%=--ignore=tests/%.py) tests
 
 test-standin: install ## the GPU suite without a GPU: kernels built for the host, streams checked for missing waits
@@ -180,6 +181,9 @@ site: $(SITE_TOOLS)   ## the documentation as pages in site/, built without netw
 $(VENV)/installed-site: $(INSTALLED) setup.py
 	$(PIP) install --editable '.[site]'
 	@touch $@
+
+lecture: install      ## the lecture: a folder that any browser opens, with Python in it (npm is needed): build/lecture
+	$(PYTHON) -m docs.lecture.build build/lecture
 
 package: install      ## build sdist and wheel, check them, and run the wheel alone in an empty environment
 	$(PIP) install build twine

@@ -121,6 +121,9 @@ def in_time(call: Callable[[], T], place: Callable[[], object] = lambda: None) -
         except BaseException as error:  # sys.exit() as well
             future.set_exception(error)
 
+    if sys.platform == "emscripten":  # a browser has no threads: its page can stop what does not end
+        run()
+        return future.result()
     threading.Thread(target=run, name="in time", daemon=True).start()
     seen, since_s = place(), time.monotonic()
     while wait([future], LOOK_S).not_done:

@@ -21,6 +21,7 @@ RATES = "Bandwidths inside and between hosts, for themis: 100gbit/10gbit, or FIL
 HTML = (
     "Write a page to step through, FILE.html: one file for any browser, without a network; of two algorithms at most."
 )
+PICTURE = "Draw the steps into FILE.png, FILE.pdf or FILE.svg, or into FILE.gif: a frame for each step."
 FLAGS = (
     flag("route", str | None, f"Route to show in place of an algorithm: {', '.join(ROUTES)}, or FILE.py:NAME.")
     | flag("wire", str | None, f"Codes whose route to show: {', '.join(EXAMPLES.values())}; int4:between.")
@@ -31,7 +32,7 @@ FLAGS = (
     | flag("rates", str | None, RATES)
     | flag("pieces", int, "Number of segments in the buffer, for double_tree and themis.", 1, min=1)
     | flag("check", bool, "Prove the algorithm for every number of ranks up to --ranks.", False)
-    | flag("picture", Path | None, "Draw the steps into FILE.png, FILE.pdf or FILE.svg.", metavar="FILE")
+    | flag("picture", Path | None, PICTURE, metavar="FILE")
 )
 FLAGS |= flag("html", Path | None, HTML, metavar="FILE")
 

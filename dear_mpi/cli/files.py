@@ -17,7 +17,8 @@ Written: TypeAlias = Sequence[tuple[str, Path]]
 WRITTEN = {"plot": "--plot", "html": "--html", "json_file": "--json", "timeline": "--timeline"}  # of several commands
 PICTURES = (".png", ".pdf", ".svg")  # matplotlib has others, in some of which colours are lost
 PAGES = (".html", ".htm")
-ENDINGS = {"--plot": PICTURES, "--picture": PICTURES, "--timeline": (".json", *PICTURES), "--html": PAGES}
+MOVING = ".gif"  # a frame for each step
+ENDINGS = {"--plot": PICTURES, "--picture": (*PICTURES, MOVING), "--timeline": (".json", *PICTURES), "--html": PAGES}
 OLDER = ("--json", "--save")  # a file that is there becomes FILE.old
 
 
@@ -40,7 +41,7 @@ def try_files(written: Written) -> None:
     """A ValueError, before the work, if a file cannot be written, or matplotlib is missing, which draws pictures."""
     for flag, path in written:
         check_writable(flag, path)
-        if flag in ENDINGS and path.suffix.lower() in PICTURES:
+        if flag in ENDINGS and path.suffix.lower() in (*PICTURES, MOVING):
             try:
                 import matplotlib.backend_bases  # noqa: F401
             except ImportError:

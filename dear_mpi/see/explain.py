@@ -22,6 +22,7 @@ from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.terminal import bar, console
 from dear_mpi.reporting.units import format_numbers, plural
 from dear_mpi.see.figure import write_figure
+from dear_mpi.see.frames import write_frames
 from dear_mpi.see.picture import draw_steps
 from dear_mpi.see.proof import PROMISES, prove
 from dear_mpi.see.replayed import Replayed
@@ -83,7 +84,10 @@ def explain_algorithm(
         if replayed.fault is None:
             show(screen, textwrap.fill(traffic(written, layout), width))
     if picture is not None:
-        write_figure("--picture", picture, draw_steps(name, replayed))
+        if picture.suffix.lower() == ".gif":
+            write_frames("--picture", picture, name, replayed)
+        else:
+            write_figure("--picture", picture, draw_steps(name, replayed))
         show(screen, f"Drawn into {picture}", markup=False)
     if replayed.fault is not None:
         raise replayed.fault

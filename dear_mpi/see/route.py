@@ -2,9 +2,6 @@
 
 from collections.abc import Iterator
 
-from rich.table import Table
-
-from dear_mpi.reporting.terminal import console
 from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.routes.proof import Proof, hosts_of, prove
 from dear_mpi.training.routes.route import Route, when
@@ -19,6 +16,10 @@ STARTED = {"out": 'what a schedule starts as "reduce_scatter"', "back": '"all_ga
 
 def explain_route(name: str, *, wire: str | None = None) -> None:
     """Print a route, or that of a wire, and prove it; a RouteError, after all is shown, if it does not train."""
+    from rich.table import Table  # not where there is no terminal: docs/lecture tells routes in a browser
+
+    from dear_mpi.reporting.terminal import console
+
     route, screen = find_route(name, wire=wire), console()
     table = Table("way", "leg", "thread", "reads", "writes", title=f"Route {route.name}")
     for way, legs in (("out", route.out), ("back", route.back)):

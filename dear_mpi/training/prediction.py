@@ -88,6 +88,8 @@ class Tally:
 
         There is one: the rank that was last at the beginning ends no later than the rank that is last at the end.
         """
+        if isinstance(self.fabric.now(), float):  # one clock for all
+            return 0
         own_s, compute_s = (self.fabric.now() - self.begin_s, self.taken_s["forward"] + self.taken_s["backward"])
         own_s, compute_s = np.broadcast_arrays(np.atleast_1d(own_s), np.atleast_1d(compute_s))
         lacks_s, tie_s = self.length_s - own_s, TIE * self.length_s

@@ -619,8 +619,8 @@ def test_a_disk_that_is_full_in_the_end(command, flag, shown, tmp_path, monkeypa
         (["doctor", "--size", "4"], "--size: size '4' has no unit"),
         (["train", "--threads", 2, "--stall-after", "4"], "--stall-after: time '4' has no unit"),
         (["train", "--threads", 2, "--stall-abort", "--stall-after", "0s"], "--stall-abort needs a --stall-after"),
-        (["explain", "--picture", "ring"], "--picture 'ring' must end in .png, .pdf or .svg"),
-        (["explain", "--picture", "ring.abc"], "--picture 'ring.abc' must end in .png, .pdf or .svg"),
+        (["explain", "--picture", "ring"], "--picture 'ring' must end in .png, .pdf, .svg or .gif"),
+        (["explain", "--picture", "ring.abc"], "--picture 'ring.abc' must end in .png, .pdf, .svg or .gif"),
         (["explain", "--ranks", 100000], "--ranks must be at most 64, not 100000: with more, nobody can read"),
     ],
 )

@@ -1,0 +1,169 @@
+"""A board that ranks algorithms of a class: proof first, then measured time; the predicted time stands beside it.
+
+    python -m docs.lecture.race anna.py:my_ring ben.py:doubling --threads 4         without MPI: ranks are threads
+    mpirun -n 4 python -m docs.lecture.race anna.py:my_ring ben.py:doubling         under it
+
+Each is proved for the number of ranks of the race, priced on a network, and timed by the benchmark (``dear-mpi bench``)
+beside ``ring``. What is not proved is not run: it stands last, with the proof's sentence. The board also has the other
+numbers of ranks, up to 8, on which an algorithm is right. ``--link 1gbit,50us`` slows messages down to that link.
+Points are the mean, over the sizes, of how many times as long as the fastest one an algorithm takes.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import exp, log
+
+from rich.table import Table
+
+from dear_mpi.bench.contest import Contest
+from dear_mpi.bench.run import bench
+from dear_mpi.collectives import programs, verify
+from dear_mpi.collectives.algorithms.registry import find_algorithm
+from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.errors import AgreedError, ProgramError
+from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.program import COLLECTIVES, asks_for
+from dear_mpi.collectives.program.user_file import is_in_file
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.ranks.world import World, run_world
+from dear_mpi.reporting.terminal import console
+from dear_mpi.reporting.units import format_bytes, format_numbers, parse_link, parse_sizes
+from dear_mpi.see.proof import prove_messages
+from dear_mpi.training.declared import parsed
+from docs.lecture.desk.algorithms import NETWORK, own_collective
+
+PACER = "ring"  # takes part in every race
+PROVED_UP_TO = 8  # ranks
+PIECE_BYTES = 64 << 10  # of algorithms that send piece by piece, in predictions
+
+
+@dataclass
+class Runner:
+    """Who takes part: ``fault`` is what the proof says; seconds are by size."""
+
+    name: str
+    fault: str = ""
+    right_on: list[int] = field(default_factory=list)  # numbers of ranks
+    predicted_s: dict[int, float] = field(default_factory=dict)
+    measured_s: dict[int, float] = field(default_factory=dict)
+    interval: dict[int, float] = field(default_factory=dict)  # the farther end of the 95 % interval, in seconds
+    points: float = float("inf")
+
+
+def race(world: World, names: Sequence[str], collective: str, sizes: Sequence[int], network: Network) -> list[Runner]:
+    """Collective: everybody who takes part, the winner first; raises as ``bench``."""
+    runners = [proved(name, collective, world.size) for name in dict.fromkeys((PACER, *names))]
+    right = [each for each in runners if not each.fault]
+    for runner in right:
+        runner.predicted_s = {each: price(runner.name, collective, world.size, each, network) for each in sizes}
+    contest = Contest(algorithms=tuple(each.name for each in right), sizes=tuple(sizes), collectives=(collective,))
+    for row in bench(contest, world).rows:
+        runner = next(each for each in right if each.name == row.algorithm)
+        runner.measured_s[row.bytes] = row.p50_us * 1e-6
+        runner.interval[row.bytes] = max(row.ci_high_us - row.p50_us, row.p50_us - row.ci_low_us) * 1e-6
+        if row.wrong:
+            runner.fault = f"{row.wrong} elements were wrong"
+    for runner in right:
+        runner.points = points(runner, right)
+    return sorted(runners, key=lambda each: (bool(each.fault), each.points))
+
+
+def proved(name: str, collective: str, ranks: int) -> Runner:
+    """Who takes part, with what the proof says for these ranks, and the other numbers of ranks for which it holds."""
+    runner = Runner(name)
+    for size in dict.fromkeys((ranks, *range(1, PROVED_UP_TO + 1))):
+        fault = fault_on(name, collective, size)
+        if fault and size == ranks:
+            runner.fault = fault
+            break
+        runner.right_on += [size] * (not fault)
+    return runner
+
+
+def fault_on(name: str, collective: str, ranks: int) -> str:
+    """What the proof says: of what was written first, then of what follows from it by mirroring; "" if all is right."""
+    try:
+        for each in dict.fromkeys((*([own_collective(name)] if is_in_file(name) else []), collective)):
+            found = programs(name, each, ranks)
+            verify(found)
+            prove_messages(found)
+    except (ProgramError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def price(name: str, collective: str, ranks: int, nbytes: int, network: Network) -> float:
+    pieces = max(1, nbytes // PIECE_BYTES) if asks_for(find_algorithm(name, collective), "pieces") else 1
+    return cost(programs(name, collective, ranks, pieces=pieces), max(1, nbytes // 4), 4, network).time_s
+
+
+def points(runner: Runner, others: Sequence[Runner]) -> float:
+    """The geometric mean of how many times as long as the fastest it takes: 1 is the fastest at every size."""
+    times = [runner.measured_s[size] / min(each.measured_s[size] for each in others) for size in runner.measured_s]
+    return exp(sum(map(log, times)) / len(times)) if times else float("inf")
+
+
+def board(found: Sequence[Runner], title: str) -> Table:
+    """The board; what is wrong stands last."""
+    sizes = next(list(each.measured_s) for each in found if each.measured_s)
+    table = Table(title=title, caption="us: predicted, measured (95 %); points: 1 is best")
+    for head in ("", "algorithm", "right on", "points"):
+        table.add_column(head, overflow="fold")  # no name is cut
+    for size in sizes:
+        table.add_column(format_bytes(size), justify="right")
+    for place, runner in enumerate(found, 1):
+        if runner.fault:
+            table.add_row("-", runner.name, "refused", *[""] * (len(sizes) + 1), style="red")
+            continue
+        cells = [
+            f"{in_us(runner.predicted_s[size])}, {in_us(runner.measured_s[size])} ±{in_us(runner.interval[size])}"
+            for size in sizes
+        ]
+        table.add_row(str(place), runner.name, format_numbers(sorted(runner.right_on)), f"{runner.points:.2f}", *cells)
+    return table
+
+
+def in_us(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f}"
+
+
+def arguments(given: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="race", description="Rank algorithms by proof, cost and measured time.")
+    parser.add_argument("names", nargs="+", metavar="FILE.py:FUNCTION", help="who takes part, also names of ours")
+    parser.add_argument("--threads", type=int, help="ranks as threads of this process, without MPI")
+    parser.add_argument("--collective", default="all_reduce", help=f"one of {', '.join(COLLECTIVES)}")
+    parser.add_argument("--sizes", default="1KiB,64KiB,4MiB", help="of the buffer")
+    parser.add_argument("--link", help="emulate one between ranks, such as 1gbit,50us")
+    return parser.parse_args(given)
+
+
+def run(how: argparse.Namespace) -> None:
+    """Race, and show the board on rank 0; a ValueError, or what all ranks raise alike, if that cannot be done."""
+    lookup("collective", how.collective, COLLECTIVES)
+    sizes = parsed("--sizes", parse_sizes, how.sizes)
+    link = None if how.link is None else parsed("--link", parse_link, how.link)
+    network = NETWORK if link is None else Network(alpha=link.latency_s, beta=1 / link.bandwidth)
+
+    def body(world: World) -> None:
+        found = race(world, how.names, how.collective, sizes, network)
+        screen = console(world)
+        screen.print(board(found, f"{how.collective} on {world.size} ranks over {world.transport.name}"))
+        for runner in found:
+            if runner.fault:
+                screen.print(f"{runner.name}: {runner.fault}", style="red", markup=False, soft_wrap=True)
+
+    run_world(body, threads=how.threads, link=link)
+
+
+def main() -> None:
+    try:
+        run(arguments(sys.argv[1:]))
+    except (AgreedError, ValueError) as error:
+        print(f"race: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    main()

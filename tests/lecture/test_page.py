@@ -1,0 +1,183 @@
+"""The lecture in a real browser, opened as a file and without a network: skipped where there is no Chromium or npm."""
+
+import pytest
+
+from docs.lecture.build import build
+from docs.lecture.desk.exercises import EXERCISES
+from tests.page.conftest import PHONE, WIDE, Opened
+from tests.rooms import ROOT
+
+READY_MS = 120_000  # for Python to start, on a machine that does other things
+READY = ":root[data-python=ready]"
+KEPT = ROOT / "build" / "lecture"
+ANSWERED = ".verdict.right, .verdict.almost, .verdict.wrong"
+
+
+@pytest.fixture(scope="session")
+def lecture(browser):
+    """The folder of the lecture; Pyodide is fetched once, into build/."""
+    try:
+        build(KEPT)
+    except SystemExit as error:
+        pytest.skip(f"the lecture is not built: {error}")
+    return KEPT
+
+
+@pytest.fixture(scope="module")
+def started(lecture, browser):
+    """One page for most tests, in which Python is ready."""
+    context = browser.new_context(viewport=WIDE, reduced_motion="reduce")
+    page = Opened(context.new_page(), lecture / "index.html")
+    page.page.wait_for_selector(READY, timeout=READY_MS)
+    yield page
+    context.close()
+
+
+@pytest.fixture
+def shown(started):
+    """The page at a chapter, of which nothing is solved; it has neither complained nor asked for anything."""
+
+    def show(chapter):
+        started.page.click("text=Forget all")
+        started.page.click(f'.chapters a[href="#{chapter}"]')
+        started.page.wait_for_selector(READY, timeout=READY_MS)
+        return started
+
+    yield show
+    assert started.said == []
+    assert started.asked == []
+
+
+def cell(page, name):
+    return page.page.locator(f"[data-cell={name}]")
+
+
+def run(page, name, text=None):
+    """Run a cell; what is said of it."""
+    found = cell(page, name)
+    if text is not None:
+        found.locator("textarea").fill(text)
+    found.locator(".actions .main").click()
+    found.locator(ANSWERED).wait_for(timeout=READY_MS)
+    return " ".join(found.locator(".verdict").inner_text().split())
+
+
+def answer(name):
+    return (ROOT / "docs" / "lecture" / "answers" / f"{name}.py").read_text(encoding="utf-8")
+
+
+def test_pictures_are_there_before_python(lecture, opened):
+    page = opened(lecture / "index.html")
+    assert page.text("h1") == "A ring in ten lines"
+    assert page.page.locator("[data-figure] .board .rank").count() == 4
+    page.page.click("[data-figure] >> text=Step ▶")
+    assert page.text("[data-figure] .said").startswith("Step 0: every rank sends to its successor")
+    assert page.text("[data-figure] .where") == "after step 0"
+    page.page.wait_for_selector(READY, timeout=READY_MS)
+    assert page.text(".status") == "Python is ready"
+
+
+def test_a_ring_is_proved_and_a_broken_one_refused(shown):
+    page = shown("ring")
+    assert run(page, "ring") == "Refused. rank 0 ends with the data of no rank in chunk 1, not of rank 1."
+    said = run(page, "ring", answer("break"))
+    assert said == "Refused. rank 0, step 1, chunk 0: rank 3 sends it without holding any data of it."
+    assert cell(page, "ring").locator(".where").inner_text() == "step 1 fails"
+    assert cell(page, "ring").locator(".board .failed").count() == 1
+    assert page.text(".chapters a .done") == "0/1"
+    assert run(page, "ring", answer("ring")).startswith("Right. Proved for 2, 3, 4, 5 and 6 ranks")
+    assert page.text(".chapters a .done") == "✓"
+    assert cell(page, "ring").locator(".results td").all_inner_texts() == ["3", "3", "0.75 n"]
+
+
+def test_a_mistake_is_told_with_its_line(shown):
+    page = shown("ring")
+    said = run(page, "ring", answer("ring").replace("% size, size", "% siz").replace("(rank - s) % size", "rank - z"))
+    assert "NameError: name 'z' is not defined. (line 10 of your cell)" in said
+    assert cell(page, "ring").locator(".numbers .wrong").inner_text() == "10"
+
+
+def test_what_never_ends_is_stopped(shown):
+    page = shown("ring")
+    cell(page, "ring").locator("textarea").fill("def f(rank, size):\n    while True:\n        pass")
+    cell(page, "ring").locator("textarea").press("Control+Enter")
+    cell(page, "ring").locator("text=Stop").click()
+    cell(page, "ring").locator(ANSWERED).wait_for()
+    assert page.text("[data-cell=ring] .verdict") == "Refused. You stopped it."
+    assert run(page, "ring", answer("ring")).startswith("Right."), "Python has started anew"
+
+
+def test_the_editor_indents(shown):
+    page = shown("ring")
+    area = cell(page, "ring").locator("textarea")
+    area.fill("def f(rank):")
+    area.press("Enter")
+    area.press_sequentially("x")
+    area.press("Enter")
+    area.press("Tab")
+    area.press_sequentially("y")
+    assert area.input_value() == "def f(rank):\n    x\n        y"
+    area.press("Shift+Tab")
+    assert area.input_value() == "def f(rank):\n    x\n    y"
+    cell(page, "ring").locator("text=Start again").click()
+    assert "TODO" in area.input_value()
+
+
+CODE = {"price": "price", "overlap": "overlap", "dear": "dear", "order": "priority", "route": "routes", "break": "race"}
+CODE |= {"race": "race"}
+
+
+def test_answers_are_right_in_the_browser(shown):
+    page = shown("ring")
+    for name, chapter in CODE.items():
+        page.page.click(f'.chapters a[href="#{chapter}"]')
+        assert not run(page, name).startswith("Right.")
+        cell(page, name).locator("text=Show an answer").click()
+        assert run(page, name).startswith("Right."), name
+    assert {*CODE, "ring"} == {name for name, exercise in EXERCISES.items() if exercise.kind != "number"}
+
+
+NUMBERS = [("price", "crossing", "100", "551"), ("fusion", "buckets", "16", "4"), ("cluster", "rule", "203", "176,5")]
+
+
+def test_numbers_are_checked(shown):
+    page = shown("ring")
+    for chapter, name, wrong, right in NUMBERS:
+        page.page.click(f'.chapters a[href="#{chapter}"]')
+        found = page.page.locator(f"[data-number={name}]")
+        for value, kind in ((wrong, "almost"), (right, "right")):
+            found.locator("input").fill(value)
+            found.locator("input").press("Enter")
+            found.locator(f".verdict.{kind}").wait_for(timeout=READY_MS)
+
+
+def test_sliders_of_figures(shown):
+    page = shown("ring")
+    page.slide("#figure-ring-ranks", 6)
+    page.page.locator("[data-figure] .board .rank >> nth=5").wait_for(timeout=READY_MS)
+    page.page.click('.chapters a[href="#dear"]')
+    rows = page.page.locator("[data-figure] .results tbody tr")
+    assert rows.first.locator("td").first.inner_text() == "18 ms"
+    page.slide("#figure-dear-ratio", 4)
+    page.page.locator("[data-figure] .results td >> text=22 ms").wait_for(timeout=READY_MS)
+    assert rows.nth(1).locator("td").first.inner_text() == "19 ms"
+
+
+def test_what_was_written_is_kept(shown):
+    page = shown("ring")
+    run(page, "ring", answer("ring"))
+    page.page.reload()
+    assert page.text(".chapters a .done") == "✓"
+    assert "(rank - s) % size" in cell(page, "ring").locator("textarea").input_value()
+    page.page.click("text=Forget all")
+    assert page.text(".chapters a .done") == "0/1"
+    assert "TODO" in cell(page, "ring").locator("textarea").input_value()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_it_fits_a_phone(lecture, opened, theme):
+    page = opened(lecture / "index.html", window=PHONE, color_scheme=theme)
+    for link in page.page.locator(".chapters a").all():
+        link.click()
+        wide = page.page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= PHONE["width"], link.get_attribute("href")

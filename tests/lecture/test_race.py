@@ -1,0 +1,63 @@
+"""The board of a class: who is right stands first, by time; who is wrong is not run, and told why."""
+
+import pytest
+
+from docs.lecture.race import Runner, arguments, board, fault_on, main, points, proved, run
+from tests.rooms import ROOT
+
+ANSWERS = ROOT / "docs" / "lecture" / "answers"
+MY_RING, DOUBLING, WRONG = (
+    f"{ANSWERS}/{name}" for name in ("ring.py:my_ring", "race.py:my_doubling", "break.py:my_ring")
+)
+FAULT = "rank 0, step 1, chunk 0: rank 2 sends it without holding any data of it"
+
+
+def test_a_race_between_threads(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    run(arguments([WRONG, MY_RING, "--threads", "3", "--sizes", "4KiB"]))
+    lines = capsys.readouterr().out.splitlines()
+    assert "all_reduce on 3 ranks over loopback (threads)" in lines[0]
+    rows = [line.split("│")[1:4] for line in lines if "│" in line]
+    places, names, right = (list(map(str.strip, column)) for column in zip(*rows, strict=True))
+    assert places == ["1", "2", "-"]
+    assert {names[0], names[1]} == {"ring", MY_RING}
+    assert names[2] == WRONG
+    assert right == ["1-8", "1-8", "refused"]
+    assert lines[-1] == f"{WRONG}: {FAULT}"
+
+
+def test_who_is_right_on_some_ranks_alone():
+    assert proved(DOUBLING, "all_reduce", 4).right_on == [4, 1, 2, 8]
+    assert proved(WRONG, "all_reduce", 2).fault == ""
+    assert proved(WRONG, "all_reduce", 3).fault == FAULT
+
+
+def test_what_was_written_is_proved_first():
+    assert fault_on(WRONG, "all_gather", 3) == fault_on(WRONG, "all_reduce", 3) == FAULT
+    assert "'nobody' is unknown" in fault_on("nobody", "all_reduce", 2)
+
+
+def test_points_compare_with_the_fastest_at_each_size():
+    one = Runner(
+        "one", measured_s={1024: 1.0, 4096: 4.0}, predicted_s={1024: 1.0, 4096: 1.0}, interval={1024: 0, 4096: 0}
+    )
+    other = Runner("other", measured_s={1024: 4.0, 4096: 1.0})
+    assert points(one, [one, other]) == pytest.approx(2)
+    assert points(one, [one]) == 1
+    assert [column.header for column in board([one], "title").columns][-2:] == ["1 KiB", "4 KiB"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("ring", "--threads", "2", "--sizes", "1KX"), "race: --sizes: size '1KX' cannot be read"),
+        (("ring", "--threads", "2", "--link", "fast"), "race: --link: "),
+        (("ring", "--threads", "2", "--collective", "gather"), "race: collective 'gather' is unknown"),
+    ],
+)
+def test_bad_input(given, said, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["race", *given])
+    with pytest.raises(SystemExit) as error:
+        main()
+    assert error.value.code == 2
+    assert capsys.readouterr().err.startswith(said)
