@@ -46,8 +46,8 @@ def watch_script(script: Path, arguments: Sequence[str], iterations: int) -> Wat
 def let_go(watcher: Watcher) -> None:
     """Free what the script has left, its process groups last.
 
-    The end of a group waits for its threads, which may wait for Python. Python's own object of a group lets them have it
-    meanwhile; what DDP has inside does not, so it must not be the last to have the group.
+    The end of a group waits for its threads, which may wait for Python. Python's own object of a group lets them have
+    it meanwhile; what DDP has inside does not, so it must not be the last to have the group.
     """
     groups = [getattr(root, "process_group", None) for root in watcher.roots]
     watcher.forget()
@@ -95,7 +95,7 @@ def alone(script: Path, arguments: Sequence[str]) -> Iterator[None]:
     ``torchrun`` would set."""
     job = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     job |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # any that is free
-    kept = sys.argv, list(sys.path), dict(os.environ)
+    kept = sys.argv, list(sys.path), dict(os.environ), sys.excepthook  # which torch.distributed replaces
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     for name, value in job.items():
@@ -103,7 +103,7 @@ def alone(script: Path, arguments: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.argv, sys.path[:] = kept[0], kept[1]
+        sys.argv, sys.path[:], _, sys.excepthook = kept
         os.environ.clear()
         os.environ.update(kept[2])
 
