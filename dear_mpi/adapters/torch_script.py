@@ -1,8 +1,8 @@
 """Runs somebody's script of PyTorch, as it is, in this process, until enough iterations were seen."""
 
+import gc
 import os
 import runpy
-import socket
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -30,14 +30,29 @@ def watch_script(script: Path, arguments: Sequence[str], iterations: int) -> Wat
     if ranks != "1":
         raise ValueError(f"advise watches a script on one rank, not on {ranks}: start it without torchrun")
     watcher = Watcher(iterations)
-    with alone(script, arguments), watcher:
-        failed = run(script)
-        end_group()
-    if failed:
-        raise ValueError(f"script {str(script)!r} ended with {failed}, after {watcher.count} iterations")
-    if len(watcher.watched) < LEAST or not watcher.plain:
-        raise ValueError(f"script {str(script)!r} {too_little(watcher)}")
-    return found(watcher)
+    try:
+        with alone(script, arguments), watcher:
+            failed = run(script)
+            end_group()
+        if failed:
+            raise ValueError(f"script {str(script)!r} ended with {failed}, after {watcher.count} iterations")
+        if len(watcher.watched) < LEAST or not watcher.plain:
+            raise ValueError(f"script {str(script)!r} {too_little(watcher)}")
+        return found(watcher)
+    finally:
+        let_go(watcher)
+
+
+def let_go(watcher: Watcher) -> None:
+    """Free what the script has left, its process groups last.
+
+    The end of a group waits for its threads, which may wait for Python. Python's own object of a group lets them have
+    it meanwhile; what DDP has inside does not, so it must not be the last to have the group.
+    """
+    groups = [getattr(root, "process_group", None) for root in watcher.roots]
+    watcher.forget()
+    gc.collect()
+    groups.clear()
 
 
 def run(script: Path) -> str:
@@ -78,12 +93,9 @@ def too_little(watcher: Watcher) -> str:
 def alone(script: Path, arguments: Sequence[str]) -> Iterator[None]:
     """A process as the script expects it: its arguments, its folder, and the variables of a job of one rank, which
     ``torchrun`` would set."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     job = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    job |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    kept = sys.argv, list(sys.path), dict(os.environ)
+    job |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # any that is free
+    kept = sys.argv, list(sys.path), dict(os.environ), sys.excepthook  # which torch.distributed replaces
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     for name, value in job.items():
@@ -91,7 +103,7 @@ def alone(script: Path, arguments: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.argv, sys.path[:] = kept[0], kept[1]
+        sys.argv, sys.path[:], _, sys.excepthook = kept
         os.environ.clear()
         os.environ.update(kept[2])
 

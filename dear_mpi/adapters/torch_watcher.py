@@ -57,6 +57,12 @@ class Watcher:
         self.hooks.close()
         self.marks = None
 
+    def forget(self) -> None:
+        """Keep nothing of the script."""
+        self.optimizer, self.marks = None, None
+        for kept in (self.roots, self.uses, self.tensors, self.nodes, self.calls):
+            kept.clear()
+
     def mark(self, kind: str, key: int = 0) -> None:
         if self.marks is not None:
             self.marks.append((kind, key, self.clock.now()))
