@@ -7,6 +7,7 @@ const FIGURES = {
   curves: (view, reply) => curvesView(view, reply.curves, { inX: inKilo, title: "bytes of the buffer" }),
   cuts: (view, reply) => curvesView(view, reply.curves, { inX: String, title: "buckets", linear: true }),
   board: (view, reply) => stepper(view, reply.board),
+  route: (view, reply) => legsView(view, reply),
 };
 
 function figureView(element, name, { python }) {
