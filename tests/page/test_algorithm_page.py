@@ -139,6 +139,17 @@ WRONG = [
 ]
 
 
+def test_a_step_that_cannot_be_read_is_told(explained, opened, tmp_path):
+    wrong = "Step((replace(wrong.sends[0], peer=size),), wrong.receives)"
+    (tmp_path / "mine.py").write_text(RING_THAT_BREAKS.format(step=1, wrong=wrong))
+    page = opened(explained(f"{tmp_path}/mine.py:all_reduce", code=2))
+    assert "rank 0, step 1: the peer must be another rank of 0..3, not 4" in page.text(".fault")
+    assert page.text(".where") == "step 1 fails"
+    assert page.text(".said").startswith("Step 1 cannot be carried out.")
+    page.slide("#ranks", 0)
+    assert page.text(".side h2") == "mine.py:all_reduce on 2 ranks"
+
+
 @pytest.mark.parametrize(("wrong", "where", "said", "place"), WRONG, ids=["blocked", "end", "chunk"])
 def test_a_wrong_program_opens_where_it_breaks(wrong, where, said, place, explained, opened, tmp_path):
     (tmp_path / "mine.py").write_text(RING_THAT_BREAKS.format(step=1, wrong=wrong))

@@ -18,9 +18,11 @@ from dear_mpi.see.page.whole import Kind, whole, write_page
 MOST_ALGORITHMS = 2  # side by side
 MOST_RANKS = 16
 MOST_BYTES = 800_000  # of the data of a page, which with its scripts is below 1 MB
+BOARD = ("program.js", "words.js", "ways.js", "cells.js", "board.js")  # beside those of all pages: a component
+PRICE = ("heap.js", "fair.js", "network.js", "price.js")
 PAGE = Kind(
     scripts=(
-        *("heap.js", "fair.js", "network.js", "price.js", "program.js", "words.js", "ways.js", "cells.js", "board.js"),
+        *(*PRICE, *BOARD),
         *(
             "holdings.js",
             "follow.js",

@@ -23,7 +23,7 @@ Edge = frozenset[int]
 Place = tuple[float, float]
 MOST_TREES = 2
 RING = "A ring: every rank talks to its neighbours only."
-ALONE = "One rank has nobody to talk to."
+SILENT = "Nothing is sent."
 STAR = "A star: all ranks talk to rank {root}."
 TREE = "A tree: messages go along its branches, whose root is rank {root}."
 TREES = "Two trees, each for some of the chunks. Shown is that of {chunks}; follow another chunk to see the other."
@@ -66,7 +66,7 @@ def places_of(replayed: Replayed, hosts: Sequence[int]) -> tuple[list[Places], l
     if len(set(hosts)) > 1:
         return [on_hosts(hosts)], whole
     if all(is_next(edge, size) for edge in edges):
-        return [Places("ring", RING if size > 1 else ALONE, ellipse(size))], whole
+        return [Places("ring", RING if edges else SILENT, ellipse(size))], whole
     kinds = list(dict.fromkeys(frozenset(each) for each in by_chunk.values()))
     if len(kinds) <= MOST_TREES and all(is_tree(each, size) for each in kinds):
         shown = [kinds.index(frozenset(by_chunk[chunk])) if chunk in by_chunk else 0 for chunk in range(chunks)]

@@ -24,11 +24,11 @@ function board(element, program, { onFollow = () => {} } = {}) {
   }
 
   /** at: steps carried out; flight: how far the next one is, from 0 to 1; followed: a chunk, or null. */
-  function show(now) {
-    last = now;
+  function show({ at, flight = 0, followed = null }) {
+    last = { at, flight, followed };
     if (!scene) return;
-    scene.show(now);
-    said.textContent = program.places[now.followed === null ? 0 : program.placed[now.followed]].said;
+    scene.show(last);
+    said.textContent = program.places[followed === null ? 0 : program.placed[followed]].said;
   }
 
   onWidth(holder, build);
@@ -87,7 +87,7 @@ function sceneOf(program, space, onFollow) {
     shown = "";
   }
 
-  function show({ at, flight = 0, followed = null }) {
+  function show({ at, flight, followed }) {
     place(followed === null ? 0 : program.placed[followed]);
     const fails = program.broken !== null && at > program.whole;
     const state = program.states[Math.min(at, program.whole)];

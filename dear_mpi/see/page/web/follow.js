@@ -51,6 +51,7 @@ function followPanel(element, program, { onFollow, onStep, id }) {
     for (const { number, item } of items) {
       item.classList.toggle("now", number === at - 1);
       item.classList.toggle("later", number >= at);
+      if (number === at - 1) way.scrollTop = item.offsetTop - way.offsetTop - way.clientHeight / 2;
     }
   }
 

@@ -45,7 +45,7 @@ function lanes(element, table, { say }) {
 
   function runGroup(run, bound, top, across) {
     const group = drawn("g", { class: "run" });
-    const head = `${run.name}: last iteration ${inSeconds(run.last)}, ${inSeconds(run.exposed)} exposed`;
+    const head = `${run.name}: ${inSeconds(run.last)}, ${inSeconds(run.exposed)} exposed`;
     group.append(drawn("text", { class: "run-name", x: 4, y: top + 20, "font-size": 14 }, head));
     let at = top + LANE.title;
     for (const rank of run.ranks) {

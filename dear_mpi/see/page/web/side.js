@@ -1,6 +1,6 @@
-/* One algorithm on a page: its sentence, board, table and chart. Two pages' worth stand side by side. */
+/* One algorithm on a page: its sentence, board, table and chart. Two of them stand side by side. */
 
-/** hooks: onFollow, onStep. ``last``: the last position; ``show``: see below. */
+/** hooks: onFollow, called with a chunk, and onStep, with a position. The result has ``last``, the last position. */
 function sideOf(algorithm, number, program, hooks) {
   const said = el("p", { class: "said", "aria-live": "polite" });
   const why = el("p", { class: "soft why" });

@@ -22,6 +22,7 @@ function sayMessage(message, chunk = message.sent) {
 /** All messages of a step in one sentence or two; the followed chunk's comes first. */
 function sayStep(program, number, follow = null) {
   const messages = program.steps[number];
+  if (!messages) return `Step ${number} cannot be carried out.`;
   if (!messages.length) return `Step ${number}: nothing is sent.`;
   const failing = messages.filter((message) => message.fails);
   const mine = follow === null ? [] : messages.filter((message) => carriesChunk(message, follow));
