@@ -39,6 +39,11 @@ FIGURES: dict[str, dict[str, Any]] = {
         "request": {"ask": "cuts", "given": {"startup_ms": 0.3, "ratio": 3.0}},
         "sliders": [STARTUP, RATIO],
     },
+    "full": {
+        "title": "The usual route: gradients on both ways, and everybody updates everything",
+        "request": {"ask": "route", "given": {"name": "full"}},
+        "sliders": [],
+    },
     "four": lanes("Four schedules", ["sequential", "wfbp", "dear", "dear-eager"], SIX),
 }
 SCHEDULE = [RATIO, STARTUP]

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from dear_mpi.collectives.program import user_file
 from docs.lecture.desk.answer import answer
 from docs.lecture.desk.exercises import EXERCISES
 from tests.rooms import ROOT
@@ -140,6 +141,7 @@ def test_a_race_has_the_fastest_first():
 BARE = """
 import sys
 from pathlib import Path
+from dear_mpi.collectives.program import user_file
 from docs.lecture.desk.answer import answer
 from docs.lecture.desk.exercises import EXERCISES
 for name, exercise in EXERCISES.items():
@@ -157,3 +159,12 @@ def test_the_desk_needs_no_library():
     found = subprocess.run(command, env={"PYTHONPATH": path}, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
     assert found.stdout.strip() == str(LECTURE / "standin" / "numpy.py")
+
+
+def test_without_threads_a_call_of_a_reader_is_made_at_once(monkeypatch):
+    """In a browser, whose page stops what does not end."""
+    monkeypatch.setattr("sys.platform", "emscripten")
+    monkeypatch.setattr("threading.Thread", None)
+    assert user_file.in_time(lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        user_file.in_time(lambda: 1 / 0)

@@ -1,5 +1,7 @@
 """The lecture in a real browser, opened as a file and without a network: skipped where there is no Chromium or npm."""
 
+import shutil
+
 import pytest
 
 from docs.lecture.build import build
@@ -172,6 +174,55 @@ def test_what_was_written_is_kept(shown):
     page.page.click("text=Forget all")
     assert page.text(".chapters a .done") == "0/1"
     assert "TODO" in cell(page, "ring").locator("textarea").input_value()
+
+
+def test_curves_follow_sliders_and_tell_what_is_touched(shown):
+    page = shown("price")
+    figure = page.page.locator("[data-figure=curves]")
+    before = figure.locator("path.c0").get_attribute("d")
+    page.slide("#figure-curves-ranks", 16)
+    page.page.locator(f"[data-figure=curves] path.c0:not([d='{before}'])").wait_for(timeout=READY_MS)
+    assert figure.locator("text.name").count() == 5
+    box = figure.locator("svg").bounding_box()
+    page.page.mouse.move(box["x"] + 70, box["y"] + 100)
+    assert figure.locator(".told").inner_text().startswith("256B: recursive_doubling 20"), "4 steps of 50 us"
+
+
+def test_play_goes_to_the_end_and_can_be_stopped(shown):
+    page = shown("ring")
+    page.slide("#figure-ring-ranks", 2)
+    figure = page.page.locator("[data-figure=ring]")
+    figure.locator(".rank >> nth=2").wait_for(state="detached", timeout=READY_MS)
+    figure.locator("text=Play").click()
+    assert figure.locator(".stepper .main").inner_text() == "Pause"
+    figure.locator(".where:text-is('after step 0')").wait_for()
+    assert figure.locator(".stepper .main").inner_text() == "Play", "it has come to its end"
+    assert figure.locator(".bar.complete").count() == 4
+    figure.locator("text=◀ Back").click()
+    assert figure.locator(".where").inner_text() == "at first"
+
+
+def test_day_and_night(shown):
+    page = shown("ring")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    before = page.page.evaluate(ground)
+    page.page.click(".tools >> text=Dark")
+    assert page.page.evaluate(ground) != before
+    page.page.click(".tools >> text=Light")
+    assert page.page.evaluate(ground) == before
+
+
+def test_without_its_python_the_page_says_so(lecture, browser, tmp_path):
+    """Somebody has copied one file alone."""
+    shutil.copy(lecture / "index.html", tmp_path)
+    page = browser.new_page()
+    page.goto((tmp_path / "index.html").as_uri())
+    page.wait_for_selector(":root[data-python=failed]")
+    said = "python.js cannot be loaded: it must be beside this page"
+    assert page.locator(".status").inner_text() == said
+    page.locator("[data-cell] .actions .main").click()
+    page.locator("[data-cell] .verdict", has_text=f"Refused. {said}.").wait_for()
+    page.close()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -107,6 +107,13 @@ def shown_board(request: Mapping[str, Any]) -> Reply:
     return {"board": algorithms.board_of(programs(given["name"], given["collective"], given["ranks"]))}
 
 
+def shown_route(request: Mapping[str, Any]) -> Reply:
+    from docs.lecture.desk.routes import facts_of, legs_of, proved
+
+    found, proof, _ = proved(request["given"]["name"])
+    return {"legs": legs_of(found), "facts": facts_of(found, proof) if proof else []}
+
+
 def shown_lanes(request: Mapping[str, Any]) -> Reply:
     from docs.lecture.desk.schedules import Setting, lanes
 
@@ -120,6 +127,7 @@ ASKED: dict[str, Callable[[Mapping[str, Any]], Reply]] = {
     "number": number,
     "lanes": shown_lanes,
     "board": shown_board,
+    "route": shown_route,
     "curves": lambda request: {"curves": curves(**request["given"])},
     "cuts": lambda request: {"curves": cuts(**request["given"])},
 }

@@ -1,7 +1,7 @@
 /* Lines in a plane with logarithmic axes, each with its name at its end; the lowest at a touched place is told. */
 
 const ROOMY = { left: 64, right: 152, top: 12, bottom: 44, every: 1 };
-const NARROW_CHART = { left: 56, right: 14, top: 12, bottom: 44, every: 3 }; // names stand below
+const NARROW_CHART = { left: 56, right: 24, top: 12, bottom: 44, every: 3 }; // names stand below
 const NARROW_CHART_BELOW = 480; // pixels
 const STROKES = ["", "9 4", "3 3", "12 3 3 3", "2 5"]; // so that lines are told apart without colours, too
 

@@ -8,14 +8,24 @@ function engine({ source, onState }) {
   let ready = false;
   let number = 0;
   let running = null; // { number, resolve, timer }
+  let broken = ""; // why there is no Python, if there is none
   const waiting = [];
+
+  /** Python cannot be had: whoever asks is told so. */
+  function fail(said) {
+    broken = said;
+    onState("failed", said);
+    for (const { resolve } of waiting.splice(0)) resolve(refused(said));
+  }
+
+  const refused = (said) => ({ right: false, stopped: true, said, line: null });
 
   function load() {
     window.lectureHasPython = (script, parts) => {
       given = { url: URL.createObjectURL(new Blob([script], { type: "text/javascript" })), parts };
       begin();
     };
-    const missing = () => onState("failed", `${source} cannot be loaded: it must be beside this page.`);
+    const missing = () => fail(`${source} cannot be loaded: it must be beside this page`);
     document.head.append(el("script", { src: source, onerror: missing }));
   }
 
@@ -24,7 +34,7 @@ function engine({ source, onState }) {
     onState("starting", "Python is starting");
     worker = new Worker(given.url);
     worker.onmessage = ({ data }) => receive(data);
-    worker.onerror = (event) => onState("failed", `Python cannot start here: ${event.message ?? "no worker"}`);
+    worker.onerror = (event) => fail(`Python cannot start here: ${event.message ?? "no worker"}`);
     worker.postMessage(given.parts);
   }
 
@@ -34,7 +44,7 @@ function engine({ source, onState }) {
       onState("ready", "Python is ready");
       return next();
     }
-    if (!running || answered !== running.number) return failed && onState("failed", failed);
+    if (!running || answered !== running.number) return failed && fail(`Python cannot start here: ${failed}`);
     finish(reply ?? { right: false, said: failed, line: null });
   }
 
@@ -66,12 +76,13 @@ function engine({ source, onState }) {
     const { resolve, timer } = running;
     clearTimeout(timer);
     running = null;
-    resolve({ right: false, stopped: true, said, line: null });
+    resolve(refused(said));
     begin();
   }
 
   const ask = (request) =>
     new Promise((resolve) => {
+      if (broken) return resolve(refused(broken));
       waiting.push({ request, resolve });
       next();
     });

@@ -7,6 +7,7 @@ const FIGURES = {
   curves: (view, reply) => curvesView(view, reply.curves, { inX: inKilo, title: "bytes of the buffer" }),
   cuts: (view, reply) => curvesView(view, reply.curves, { inX: String, title: "buckets", linear: true }),
   board: (view, reply) => stepper(view, reply.board),
+  route: (view, reply) => legsView(view, reply),
 };
 
 function figureView(element, name, { python }) {
@@ -22,8 +23,9 @@ function figureView(element, name, { python }) {
     state.textContent = python.isReady() ? "Computing…" : "Python is starting; then this is computed.";
     const reply = await python.ask({ ...figure.request, given });
     if (mine !== asked) return;
-    state.hidden = true;
-    if (reply.stopped || reply.failed) return;
+    state.hidden = !reply.stopped;
+    state.textContent = reply.said ?? "";
+    if (reply.stopped) return;
     FIGURES[figure.request.ask](view, reply);
   }
 
@@ -61,7 +63,8 @@ function numberView(element, name, { task, kept, python, onSolved }) {
     verdict.replaceChildren(python.isReady() ? "Checking…" : "Python is starting; then this is checked.");
     const reply = await python.ask({ ask: "number", exercise: name, value: field.value });
     button.disabled = false;
-    showVerdict(verdict, { ...reply, said: reply.right ? DATA.exercises[name].because : reply.missing });
+    const said = reply.right ? DATA.exercises[name].because : (reply.missing ?? reply.said);
+    showVerdict(verdict, { ...reply, said });
     if (reply.right) onSolved(name);
   }
 

@@ -15,6 +15,7 @@ const FIGURES = {
     curvesView(view, reply.curves, { inX: (x) => inBytes(x).replace(" ", ""), title: "bytes of the buffer" }),
   cuts: (view, reply) => curvesView(view, reply.curves, { inX: String, title: "buckets", linear: true }),
   board: (view, reply) => stepper(view, reply.board),
+  route: (view, reply) => legsView(view, reply),
 };
 
 /** Pictures are drawn when their slide is shown first: before, it has no width. */
