@@ -22,6 +22,8 @@ import hypothesis
 import pytest
 from _pytest.terminal import TerminalReporter
 
+from tests.browser import browser, opened, scripts  # noqa: F401  # fixtures
+
 PLUGIN = "rank-of-job"
 TESTS = Path(__file__).parent
 GRACE_S = 2.0  # between a report and the abort: other ranks that fail too print theirs, the launcher forwards both

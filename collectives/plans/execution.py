@@ -93,30 +93,21 @@ class InstructionRun:
     def whole(self, note: Callable[[float], object] | None = None) -> None:
         """A whole run, call by call, which takes small collectives a third less time; raises as ``wait``. ``note`` is
         given the time before the first call and after each."""
-        if note is None:
-            self.go(self.calls)
-        else:
-            self.go_noting(self.calls, note)
+        self.go(self.calls, note)
 
-    def go(self, calls: Sequence[Action]) -> None:
+    def go(self, calls: Sequence[Action], note: Callable[[float], object] | None = None) -> None:
         """Make these calls, the last ones of the run. Their iterator knows how many are left, without a counter."""
         left = self.left = iter(calls)
         try:
-            for call in left:
-                call()
-        except Exception as error:
-            raise self.failure(error) from error
-        self.position, self.waited, self.left = len(self.instructions), 0, None
-
-    def go_noting(self, calls: Sequence[Action], note: Callable[[float], object]) -> None:
-        """The same, noting times."""
-        left, clock = iter(calls), perf_counter
-        self.left = left
-        try:
-            note(clock())
-            for call in left:
-                call()
+            if note is None:
+                for call in left:
+                    call()
+            else:
+                clock = perf_counter
                 note(clock())
+                for call in left:
+                    call()
+                    note(clock())
         except Exception as error:
             raise self.failure(error) from error
         self.position, self.waited, self.left = len(self.instructions), 0, None

@@ -43,13 +43,9 @@ class Network:
     hosts: tuple[int, ...] | None = None  # the number of the host of each rank
     between: Network | None = None  # what messages between hosts cost
 
-    def apart(self, rank: int, peer: int) -> bool:
-        """Whether two ranks are on different hosts."""
-        return self.hosts is not None and self.hosts[rank] != self.hosts[peer]
-
     def distance(self, rank: int, peer: int) -> int:
         """What tells messages apart that do not cost the same: 0 inside a host, 1 between hosts."""
-        return int(self.apart(rank, peer))
+        return int(self.hosts is not None and self.hosts[rank] != self.hosts[peer])
 
     @property
     def rates(self) -> Rates | None:
@@ -63,13 +59,9 @@ class Network:
         """What a message over this distance costs."""
         return self.between or self if distance else self
 
-    def gamma_of(self, rank: int) -> float:
-        """What this rank takes for each byte that it combines."""
-        return self.gamma
-
     def port(self, rank: int, peer: int) -> tuple[str, int]:
         """The rank's port for messages to and from this peer."""
-        return ("host", self.hosts[rank]) if self.hosts and self.apart(rank, peer) else ("rank", rank)
+        return ("host", self.hosts[rank]) if self.hosts and self.distance(rank, peer) else ("rank", rank)
 
     def way_out(self, rank: int, peer: int) -> Way:
         """What a message to this peer goes through, on the rank's side."""

@@ -210,7 +210,7 @@ class Simulation:
         rank = self.ranks[flow.target]
         if message.combine or flow.link.o:
             self.moment([time_s], [flow.target])
-            sum_s = message.nbytes * self.network.gamma_of(flow.target) if message.combine else 0.0
+            sum_s = message.nbytes * self.network.gamma if message.combine else 0.0
             rank.busy_s = time_s = self.latest(rank.busy_s, time_s) + flow.link.o + sum_s
         self.done(flow.target, time_s)
 

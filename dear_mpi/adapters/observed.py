@@ -7,24 +7,20 @@ a gap, so that what belongs to them adds up to it. PyTorch is not needed here.
             forward                 the loss  backward                               the optimiser
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-BEGIN, INSIDE, USE, OUTSIDE, BACK, READY, END, STEP, STEPPED = (
-    *("begin", "inside", "use", "outside", "back", "ready", "end", "step", "stepped"),
-)
-KINDS = {
-    BEGIN: "the iteration before has ended",
-    INSIDE: "the outermost module begins",
-    USE: "a use of a layer begins, whose number is the key",
-    OUTSIDE: "the outermost module has ended",
-    BACK: "the gradient of what this use has returned is there",
-    READY: "the gradient of a tensor is there, whose number is the key",
-    END: "a backward pass has ended",
-    STEP: "the optimiser begins",
-    STEPPED: "the optimiser has ended",
-}
+# Kinds of moments.
+BEGIN = "begin"  # the iteration before has ended
+INSIDE = "inside"  # the outermost module begins
+USE = "use"  # a use of a layer begins, whose number is the key
+OUTSIDE = "outside"  # the outermost module has ended
+BACK = "back"  # the gradient of what this use has returned is there
+READY = "ready"  # the gradient of a tensor is there, whose number is the key
+END = "end"  # a backward pass has ended
+STEP = "step"  # the optimiser begins
+STEPPED = "stepped"  # the optimiser has ended
 
 
 class Mark(NamedTuple):
@@ -87,4 +83,3 @@ class Watched:
     wrapped: Wrapped | None = None
     notes: Sequence[str] = ()
     threads: int = 1
-    versions: Mapping[str, str] = field(default_factory=dict)

@@ -32,7 +32,6 @@ def found(watcher: Watcher) -> Watched:
         wrapped=wrapped,
         notes=tuple(notes(watcher, tensors)),
         threads=torch.get_num_threads(),
-        versions={"torch": torch.__version__},
     )
 
 

@@ -11,8 +11,8 @@ from dear_mpi.bench.case import Case
 from dear_mpi.bench.inside.steps import Watch, cells_of, steps_of
 from dear_mpi.bench.inside.steps_table import lines_of, traced, words_of
 from dear_mpi.collectives import make_plan
-from dear_mpi.collectives.plans.notes import Noted, Notes, Part
-from dear_mpi.collectives.plans.steps import KINDS, Span, spans_of, starts_of
+from dear_mpi.collectives.plans.notes import Notes, Part
+from dear_mpi.collectives.plans.steps import KINDS, Span
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.aligned import Aligned, Look
 from dear_mpi.ranks.world import World, run_world
@@ -69,25 +69,6 @@ def test_a_late_rank_is_seen_going_round_the_ring(ranks, segment_bytes):
     assert chain[-1][1].peer == 1
     assert all(span.peer == rank for (_, span), (rank, _) in pairwise(chain))
     assert any("leads back to rank 1" in text for text in words_of(each))
-
-
-def test_a_wait_is_cut_where_the_peer_has_started_its_end():
-    ends = [Part("ending", step, 0, 2, True, 0, 4) for step in range(4)]
-    parts = [Part("starting", 0, 0, 2, True, 0, 4), *ends, Part("combining", 0, 0, 2, True, 0, 4)]
-    own = Noted(7, {}, parts, [1.0, 2.0, 6.0, 8.0, 10.0, 11.0, 12.0])
-    peers = [Part("starting", step, 0, 1, False, 0, 4) for step in (1, 0, 2)]
-    starts = starts_of({1: own, 2: Noted(7, {}, peers, [0.0, 3.0, 10.5, 11.0])})
-    spans = [span[:-1] for span in spans_of(1, own, starts)]
-    assert spans == [
-        ("transfer", 0, 2, 1.0, 2.0),
-        ("waiting", 0, 2, 2.0, 3.0),
-        ("transfer", 0, 2, 3.0, 6.0),
-        ("transfer", 1, 2, 6.0, 8.0),  # the peer was earlier
-        ("waiting", 2, 2, 8.0, 10.0),  # its start was noted after the message had come: clocks are not exact
-        ("transfer", 2, 2, 10.0, 10.0),
-        ("either", 3, 2, 10.0, 11.0),  # nothing is known of the peer
-        ("combining", 0, 2, 11.0, 12.0),
-    ]
 
 
 def span(kind, step, peer, begin_s, end_s):

@@ -6,7 +6,7 @@ import pytest
 
 from docs.lecture.build import build
 from docs.lecture.desk.exercises import EXERCISES
-from tests.page.conftest import PHONE, WIDE, Opened
+from tests.browser import PHONE, WIDE, Opened
 from tests.rooms import ROOT
 
 READY_MS = 120_000  # for Python to start, on a machine that does other things

@@ -3,7 +3,7 @@
 import pytest
 
 from docs.lecture.pages import slides_page
-from tests.page.conftest import PHONE
+from tests.browser import PHONE
 
 COUNT = 15
 

@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
-from tests.page.conftest import PHONE, WIDE
+from tests.browser import PHONE, WIDE
 from tests.see.test_explain import RING_THAT_BREAKS
 
 BOARD = ".board svg"

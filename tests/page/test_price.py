@@ -7,9 +7,8 @@ import pytest
 from dear_mpi.collectives import ALGORITHMS, programs
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.program.simulation import Simulation
-from dear_mpi.collectives.program.slow import SlowNetwork
 from dear_mpi.see.page.steps import steps_of
+from tests.page.slow import SlowNetwork, SlowSimulation
 
 SIZES, COUNTS, ITEMSIZE = (1, 2, 3, 5, 8, 12), (1_000_003, 7), 4
 PRICES = {"alpha": 2e-5, "beta": 8e-10, "gamma": 1e-10}
@@ -22,7 +21,7 @@ ASK = """({ data, cases }) => cases.map(({ count, prices }) => {
 SCRIPTS = ("units.js", "heap.js", "fair.js", "network.js", "price.js", "program.js")
 
 
-class Entered(Simulation):
+class Entered(SlowSimulation):
     """One that notes when each rank enters each step."""
 
     def __init__(self, *given):
@@ -73,5 +72,5 @@ def test_another_price_is_noticed(scripts):
     written = programs("ring", "all_reduce", 4)
     asked = {"data": steps_of(written, [0] * 4), "cases": [{"count": 1000, "prices": PRICES}]}
     (found,) = scripts(*SCRIPTS).evaluate(ASK, asked)
-    due = by_python(written, 1000, Network(**{**PRICES, "alpha": PRICES["alpha"] * (1 + 1e-6)}))
+    due = by_python(written, 1000, SlowNetwork(**{**PRICES, "alpha": PRICES["alpha"] * (1 + 1e-6)}))
     assert found["entered"][0] != pytest.approx(due["entered"][0], rel=1e-9, abs=0)

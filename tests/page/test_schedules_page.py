@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
-from tests.page.conftest import PHONE, WIDE
+from tests.browser import PHONE, WIDE
 from tests.see.test_lanes_page import SMALL
 
 

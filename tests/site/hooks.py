@@ -31,6 +31,7 @@ MOVED = {
 }
 LANGUAGES = {".py": "python", ".sh": "sh", ".env": "sh", ".sbatch": "sh", ".cu": "cuda", ".cuh": "cuda", ".md": "md"}
 LANGUAGES |= {".yml": "yaml", ".toml": "toml", ".json": "json", ".svg": "xml"}
+IN_DOCS = (".md", ".png", ".svg")  # pages and pictures; what else is in docs/ is a source, as files beside it are
 NAMED = re.compile(rf"<code>((?:[\w.-]+/)+[\w.-]+(?:{'|'.join(map(re.escape, LANGUAGES))}))</code>(?!</a>)")
 PAGE_OF = {str(page.relative_to(ROOT)): page for page in PAGES}
 
@@ -39,7 +40,8 @@ def place(name: str) -> str:
     """Where a file of the project is on the site."""
     if name in MOVED:
         return MOVED[name]
-    return name.removeprefix("docs/") if name.startswith("docs/") else f"source/{name}.md"
+    in_docs = name.startswith("docs/") and Path(name).suffix in IN_DOCS
+    return name.removeprefix("docs/") if in_docs else f"source/{name}.md"
 
 
 MADE = command_pages() | api_pages()

@@ -1,11 +1,10 @@
 """Recordings of ranks, with clocks of their own, become one run or are refused; what was inside of collectives."""
 
-import pickle
 from dataclasses import replace
 
 import pytest
 
-from dear_mpi.collectives.plans.notes import Noted, Notes, Part
+from dear_mpi.collectives.plans.notes import Noted, Part
 from dear_mpi.ranks.aligned import Aligned, Look
 from dear_mpi.see.timeline.read import missing, put_together
 from dear_mpi.see.timeline.trace import trace
@@ -110,15 +109,6 @@ def test_collectives_that_not_all_ranks_have_noted_any_more_are_left_out():
     both = [recording(0), recording(1)]
     older = replace(both[0], rank=replace(both[0].rank, noted=(noted(0, 1.0, number=6), *both[0].rank.noted)))
     assert {span.args["number"] for span in inside(merged([older, both[1]])).spans[0]} == {7}
-
-
-def test_notes_are_a_ring():
-    notes, parts = Notes(most=6), [Part("whole"), Part("copying")]
-    for number in range(9):
-        notes.begin(SAID, parts).extend((number, number + 0.5, number + 1.0))
-    assert [each.number for each in notes.runs] == [7, 8, 9]
-    assert [each.number for each in notes.since(8.0)] == [9]
-    assert pickle.loads(pickle.dumps(notes.since(0.0))) == notes.since(0.0)
 
 
 # Files of single ranks -----------------------------------------------------------------------------------------------

@@ -173,9 +173,10 @@ class MessagesRun(InstructionRun):
         launched = True  # the caller may have launched what wrote the buffer
         for instruction in self.listing.instructions:
             waits = [requests[number] for number in instruction.waits]
-            parts = [self.part("ending", number) for number in instruction.waits]
-            actions = [self.merge(instruction.merges)] if instruction.merges else []
-            parts += [self.part("merging", group[0]) for group in [instruction.merges] if group]
+            parts, actions = [self.part("ending", number) for number in instruction.waits], list[Action]()
+            if instruction.merges:
+                actions.append(self.merge(instruction.merges))
+                parts.append(self.part("merging", instruction.merges[0]))
             for number in instruction.starts:
                 lifts = self.lift(number)
                 actions += lifts

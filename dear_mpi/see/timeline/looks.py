@@ -1,6 +1,6 @@
 """What pictures of timelines share: colours, sizes, and a row of bars with letters on them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from dear_mpi.training.log.spans import STEPS, Span
@@ -25,13 +25,30 @@ INSIDE_COLORS = {  # of what is inside of a collective; waiting is as above
     "combining": "#332288",
     "copying": "#88CCEE",
 }
+SAID = {  # kinds that have another name in a legend
+    "wait": "compute waits: exposed",
+    "weights": "weights, delayed",
+    "other": "loss and other small ones",
+    "waiting": "waiting for the peer",
+    "either": "waiting or transfer",
+    "whole": "in the MPI library",
+}
 DARK = ("backward", "weights", "update", "transfer", "whole", "combining")  # letters on them are white
+MOST_RUNS = 6  # panels of a picture
 WIDTH_INCHES = 11.0
 INSIDE = 0.88  # of the width, for the rows
 BAR = 0.86  # of a row
 LINED_INCHES = 0.06  # bars that are narrower on average have no lines around them, which would hide them
 LETTER_INCHES = 0.075
 JOINED = 0.002  # of the width: spans of one kind and step that are closer are drawn as one
+
+
+def signs(kinds: Collection[str]) -> list[Any]:
+    """What the colours of these kinds mean, for a legend."""
+    from matplotlib.patches import Patch
+
+    known = COLORS | INSIDE_COLORS
+    return [Patch(color=color, lw=0, label=SAID.get(kind, kind)) for kind, color in known.items() if kind in kinds]
 
 
 def draw_row(axes: Any, spans: Sequence[Span], row: float, zero_s: float, inches: float) -> None:

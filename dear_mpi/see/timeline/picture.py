@@ -10,16 +10,13 @@ from typing import Any
 
 from dear_mpi.reporting.units import plural
 from dear_mpi.see.figure import INSTANT_S, label, legend_below, panels, short_ms, upright
-from dear_mpi.see.timeline.looks import COLORS, INSIDE, INSIDE_COLORS, JOINED, WIDTH_INCHES, draw_row, joined
+from dear_mpi.see.timeline.looks import COLORS, INSIDE, JOINED, MOST_RUNS, WIDTH_INCHES, draw_row, joined, signs
 from dear_mpi.see.timeline.trace import clock_of
 from dear_mpi.training.log.inside import inside
 from dear_mpi.training.log.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
 
-SAID = {"wait": "compute waits: exposed", "weights": "weights, delayed", "other": "loss and other small ones"}
-SAID |= {"waiting": "waiting for the peer", "either": "waiting or transfer", "whole": "in the MPI library"}
 SHOWN = 2  # iterations
 MOST_RANKS = 8  # in all panels together
-MOST_RUNS = 6
 MOST_IN_TITLE = 3  # schedules, whose result the title tells
 ROW_INCHES, PANEL_INCHES = 0.24, 0.95
 LONG = 80  # characters of a fact
@@ -30,8 +27,6 @@ STEPS_READ = ", in the row below those of steps"
 
 
 def draw_timeline(timeline: Timeline) -> Any:
-    from matplotlib.patches import Patch
-
     runs = timeline.runs[:MOST_RUNS]
     few = max(1, MOST_RANKS // len(runs))
     most = max(min(few, len(run.ranks)) for run in runs)
@@ -46,10 +41,7 @@ def draw_timeline(timeline: Timeline) -> Any:
     longest_s = max(end_s - begin_s for begin_s, end_s in map(window_of, runs)) or INSTANT_S
     drawn = set().union(*(draw_run(panel, run, few, longest_s) for panel, run in zip(axes, runs, strict=True)))
     kinds = {span.kind for run in runs for rank in run.ranks for span in rank.spans}
-    signs = [Patch(color=color, lw=0, label=SAID.get(kind, kind)) for kind, color in COLORS.items() if kind in kinds]
-    inner = {} if all(STEPS not in run.lanes for run in runs) else INSIDE_COLORS
-    signs += [Patch(color=inner[kind], lw=0, label=SAID.get(kind, kind)) for kind in inner if kind in drawn]
-    legend_below(figure, [*signs, upright("an iteration begins or ends")])
+    legend_below(figure, [*signs(drawn | kinds), upright("an iteration begins or ends")])
     return figure
 
 

@@ -10,15 +10,13 @@ from typing import Any
 from dear_mpi.collectives.plans.steps import Ranks
 from dear_mpi.reporting.units import plural
 from dear_mpi.see.figure import INSTANT_S, legend_below, panels, short_ms
-from dear_mpi.see.timeline.looks import INSIDE, INSIDE_COLORS, JOINED, WIDTH_INCHES, draw_row, joined
+from dear_mpi.see.timeline.looks import INSIDE, JOINED, MOST_RUNS, WIDTH_INCHES, draw_row, joined, signs
 from dear_mpi.see.timeline.trace import clock_of
 from dear_mpi.training.log.inside import inside
 from dear_mpi.training.log.spans import Rank, Run, Timeline
 
-SAID = {"waiting": "waiting until the peer has started its message", "combining": "combining what came"}
 MOST_RANKS = 16  # in all panels together
 ROW_INCHES, PANEL_INCHES = 0.3, 0.85
-MOST_RUNS = 6
 HOW_TO_READ = "numbers are those of steps; of each collective, the run of median length"
 
 
@@ -33,8 +31,6 @@ def timeline_of(title: str, runs: Mapping[str, Ranks], uncertainty_s: float) -> 
 
 def draw_steps(timeline: Timeline) -> Any:
     """A panel for each collective, with the first few ranks, all as long as the longest."""
-    from matplotlib.patches import Patch
-
     runs, more = timeline.runs[:MOST_RUNS], len(timeline.runs) - MOST_RUNS
     few = max(2, MOST_RANKS // len(runs))
     most = max(min(few, len(run.ranks)) for run in runs)
@@ -52,10 +48,7 @@ def draw_steps(timeline: Timeline) -> Any:
     longest_s = max(run.end_s - run.begin_s for run in runs) or INSTANT_S
     for panel, run in zip(axes, runs, strict=True):
         draw_run(panel, run, few, longest_s)
-    there = {span.kind for run in runs for spans in inside(run).spans.values() for span in spans}
-    kinds = [kind for kind in INSIDE_COLORS if kind in there]
-    signs = [Patch(color=INSIDE_COLORS[kind], lw=0, label=SAID.get(kind, kind)) for kind in kinds]
-    legend_below(figure, signs)
+    legend_below(figure, signs({span.kind for run in runs for spans in inside(run).spans.values() for span in spans}))
     return figure
 
 

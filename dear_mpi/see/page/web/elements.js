@@ -34,3 +34,32 @@ const legend = (signs) =>
     { class: "legend soft" },
     Object.entries(signs).map(([name, text]) => el("span", { class: `sign ${name}` }, text)),
   );
+
+/** A table of figures. heads: of columns, the first above the names of rows; rows: { name, cells, hint }. */
+const figuresTable = ([corner, ...heads], rows) =>
+  el(
+    "table",
+    { class: "results" },
+    el(
+      "thead",
+      {},
+      el(
+        "tr",
+        {},
+        corner ? el("th", { scope: "col" }, corner) : el("td"),
+        heads.map((head) => el("th", { scope: "col" }, head)),
+      ),
+    ),
+    el(
+      "tbody",
+      {},
+      rows.map(({ name, cells, hint = null }) =>
+        el(
+          "tr",
+          {},
+          el("th", { scope: "row", title: hint }, name),
+          cells.map((text) => el("td", { class: "number" }, text)),
+        ),
+      ),
+    ),
+  );

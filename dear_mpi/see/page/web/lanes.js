@@ -118,3 +118,16 @@ function lanes(element, table, { say }) {
     },
   };
 }
+
+/** What the colours of these runs mean, and lines between them, whose texts are by the names of their signs. */
+function laneSigns(runs, { kinds }, lines) {
+  const groups = runs.flatMap(({ ranks }) => ranks.flatMap(({ spans }) => inGroups(spans, 5)));
+  const used = new Set(groups.map(([, kind]) => kind));
+  const element = legend(lines);
+  element.prepend(
+    ...kinds
+      .filter((_, number) => used.has(number))
+      .map(({ said, color }) => el("span", {}, el("i", { class: "swatch", style: `background: ${color}` }), said)),
+  );
+  return element;
+}

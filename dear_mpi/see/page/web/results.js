@@ -24,31 +24,9 @@ function resultsTable(columns) {
     rows.splice(1, 0, ["without what is slow", ({ even }) => (even === null ? "–" : inSeconds(even))]);
     rows.splice(2, 0, ["slower by", ({ price, even }) => (even ? `${digits(price.seconds / even)} ×` : "–")]);
   }
-  return el(
-    "table",
-    { class: "results" },
-    el(
-      "thead",
-      {},
-      el(
-        "tr",
-        {},
-        el("td"),
-        readable.map(({ name }) => el("th", { scope: "col" }, name)),
-      ),
-    ),
-    el(
-      "tbody",
-      {},
-      rows.map(([name, read, hint = null]) =>
-        el(
-          "tr",
-          {},
-          el("th", { scope: "row", title: hint }, name),
-          readable.map((column) => el("td", { class: "number" }, read(column))),
-        ),
-      ),
-    ),
+  return figuresTable(
+    ["", ...readable.map(({ name }) => name)],
+    rows.map(([name, read, hint]) => ({ name, hint, cells: readable.map(read) })),
   );
 }
 

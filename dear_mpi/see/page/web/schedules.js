@@ -11,27 +11,15 @@ const missing = el(
   { class: "fault", role: "alert", hidden: true },
   "These schedules do not go with these buckets.",
 );
-const drawing = el("section", { class: "card", "aria-label": "Lanes" }, signs());
+const everyRun = Object.values(DATA.states).flatMap(({ runs }) => runs);
+const signs = laneSigns(everyRun, DATA, {
+  bound: "bound: the least that the schedule allows",
+  border: "an iteration begins or ends",
+});
+const drawing = el("section", { class: "card", "aria-label": "Lanes" }, signs);
 const shown = lanes(drawing, DATA, { say: (text) => (touched.textContent = text) });
 drawing.append(touched);
 const sliders = el("section", { class: "card sliders across", "aria-label": "Network and buckets" });
-
-function signs() {
-  const used = new Set(
-    Object.values(DATA.states).flatMap(({ runs }) => runs.flatMap(({ ranks }) => ranks.flatMap(kindsOf))),
-  );
-  const there = DATA.kinds.filter((_, number) => used.has(number));
-  const found = there.map(({ said, color }) =>
-    el("span", {}, el("i", { class: "swatch", style: `background: ${color}` }), said),
-  );
-  const lines = legend({ bound: "bound: the least that the schedule allows", border: "an iteration begins or ends" });
-  lines.prepend(...found);
-  return lines;
-}
-
-function kindsOf({ spans }) {
-  return inGroups(spans, 5).map(([, kind]) => kind);
-}
 
 function inSliders() {
   const fields = DATA.sliders.map(({ name, labels, at }, number) =>
@@ -79,28 +67,10 @@ function tableOf({ runs, figures: found }) {
   };
   const heads = ["schedule", "iteration", "compute", "exposed", "bound", `speed-up over ${runs[0].name}`];
   const rows = found.map((row, number) => {
-    const cells = [row.iteration, row.compute, row.exposed, row.bound].map(inSeconds);
-    return el(
-      "tr",
-      {},
-      el("th", { scope: "row" }, runs[number].name),
-      [...cells, gain(row, number)].map((text) => el("td", { class: "number" }, text)),
-    );
+    const times = [row.iteration, row.compute, row.exposed, row.bound].map(inSeconds);
+    return { name: runs[number].name, cells: [...times, gain(row, number)] };
   });
-  return el(
-    "table",
-    { class: "results" },
-    el(
-      "thead",
-      {},
-      el(
-        "tr",
-        {},
-        heads.map((head) => el("th", { scope: "col" }, head)),
-      ),
-    ),
-    el("tbody", {}, rows),
-  );
+  return figuresTable(heads, rows);
 }
 
 const header = el(

@@ -1,11 +1,12 @@
-"""Pages in a real browser, without a network: skipped where Playwright or a Chromium is not there."""
+"""Pages in a real browser, without a network: skipped where Playwright or a Chromium is not there.
+
+The fixtures are those of ``tests/conftest.py``, once for all folders: a process can have one Playwright only.
+"""
 
 import shutil
 from pathlib import Path
 
 import pytest
-
-from dear_mpi.see.page.whole import sources
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
@@ -72,6 +73,8 @@ def opened(browser):
 @pytest.fixture
 def scripts(browser):
     """An empty page in which functions of these sources can be called."""
+    from dear_mpi.see.page.whole import sources
+
     context = browser.new_context()
 
     def load(*names):
