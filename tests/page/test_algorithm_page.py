@@ -31,7 +31,7 @@ def test_steps_are_told_and_drawn(explained, opened):
     assert page.text(".said").startswith("Step 0: every rank sends to its successor. So rank 0 sends chunk 3 to rank 1")
     assert page.page.locator(".arrows path.added:not(.head)").count() == 4
     assert "Why step 0?" in page.text(".why")
-    assert "the proof fails: “rank 0 ends with the data of" in page.text(".why")
+    assert "the proof finds: “rank 0 ends with the data of" in page.text(".why")
     page.page.keyboard.press("End")
     assert "after step 5" in page.text(".where")
     assert page.text(".said").endswith("Now every rank has all that it shall have.")
@@ -57,7 +57,19 @@ def test_who_owns_chunk_2_after_step_1(explained, opened):
     page.page.click("text=step 3 >> nth=0")
     assert page.text(".owner") == "Chunk 2 belongs to rank 2. After step 3 it is complete on ranks 2-3."
     assert "So rank 2 sends chunk 2 to rank 3, which keeps it as it is." in page.text(".said")
-    assert "Why step 3? It completes 4 results. Without it the proof fails: “" in page.text(".why")
+    assert page.text(".way .now") == "step 3 2 → 3 kept"
+    assert "Of 16 chunks that ranks shall have, 8 are complete." in page.text(".said")
+    why = "Why step 3? It hands 4 complete chunks on, to ranks that lacked them. Without it the proof finds: “"
+    assert why in page.text(".why")
+    page.page.click("text=step 2 >> nth=0")
+    assert "Why step 2? It completes 4 chunks, with the last contributions." in page.text(".why")
+
+
+def test_why_a_step_is_there_is_seen_with_the_board(explained, opened):
+    page = opened(explained())
+    page.page.click("text=Step ▶")
+    below = page.page.locator(".why").bounding_box()
+    assert below["y"] + below["height"] <= page.page.viewport_size["height"]
 
 
 def test_play_goes_through_and_can_be_stopped(explained, opened):
@@ -85,7 +97,9 @@ def test_sliders_do_what_they_say(explained, opened):
     page.slide("#bytes", 10)
     assert page.text("output[for=bytes]") == "1 KiB"
     assert figure(page, "the busiest rank sends") == "1.5 KiB"
+    assert page.page.is_disabled("#factor"), "nothing is slow"
     page.page.select_option("#slow", "1")
+    assert page.page.is_enabled("#factor")
     assert figure(page, "slower by") == "3 ×"
     page.page.select_option("#slow", "0 1")
     page.slide("#factor", 1)
@@ -96,6 +110,7 @@ def test_sliders_do_what_they_say(explained, opened):
     assert page.page.locator(".board .rank").count() == 2
     assert page.page.locator("#slow").input_value() == "", "there is no rank 3 now"
     assert figure(page, "the busiest rank sends") == "1 KiB"
+    assert page.page.is_disabled("#factor")
     page.slide("#ranks", 14)
     assert page.page.locator(".board .rank").count() == 16
 

@@ -34,7 +34,7 @@ const times = el(
     waiting: "in a step, and waiting",
     transfer: "bytes arrive",
     combining: "they are added",
-    bound: "bound",
+    bound: "bound: no algorithm takes less",
   }),
   el("div", { class: "times" }, charts, results),
 );

@@ -23,7 +23,7 @@ function followPanel(element, program, { onFollow, onStep, id }) {
     return found
       .filter(([, messages]) => messages.length)
       .map(([number, messages]) => {
-        const text = messages.map(({ source, target, kind }) => `${source} → ${target} ${kind}`).join(", ");
+        const text = messages.map(({ source, target, kind }) => `${source} → ${target} ${kind === "copied" ? "kept" : kind}`).join(", ");
         return {
           number,
           item: el(

@@ -45,7 +45,7 @@ function holdingsTable(element, program, { onFollow }) {
         ),
       ),
     ),
-    el("p", { class: "soft" }, `${reads} Green: complete. Framed: changed in the step before.`),
+    el("p", { class: "soft" }, `${reads} Green: complete. Framed: changed by this step.`),
   );
 
   function show({ at, followed }) {

@@ -102,7 +102,10 @@ function priceSliders(element, given, { sizes, hosts, pairs, change, resize }) {
     id: "slow",
     entries: slowEntries(given.ranks, pairs),
     value: given.slow,
-    change: set("slow"),
+    change: (value) => {
+      set("slow")(value);
+      offerFactor();
+    },
   });
   const factor = slider({
     name: "It takes so many times as long",
@@ -115,12 +118,15 @@ function priceSliders(element, given, { sizes, hosts, pairs, change, resize }) {
     change: set("factor"),
   });
   element.append(...fields.map((field) => field.element), slow.element, factor.element);
+  const offerFactor = () => (factor.input.disabled = given.slow === ""); // it says nothing of "nothing"
+  offerFactor();
   return {
     /** Ranks and links that can be slow, after the number of ranks has changed. */
     offer(found) {
       const entries = slowEntries(given.ranks, found);
       if (!entries.some(([value]) => value === given.slow)) given.slow = "";
       slow.offer(entries, given.slow);
+      offerFactor();
     },
   };
 }

@@ -50,7 +50,7 @@ function sayProgress(program, at) {
   const due = program.due.flatMap((chunks, rank) => chunks.map((chunk) => [rank, chunk]));
   const there = due.filter(([rank, chunk]) => program.isComplete(rank, chunk, state[rank][chunk])).length;
   if (there === due.length) return "Now every rank has all that it shall have.";
-  return `${there} of ${due.length} results are there.`;
+  return `Of ${counted(due.length, "chunk")} that ranks shall have, ${there} are complete.`;
 }
 
 /** Why a step is there: what the proof says without it. */
@@ -60,13 +60,20 @@ function sayWhy(program, number) {
   const after = missing(program, number + 1);
   const gained = before - after;
   const begun = gained
-    ? `It completes ${counted(gained, "result")}.`
+    ? sayGained(program, number, gained)
     : "It completes nothing yet, but brings contributions together.";
   if (!program.without.length) return begun;
   const without = program.without[number];
   return without
-    ? `${begun} Without it the proof fails: “${without}”.`
+    ? `${begun} Without it the proof finds: “${without}”.`
     : `${begun} It could be left out: the proof holds without it.`;
+}
+
+function sayGained(program, number, gained) {
+  const adds = program.steps[number].some((message) => message.kind === "added");
+  return adds
+    ? `It completes ${counted(gained, "chunk")}, with the last contributions.`
+    : `It hands ${counted(gained, "complete chunk")} on, to ranks that lacked them.`;
 }
 
 function missing(program, at) {
