@@ -1,7 +1,11 @@
 """Carry out instructions: wait for these messages, then do those things. All plans run in this way.
 
 The runners (``runners/messages.py``, ``runners/shared.py``) make every request, every view and every bound call in
-advance. A run then only starts, waits and calls. It slices no array and allocates nothing.
+advance. A run then only starts, waits and calls. It slices no array and allocates nothing, except for the times of
+its calls where they are noted (``notes.py``), as in training.
+
+    whole                   all calls, one after the other; only such runs are noted
+    start, advance, wait    what can be done at once; as far as messages have come; all that is left
 """
 
 from bisect import bisect_right

@@ -35,6 +35,7 @@ class Watcher:
         self.optimizer: Any = None  # the one whose steps end iterations: the first that makes one
         self.others = 0  # steps of other optimisers
         self.count = 0  # iterations that have ended
+        self.began: Any = None  # when this one did; nobody knows of the first
         self.watched: list[list[tuple[str, int, Any]]] = []
         self.plain: list[tuple[Any, Any]] = []
         self.marks: list[tuple[str, int, Any]] | None = None  # of this iteration, if it is watched

@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from dear_mpi.training.log.spans import Timeline
 from dear_mpi.training.recording import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
-from tests.trace_schema import assert_schema
+from tests.trace_schema import INSTANT_US, assert_schema
 from tests.training_checks import settings
 
 pytestmark = pytest.mark.mpi
@@ -86,9 +87,7 @@ def test_lanes_add_up_to_what_train_reports(comm, tmp_path_factory):
     assert slowest["wait"] == pytest.approx(report["exposed_comm_s"] * 1e6, rel=0.01, abs=1)
     if comm.size == 1:
         return
-    wire, steps = whole_lanes(content, number)
-    latency_us = 1000  # each collective waits for at least one message
-    assert len(wire) * latency_us <= steps <= sum(wire)
+    check_steps(content, number)
 
 
 def slowest_of(content):
@@ -108,12 +107,22 @@ def slowest_of(content):
     return sums, middle["pid"]
 
 
-def whole_lanes(content, process):
-    """Of one rank, what each of its collectives of buckets took, and what is inside of all of them, in us."""
+def check_steps(content, process):
+    """Each collective of a bucket has its steps, one after another without a gap, within its span on the wire."""
     own = [event for event in content["traceEvents"] if event["ph"] == "X" and event["pid"] == process]
-    inside = [event for event in own if event["tid"] == 2 and event["args"].get("bucket") is not None]
-    assert {event["cat"] for event in inside} <= set(KINDS)
-    first = min(event["ts"] for event in inside)
+    inside = defaultdict(list)
+    for event in own:
+        if event["tid"] == 2 and event["args"].get("bucket") is not None:
+            inside[event["args"]["number"]].append(event)
+    first = min(event["ts"] for steps in inside.values() for event in steps)
     wire = [event for event in own if event["cat"] in ("reduce_scatter", "all_gather") and event["tid"] == 1]
-    whole = [event["dur"] for event in wire if event["ts"] + event["dur"] > first]
-    return whole, sum(event["dur"] for event in inside)
+    whole = [event for event in wire if event["ts"] + event["dur"] > first]
+    for carried, steps in zip(whole, inside.values(), strict=True):
+        assert {event["cat"] for event in steps} <= set(KINDS)
+        assert all(end_of(one) == pytest.approx(other["ts"], abs=INSTANT_US) for one, other in pairwise(steps))
+        assert carried["ts"] <= steps[0]["ts"]
+        assert end_of(steps[-1]) <= end_of(carried) + INSTANT_US
+
+
+def end_of(event):
+    return event["ts"] + event["dur"]

@@ -4,7 +4,7 @@ rank 0   |0 transfer|0 combining|1 transfer| ...
 rank 1   |::::: waiting for rank 0 :::::|0 transfer| ...
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dear_mpi.collectives.plans.steps import Ranks
@@ -13,7 +13,7 @@ from dear_mpi.see.figure import INSTANT_S, legend_below, panels, short_ms
 from dear_mpi.see.timeline.looks import INSIDE, JOINED, MOST_RUNS, WIDTH_INCHES, draw_row, joined, signs
 from dear_mpi.see.timeline.trace import clock_of
 from dear_mpi.training.log.inside import inside
-from dear_mpi.training.log.spans import Rank, Run, Timeline
+from dear_mpi.training.log.spans import Rank, Run, Span, Timeline
 
 MOST_RANKS = 16  # in all panels together
 ROW_INCHES, PANEL_INCHES = 0.3, 0.85
@@ -46,20 +46,20 @@ def draw_steps(timeline: Timeline) -> Any:
         ),
     )
     longest_s = max(run.end_s - run.begin_s for run in runs) or INSTANT_S
-    for panel, run in zip(axes, runs, strict=True):
-        draw_run(panel, run, few, longest_s)
-    legend_below(figure, signs({span.kind for run in runs for spans in inside(run).spans.values() for span in spans}))
+    shown = [inside(run).spans for run in runs]
+    for panel, run, spans in zip(axes, runs, shown, strict=True):
+        draw_run(panel, run, {rank.number: spans[rank.number] for rank in run.ranks[:few]}, longest_s)
+    legend_below(figure, signs({span.kind for spans in shown for each in spans.values() for span in each}))
     return figure
 
 
-def draw_run(axes: Any, run: Run, few: int, seconds: float) -> None:
-    """A panel of so many seconds."""
-    ranks, zero_s, found = run.ranks[:few], run.begin_s, inside(run)
-    for row, rank in enumerate(ranks):
-        spans = list(joined(found.spans[rank.number], JOINED * seconds))
-        draw_row(axes, spans, row, zero_s, INSIDE * WIDTH_INCHES / seconds)
-    axes.set_yticks(range(len(ranks)), [rank.name for rank in ranks])
+def draw_run(axes: Any, run: Run, spans: Mapping[int, Sequence[Span]], seconds: float) -> None:
+    """A panel of so many seconds, with the spans of its first ranks."""
+    for row, own in enumerate(spans.values()):
+        bars = list(joined(own, JOINED * seconds))
+        draw_row(axes, bars, row, run.begin_s, INSIDE * WIDTH_INCHES / seconds)
+    axes.set_yticks(range(len(spans)), [rank.name for rank in run.ranks[: len(spans)]])
     axes.tick_params(axis="y", length=0)
-    axes.set(xlim=(0, seconds * 1e3), ylim=(len(ranks) - 0.5, -0.5), xlabel="ms")
+    axes.set(xlim=(0, seconds * 1e3), ylim=(len(spans) - 0.5, -0.5), xlabel="ms")
     axes.set_title(f"{run.name}: {short_ms(run.end_s - run.begin_s)} ms")
     axes.spines[["top", "right", "left"]].set_visible(False)
