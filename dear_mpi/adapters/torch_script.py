@@ -38,6 +38,8 @@ def watch_script(script: Path, arguments: Sequence[str], iterations: int) -> Wat
             raise ValueError(f"script {str(script)!r} ended with {failed}, after {watcher.count} iterations")
         if len(watcher.watched) < LEAST or not watcher.plain:
             raise ValueError(f"script {str(script)!r} {too_little(watcher)}")
+        if not watcher.roots:
+            raise ValueError(f"script {str(script)!r} called no module of PyTorch in the iterations that were watched")
         return found(watcher)
     finally:
         let_go(watcher)

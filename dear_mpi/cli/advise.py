@@ -39,6 +39,8 @@ def advise(flags: Flags) -> None:
     written = written_by(flags, picture="--picture", save="--save")
     try_files(written)
     check_files({"SCRIPT": [str(flags["script"])]}, written)
+    if "save" in flags and flags["save"].suffix != ".json":
+        raise ValueError(f"--save {str(flags['save'])!r} must end in .json: advise takes any other file for a script")
     given = chosen(Settings, {name: flags[name] for name in flags if name in GIVEN})
     settings = Settings(**given)
     settings.check()

@@ -5,6 +5,7 @@ from pathlib import Path
 from dear_mpi.cli.files import check_files, try_files, written_by
 from dear_mpi.cli.flags import Flags, flag
 from dear_mpi.cli.run import with_flags
+from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.reporting.terminal import console
 from dear_mpi.see.explain import MOST_RANKS, explain_algorithm
@@ -67,4 +68,9 @@ def explain(flags: Flags) -> None:
         )
         console().print(f"The page is {page}", markup=False, soft_wrap=True)
     for algorithm in algorithms:
-        explain_algorithm(algorithm, *what, **how)
+        try:
+            explain_algorithm(algorithm, *what, **how)
+        except ProgramError as error:
+            if len(algorithms) == 1:
+                raise
+            raise ValueError(f"algorithm {algorithm!r} of {len(algorithms)}: {error}") from None

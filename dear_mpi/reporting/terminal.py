@@ -43,6 +43,7 @@ def console(world: World | None = None, *, stderr: bool = False) -> Console:
         quiet=world is not None and world.rank != 0,
         stderr=stderr,
         highlight=False,
+        emoji=False,  # the function x in mine.py is mine.py:x: and no cross
         force_terminal=columns is not None,
         width=int(asked) if asked.isdigit() else columns or FILE_COLUMNS,
     )

@@ -162,6 +162,7 @@ def test_a_script_is_left_as_it_would_run_alone(tmp_path, capfd):
         (HEAD + LOOP.replace("40", "5"), "ended after 5 iterations: advise needs 9, of which 3 do not count"),
         (HEAD + "raise ZeroDivisionError('on purpose')", "ended with ZeroDivisionError, after 0 iterations"),
         ("raise SystemExit(3)", "ended with exit code 3"),
+        (HEAD + LOOP.replace("net(torch.randn(3, 4)).square().sum().backward()", ""), "called no module of PyTorch"),
     ],
 )
 def test_scripts_that_end_too_early(tmp_path, capfd, code, said):

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
 from dear_mpi.adapters.observed import Wrapped
 from dear_mpi.advise.answer import answer, bandwidth, rewired_s
@@ -11,6 +12,7 @@ from dear_mpi.advise.observation import Observation, Observed, read_observation
 from dear_mpi.advise.observe import observe
 from dear_mpi.advise.said import paragraph, unseen
 from dear_mpi.advise.shown import rows_of, timeline
+from dear_mpi.cli.app import app
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
@@ -145,3 +147,13 @@ def test_there_must_be_a_script(tmp_path):
     (tmp_path / "seen.json").write_text("{}")
     with pytest.raises(ValueError, match="takes no arguments"):
         observe(tmp_path / "seen.json", ("--epochs",))
+
+
+def test_what_was_seen_is_saved_as_json(tmp_path):
+    """Any other file would be taken for a script when it is given back."""
+    script, save = tmp_path / "script.py", tmp_path / "seen.txt"
+    script.write_text("raise ZeroDivisionError")
+    result = CliRunner().invoke(app, ["advise", str(script), "--save", str(save)])
+    assert result.exit_code == 2
+    assert "seen.txt' must end in .json" in "".join(result.stderr.split("\n"))
+    assert not save.exists()

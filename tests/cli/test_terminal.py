@@ -213,6 +213,11 @@ def test_a_file_is_wide_unless_columns_says_otherwise(monkeypatch):
     assert terminal.console().width == 90
 
 
+def test_names_stay_as_they_are(capsys):
+    terminal.console().print("mine.py:x: is proved")
+    assert capsys.readouterr().out == "mine.py:x: is proved\n"
+
+
 def test_a_reader_that_goes_away_ends_nothing():
     """As `head` does: what comes after the screen, such as the file of --json, is still written."""
     show = "from dear_mpi.reporting.terminal import console\nfor _ in range(2):\n    console().print('x' * 100000)\n"

@@ -127,6 +127,15 @@ def test_a_wrong_program_is_there_up_to_its_fault(wrong, due, tmp_path):
     assert len(data["steps"]) == (6 if step is None else 2)
 
 
+def test_of_two_algorithms_the_wrong_one_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(RING_THAT_BREAKS.format(step=1, wrong="Step((), wrong.receives)"))
+    result = CliRunner().invoke(app, ["explain", "--html", "page.html", "--algorithm", "ring,mine.py:all_reduce"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: algorithm 'mine.py:all_reduce' of 2: rank 0, step 1")
+    assert (tmp_path / "page.html").is_file()
+
+
 def test_a_page_without_room_keeps_what_was_asked(monkeypatch):
     monkeypatch.setattr(algorithms, "MOST_BYTES", 5000)
     sizes = algorithms_data("--html", ["ring"], "all_reduce", 9)["algorithms"][0]["sizes"]

@@ -45,7 +45,7 @@ def schedules_data(
         states[",".join(map(str, places))] = state_of(other, found, names)
     return {
         "title": what if what.startswith(("Live", "Predicted")) else f"Predicted: {what}",
-        "told": list(origins(timeline, shown_ranks(timeline))),
+        "told": list(origins(timeline, shown_ranks(timeline), steps=False)),
         "live": timeline.live,
         "lanes": [COMPUTE, WIRE],
         "kinds": kinds(),

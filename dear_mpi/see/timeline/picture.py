@@ -79,8 +79,8 @@ def shortened(fact: object) -> str:
     return text if len(text) <= LONG else f"{text[: LONG - 3]}..."
 
 
-def origins(timeline: Timeline, few: int) -> Iterator[str]:
-    """Where times come from, and what is left out."""
+def origins(timeline: Timeline, few: int, *, steps: bool = True) -> Iterator[str]:
+    """Where times come from, and what is left out; ``steps``: whether their row is shown where there is one."""
     facts = timeline.facts
     told = [f"{name} {', '.join(map(shortened, different(facts[name])))}" for name in TOLD if facts.get(name)]
     if "origin" in facts:
@@ -89,7 +89,7 @@ def origins(timeline: Timeline, few: int) -> Iterator[str]:
     left = [f"{len(timeline.runs) - MOST_RUNS} more runs"] * (len(timeline.runs) > MOST_RUNS)
     left += [f"ranks from {few} on"] * any(len(run.ranks) > few for run in timeline.runs)
     if any(STEPS in run.lanes for run in timeline.runs):
-        told += [f"clock: {clock_of(timeline)}", HOW_TO_READ + STEPS_READ]
+        told += [f"clock: {clock_of(timeline)}", HOW_TO_READ + STEPS_READ * steps]
     else:
         told.append(HOW_TO_READ)
     yield "; ".join([*told, *[f"not shown: {' and '.join(left)}"] * bool(left)])

@@ -23,7 +23,8 @@ function followPanel(element, program, { onFollow, onStep, id }) {
     return found
       .filter(([, messages]) => messages.length)
       .map(([number, messages]) => {
-        const text = messages.map(({ source, target, kind }) => `${source} → ${target} ${kind === "copied" ? "kept" : kind}`).join(", ");
+        const becomes = (kind) => (kind === "copied" ? "kept" : kind);
+        const text = messages.map(({ source, target, kind }) => `${source} → ${target} ${becomes(kind)}`).join(", ");
         return {
           number,
           item: el(
