@@ -2,10 +2,10 @@
 
 A suspect stands out if an iteration without it is shorter by at least 3 %, and by more than the noise of the run: it
 saves more than the middle of the others of its kind do, with a chance of error of 5 % over all suspects together
-(Bonferroni), by the t of trimmed means over iterations. Then it is taken as mended, and the others are looked at again.
+(Bonferroni), by Wilcoxon's signed ranks of iterations. Then it is taken as mended, and the others are looked at again.
 
 Seconds of an iteration are means without the fifth at either end, so that a few disturbed iterations change little.
-Source: Yuen and Dixon, The approximate behaviour and performance of the two-sample trimmed t (Biometrika, 1973).
+Source: Wilcoxon, Individual comparisons by ranking methods (Biometrics Bulletin, 1945).
 """
 
 from collections import defaultdict
@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.reporting.student import tail
 from dear_mpi.training.blame.causes import KINDS, Suspect, Suspects, Usual
 from dear_mpi.training.blame.graph import Edge, iterations_s, replay
 from dear_mpi.training.blame.messages import Messages
@@ -23,11 +22,11 @@ from dear_mpi.training.blame.threads import JOINING, Threads
 from dear_mpi.training.log.log import COUNTS_AS
 from dear_mpi.training.log.spans import WIRE, Iteration, Rank, Run
 
-FEWEST = 5  # iterations
+FEWEST = 10  # iterations: of fewer, chance may say anything of many suspects
 LEAST, CHANCE, FAR = 0.03, 0.05, 0.10  # of an iteration; of an error; of a replay from the measurement
 MOST = 3  # causes, one after the other
 TRIM = 0.2  # of iterations, at either end
-SAME = 1e-9  # savings that differ by less, as a part of them, are alike
+INSTANT_S = 1e-9  # what is saved below counts as nothing
 PARTS = ("forward", "backward", "wait", "update")  # of an iteration; others are the rest
 
 
@@ -231,12 +230,15 @@ def middle(values: Any) -> float:
 
 
 def chance_of(saved_s: Any) -> float:
-    """That noise saves as much in the middle iterations: values at the ends count as the nearest that is left."""
-    ends, mean = int(TRIM * len(saved_s)), middle(saved_s)
-    ordered = np.sort(saved_s)
-    spread = float(ordered.clip(ordered[ends], ordered[-1 - ends]).std(ddof=1))
-    if mean <= 0:
-        return 1.0
-    if spread <= SAME * mean:
-        return 0.0
-    return tail((1 - 2 * ends / len(saved_s)) * mean / spread * len(saved_s) ** 0.5, len(saved_s) - 2 * ends - 1)
+    """That what is as often negative as positive is as far above zero, by Wilcoxon's signed ranks, counted exactly.
+
+    >>> chance_of(np.array([1.0, 2.0, 3.0, 4.0])), chance_of(np.array([-1.0, 1.0]))
+    (0.0625, 0.75)
+    """
+    signed = saved_s[abs(saved_s) > INSTANT_S]
+    sizes = abs(signed)
+    twice = [int((sizes < size).sum() + (sizes <= size).sum() + 1) for size in sizes]  # ties have their mean rank
+    ways = np.ones(1)
+    for rank in twice:  # how likely each sum of ranks is
+        ways = (np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))) / 2
+    return float(ways[sum(rank for rank, each in zip(twice, signed, strict=True) if each > 0) :].sum())
