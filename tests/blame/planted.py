@@ -11,6 +11,7 @@ from dear_mpi.collectives.transports.emulated import EmulatedTransport, Link, Po
 
 LAYERS, PARAMETERS = 6, 20_000
 MODEL = {"modules": [{"name": f"layer{at}", "params": [PARAMETERS], "fwd_flops": 1 + at % 2} for at in range(LAYERS)]}
+MODEL_FILE = "planted.json"
 FORWARD_S = 0.030
 LINK = "100mbit,100us"
 TRAINING = {"schedule": "dear", "fusion": "none", "iterations": 24, "forward_time": FORWARD_S}
@@ -32,7 +33,7 @@ class Cause:
 
 
 def model_in(folder):
-    path = folder / "planted.json"
+    path = folder / MODEL_FILE
     path.write_text(json.dumps(MODEL))
     return f"synthetic:{path}"
 
