@@ -40,7 +40,7 @@ MPIRUN_GPU ?= $(MPIRUN)
 
 .PHONY: help install demo test test-serial test-quick test-standin proofs frameworks test-frameworks test-gpu test-slurm
 .PHONY: check format docs site package clean
-.PHONY: bench bench-hosts bench-osu bench-ddp bench-torch bench-advise bench-gpu numerics topology dimensions testbed published
+.PHONY: bench bench-hosts bench-osu bench-ddp bench-torch bench-advise bench-blame bench-gpu numerics topology dimensions testbed published
 .PHONY: validation variants startup terminal faults lecture
 
 help:                 ## this list
@@ -135,6 +135,9 @@ bench-torch: install  ## TorchSession and torch DDP on real compute, on this mac
 
 bench-advise: install ## what advise says of three scripts, beside torch DDP on 2 and 4 hosts (Linux, root): docs/benchmarks/advise.md
 	$(PYTHON) -m tests.advise.beside $(KEPT)
+
+bench-blame: install  ## planted causes that blame must name, and what it costs: docs/benchmarks/blame.md
+	$(PYTHON) -m tests.blame $(KEPT)
 
 bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on a GPU: docs/benchmarks/gpu.md
 	MPIRUN_GPU='$(MPIRUN_GPU)' $(PYTHON) -m tests.bench_pages gpu $(KEPT)

@@ -17,6 +17,7 @@ from dear_mpi.cli.advise import advise
 from dear_mpi.cli.bench import bench
 from dear_mpi.cli.bench_diff import bench_diff
 from dear_mpi.cli.bench_kernels import bench_kernels
+from dear_mpi.cli.blame import blame
 from dear_mpi.cli.compare import compare
 from dear_mpi.cli.demo import demo
 from dear_mpi.cli.doctor import doctor
@@ -42,6 +43,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "bench-diff": bench_diff,
     "plot": plot,
     "timeline": timeline,
+    "blame": blame,
     "bench-kernels": bench_kernels,
     "doctor": doctor,
     "links": links,

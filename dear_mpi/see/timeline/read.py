@@ -1,7 +1,7 @@
-"""Files of single ranks (``TimelineFiles.apart``), read again, and put together to one timeline."""
+"""Files of single ranks (``TimelineFiles.apart``), read again and put together to one timeline; or one of all."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from dear_mpi.collectives.plans.notes import Noted, Part
 from dear_mpi.ranks.aligned import aligned_of
 from dear_mpi.reporting.units import plural
 from dear_mpi.training.log.merged import Recording, merged
-from dear_mpi.training.log.spans import LANES, STEPS, Iteration, Rank, Span, Timeline
+from dear_mpi.training.log.spans import LANES, STEPS, Iteration, Rank, Run, Span, Timeline
 
 OF_PARTS = ("number", "step", "peer", "message", "direction", "chunk", "bytes", "call", "under_way")
 OF_FILES = ("runs", "sizes", "clocks", "clock_uncertainty_us", "of_rank", "own_clocks", "zeros_s", "program", "times")
@@ -74,13 +74,55 @@ def recordings_in(events: Sequence[Mapping[str, Any]], said: Mapping[str, Any]) 
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     for process, (name, size, clock, zero_s) in enumerate(about):
         own = [event for event in events if event["pid"] == process]
-        spans = [span_of(event, zero_s) for event in own if event["ph"] == "X"]
-        outer = tuple(span for span in spans if span.lane != STEPS)
-        inner = groupby((span for span in spans if span.lane == STEPS), lambda span: (span.args or {})["number"])
-        noted = tuple(noted_of(number, list(calls)) for number, calls in inner)
-        marks = tuple(iteration_of(event, zero_s) for event in own if event["ph"] == "i")
-        rank = Rank(names[process].removeprefix(f"{name}: "), marks, outer, said["of_rank"], noted)
+        rank = rank_in(own, names[process].removeprefix(f"{name}: "), said["of_rank"], zero_s)
         yield Recording(name, size, rank, aligned_of(clock))
+
+
+def rank_in(events: Sequence[Mapping[str, Any]], name: str, number: int, zero_s: float) -> Rank:
+    """A rank, from the events of its process."""
+    spans = [span_of(event, zero_s) for event in events if event["ph"] == "X"]
+    outer = tuple(span for span in spans if span.lane != STEPS)
+    inner = groupby((span for span in spans if span.lane == STEPS), lambda span: (span.args or {})["number"])
+    noted = tuple(noted_of(number, list(joined(calls))) for number, calls in inner)
+    marks = tuple(iteration_of(event, zero_s) for event in events if event["ph"] == "i")
+    return Rank(name, marks, outer, number, noted)
+
+
+def read_timeline(path: str) -> Timeline:
+    """The timeline of a file of all ranks; a ValueError if it is none."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        events, said = content["traceEvents"], content["otherData"]
+        names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+        if "of_rank" in said:
+            raise ValueError(f"{path!r} is of one rank: put it together with the others (dear-mpi timeline) first")
+        own: dict[int, list[Mapping[str, Any]]] = {process: [] for process in sorted(names)}
+        for event in events:
+            own[event["pid"]].append(event)
+        most, runs = -(-len(own) // len(said["runs"])), []
+        for number, (name, size) in enumerate(zip(said["runs"], said["sizes"], strict=True)):
+            its = [process for process in own if process // most == number]
+            ranks = (
+                rank_in(own[process], names[process].removeprefix(f"{name}: "), process % most, 0.0) for process in its
+            )
+            runs.append(Run(name, tuple(ranks), size))
+        return Timeline(live=said["times"].startswith("live"), runs=tuple(runs))
+    except OSError as error:
+        raise ValueError(f"{path!r} cannot be read: {error.strerror}") from None
+    except (KeyError, TypeError, IndexError, json.JSONDecodeError):
+        raise ValueError(f"{path!r} is no timeline of all ranks, as --timeline FILE.json writes") from None
+
+
+def joined(calls: Iterable[Span]) -> Iterator[Span]:
+    """The calls, of which a wait was shown as waiting, and then as transfer."""
+    waits: Span | None = None
+    for call in calls:
+        if waits is not None:
+            call, waits = call._replace(begin_s=waits.begin_s), None
+        if call.kind == "waiting" and (call.args or {})["call"] == "ending" and not (call.args or {}).get("under_way"):
+            waits = call
+        else:
+            yield call
 
 
 def span_of(event: Mapping[str, Any], zero_s: float) -> Span:

@@ -83,9 +83,10 @@ class VirtualFabric(Fabric):
         for turn, each in self.order.submit(key, handle):
             assert each.steps is not None, "it is not over"
             begin_s = max(self.engine_free_s, last(each.submitted_s) + self.costs.start_s)
+            since_s = each.submitted_s
             for kind, number, what, seconds in each.steps(turn):
-                event = self.log.carried(kind, number, begin_s, begin_s + seconds, what)
-                begin_s += seconds
+                event = self.log.carried(kind, number, begin_s, begin_s + seconds, what, since=since_s)
+                begin_s, since_s = begin_s + seconds, None
                 if self.costs.contention is not None or self.costs.layer_stall:
                     self.moving.append(event)
             self.engine_free_s = begin_s

@@ -65,6 +65,10 @@ class Log:
         self.records = deque([Record(-1)], maxlen=kept + 1)
         self.main = self.records[-1].after  # where the main thread's events go
 
+    def keep(self, kept: int) -> None:
+        """From now on keep so many iterations."""
+        self.records = deque(self.records, maxlen=kept + 1)
+
     @property
     def last(self) -> Record:
         """The iteration that runs, or was the last."""

@@ -25,7 +25,8 @@ class Span(NamedTuple):
     """Something that a rank did from one time to another, in seconds; spans of one lane do not overlap.
 
     ``kind`` is one of ``KINDS``: of a collective its name, or ``other`` for the sums of the loss and of the statistics;
-    in the lane ``steps`` as in ``collectives/plans/steps.py``. ``args`` has more about it, by names.
+    in the lane ``steps`` as in ``collectives/plans/steps.py``. ``args`` has more about it, by names: of what the engine
+    does, ``queued_s``, since when the main thread had handed it over.
     """
 
     lane: str
@@ -143,7 +144,9 @@ def spans_of(record: Record, layers: Sequence[str], clock: Clock) -> Iterator[Sp
         for event in events:
             kind = event.kind.rpartition(" ")[2]  # a second all_gather is one as well
             name = f"update of bucket {event.number}" if kind == "update" else str(event.what)
-            yield span(lane, kind if kind in KINDS else "other", "wait for " * (kind == "wait") + name, event)
+            shown = span(lane, kind if kind in KINDS else "other", "wait for " * (kind == "wait") + name, event)
+            since = event.since
+            yield shown if since is None else shown._replace(args={"queued_s": shown.begin_s - clock(COMPUTE, since)})
 
 
 def places(kind: str, layers: Sequence[str], count: int) -> Iterator[str]:

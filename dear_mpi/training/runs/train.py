@@ -10,9 +10,10 @@ from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, is_plain
 from dear_mpi.reporting.terminal import note
+from dear_mpi.training.blame.job import Blamer
 from dear_mpi.training.costs.plan_cost import communication
 from dear_mpi.training.declared import options_of
-from dear_mpi.training.log.log import Times
+from dear_mpi.training.log.log import KEPT, Times
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.recorder import Recorder, Show
 from dear_mpi.training.runs.config import Config
@@ -54,6 +55,7 @@ def train(
     profile: Path | None = None,
     *,
     timeline: Show | None = None,
+    blame: bool = False,
 ) -> dict[str, Any]:
     """Train, test, and report. Collective.
 
@@ -62,6 +64,7 @@ def train(
         saving: where checkpoints are, if there are any.
         profile: where rank 0 writes what the layers take (``profiles/profile.py``).
         timeline: what rank 0 does with the timeline of the last iterations.
+        blame: whether to say whom iterations waited for.
 
     Returns:
         The JSON object of ``dear-mpi train``, the same on all ranks.
@@ -82,6 +85,7 @@ def train(
             raise TrainingError(f"the checkpoint has all of the {config.iterations} iterations: ask for more of them")
         room = config.iterations - len(losses)
         agree(world.transport, "train", lambda: decisions.check_room(room, profiled=profile is not None))
+        blamer = Blamer(job, room, FILL) if blame else None
         times: list[Times] = []
         fill, profiler = FILL, None
         for iteration in range(len(losses), config.iterations):
@@ -101,7 +105,7 @@ def train(
                 job.save(saving.path, {"loss": losses, **said_of(job)})
         job.flush()
         if recorder is not None:
-            recorder.keep(job, name)
+            recorder.keep(job, name, kept=blamer.kept if blamer is not None else KEPT)
         if profile is not None and profiler is not None:
             measured = profiler.profile(config.model, batch=None if job.batches is None else config.batch)
             by_rank_0(world.transport, "profile", lambda: measured.write(profile))
@@ -116,6 +120,8 @@ def train(
             "loss": losses,
             **job.outcome(),
         }
+        if blamer is not None:
+            report["blame"] = blamer.found(name, parts=config.accumulate)
         unfit, fitting = group.fabric.tally
         if unfit:
             few = f"{unfit} of {unfit + fitting} buckets"

@@ -1,0 +1,39 @@
+"""The command ``dear-mpi blame``."""
+
+from pathlib import Path
+
+from dear_mpi.cli.files import check_files, try_files, written_by
+from dear_mpi.cli.flags import Flags, argument, flag, shared
+from dear_mpi.cli.run import with_flags, write_json
+from dear_mpi.reporting.terminal import console
+from dear_mpi.see.blame import show_blame
+from dear_mpi.see.timeline.read import read_timeline
+from dear_mpi.training.blame.blamed import blame as blame_run
+from dear_mpi.training.blame.job import usual_of
+from dear_mpi.training.blame.said import as_data
+from dear_mpi.training.profiles.profile import read_profile
+
+FILE = "A timeline of all ranks: FILE.json of train --blame --timeline FILE.json, which keeps 20 iterations."
+PROFILE = "What layers usually take: FILE of train --profile, of another run."
+FLAGS = argument("file", str, FILE, "FILE.json") | flag("profile", Path | None, PROFILE, metavar="FILE")
+
+
+@with_flags(FLAGS | shared("json_file"), alone="blame")
+def blame(flags: Flags) -> None:
+    """Say which rank, link or layer the iterations of a recorded run waited for. Runs without MPI.
+
+    Example: dear-mpi blame FILE.json --profile FILE
+    """
+    profile = flags.get("profile")
+    read = {"FILE": [flags["file"]], "--profile": [str(profile)] if profile else []}
+    check_files(read, written_by(flags))
+    try_files(written_by(flags))
+    usual_s = None if profile is None else usual_of(read_profile(profile))
+    rows, screen = [], console()
+    for run in read_timeline(flags["file"]).runs:
+        found = as_data(blame_run(run, usual_s, f"the profile {profile}"))
+        rows.append({"run": run.name, "blame": found})
+        if len(rows) > 1:
+            screen.print(run.name, markup=False)
+        show_blame(screen, found)
+    write_json(rows[0] if len(rows) == 1 else rows, flags.get("json_file"))

@@ -1,0 +1,244 @@
+"""What a recorded run lost time by: suspects at their usual speed, one at a time; who stands out, and what it costs.
+
+A suspect stands out if an iteration without it is shorter by at least 3 %, and by more than the noise of the run: it
+saves more than the middle of the others of its kind do, with a chance of error of 5 % over all suspects together
+(Bonferroni), by Wilcoxon's signed ranks of iterations. Then it is taken as mended, and the others are looked at again.
+
+Seconds of an iteration are means without the fifth at either end, so that a few disturbed iterations change little.
+Source: Wilcoxon, Individual comparisons by ranking methods (Biometrics Bulletin, 1945).
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.training.blame.causes import KINDS, Suspect, Suspects, Usual
+from dear_mpi.training.blame.graph import Edge, iterations_s, replay
+from dear_mpi.training.blame.messages import Messages
+from dear_mpi.training.blame.threads import JOINING, Threads
+from dear_mpi.training.log.log import COUNTS_AS
+from dear_mpi.training.log.spans import WIRE, Iteration, Rank, Run
+
+FEWEST = 10  # iterations: of fewer, chance may say anything of many suspects
+LEAST, CHANCE, FAR = 0.03, 0.05, 0.10  # of an iteration; of an error; of a replay from the measurement
+MOST = 3  # causes, one after the other
+TRIM = 0.2  # of iterations, at either end
+INSTANT_S = 1e-9  # what is saved below counts as nothing
+PARTS = ("forward", "backward", "wait", "update")  # of an iteration; others are the rest
+
+
+class BlameError(ValueError):
+    """A run does not have what is needed."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A suspect: what an iteration takes with it, and without it, in seconds; ``chance``: of saving so by noise."""
+
+    kind: str
+    name: str
+    seen: int  # in so many iterations
+    over_s: float  # what it took beyond the usual in each of these; 0 of a link
+    ratio: float  # of its seconds to the usual ones, of a link and of a layer
+    now_s: float
+    without_s: float
+    chance: float
+    layer: str | None = None  # in which a rank loses most
+
+    @property
+    def share(self) -> float:
+        return 1 - self.without_s / self.now_s
+
+
+@dataclass(frozen=True)
+class Blame:
+    """``causes`` are in the order in which they were taken away, each without those before; ``most``: who would save
+    most of those that do not stand out. Seconds are means over iterations; of parts also over ranks."""
+
+    iterations: int
+    ranks: int
+    measured_s: float
+    replayed_s: float
+    causes: tuple[Finding, ...]
+    most: Finding | None
+    parts_s: Mapping[str, tuple[float, float, float]]  # measured, replayed, and without the causes
+    reference: str  # what is usual for a layer
+    reference_is_own: bool
+    suspects: Mapping[str, int]  # how many, by kind
+
+    @property
+    def off(self) -> float:
+        return self.replayed_s / self.measured_s - 1
+
+    @property
+    def is_far(self) -> bool:
+        return abs(self.off) > FAR
+
+
+def blame(run: Run, usual_s: Usual | None = None, reference: str = "") -> Blame:
+    """Whom a run waits for.
+
+    Args:
+        usual_s: of layers, see ``Suspects``; ``reference`` says where it is from.
+
+    Raises:
+        BlameError: a rank is missing, or there are too few iterations.
+    """
+    trial = Trial(checked(run), usual_s)
+    causes, found = list[Finding](), trial.round()
+    while found and len(causes) < MOST and trial.stands_out(found[0], len(found)):
+        causes.append(found[0])
+        trial.mend(found[0])
+        found = trial.round()
+    means = {"measured_s": trial.measured_s, "replayed_s": trial.replayed_s}
+    return Blame(
+        iterations=trial.iterations,
+        ranks=len(run.ranks),
+        causes=tuple(causes),
+        most=found[0] if found else None,
+        parts_s=trial.parts_s(),
+        reference=reference if usual_s is not None else "the middle of its own iterations",
+        reference_is_own=usual_s is None,
+        suspects={kind: sum(each.kind == kind for each in trial.suspects) for kind in KINDS},
+        **means,
+    )
+
+
+def checked(run: Run) -> Run:
+    """A run with the iterations of which all is known on all ranks."""
+    if 1 < len(run.ranks) < run.size:
+        raise BlameError(f"blame needs all {run.size} ranks of a run, and has {len(run.ranks)}")
+    whole = set.intersection(*({each.number for each in rank.iterations if is_whole(rank, each)} for rank in run.ranks))
+    if len(whole) < FEWEST:
+        remedy = "train --blame keeps the last 20, also for --timeline"
+        raise BlameError(f"blame needs {FEWEST} iterations at least, and has {len(whole)}: {remedy}")
+    ranks = (
+        replace(rank, iterations=tuple(each for each in rank.iterations if each.number in whole)) for rank in run.ranks
+    )
+    return replace(run, ranks=tuple(ranks))
+
+
+def is_whole(rank: Rank, iteration: Iteration) -> bool:
+    """Whether no notes of its collectives were pushed out by later ones."""
+    if not rank.noted:
+        return True
+    ended = (span.end_s for span in rank.spans if span.lane == WIRE and span.kind in JOINING)
+    return not any(iteration.begin_s < end_s < rank.noted[0].begin_s for end_s in ended)
+
+
+class Trial:
+    """Replays a run with its suspects at their usual speed."""
+
+    def __init__(self, run: Run, usual_s: Usual | None) -> None:
+        threads = Threads(run)
+        self.graph, self.iterations = threads.graph, len(run.ranks[0].iterations)
+        ranks = [rank.number for rank in run.ranks]
+        self.known = Suspects(self.graph, Messages(threads), ranks, self.iterations, usual_s)
+        self.suspects, self.mended, self.order = self.known.all(), list[Suspect](), self.graph.order()
+        self.measured = np.array(self.graph.times)[:, None]
+        self.replayed = replay(self.graph, self.order, lambda edge: None, 1)
+        self.measured_s, self.replayed_s = map(self.mean_s, (self.measured, self.replayed))
+
+    def mean_s(self, times: Any) -> float:
+        return float(iterations_s(self.graph, times).mean())
+
+    @property
+    def left(self) -> list[Suspect]:
+        return [each for each in self.suspects if each not in self.mended]
+
+    def mend(self, finding: Finding) -> None:
+        """From now on it has its usual speed."""
+        self.mended += [each for each in self.left if (each.kind, each.name) == (finding.kind, finding.name)]
+
+    def times(self, suspects: Sequence[Suspect]) -> Any:
+        """Moments, with those who are mended at their usual speed; then also with each of these."""
+        count = 1 + len(suspects)
+        found = defaultdict[Any, list[tuple[Any, float, float]]](list)
+        for columns, each in [(slice(None), each) for each in self.mended] + list(enumerate(suspects, 1)):
+            for cause, factor, more_s in each.changes():
+                found[cause].append((columns, factor, more_s))
+
+        def changes(edge: Edge) -> Any:
+            if (its := found.get(edge.cause)) is None:
+                return None
+            more = np.zeros(count)
+            for columns, factor, more_s in its:
+                more[columns] += factor * edge.seconds + more_s
+            return more
+
+        return replay(self.graph, self.order, changes, count)
+
+    def round(self) -> list[Finding]:
+        """All who are left, those that save most first."""
+        spent_s = iterations_s(self.graph, self.times(self.left))
+        saved_s = spent_s[:, :1] - spent_s[:, 1:]
+        found = [
+            self.finding(suspect, saved_s[:, place], self.beside(place, saved_s), middle(spent_s[:, 0]))
+            for place, suspect in enumerate(self.left)
+        ]
+        return sorted(found, key=lambda each: each.without_s)
+
+    def beside(self, place: int, saved_s: Any) -> Any:
+        """What the middle of the others of a kind saves in each iteration, if anything."""
+        kind = self.left[place].kind
+        others = [other for other, each in enumerate(self.left) if each.kind == kind and other != place]
+        return np.maximum(0.0, np.median(saved_s[:, others], axis=1)) if others else np.zeros(len(saved_s))
+
+    def finding(self, suspect: Suspect, saved_s: Any, beside_s: Any, now_s: float) -> Finding:
+        over_s = suspect.over_s if suspect.over_s.any() else saved_s
+        seen = over_s > max(0.0, over_s.mean() / 2)
+        return Finding(
+            suspect.kind,
+            suspect.name,
+            seen=int(seen.sum()),
+            over_s=float(suspect.over_s[seen].mean()) if seen.any() else 0.0,
+            ratio=suspect.ratio,
+            now_s=now_s,
+            without_s=now_s - middle(saved_s),
+            chance=chance_of(saved_s - beside_s),
+            layer=self.known.most_of(suspect) if suspect.kind == "rank" else None,
+        )
+
+    def stands_out(self, finding: Finding, suspects: int) -> bool:
+        near = abs(self.replayed_s / self.measured_s - 1) <= FAR
+        return near and finding.share >= LEAST and finding.chance <= CHANCE / suspects
+
+    def parts_s(self) -> dict[str, tuple[float, float, float]]:
+        every = (self.measured, self.replayed, self.times([]))
+        taken = [defaultdict[str, float](float) for _ in every]
+        share = 1 / (self.iterations * len(self.graph.bounds))
+        for into, times in zip(taken, every, strict=True):
+            for kind, begin, end in self.graph.spent:
+                into[COUNTS_AS.get(kind, kind)] += share * float(times[end, 0] - times[begin, 0])
+            own_s = sum(float(times[moments[-1], 0] - times[moments[0], 0]) for moments in self.graph.bounds)
+            into["rest"] = share * own_s - sum(into[part] for part in PARTS)
+        first, second, third = taken
+        return {part: (first[part], second[part], third[part]) for part in (*PARTS, "rest")}
+
+
+def middle(values: Any) -> float:
+    """The mean without the fifth at either end.
+
+    >>> middle(np.array([100.0, 3.0, 1.0, 2.0, -7.0]))
+    2.0
+    """
+    ends = int(TRIM * len(values))
+    return float(np.sort(values)[ends : len(values) - ends].mean())
+
+
+def chance_of(saved_s: Any) -> float:
+    """That what is as often negative as positive is as far above zero, by Wilcoxon's signed ranks, counted exactly.
+
+    >>> chance_of(np.array([1.0, 2.0, 3.0, 4.0])), chance_of(np.array([-1.0, 1.0]))
+    (0.0625, 0.75)
+    """
+    signed = saved_s[abs(saved_s) > INSTANT_S]
+    sizes = abs(signed)
+    twice = [int((sizes < size).sum() + (sizes <= size).sum() + 1) for size in sizes]  # ties have their mean rank
+    ways = np.ones(1)
+    for rank in twice:  # how likely each sum of ranks is
+        ways = (np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))) / 2
+    return float(ways[sum(rank for rank, each in zip(twice, signed, strict=True) if each > 0) :].sum())

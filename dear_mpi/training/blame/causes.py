@@ -1,0 +1,143 @@
+"""What an iteration may wait for: a rank, a link, or a layer, each with what it takes beyond its usual time."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from dear_mpi.training.blame.graph import Cause, Graph, Link, Work
+from dear_mpi.training.blame.messages import Messages
+
+Usual: TypeAlias = dict[tuple[str, str], float]
+"""Seconds of layers in an iteration, by pass and name."""
+
+KINDS = ("rank", "link", "layer")
+MOST_LAYERS = 12  # that are tried: those that took most beyond their usual time
+PASSES = {"forward": "forward ", "backward": "backward ", "weights": "weights of "}
+
+
+class Suspect(NamedTuple):
+    """Somebody whom an iteration may wait for; ``over_s``: what was taken beyond the usual, by iteration."""
+
+    kind: str
+    name: str
+    over_s: Any
+    more_s: Mapping[Work, float]  # seconds that each takes more at the usual speed; not of a link
+    link: Link | None = None
+    ratio: float = 1.0  # of its seconds to the usual ones
+
+    def changes(self) -> Iterator[tuple[Cause, float, float]]:
+        """What each cause would take more: so many times its seconds, and so many seconds."""
+        for work, more_s in self.more_s.items():
+            yield work, 0.0, more_s
+        if self.link is not None:
+            yield self.link, 1 / self.ratio - 1, 0.0
+
+
+def layer_of(name: str) -> tuple[str, str] | None:
+    """The pass and the layer of a span of the main thread.
+
+    >>> layer_of("backward conv1, part 1 of 2"), layer_of("weights of fc"), layer_of("before forward conv1")
+    (('backward', 'conv1'), ('backward', 'fc'), None)
+    """
+    for kind, begins in PASSES.items():
+        if name.startswith(begins):
+            layer = re.sub(r", part \d+ of \d+$", "", name.removeprefix(begins))
+            return ("backward" if kind == "weights" else kind), layer
+    return None
+
+
+@dataclass(eq=False)
+class Suspects:
+    """All of a run.
+
+    Args:
+        usual_s: of layers; without it the middle of the run's own iterations.
+    """
+
+    graph: Graph
+    messages: Messages
+    ranks: Sequence[int]
+    iterations: int
+    usual_s: Usual | None = None
+    works: dict[Work, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        edges = (edge for to in self.graph.edges for edge in to)
+        self.works = {edge.cause: edge.seconds for edge in edges if isinstance(edge.cause, Work)}
+
+    def all(self) -> list[Suspect]:
+        return [*self.of_ranks(), *self.of_links(), *self.of_layers()]
+
+    def over(self, changes: Iterable[tuple[Work, float]], share: float = 1.0) -> Any:
+        found = np.zeros(self.iterations)
+        for work, seconds in changes:
+            found[work.iteration] -= share * seconds
+        return found
+
+    def of_ranks(self) -> list[Suspect]:
+        """Each with what the others take for the same, in the same iteration."""
+        if len(self.ranks) < 2:
+            return []
+        found = []
+        for rank in self.ranks:
+            others, changes = [each for each in self.ranks if each != rank], dict[Work, float]()
+            for work, seconds in self.works.items():
+                beside = [self.works.get(work._replace(rank=each)) for each in others] if work.rank == rank else []
+                if known := [each for each in beside if each is not None]:
+                    changes[work] = median(known) - seconds
+            found.append(Suspect("rank", str(rank), self.over(changes.items()), changes))
+        return found
+
+    def of_links(self) -> list[Suspect]:
+        found = []
+        for link in sorted(self.messages.usual_s):
+            if ratio := self.messages.ratio(link):
+                found.append(Suspect("link", str(link), np.zeros(self.iterations), {}, link=link, ratio=ratio))
+        return found
+
+    def of_layers(self) -> list[Suspect]:
+        """Each with its usual seconds on all ranks: what one rank takes beyond the others stays."""
+        works = defaultdict[tuple[str, str], list[Work]](list)
+        for work in self.works:
+            if of := layer_of(work.name):
+                works[of].append(work)
+        changes, ratios = defaultdict[str, dict[Work, float]](dict), defaultdict[str, list[float]](list)
+        for (passed, layer), its in works.items():
+            middle_s = self.by_iteration(its)
+            usual_s = float(np.median(middle_s)) if self.usual_s is None else self.usual_s.get((passed, layer))
+            if usual_s is None:
+                continue
+            for work in its:
+                if (taken_s := middle_s[work.iteration]) > 0:
+                    changes[layer][work] = self.works[work] * (usual_s / taken_s - 1)
+            ratios[layer] += [float(middle_s.sum()), usual_s * len(middle_s)]
+        found = [
+            Suspect("layer", layer, self.over(its.items(), 1 / len(self.ranks)), its, ratio=ratio_of(ratios[layer]))
+            for layer, its in changes.items()
+        ]
+        return sorted(found, key=lambda each: -float(each.over_s.sum()))[:MOST_LAYERS]
+
+    def by_iteration(self, works: Sequence[Work]) -> Any:
+        """The middle of all ranks, for what each does of a kind in an iteration."""
+        sums = np.zeros((self.iterations, len(self.ranks)))
+        for work in works:
+            sums[work.iteration, self.ranks.index(work.rank)] += self.works[work]
+        return np.median(sums, axis=1)
+
+    def most_of(self, rank: Suspect) -> str | None:
+        """The layer in which a rank takes most of what it takes beyond the others; None if that is in no one layer."""
+        by_layer = defaultdict[str, float](float)
+        for work, seconds in rank.more_s.items():
+            layer = layer_of(work.name)
+            by_layer[layer[1] if layer else ""] -= seconds
+        most = max(by_layer, key=by_layer.__getitem__, default="")
+        return most if most and by_layer[most] > 0.8 * float(rank.over_s.sum()) else None
+
+
+def ratio_of(pairs: Sequence[float]) -> float:
+    return sum(pairs[::2]) / max(sum(pairs[1::2]), 1e-12)

@@ -1,0 +1,78 @@
+"""Blame of a job: its last iterations are kept, replayed by rank 0, and what that says is known to all ranks."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
+from dear_mpi.models.layer import layer_name
+from dear_mpi.models.synthetic import Synthetic
+from dear_mpi.ranks.drift import CommonClock
+from dear_mpi.training.blame.blamed import FEWEST, BlameError, blame
+from dear_mpi.training.blame.causes import Usual
+from dear_mpi.training.blame.said import as_data
+from dear_mpi.training.log.merged import ClocksError, merged
+from dear_mpi.training.profiles.profile import Profile
+from dear_mpi.training.recording import record
+from dear_mpi.training.session import Session
+
+KEPT = 20  # iterations
+DECLARED = "what the model declares"
+
+
+def usual_of(profile: Profile) -> Usual:
+    """Seconds of the layers of a profile, in both passes."""
+    found = Usual()
+    for use in profile.uses:
+        for passed, seconds in (("forward", use.forward_s), ("backward", use.backward_s)):
+            found[passed, use.name] = found.get((passed, use.name), 0.0) + seconds
+    return found
+
+
+def declared_of(session: Session, parts: int) -> Usual | None:
+    """What layers say that they take, if they only take time, for batches in so many parts."""
+    found = Usual()
+    for number, layer in enumerate(session.layers):
+        if not isinstance(layer, Synthetic):
+            return None
+        name = layer_name(layer, number)
+        found |= {("forward", name): parts * layer.forward_s, ("backward", name): parts * layer.backward_s}
+    return found
+
+
+@dataclass(eq=False)
+class Blamer:
+    """Constructing is collective, before the iterations; ArgumentError if they are too few.
+
+    Args:
+        iterations: that there will be, of which the first ``fill`` do not count.
+    """
+
+    session: Session
+    iterations: int
+    fill: int
+    kept: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        transport = self.session.world.transport
+        agree(transport, "blame", self.check)
+        self.kept = min(KEPT, self.iterations - self.fill)
+        self.session.engine.log.keep(self.kept)
+        self.clock = CommonClock(transport)
+
+    def check(self) -> dict[str, Any]:
+        if (fewest := FEWEST + self.fill) > self.iterations:
+            what = f"{fewest} iterations at least, of which {self.fill} fill the pipeline"
+            raise ValueError(f"--blame needs {what}, not {self.iterations}")
+        return {}
+
+    def found(self, name: str, *, parts: int = 1) -> dict[str, Any]:
+        """Collective, begins with a flush: see ``as_data``; ``refused`` alone, if it cannot be."""
+        recordings = record(self.session, name, self.clock, kept=self.kept)
+
+        def say() -> dict[str, Any]:
+            try:
+                return as_data(blame(merged(recordings), declared_of(self.session, parts), DECLARED))
+            except (BlameError, ClocksError) as error:
+                return {"refused": str(error)}
+
+        return said_by_rank_0(self.session.world.transport, "blame", say, asleep=True)

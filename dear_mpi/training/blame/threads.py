@@ -1,0 +1,155 @@
+"""The graph of a run, without what joins its ranks: what the two threads of each did one after the other."""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dear_mpi.collectives.plans.notes import Noted, Part
+from dear_mpi.training.blame.graph import Cause, Graph, Spent, Work
+from dear_mpi.training.log.spans import COMPUTE, WIRE, Rank, Run, Span
+
+BEGIN, END = "begin", "end"  # kinds of items at which an iteration begins or ends
+FIRST = -1, END, BEGIN  # the order of items of one time: what takes none, then marks
+JOINING = ("reduce_scatter", "all_gather", "all_reduce", "exchange", "other")  # kinds of spans with other ranks
+
+
+class Call(NamedTuple):
+    """A call inside of a collective, between two moments of a rank."""
+
+    number: int  # of the collective
+    rank: int
+    part: Part
+    begin: int
+    end: int
+
+
+class Joint(NamedTuple):
+    """A collective without notes: all that is known is when a rank could begin it, and when it was over."""
+
+    begin: int
+    end: int
+
+
+class Carried(NamedTuple):
+    """What an engine did, and the moment at which it was over."""
+
+    name: str
+    end: int
+
+
+@dataclass(eq=False)
+class Threads:
+    """The moments of all threads."""
+
+    run: Run
+    graph: Graph = field(default_factory=Graph)
+    calls: list[Call] = field(default_factory=list)
+    joints: dict[int, list[Joint]] = field(default_factory=lambda: defaultdict(list))  # by rank
+
+    def __post_init__(self) -> None:
+        for rank in self.run.ranks:
+            main = MainThread(self.graph, rank)
+            main.await_engine(EngineThread(self, rank, main).carried)
+
+
+class MainThread:
+    """From the beginning of the first iteration to the end of the last one."""
+
+    def __init__(self, graph: Graph, rank: Rank) -> None:
+        self.graph, self.number = graph, rank.number
+        self.begins = [each.begin_s for each in rank.iterations]
+        self.moments, self.waits, self.seen = list[int](), list[tuple[Span, int, int]](), Counter[tuple[int, str]]()
+        begins, ends = list[int](), list[int]()
+        for item in items_of(rank):
+            begin = self.go_on(item.begin_s, self.work(item.begin_s, f"before {item.name}"))
+            if item.kind in (BEGIN, END):
+                (begins if item.kind == BEGIN else ends).append(begin)
+                continue
+            end = self.go_on(item.end_s, None if item.kind == "wait" else self.work(item.begin_s, item.name))
+            graph.spent.append(Spent(item.kind, begin, end))
+            if item.kind == "wait":
+                self.waits.append((item, begin, end))
+        graph.bounds.append([begins[0], *ends])
+        self.times = [graph.times[each] for each in self.moments]
+
+    def work(self, begin_s: float, name: str) -> Work:
+        iteration = max(0, bisect_right(self.begins, begin_s) - 1)
+        self.seen[iteration, name] += 1
+        return Work(self.number, iteration, name, self.seen[iteration, name])
+
+    def go_on(self, at_s: float, cause: Cause | None) -> int:
+        """The next moment; without a cause it is a wait's end, which is joined later."""
+        graph = self.graph
+        moment = graph.moment(max(at_s, graph.times[self.moments[-1]]) if self.moments else at_s)
+        if self.moments and cause is not None:
+            graph.join(self.moments[-1], moment, graph.since(self.moments[-1], moment), cause)
+        self.moments.append(moment)
+        return moment
+
+    def before(self, at_s: float) -> int | None:
+        """The last moment that is not after this time."""
+        place = bisect_right(self.times, at_s) - 1
+        return self.moments[place] if place >= 0 else None
+
+    def await_engine(self, carried: Sequence[Carried]) -> None:
+        """Waits are over when what they are for is: the last of its name that had ended by then."""
+        times = [self.graph.times[each.end] for each in carried]
+        for span, begin, end in self.waits:
+            over = carried[: bisect_right(times, self.graph.times[end])]
+            name = span.name.removeprefix("wait for ")
+            named = next((each for each in reversed(over[-50:]) if each.name == name), over[-1] if over else None)
+            self.graph.after_last(end, [begin] if named is None else [begin, named.end])
+
+
+def items_of(rank: Rank) -> list[Span]:
+    """What a main thread did in its iterations and between them, with marks."""
+    first_s, last_s = rank.iterations[0].begin_s, rank.iterations[-1].end_s
+    items = [span for span in rank.spans if span.lane == COMPUTE and first_s <= span.begin_s and span.end_s <= last_s]
+    for number, begin_s, end_s in rank.iterations:
+        items.append(Span(COMPUTE, BEGIN, f"iteration {number - rank.iterations[0].number}", begin_s, begin_s))
+        items.append(Span(COMPUTE, END, f"end of {number - rank.iterations[0].number}", end_s, end_s))
+    return sorted(
+        items, key=lambda item: (item.begin_s, item.end_s, FIRST.index(item.kind) if item.kind in FIRST else 0)
+    )
+
+
+class EngineThread:
+    """What an engine carried out while the iterations ran, with the calls of its collectives."""
+
+    def __init__(self, threads: Threads, rank: Rank, main: MainThread) -> None:
+        self.threads, self.graph, self.rank, self.main = threads, threads.graph, rank, main
+        self.last: int | None = None
+        self.carried = list[Carried]()
+        spans = [span for span in rank.spans if span.lane == WIRE and span.end_s >= rank.iterations[0].begin_s]
+        begins = [noted.begin_s for noted in rank.noted]
+        for span in spans:
+            inside = rank.noted[bisect_right(begins, span.begin_s - 1e-9) : bisect_right(begins, span.end_s)]
+            self.carry(span, inside)
+
+    def carry(self, span: Span, inside: Sequence[Noted]) -> None:
+        handed = None
+        if span.args is not None and "queued_s" in span.args:
+            handed = self.main.before(span.begin_s - span.args["queued_s"])
+        joint = not inside and span.kind in JOINING
+        known = [self.graph.times[each] for each in (self.last, handed) if each is not None]
+        begin = self.graph.moment(max(known, default=span.begin_s) if joint else span.begin_s)
+        self.graph.after_last(begin, [each for each in (self.last, handed) if each is not None])
+        self.last = begin
+        for noted in inside:
+            for part, _, end_s in noted.calls():
+                self.call(noted.number, part, end_s)
+        end = self.graph.moment(max(span.end_s, self.graph.times[self.last]))
+        if joint:
+            self.threads.joints[self.rank.number].append(Joint(begin, end))
+        else:
+            self.graph.after_last(end, [self.last])
+        self.last = end
+        self.carried.append(Carried(span.name, end))
+
+    def call(self, number: int, part: Part, end_s: float) -> None:
+        assert self.last is not None, "what it is in has begun"
+        end = self.graph.moment(max(end_s, self.graph.times[self.last]))
+        self.threads.calls.append(Call(number, self.rank.number, part, self.last, end))
+        self.last = end

@@ -1,0 +1,161 @@
+"""Blame of runs on the virtual fabric, whose records are exact, and of a run on threads with one planted cause."""
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dear_mpi.ranks.world import run_world
+from dear_mpi.reporting.units import parse_link
+from dear_mpi.see.timeline.read import read_timeline
+from dear_mpi.see.timeline.trace import trace
+from dear_mpi.training.blame.blamed import FEWEST, BlameError, Trial, blame, checked
+from dear_mpi.training.blame.graph import replay
+from dear_mpi.training.blame.job import declared_of
+from dear_mpi.training.blame.said import as_data, sentences
+from dear_mpi.training.fabric.costs import Costs
+from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.fabric.virtual import of_rank
+from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.log.spans import Run, Timeline, rank_of
+from dear_mpi.training.recording import recorded
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.job import Job
+from dear_mpi.training.schedules import find_schedule
+from dear_mpi.training.virtual_trainer import VirtualTrainer
+from tests.blame.planted import FORWARD_S, LAYERS, LINK, TRAINING, Cause, model_in, plant_in_layers, planted
+
+RANKS, ITERATIONS, SEEDS = 4, 20, 20
+USES = LAYERS
+BUCKETS = Cut(tuple(Bucket(at, 32 * at, 32 * at + 32, (2 * at, 2 * at + 1), 128) for at in range(USES // 2)))
+NAMES = [f"layer{use}" for use in range(USES)]
+USUAL = {(passed, name): seconds for name in NAMES for passed, seconds in (("forward", 0.01), ("backward", 0.02))}
+
+
+def virtual(schedule, factors=lambda turn, place: 1.0, price=0.004):
+    """A run of ranks whose layers take so many times their usual seconds, and some noise."""
+    kind = find_schedule(schedule)
+    noise = np.random.default_rng(5)
+
+    def taken(turn, place):
+        return factors(turn, place) * np.exp(0.002 * noise.standard_normal(RANKS))
+
+    how = {"price": lambda leg, bucket: price, "noise": taken, "weights_s": {}}
+    costs = Costs(forward_s=[0.01] * USES, backward_s=[0.02] * USES, **how)
+    trainer = VirtualTrainer(kind, Rules(schedule, BUCKETS, kind), costs, kept=ITERATIONS)
+    for _ in range(ITERATIONS + 3):
+        trainer.one()
+    return Run(schedule, tuple(seen_by(trainer.virtual.log, number) for number in range(RANKS)), RANKS)
+
+
+def seen_by(log, number):
+    found = rank_of(log, f"rank {number}", NAMES, lambda lane, mark: of_rank(mark, number), kept=ITERATIONS)
+    return replace(found, number=number)
+
+
+def named(found):
+    return [(each.kind, each.name) for each in found.causes]
+
+
+@pytest.mark.parametrize("schedule", ["wfbp", "dear"])
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_rank_that_is_late_in_some_iterations_is_named(schedule, seed):
+    rng = random.Random(seed)
+    late, turns = rng.randrange(RANKS), set(rng.sample(range(ITERATIONS + 3), 14))
+
+    def factors(turn, place):
+        return np.where(np.arange(RANKS) == late, 1.3 if turn in turns else 1.0, 1.0)
+
+    found = blame(virtual(schedule, factors), USUAL)
+    assert named(found) == [("rank", str(late))]
+    assert found.causes[0].seen == len([turn for turn in turns if turn >= 3])
+    assert found.off == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["wfbp", "dear"])
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_layer_that_takes_twice_as_long_is_named_by_the_times_of_another_run(schedule, seed):
+    slow = random.Random(seed).randrange(USES)
+    run = virtual(schedule, lambda turn, place: 1.0 + (place // 2 == slow))
+    found = blame(run, USUAL)
+    assert named(found) == [("layer", NAMES[slow])]
+    assert found.causes[0].ratio == pytest.approx(2.0, rel=0.02)
+    usual_s = blame(virtual(schedule), USUAL).measured_s
+    assert found.causes[0].without_s == pytest.approx(usual_s, rel=0.02)
+    assert not blame(run).causes, "without them nobody can know"
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_late_rank_on_time_gives_the_iteration_that_a_run_without_it_has(seed):
+    late = random.Random(seed).randrange(RANKS)
+    found = blame(virtual("dear", lambda turn, place: np.where(np.arange(RANKS) == late, 1.25, 1.0)))
+    assert found.causes[0].without_s == pytest.approx(blame(virtual("dear")).measured_s, rel=0.01)
+
+
+@pytest.mark.parametrize("schedule", ["wfbp", "dear", "zero"])
+def test_nothing_stands_out_where_nothing_is_wrong(schedule):
+    found = blame(virtual(schedule), USUAL)
+    assert found.causes == ()
+    assert sentences(found)[0].startswith("Nothing stands out")
+
+
+def test_few_iterations_and_missing_ranks_are_refused():
+    run = virtual("dear")
+    few = replace(run, ranks=tuple(replace(rank, iterations=rank.iterations[:3]) for rank in run.ranks))
+    with pytest.raises(BlameError, match=f"needs {FEWEST} iterations at least, and has 3"):
+        blame(few)
+    with pytest.raises(BlameError, match="needs all 4 ranks of a run, and has 3"):
+        blame(replace(run, ranks=run.ranks[:3]))
+
+
+def trained(world, cause, model):
+    config = Config.of(TRAINING | {"model": model, "iterations": 14})
+    with Job(config, planted(world, cause), [config.schedule]) as job:
+        usual_s = declared_of(job, 1)
+        plant_in_layers(job.layers, cause, world.rank)
+        job.engine.log.keep(12)
+        for iteration in range(config.iterations):
+            job.iterate(config.schedule, *job.batch(iteration))
+        return recorded(job, "mine", kept=12), usual_s
+
+
+@pytest.fixture(scope="module")
+def halved(tmp_path_factory):
+    model = model_in(tmp_path_factory.mktemp("blame"))
+    return run_world(lambda world: trained(world, Cause("link", "1 -> 2"), model), threads=RANKS, link=parse_link(LINK))
+
+
+def test_a_link_of_half_the_rate_takes_twice_as_long_as_the_others(halved):
+    """Its messages sleep, so that no load of the machine makes them shorter."""
+    run, usual_s = halved
+    assert len(usual_s) == 2 * LAYERS
+    assert sum(seconds for (passed, _), seconds in usual_s.items() if passed == "forward") == pytest.approx(FORWARD_S)
+    trial = Trial(checked(run), usual_s)
+    ratios = {each.name: each.ratio for each in trial.suspects if each.kind == "link"}
+    assert max(ratios, key=ratios.__getitem__) == "1 -> 2"
+
+
+def test_a_replay_without_changes_gives_back_what_was_measured(halved):
+    trial = Trial(checked(halved[0]), None)
+    found = replay(trial.graph, trial.order, lambda edge: None, 1)[:, 0]
+    assert found == pytest.approx(trial.measured[:, 0], abs=1e-6)
+
+
+def test_a_written_timeline_has_what_blame_needs(halved, tmp_path):
+    run, usual_s = halved
+    path = tmp_path / "timeline.json"
+    path.write_text(json.dumps(trace(Timeline(live=True, runs=(run,)))))
+    (again,) = read_timeline(str(path)).runs
+    wanted, found = blame(run, usual_s), blame(again, usual_s)
+    assert found.measured_s == pytest.approx(wanted.measured_s, rel=0.2), "it may lack the first iteration"
+    assert found.suspects["rank"] == RANKS
+    json.dumps(as_data(found), allow_nan=False)
+
+
+def test_a_file_that_is_no_timeline_is_refused(tmp_path):
+    path = tmp_path / "no.json"
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="is no timeline of all ranks"):
+        read_timeline(str(path))
