@@ -33,8 +33,8 @@ WHAT = {
     "none": "nothing",
 }
 HEAD = f"""Training on {RANKS} ranks under MPI, with an emulated link of {LINK} and layers that sleep. One thing at a
-time was made slower (`tests/blame/planted.py`), drawn by the seed of the run. A run is right if blame names this one, and
-nothing else; or says that nothing stands out. **saves**: by how much an iteration would be shorter without it, the
+time was made slower (`tests/blame/planted.py`), drawn by the seed of the run. A run is right if blame names this one,
+and nothing else; or says that nothing stands out. **saves**: by how much an iteration would be shorter without it, the
 median of the runs that are right.
 """
 
