@@ -85,6 +85,7 @@ def proved(name: str, collective: str, ranks: int) -> Runner:
 def fault_on(name: str, collective: str, ranks: int) -> str:
     """What the proof says: of what was written first, then of what follows from it by mirroring; "" if all is right."""
     try:
+        programs(name, collective, ranks)  # which names what raises, or never ends
         for each in dict.fromkeys((*([own_collective(name)] if is_in_file(name) else []), collective)):
             found = programs(name, each, ranks)
             verify(found)

@@ -37,6 +37,11 @@ def test_what_was_written_is_proved_first():
     assert "'nobody' is unknown" in fault_on("nobody", "all_reduce", 2)
 
 
+def test_what_raises_is_refused(tmp_path):
+    (tmp_path / "mine.py").write_text("def mine(rank, size):\n    return undefined\n")
+    assert fault_on(f"{tmp_path}/mine.py:mine", "all_reduce", 3).endswith("NameError: name 'undefined' is not defined")
+
+
 def test_points_compare_with_the_fastest_at_each_size():
     one = Runner(
         "one", measured_s={1024: 1.0, 4096: 4.0}, predicted_s={1024: 1.0, 4096: 1.0}, interval={1024: 0, 4096: 0}

@@ -49,7 +49,8 @@ def prices_a_ring(formula: Callable[..., float]) -> str:
         found = formula(ranks, nbytes, alpha, beta)
         if not isinstance(found, int | float) or not near(found, due, EXACT):
             case = f"{ranks} ranks, {nbytes} bytes, alpha {alpha:g} s and beta {beta:g} s per byte"
-            return f"For {case} the replay of the ring takes {due:.6g} s; your formula says {found!r:.20}."
+            said = f"{found:.6g} s" if isinstance(found, int | float) else f"{found!r:.20}"
+            return f"For {case} the replay of the ring takes {due:.6g} s; your formula says {said}."
     return ""
 
 
