@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dear_mpi.see.page.whole import embedded, sources
+from dear_mpi.see.page.whole import framed, sources
 from docs.lecture.desk.answer import answer
 from docs.lecture.desk.exercises import EXERCISES, Exercise
 from docs.lecture.figures import BECAUSE, FIGURES, SLIDERS
@@ -25,6 +25,8 @@ VIEWS = ("stepper.js", "lanesview.js", "legs.js", "curves.js")
 LECTURE = (*VIEWS, "store.js", "engine.js", "colours.js", "editor.js", "cell.js", "figures.js", "lecture.js")
 SLIDES = (*VIEWS, "colours.js", "slides.js")
 ON_SLIDES = ("ring", "break", "route")  # exercises whose answers are shown
+# The page runs Python beside it, in a worker.
+ALLOWED = "script-src 'self' file: blob: 'unsafe-inline' 'wasm-unsafe-eval'; worker-src blob:"
 MARK = re.compile(r'data-(cell|number|figure)="([\w-]+)"')
 
 
@@ -49,17 +51,14 @@ def slides_page() -> str:
 
 
 def page(title: str, data: dict[str, Any], looks: tuple[str, ...], scripts: tuple[str, ...]) -> str:
-    parts = {
-        "TITLE": html.escape(title),
-        "LOOK": sources(*OURS) + own(*looks),
-        "DATA": embedded(data),
-        "SCRIPT": sources(*SHARED) + own(*scripts),
-    }
-    text = own("frame.html")
-    for name, part in parts.items():
-        before, _, after = text.partition(f"<!--{name}-->")
-        text = before + part + after
-    return text
+    return framed(
+        title,
+        data,
+        look=sources(*OURS) + own(*looks),
+        script=sources(*SHARED) + own(*scripts),
+        allowed=ALLOWED,
+        without="This page needs JavaScript, which is turned off.",
+    )
 
 
 def own(*names: str) -> str:

@@ -20,6 +20,7 @@ from dear_mpi.reporting.files import replacing
 WEB = files("dear_mpi.see.page") / "web"
 LOOKS = ("look.css", "controls.css")  # of all pages
 SCRIPTS = ("elements.js", "units.js", "theme.js", "sliders.js")  # of all pages
+ALLOWED = "script-src 'unsafe-inline'"  # to run: what is in the page
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,27 @@ class Kind:
 
 def whole(kind: Kind, title: str, data: Mapping[str, Any]) -> str:
     """The text of a page. ``data`` is what its scripts find as ``DATA``."""
+    return framed(title, data, look=sources(*LOOKS, *kind.looks), script=sources(*SCRIPTS, *kind.scripts))
+
+
+def framed(
+    title: str,
+    data: Mapping[str, Any],
+    *,
+    look: str,
+    script: str,
+    allowed: str = ALLOWED,
+    without: str = "This page shows its pictures with JavaScript, which is turned off.",
+) -> str:
+    """The text of a page with these sources. ``allowed``: which scripts may run in it, as a policy has it; ``without``:
+    what it says where none may."""
     parts = {
+        "SCRIPTS": allowed,
         "TITLE": html.escape(title),
-        "LOOK": sources(*LOOKS, *kind.looks),
+        "LOOK": look,
+        "WITHOUT": without,
         "DATA": embedded(data),
-        "SCRIPT": sources(*SCRIPTS, *kind.scripts),
+        "SCRIPT": script,
     }
     text = source("frame.html")
     for name, part in parts.items():

@@ -9,22 +9,10 @@ function lanesView(element, given) {
     "Touch a bar: its name and its times stand here.",
   );
   const drawing = el("div", {});
-  element.replaceChildren(signsOf(given), drawing, touched, lanesTable(given.figures));
+  const signs = laneSigns(given.runs, given.table, { bound: "bound", border: "an iteration begins or ends" });
+  element.replaceChildren(signs, drawing, touched, lanesTable(given.figures));
   const shown = lanes(drawing, given.table, { say: (text) => (touched.textContent = text) });
   shown.draw({ runs: given.runs, bounds, seconds: Math.max(...given.runs.map(({ seconds }) => seconds)) });
-}
-
-function signsOf({ runs, table }) {
-  const used = new Set(
-    runs.flatMap(({ ranks }) => ranks.flatMap(({ spans }) => inGroups(spans, 5).map(([, kind]) => kind))),
-  );
-  const lines = legend({ bound: "bound", border: "an iteration begins or ends" });
-  lines.prepend(
-    ...table.kinds
-      .filter((_, number) => used.has(number))
-      .map(({ said, color }) => el("span", {}, el("i", { class: "swatch", style: `background: ${color}` }), said)),
-  );
-  return lines;
 }
 
 function lanesTable(figures) {
@@ -42,34 +30,13 @@ function lanesTable(figures) {
   );
 }
 
-/** A table; the first column has names. */
-const tableOf = (heads, rows, mark = () => "") =>
+/** A table; the first column has names, and ``mark`` the class of a name's row. */
+const tableOf = (heads, rows, mark = () => null) =>
   el(
     "div",
     { class: "wide" },
-    el(
-      "table",
-      { class: "results" },
-      el(
-        "thead",
-        {},
-        el(
-          "tr",
-          {},
-          heads.map((head) => el("th", { scope: "col" }, head)),
-        ),
-      ),
-      el(
-        "tbody",
-        {},
-        rows.map(([name, ...cells]) =>
-          el(
-            "tr",
-            { class: mark(name) },
-            el("th", { scope: "row" }, name),
-            cells.map((text) => el("td", { class: "number" }, text)),
-          ),
-        ),
-      ),
+    figuresTable(
+      heads,
+      rows.map(([name, ...cells]) => ({ name, cells, mark: mark(name) })),
     ),
   );

@@ -35,7 +35,7 @@ const legend = (signs) =>
     Object.entries(signs).map(([name, text]) => el("span", { class: `sign ${name}` }, text)),
   );
 
-/** A table of figures. heads: of columns, the first above the names of rows; rows: { name, cells, hint }. */
+/** A table. heads: of columns, the first above the names of rows, or null; rows: { name, cells, hint, mark }. */
 const figuresTable = ([corner, ...heads], rows) =>
   el(
     "table",
@@ -46,17 +46,17 @@ const figuresTable = ([corner, ...heads], rows) =>
       el(
         "tr",
         {},
-        corner ? el("th", { scope: "col" }, corner) : el("td"),
+        corner === null ? el("td") : el("th", { scope: "col" }, corner),
         heads.map((head) => el("th", { scope: "col" }, head)),
       ),
     ),
     el(
       "tbody",
       {},
-      rows.map(({ name, cells, hint = null }) =>
+      rows.map(({ name, cells, hint = null, mark = null }) =>
         el(
           "tr",
-          {},
+          { class: mark },
           el("th", { scope: "row", title: hint }, name),
           cells.map((text) => el("td", { class: "number" }, text)),
         ),

@@ -25,7 +25,7 @@ function resultsTable(columns) {
     rows.splice(2, 0, ["slower by", ({ price, even }) => (even ? `${digits(price.seconds / even)} ×` : "–")]);
   }
   return figuresTable(
-    ["", ...readable.map(({ name }) => name)],
+    [null, ...readable.map(({ name }) => name)],
     rows.map(([name, read, hint]) => ({ name, hint, cells: readable.map(read) })),
   );
 }
