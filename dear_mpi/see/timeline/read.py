@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,13 @@ from dear_mpi.training.log.spans import LANES, STEPS, Iteration, Rank, Run, Span
 
 OF_PARTS = ("number", "step", "peer", "message", "direction", "chunk", "bytes", "call", "under_way")
 OF_FILES = ("runs", "sizes", "clocks", "clock_uncertainty_us", "of_rank", "own_clocks", "zeros_s", "program", "times")
+
+
+class Process(NamedTuple):
+    """A rank of a run in a trace."""
+
+    name: str
+    events: list[Mapping[str, Any]]
 
 
 class RankFile(NamedTuple):
@@ -55,62 +63,63 @@ def missing(timeline: Timeline) -> str:
     return f"{plural(len(lacking), 'rank')} of {run.size} not given: {', '.join(lacking)}" if lacking else ""
 
 
-def read(path: str) -> RankFile:
+@contextmanager
+def opened(path: str, what: str) -> Iterator[tuple[dict[str, Any], dict[int, Process]]]:
+    """What a trace says of all of it, and its processes, for a block that reads them; ``what`` names in errors whose
+    trace it has to be."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
-        said = content["otherData"]
-        recordings = list(recordings_in(content["traceEvents"], said))
-        facts = {name: fact for name, fact in said.items() if name not in OF_FILES}
-        return RankFile(path, said["job"], recordings, facts)
+        yield content["otherData"], processes_of(content["traceEvents"])
     except OSError as error:
         raise ValueError(f"{path!r} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, IndexError):
-        raise ValueError(f"{path!r} is no timeline of one rank, as FILE.rank0.json is") from None
+        raise ValueError(f"{path!r} is no timeline of {what}") from None
 
 
-def recordings_in(events: Sequence[Mapping[str, Any]], said: Mapping[str, Any]) -> Iterator[Recording]:
+def processes_of(events: Sequence[Mapping[str, Any]]) -> dict[int, Process]:
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    found = {process: Process(names[process], []) for process in sorted(names)}
+    for event in events:
+        found[event["pid"]].events.append(event)
+    return found
+
+
+def read(path: str) -> RankFile:
+    with opened(path, "one rank, as FILE.rank0.json is") as (said, processes):
+        recordings = list(recordings_in(processes, said))
+        facts = {name: fact for name, fact in said.items() if name not in OF_FILES}
+        return RankFile(path, said["job"], recordings, facts)
+
+
+def recordings_in(processes: Mapping[int, Process], said: Mapping[str, Any]) -> Iterator[Recording]:
     """The runs of a file: each is a process."""
     about = zip(said["runs"], said["sizes"], said["own_clocks"], said["zeros_s"], strict=True)
-    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
-    for process, (name, size, clock, zero_s) in enumerate(about):
-        own = [event for event in events if event["pid"] == process]
-        rank = rank_in(own, names[process].removeprefix(f"{name}: "), said["of_rank"], zero_s)
-        yield Recording(name, size, rank, aligned_of(clock))
+    for number, (name, size, clock, zero_s) in enumerate(about):
+        yield Recording(name, size, rank_in(processes[number], name, said["of_rank"], zero_s), aligned_of(clock))
 
 
-def rank_in(events: Sequence[Mapping[str, Any]], name: str, number: int, zero_s: float) -> Rank:
-    """A rank, from the events of its process."""
+def read_timeline(path: str) -> Timeline:
+    """The timeline of a file of all ranks; a ValueError if it is none."""
+    with opened(path, "all ranks, as --timeline FILE.json writes") as (said, processes):
+        if "of_rank" not in said:
+            most, runs = -(-len(processes) // len(said["runs"])), []
+            for number, (name, size) in enumerate(zip(said["runs"], said["sizes"], strict=True)):
+                its = [process for process in processes if process // most == number]
+                ranks = (rank_in(processes[process], name, process % most) for process in its)
+                runs.append(Run(name, tuple(ranks), size))
+            return Timeline(live=said["times"].startswith("live"), runs=tuple(runs))
+    raise ValueError(f"{path!r} is of one rank: put it together with the others (dear-mpi timeline) first")
+
+
+def rank_in(process: Process, run: str, number: int, zero_s: float = 0.0) -> Rank:
+    """A rank of a run, from its process."""
+    events = process.events
     spans = [span_of(event, zero_s) for event in events if event["ph"] == "X"]
     outer = tuple(span for span in spans if span.lane != STEPS)
     inner = groupby((span for span in spans if span.lane == STEPS), lambda span: (span.args or {})["number"])
     noted = tuple(noted_of(number, list(joined(calls))) for number, calls in inner)
     marks = tuple(iteration_of(event, zero_s) for event in events if event["ph"] == "i")
-    return Rank(name, marks, outer, number, noted)
-
-
-def read_timeline(path: str) -> Timeline:
-    """The timeline of a file of all ranks; a ValueError if it is none."""
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        events, said = content["traceEvents"], content["otherData"]
-        names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
-        if "of_rank" in said:
-            raise ValueError(f"{path!r} is of one rank: put it together with the others (dear-mpi timeline) first")
-        own: dict[int, list[Mapping[str, Any]]] = {process: [] for process in sorted(names)}
-        for event in events:
-            own[event["pid"]].append(event)
-        most, runs = -(-len(own) // len(said["runs"])), []
-        for number, (name, size) in enumerate(zip(said["runs"], said["sizes"], strict=True)):
-            its = [process for process in own if process // most == number]
-            ranks = (
-                rank_in(own[process], names[process].removeprefix(f"{name}: "), process % most, 0.0) for process in its
-            )
-            runs.append(Run(name, tuple(ranks), size))
-        return Timeline(live=said["times"].startswith("live"), runs=tuple(runs))
-    except OSError as error:
-        raise ValueError(f"{path!r} cannot be read: {error.strerror}") from None
-    except (KeyError, TypeError, IndexError, json.JSONDecodeError):
-        raise ValueError(f"{path!r} is no timeline of all ranks, as --timeline FILE.json writes") from None
+    return Rank(process.name.removeprefix(f"{run}: "), marks, outer, number, noted)
 
 
 def joined(calls: Iterable[Span]) -> Iterator[Span]:
