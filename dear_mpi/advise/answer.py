@@ -15,7 +15,7 @@ from dear_mpi.simulate.gains import FUSIONS, seconds_of
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import Simulated, simulate
 from dear_mpi.training.profiles.profile import Profile
-from dear_mpi.training.schedules import find_schedules
+from dear_mpi.training.schedules import Schedule
 
 OURS = ("dear", "dear-eager")
 CODE = "int8"
@@ -157,9 +157,14 @@ def part_of(profile: Profile) -> Profile:
 
 def rewired_s(row: Row, factor: float) -> float:
     """Seconds of an iteration where each byte takes so many times as long."""
-    scenario, name = row.simulated.scenario, str(row.simulated.row["schedule"])
-    (kind,) = find_schedules([name]).values()
-    return seconds_of(scenario.rewired(beta=factor), name, kind, str(row.simulated.row["fusion"]))
+    scenario, case = row.simulated.scenario, case_of(row.simulated)
+    return seconds_of(scenario.rewired(beta=factor), *case)
+
+
+def case_of(simulated: Simulated) -> tuple[str, type[Schedule], str]:
+    """Its schedule, by name and as a class, and its fusion."""
+    name = str(simulated.row["schedule"])
+    return name, simulated.scenario.settings.kinds[name], str(simulated.row["fusion"])
 
 
 def bandwidth(simulated: Simulated) -> float:
@@ -191,8 +196,6 @@ def traced(rows: Sequence[Row]) -> list[Simulated]:
     """The same with the log of the last iterations, for a picture."""
     found = []
     for each in rows:
-        scenario, name = each.simulated.scenario, str(each.simulated.row["schedule"])
-        (kind,) = find_schedules([name]).values()
-        prediction = scenario.predict(name, kind, str(each.simulated.row["fusion"]), traced=True)
+        prediction = each.simulated.scenario.predict(*case_of(each.simulated), traced=True)
         found.append(replace(each.simulated, prediction=prediction))
     return found
