@@ -1,12 +1,17 @@
 """The table of blame, from the data of ``--json``."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from dear_mpi.reporting.terminal import table
+
+LOOK: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False}
 ABOUT = (
     "now, without: of an iteration, each cause without those above it too; means without the fifth of iterations at "
     "either end; parts: means over ranks and iterations, of the run, of its replay, and of that without the causes"
@@ -22,35 +27,30 @@ def show_blame(screen: Console, found: Mapping[str, Any]) -> None:
     title = f"blame: {found['iterations']} iterations on {found['ranks']} ranks, replayed {found['off']:+.1%}"
     screen.print(title, markup=False)
     if found["causes"]:
-        screen.print(table(("cause", "seen in", "now (ms)", "without", "shorter by"), causes(found)))
-    screen.print(table(("part (ms)", "measured", "replayed", "without"), parts(found)))
+        screen.print(causes(found))
+    screen.print(parts(found))
     screen.print(f"{ABOUT}; suspects: {suspects}; usual for a layer: {found['reference']}", markup=False)
 
 
-def causes(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    for each in found["causes"]:
-        times = (f"{each[name] * 1e3:.1f}" for name in ("now_s", "without_s"))
-        yield (
-            f"{each['kind']} {each['name']}",
-            f"{each['seen']} of {found['iterations']}",
-            *times,
-            f"{each['share']:.1%}",
-        )
+def causes(found: Mapping[str, Any]) -> Table:
+    columns = {
+        "cause": lambda each: f"{each['kind']} {each['name']}",
+        "seen in": lambda each: f"{each['seen']} of {found['iterations']}",
+        "now (ms)": lambda each: f"{each['now_s'] * 1e3:.1f}",
+        "without": lambda each: f"{each['without_s'] * 1e3:.1f}",
+        "shorter by": lambda each: f"{each['share']:.1%}",
+    }
+    return table([found["causes"]], columns, left=("cause",), **LOOK)
 
 
-def parts(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    for part, seconds in found["parts_s"].items():
-        yield part, *(f"{each * 1e3:.2f}" for each in seconds.values())
-    totals = (
-        sum(each[name] for each in found["parts_s"].values()) for name in ("measured_s", "replayed_s", "without_s")
-    )
-    yield "iteration", *(f"{total * 1e3:.2f}" for total in totals)
+def parts(found: Mapping[str, Any]) -> Table:
+    """Of an iteration, and their sums."""
+    rows, names = list(found["parts_s"].items()), ("measured", "replayed", "without")
+    rows.append(("iteration", {f"{name}_s": sum(part[f"{name}_s"] for _, part in rows) for name in names}))
+    columns: dict[str, Callable[[Any], str]] = {"part (ms)": itemgetter(0)}
+    columns |= {name: partial(milliseconds, f"{name}_s") for name in names}
+    return table([rows], columns, left=("part (ms)",), **LOOK)
 
 
-def table(heads: Sequence[str], rows: Iterator[Sequence[str]]) -> Table:
-    found = Table(box=SIMPLE_HEAD, show_edge=False)
-    for head in heads:
-        found.add_column(head, justify="left" if head == heads[0] else "right")
-    for row in rows:
-        found.add_row(*row)
-    return found
+def milliseconds(name: str, row: tuple[str, Mapping[str, float]]) -> str:
+    return f"{row[1][name] * 1e3:.2f}"

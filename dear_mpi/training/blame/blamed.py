@@ -19,7 +19,7 @@ from dear_mpi.training.blame.causes import KINDS, Suspect, Suspects, Usual
 from dear_mpi.training.blame.graph import Edge, iterations_s, replay
 from dear_mpi.training.blame.messages import Messages
 from dear_mpi.training.blame.threads import JOINING, Threads
-from dear_mpi.training.log.log import COUNTS_AS
+from dear_mpi.training.log.log import COUNTS_AS, middle
 from dear_mpi.training.log.spans import WIRE, Iteration, Rank, Run
 
 FEWEST = 10  # iterations: of fewer, chance may say anything of many suspects
@@ -173,19 +173,13 @@ class Trial:
 
     def round(self) -> list[Finding]:
         """All who are left, those that save most first."""
-        spent_s = iterations_s(self.graph, self.times(self.left))
-        saved_s = spent_s[:, :1] - spent_s[:, 1:]
-        found = [
-            self.finding(suspect, saved_s[:, place], self.beside(place, saved_s), middle(spent_s[:, 0]))
-            for place, suspect in enumerate(self.left)
-        ]
+        left = self.left
+        spent_s = iterations_s(self.graph, self.times(left))
+        now_s, saved_s, found = usual(spent_s[:, 0]), spent_s[:, :1] - spent_s[:, 1:], []
+        for place, suspect in enumerate(left):
+            others = [other for other, each in enumerate(left) if each.kind == suspect.kind and other != place]
+            found.append(self.finding(suspect, saved_s[:, place], beside(saved_s[:, others]), now_s))
         return sorted(found, key=lambda each: each.without_s)
-
-    def beside(self, place: int, saved_s: Any) -> Any:
-        """What the middle of the others of a kind saves in each iteration, if anything."""
-        kind = self.left[place].kind
-        others = [other for other, each in enumerate(self.left) if each.kind == kind and other != place]
-        return np.maximum(0.0, np.median(saved_s[:, others], axis=1)) if others else np.zeros(len(saved_s))
 
     def finding(self, suspect: Suspect, saved_s: Any, beside_s: Any, now_s: float) -> Finding:
         over_s = suspect.over_s if suspect.over_s.any() else saved_s
@@ -197,7 +191,7 @@ class Trial:
             over_s=float(suspect.over_s[seen].mean()) if seen.any() else 0.0,
             ratio=suspect.ratio,
             now_s=now_s,
-            without_s=now_s - middle(saved_s),
+            without_s=now_s - usual(saved_s),
             chance=chance_of(saved_s - beside_s),
             layer=self.known.most_of(suspect) if suspect.kind == "rank" else None,
         )
@@ -219,14 +213,18 @@ class Trial:
         return {part: (first[part], second[part], third[part]) for part in (*PARTS, "rest")}
 
 
-def middle(values: Any) -> float:
+def beside(saved_s: Any) -> Any:
+    """What the middle of the others saves in each iteration, if anything; ``saved_s``: iterations by others."""
+    return np.maximum(0.0, np.median(saved_s, axis=1)) if saved_s.shape[1] else np.zeros(len(saved_s))
+
+
+def usual(values: Any) -> float:
     """The mean without the fifth at either end.
 
-    >>> middle(np.array([100.0, 3.0, 1.0, 2.0, -7.0]))
+    >>> usual(np.array([100.0, 3.0, 1.0, 2.0, -7.0]))
     2.0
     """
-    ends = int(TRIM * len(values))
-    return float(np.sort(values)[ends : len(values) - ends].mean())
+    return float(middle(values[:, None], int(TRIM * len(values)), by=0)[0])
 
 
 def chance_of(saved_s: Any) -> float:

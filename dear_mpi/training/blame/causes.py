@@ -83,15 +83,12 @@ class Suspects:
         """Each with what the others take for the same, in the same iteration."""
         if len(self.ranks) < 2:
             return []
-        found = []
-        for rank in self.ranks:
-            others, changes = [each for each in self.ranks if each != rank], dict[Work, float]()
-            for work, seconds in self.works.items():
-                beside = [self.works.get(work._replace(rank=each)) for each in others] if work.rank == rank else []
-                if known := [each for each in beside if each is not None]:
-                    changes[work] = median(known) - seconds
-            found.append(Suspect("rank", str(rank), self.over(changes.items()), changes))
-        return found
+        changes: dict[int, dict[Work, float]] = {rank: {} for rank in self.ranks}
+        for work, seconds in self.works.items():
+            same = (work._replace(rank=each) for each in self.ranks if each != work.rank)
+            if beside := [self.works[each] for each in same if each in self.works]:
+                changes[work.rank][work] = median(beside) - seconds
+        return [Suspect("rank", str(rank), self.over(its.items()), its) for rank, its in changes.items()]
 
     def of_links(self) -> list[Suspect]:
         found = []

@@ -34,6 +34,8 @@ class Message(NamedTuple):
     sent: int | None
     posted: int | None  # by the receiver
     queued: int | None = None  # when the message before it on its link was over
+    known: Sequence[int] = ()  # the moments that it may have begun after, the last one at the end
+    waited: bool = False  # whether its rank was blocked until it was over
 
     def sort(self, after: int | None) -> Sort:
         return self.call.part.incoming, self.call.part.nbytes, QUEUED if after == self.queued else STARTED
@@ -87,29 +89,24 @@ class Messages:
         for queue in queues.values():
             queue.sort(key=lambda each: times[each.call.begin if each.sent is None else each.sent])
             ends = [None, *(each.call.end for each in queue)]
-            found += [each._replace(queued=end) for each, end in zip(queue, ends, strict=False)]
+            found += [self.begun(each._replace(queued=end)) for each, end in zip(queue, ends, strict=False)]
         return found
 
-    def known(self, message: Message) -> list[int]:
-        """The moments that it may have begun after, the last one at the end."""
-        times = self.graph.times
-        every = {message.posted, message.sent, message.queued} - {None}
-        known = [each for each in every if each is not None and times[each] <= times[message.call.end]]
-        return sorted(known, key=lambda each: (times[each], each))
-
-    def waited(self, message: Message) -> bool:
-        """Whether its rank was blocked until it was over."""
-        known = self.known(message)
-        blocked_s = self.graph.since(message.call.begin, message.call.end)
-        return bool(known) and blocked_s > max(BLOCKED_S, BLOCKED * self.graph.since(known[-1], message.call.end))
+    def begun(self, message: Message) -> Message:
+        """With what is known of its beginning, and of its rank's wait."""
+        times, (begin, end) = self.graph.times, (message.call.begin, message.call.end)
+        every = {message.posted, message.sent, message.queued}
+        known = [each for each in every if each is not None and times[each] <= times[end]]
+        known.sort(key=lambda each: (times[each], each))
+        since = self.graph.since
+        waited = bool(known) and since(begin, end) > max(BLOCKED_S, BLOCKED * since(known[-1], end))
+        return message._replace(known=known, waited=waited)
 
     def seen(self, messages: Sequence[Message]) -> dict[Link, dict[Sort, float]]:
         found = defaultdict[Link, dict[Sort, list[float]]](lambda: defaultdict(list))
         for message in messages:
-            known = self.known(message)
-            if self.waited(message) and known[-1] != message.posted:
-                seconds = self.graph.since(known[-1], message.call.end)
-                found[message.link][message.sort(known[-1])].append(seconds)
+            if message.waited and (last := message.known[-1]) != message.posted:
+                found[message.link][message.sort(last)].append(self.graph.since(last, message.call.end))
         return {
             link: {sort: median(all_s) for sort, all_s in sorts.items() if len(all_s) >= FEWEST}
             for link, sorts in found.items()
@@ -117,12 +114,12 @@ class Messages:
 
     def join(self, message: Message) -> None:
         """A wait is over when its message is, and no sooner than it begins."""
-        graph, (begin, end), known = self.graph, message.call[3:], self.known(message)
-        waited, usual_s = self.waited(message), self.usual_s.get(message.link, {})
-        graph.join(begin, end, 0.0 if waited else graph.since(begin, end))
-        for each in known:
+        graph, begin, end = self.graph, message.call.begin, message.call.end
+        usual_s = self.usual_s.get(message.link, {})
+        graph.join(begin, end, 0.0 if message.waited else graph.since(begin, end))
+        for each in message.known:
             lasted_s = graph.since(each, end)
-            if not waited or each != known[-1]:
+            if not message.waited or each != message.known[-1]:
                 usual = 0.0 if each == message.posted else usual_s.get(message.sort(each), 0.0)
                 lasted_s = min(usual, lasted_s)
             graph.join(each, end, lasted_s, message.link)
