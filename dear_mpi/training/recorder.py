@@ -47,9 +47,10 @@ class Recorder:
         self.job = said_by_rank_0(world.transport, "timeline", lambda: secrets.token_hex(8))
         self.runs: list[list[Recording]] = []
 
-    def keep(self, session: Session, name: str, *, kept: int = KEPT) -> None:
-        """Keep the last iterations as a run of this name, after a flush."""
+    def keep(self, session: Session, name: str, *, kept: int = KEPT) -> list[Recording]:
+        """Keep the last iterations as a run of this name, after a flush; what all ranks did in them."""
         self.runs.append(record(session, name, self.clock, kept=kept))
+        return self.runs[-1]
 
     def show(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Let rank 0 show the runs, or each rank its own part of them if their clocks cannot be compared. ``rows`` are

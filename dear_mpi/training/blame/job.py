@@ -1,5 +1,6 @@
 """Blame of a job: its last iterations are kept, replayed by rank 0, and what that says is known to all ranks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ from dear_mpi.ranks.drift import CommonClock
 from dear_mpi.training.blame.blamed import FEWEST, BlameError, blame
 from dear_mpi.training.blame.causes import Usual
 from dear_mpi.training.blame.said import as_data
-from dear_mpi.training.log.merged import ClocksError, merged
+from dear_mpi.training.log.merged import ClocksError, Recording, merged
 from dear_mpi.training.profiles.profile import Profile
 from dear_mpi.training.recording import record
 from dear_mpi.training.session import Session
@@ -45,11 +46,13 @@ class Blamer:
 
     Args:
         iterations: that there will be, of which the first ``fill`` do not count.
+        clock: of a recorder, if there is one.
     """
 
     session: Session
     iterations: int
     fill: int
+    clock: CommonClock | None = None
     kept: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,7 +60,7 @@ class Blamer:
         agree(transport, "blame", self.check)
         self.kept = min(KEPT, self.iterations - self.fill)
         self.session.engine.log.keep(self.kept)
-        self.clock = CommonClock(transport)
+        self.clock = self.clock or CommonClock(transport)
 
     def check(self) -> dict[str, Any]:
         if (fewest := FEWEST + self.fill) > self.iterations:
@@ -65,9 +68,10 @@ class Blamer:
             raise ValueError(f"--blame needs {what}, not {self.iterations}")
         return {}
 
-    def found(self, name: str, *, parts: int = 1) -> dict[str, Any]:
-        """Collective, begins with a flush: see ``as_data``; ``refused`` alone, if it cannot be."""
-        recordings = record(self.session, name, self.clock, kept=self.kept)
+    def found(self, name: str, recordings: Sequence[Recording] = (), *, parts: int = 1) -> dict[str, Any]:
+        """Collective: see ``as_data``; ``refused`` alone, if it cannot be. ``recordings`` are a recorder's, after
+        a flush; without them it begins with one."""
+        recordings = recordings or record(self.session, name, self.clock, kept=self.kept)
 
         def say() -> dict[str, Any]:
             try:

@@ -85,7 +85,7 @@ def train(
             raise TrainingError(f"the checkpoint has all of the {config.iterations} iterations: ask for more of them")
         room = config.iterations - len(losses)
         agree(world.transport, "train", lambda: decisions.check_room(room, profiled=profile is not None))
-        blamer = Blamer(job, room, FILL) if blame else None
+        blamer = Blamer(job, room, FILL, recorder.clock if recorder else None) if blame else None
         times: list[Times] = []
         fill, profiler = FILL, None
         for iteration in range(len(losses), config.iterations):
@@ -104,8 +104,7 @@ def train(
             if saving is not None and saving.is_due(iteration + 1, config.iterations):
                 job.save(saving.path, {"loss": losses, **said_of(job)})
         job.flush()
-        if recorder is not None:
-            recorder.keep(job, name, kept=blamer.kept if blamer is not None else KEPT)
+        recordings = recorder.keep(job, name, kept=blamer.kept if blamer else KEPT) if recorder else []
         if profile is not None and profiler is not None:
             measured = profiler.profile(config.model, batch=None if job.batches is None else config.batch)
             by_rank_0(world.transport, "profile", lambda: measured.write(profile))
@@ -121,7 +120,7 @@ def train(
             **job.outcome(),
         }
         if blamer is not None:
-            report["blame"] = blamer.found(name, parts=config.accumulate)
+            report["blame"] = blamer.found(name, recordings, parts=config.accumulate)
         unfit, fitting = group.fabric.tally
         if unfit:
             few = f"{unfit} of {unfit + fitting} buckets"
