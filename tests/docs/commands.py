@@ -25,7 +25,7 @@ BY_RULE = {
 # What is appended to a command, which takes the last of two flags: less of the same.
 QUICK = "--model synthetic:small.json --forward-time 0.01"
 SHORTER = {
-    r"dear-mpi train\b(?!.*--(warmup|fusion (bo|auto))\b)": "--iterations 5",
+    r"dear-mpi train\b(?!.*--(warmup|blame|fusion (bo|auto))\b)": "--iterations 5",  # blame needs more
     r"dear-mpi compare\b(?!.*\b(bo|auto)\b)": "--iterations 2",
     r"dear-mpi (train|compare) .*synthetic:": QUICK,
     r"dear-mpi compare\b(?!.*--model)": QUICK,
