@@ -197,7 +197,7 @@ def test_the_two_cadences_are_named_and_checked():
 
 
 def test_calls_in_a_row_are_as_many_on_all_ranks(monkeypatch):
-    """Also where their arrays are not as long: here one has 16 KiB, and the other an element more."""
+    """Also where their arrays are not as long: here one has 64 KiB, and the other an element more."""
     found = []
 
     def counted(run, barrier, calls):
@@ -206,7 +206,7 @@ def test_calls_in_a_row_are_as_many_on_all_ranks(monkeypatch):
 
     monkeypatch.setattr("dear_mpi.bench.timing.interleaved.on_host", counted)
     how = {"placements": ("out",), "cadence": "streaming", "iterations": 3}
-    run_world(lambda world: bench(Contest((2 * 16384 + 4,), ("all_gather",), ("ring",), **how), world), threads=2)
+    run_world(lambda world: bench(Contest((2 * 65536 + 4,), ("all_gather",), ("ring",), **how), world), threads=2)
     mine, other = ([calls for name, calls in found if name == f"rank_{rank}"] for rank in range(2))
     assert mine == other
     assert max(mine) > 1
