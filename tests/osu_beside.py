@@ -53,11 +53,12 @@ the library keeps its memory, and both have pages of 4 KiB. Each row is from {ro
 Times are us, medians over turns. A ratio is that of two neighbours, streaming over OSU: its median over turns, with its
 95 % interval. Bytes are those of the full buffer; OSU gives those of one rank's part of an all-gather.
 
-`near` is yes if the ratio is within 10 %, or its interval contains 1, or, below 64 KiB, streaming is above that by no
-more than the loop's own cost. That is the same call of 4 B from Python, on a communicator of one rank, times the number
-of ranks that share a core: they make it one after the other, and a call is over when all have made theirs. Else it is
-no, or `faster` where streaming takes less than 0.9 of OSU's time: the library's call is the same, but not the memory
-that the two have from the system.
+What streaming may take is OSU's time and, below 64 KiB, the loop's own cost. That is the same call of 4 B from
+Python, on a communicator of one rank, times the number of ranks that share a core: they make it one after the other,
+and a call is over when all have made theirs. `near` is yes if streaming takes at most a tenth of OSU's time more or
+less than that, and `even` if more, but the interval contains what it may take: these turns do not tell the two apart.
+Else it is no, or `faster` below 0.9 of OSU's time: the library's call is the same, but not the memory that the two have
+from the system.
 """
 ITERATIONS, ALONE = 11, 51
 ALGORITHM = "native"
@@ -96,14 +97,15 @@ class Beside:
     def ratio(self) -> Median:
         return median([ours / theirs for ours, theirs in zip(self.streaming, self.osu, strict=True)])
 
-    def is_near(self, nbytes: int) -> str:
-        """yes, no, or faster."""
+    def near(self, nbytes: int) -> str:
+        """yes, even, no, or faster."""
         found, own_us = self.ratio, self.own_us if nbytes < LARGE else 0.0
-        if found.low <= 1 <= found.high:
+        most = 1 + own_us / statistics.median(self.osu)
+        if 1 - NEAR <= found.value <= most + NEAR:
             return "yes"
-        if found.value < 1 - NEAR:
-            return "faster"
-        return "yes" if found.value <= 1 + NEAR + own_us / statistics.median(self.osu) else "no"
+        if found.low <= most and found.high >= 1:
+            return "even"
+        return "no" if found.value > most else "faster"
 
 
 def run(mpi: Mpi, ranks: int, *command: object, **variables: str) -> str:
@@ -157,17 +159,17 @@ def table(pairing: Pairing, ranks: int, found: dict[int, Beside]) -> Iterator[st
         ratio = each.ratio
         times = [f"{statistics.median(us):.2f}" for us in (each.osu, each.streaming, each.isolated)]
         interval = f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
-        yield f"| {size} | {times[0]} | {times[1]} | {interval} | {each.is_near(size)} | {times[2]} |"
+        yield f"| {size} | {times[0]} | {times[1]} | {interval} | {each.near(size)} | {times[2]} |"
     yield ""
 
 
 def summary(near: dict[bool, Counter[str]], own_us: float) -> str:
     """What the rows say, from 64 KiB on and below, and the loop's cost on 2 ranks."""
     said = {
-        large: f"{found['yes']} of {found.total()} rows are near and {found['faster']} faster"
+        large: f"of {found.total()} rows {found['yes']} are near, {found['even']} even, {found['faster']} faster"
         for large, found in near.items()
     }
-    text = f"From 64 KiB on {said[True]}; below {said[False]}.\nThe loop's own cost on 2 ranks"
+    text = f"From 64 KiB on, {said[True]}; below, {said[False]}.\nThe loop's own cost on 2 ranks"
     return f"{text}, at most {own_us:.2f} us, is {'within' if own_us <= MOST_OWN_US else 'above'} 1 us.\n"
 
 
@@ -189,7 +191,7 @@ def main() -> None:
             print(*part, sep="\n", flush=True)
             lines += part
             for size, each in found.items():
-                near[size >= LARGE][each.is_near(size)] += 1
+                near[size >= LARGE][each.near(size)] += 1
             if ranks == RANKS[0]:
                 own.append(next(iter(found.values())).own_us)
     head = HEAD.format(
