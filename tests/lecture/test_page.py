@@ -92,6 +92,22 @@ def test_a_ring_is_proved_and_a_broken_one_refused(shown):
     assert cell(page, "ring").locator(".results td").all_inner_texts() == ["3", "3", "0.75 n"]
 
 
+def test_right_on_the_shown_ranks_alone_shows_where_it_breaks(shown):
+    page = shown("ring")
+    said = run(page, "ring", answer("ring").replace("range(size - 1)", "range(size - 1 - size % 2)"))
+    assert said.startswith("Refused. on 3 ranks: ")
+    assert cell(page, "ring").locator("h3").inner_text() == "On 3 ranks"
+    assert cell(page, "ring").locator(".board .rank").count() == 3
+
+
+def test_no_picture_of_an_earlier_answer_stays(shown):
+    page = shown("ring")
+    assert run(page, "ring", answer("ring")).startswith("Right.")
+    assert cell(page, "ring").locator(".board").count() == 1
+    assert run(page, "ring", "def f(rank, size)\n    pass").startswith("Refused.")
+    assert cell(page, "ring").locator(".board, .results").count() == 0
+
+
 def test_a_mistake_is_told_with_its_line(shown):
     page = shown("ring")
     said = run(page, "ring", answer("ring").replace("% size, size", "% siz").replace("(rank - s) % size", "rank - z"))
@@ -232,3 +248,4 @@ def test_it_fits_a_phone(lecture, opened, theme):
         link.click()
         wide = page.page.evaluate("document.documentElement.scrollWidth")
         assert wide <= PHONE["width"], link.get_attribute("href")
+    assert page.page.locator("text=Forget all").is_visible()
