@@ -58,6 +58,7 @@ def test_numbers(name):
         ("crossing", "550 kB", True),
         ("crossing", "0,55MB", True),
         ("crossing", "537 KiB", True),
+        ("crossing", "550 000 B", True),
         ("crossing", "550000 B", True),
         ("crossing", "550 MB", False),
         ("rule", "0.1765 s", True),
@@ -113,7 +114,7 @@ def test_where_it_breaks_on_other_ranks_is_drawn():
     ("name", "text", "line", "said"),
     [
         ("ring", "def f(rank, size):\n    return nothing", 2, "NameError: name 'nothing' is not defined"),
-        ("ring", "def f(rank, size)\n    pass", 1, "SyntaxError"),
+        ("ring", "def f(rank, size)\n    pass", 1, "algorithm file 'your.py' fails: SyntaxError: expected ':'"),
         ("ring", "x = 1", None, "the cell defines no algorithm: it must have a function"),
         ("ring", "def f(rank, size):\n    return 3", None, "must return a Program"),
         ("price", "def f(ranks, nbytes, alpha, beta):\n    return 1 / 0", 2, "ZeroDivisionError"),

@@ -47,7 +47,7 @@ def test_what_raises_is_refused(tmp_path):
 
 ENDLESS = {
     "a call": "    while True:\n        pass\n",
-    "a list": "    steps = []\n    while True:\n        steps.append([0] * 1000)\n",
+    "a list": "    steps = []\n    while True:\n        steps.append(bytearray(1 << 24))\n",
     "a file": "    pass\nwhile True:\n    pass\n",
 }
 

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -44,6 +45,7 @@ def run_cell(request: Mapping[str, Any]) -> Reply:
 def in_words(error: Exception) -> str:
     ours = isinstance(error, ValueError | ProgramError)
     said = str(error) if ours else f"{type(error).__name__}: {error}"
+    said = re.sub(rf" \(({re.escape(FILE)}, )?line \d+\)", "", said)  # which the page says by itself
     return said.replace(str(Path(FILE).resolve()), FILE)
 
 
@@ -108,9 +110,9 @@ def formula(cell: Cell, exercise: Exercise, given: Mapping[str, Any]) -> Reply:
 
 def number(request: Mapping[str, Any]) -> Reply:
     """Check a number that a reader has typed."""
-    exercise, text = EXERCISES[request["exercise"]], str(request["value"]).strip()
+    exercise, text = EXERCISES[request["exercise"]], " ".join(str(request["value"]).split())
     try:
-        value = parse("the answer", text.replace(",", "."), exercise.units, exercise.example)
+        value = parse("the answer", text.replace(",", ".").replace(" ", ""), exercise.units, exercise.example)
     except ValueError:
         said = f"{text!r} is no number, or has another unit: write" if text else "Write"
         return {"right": False, "missing": f"{said} it like {exercise.example}."}
