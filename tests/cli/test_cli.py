@@ -551,7 +551,7 @@ def test_a_wrong_flag_of_one_rank_is_named_to_all():
     )
     assert job.returncode == 2, job.stderr
     (line,) = (line for line in job.stderr.splitlines() if line.startswith("error: "))
-    assert line.startswith("error: input: Invalid value for '--batch': ")
+    assert line.startswith("error: Invalid value for '--batch': ")
     assert line.endswith(" on rank 1")
 
 

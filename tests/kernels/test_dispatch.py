@@ -95,7 +95,7 @@ def test_a_new_backend_is_used_without_a_change_of_the_callers(use, foreign, cal
 
 @pytest.mark.parametrize("use", USES)
 def test_an_unknown_library_is_refused(use, foreign):
-    with pytest.raises(ValueError, match="array library 'standin_library' is unknown. Allowed: numpy, cupy"):
+    with pytest.raises(ValueError, match=r"array library 'standin_library' is unknown\. Allowed: numpy, cupy"):
         use(foreign(ones()))
 
 
