@@ -1,0 +1,53 @@
+"""Standard output that cannot be written, such as on a full disk, is one line and exit code 1."""
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+
+class Output(io.TextIOWrapper):
+    """What it cannot write it says once; from then on text goes nowhere, and all else that a command does is done, so
+    that no rank waits for this one. That nobody reads on is left to ``reporting/terminal.py``."""
+
+    lost = False
+
+    def write(self, text: str) -> int:
+        with self.unless_full():
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self.unless_full():
+            super().flush()
+
+    @contextmanager
+    def unless_full(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self.lost = True
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            with suppress(OSError):
+                print(f"error: standard output cannot be written: {error.strerror}", file=sys.stderr)
+
+
+@contextmanager
+def output() -> Iterator[None]:
+    """Meanwhile standard output is such a one; a command that lost text ends with exit code 1, if not with another."""
+    given: Any = sys.stdout
+    how = {name: getattr(given, name) for name in ("encoding", "errors", "line_buffering", "write_through")}
+    sys.stdout = mine = Output(given.detach(), **how)
+    try:
+        yield
+    except SystemExit as ended:
+        mine.flush()
+        if mine.lost and not ended.code:
+            raise SystemExit(1) from None
+        raise
