@@ -5,9 +5,9 @@ import signal
 import sys
 import traceback
 
-from dear_mpi.cli.output import output
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.launch.neighbours import abort_job
+from dear_mpi.reporting.output import output
 
 
 @output()

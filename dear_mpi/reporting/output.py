@@ -5,12 +5,19 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import IO, Any
+
+
+def to_nowhere(stream: IO[str]) -> None:
+    """From now on what is written there is lost."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 class Output(io.TextIOWrapper):
-    """What it cannot write it says once; from then on text goes nowhere, and all else that a command does is done, so
-    that no rank waits for this one. That nobody reads on is left to ``reporting/terminal.py``."""
+    """What it cannot write it says once, unless nobody reads any more, as behind ``head``; from then on text goes
+    nowhere. All else that a command does is done, so that no rank waits for this one."""
 
     lost = False
 
@@ -28,12 +35,10 @@ class Output(io.TextIOWrapper):
         try:
             yield
         except BrokenPipeError:
-            raise
+            to_nowhere(self)
         except OSError as error:
+            to_nowhere(self)
             self.lost = True
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
             with suppress(OSError):
                 print(f"error: standard output cannot be written: {error.strerror}", file=sys.stderr)
 
