@@ -49,6 +49,25 @@ def test_what_runs_can_be_ended_from_another_chapter(shown):
     assert not page.page.locator(".head .end").is_visible()
 
 
+def test_what_waits_for_python_can_be_stopped(shown):
+    page = shown("ring")
+    page.page.reload()
+    both = "cell => [...cell.querySelectorAll('.actions button')].slice(0, 2).forEach((button) => button.click())"
+    cell(page, "ring").evaluate(both)  # before Python can be ready
+    cell(page, "ring").locator(ANSWERED).wait_for()
+    assert page.text("[data-cell=ring] .verdict") == "Refused. You stopped it."
+
+
+def test_another_text_has_no_picture_before_it_is_run(shown):
+    page = shown("ring")
+    assert cell(page, "ring").locator(".board").count() == 1
+    cell(page, "ring").locator("textarea").fill(answer("ring"))
+    page.page.reload()
+    assert cell(page, "ring").locator(".board").count() == 0
+    cell(page, "ring").locator("text=Start again").click()
+    assert cell(page, "ring").locator(".board").count() == 1
+
+
 def test_what_is_lacking_in_the_end_is_told_beside_the_picture(shown):
     page = shown("ring")
     said = "rank 0 ends with the data of no rank in chunk 1, not of rank 1."

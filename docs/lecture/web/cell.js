@@ -50,12 +50,12 @@ function cellView(element, name, { task, kept, python, onSolved }) {
     begin();
   }
 
-  /** What is seen at first: what the page says of the text that it gave. */
+  /** What is seen at first: what the page says of the text that it gave, and nothing of another text. */
   function begin() {
-    const { reply } = exercise;
+    const reply = edit.value() === exercise.text ? exercise.reply : {};
     verdict.replaceChildren();
     verdict.className = "verdict";
-    if (reply.proved === false && edit.value() === exercise.text) showVerdict(verdict, reply);
+    if (reply.proved === false) showVerdict(verdict, reply);
     showViews(views, reply);
   }
 
