@@ -51,11 +51,13 @@ class Messages:
     """Joins the ranks.
 
     Attributes:
-        alone_s: the seconds of messages that say how fast their link is: those that began when they were sent, and
-            those that began when the one before them was over.
+        seen_s: the seconds of messages that began when they were sent, and of those that began when the one before them
+            was over.
+        alone_s: of these, those that say how fast their link is.
     """
 
     threads: Threads
+    seen_s: list[Seen] = field(init=False)
     alone_s: list[Seen] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,8 +68,9 @@ class Messages:
         ends = self.in_queues([self.end(call) for call in calls if call.part.kind == "ending"])
         seen = [end for end in ends if end.call.part.incoming and end.waited]
         sorts = [[end for end in seen if end.known[-1] == begun(end)] for begun in (SENT, QUEUED)]
+        self.seen_s = [self.lasted_s(each) for each in sorts]
         self.alone_s = [self.lasted_s(filter(self.is_alone, each)) for each in sorts]
-        usual_s = [{size: quick(all_s) for size, all_s in self.lasted_s(each).items()} for each in sorts]
+        usual_s = [{size: quick(all_s) for size, all_s in each.items()} for each in self.seen_s]
         for end in ends:
             self.join(end, {SENT(end): usual_s[0], QUEUED(end): usual_s[1]})
         self.join_calls()
@@ -121,12 +124,15 @@ class Messages:
             graph.join(each, over, lasted_s, end.size)
 
     def beside(self, size: Size) -> tuple[list[float], list[list[float]]] | None:
-        """The seconds of a link's messages that began when they were sent, and those of each other link. Of a link that
-        is never free there are none, and those that were queued count; so for the others. None without both."""
-        for own in self.alone_s:
-            for seen in (own, *self.alone_s):
+        """The seconds of a link's messages that say how fast it is, and those of each other link; None without both.
+
+        Those that were sent onto a free link come first; of a link that is never free those in its queue count, beside
+        such of the others. No others need to be alone: one that was held up makes a link no slower beside it.
+        """
+        for own, seen in zip(self.alone_s, self.seen_s, strict=True):
+            for each in (seen, *self.seen_s):
                 others = [
-                    all_s for (link, nbytes), all_s in seen.items() if nbytes == size.nbytes and link != size.link
+                    all_s for (link, nbytes), all_s in each.items() if nbytes == size.nbytes and link != size.link
                 ]
                 if size in own and others:
                     return own[size], others
