@@ -35,7 +35,8 @@ WHAT = {
 HEAD = f"""Training on {RANKS} ranks under MPI, with an emulated link of {LINK} and layers that sleep. One thing at a
 time was made slower (`tests/blame/planted.py`), drawn by the seed of the run. A run is right if blame names this one,
 and nothing else; or says that nothing stands out. **saves**: by how much an iteration would be shorter without it, the
-median of the runs that are right.
+median of the runs that are right. **twin**: an iteration of a run of the same seed with nothing planted, over what
+blame said that one would take without the cause; the farthest from 1 of the runs that are right.
 """
 
 
@@ -62,7 +63,7 @@ def on_rank(kind, seed, file, *, blame):
     rank, report = run_world(lambda world: (world.rank, trained(world, cause, model, blame)), link=parse_link(LINK))
     if rank == 0:
         found = report.get("blame", {})
-        named = [[each["kind"], each["name"], each["share"]] for each in found.get("causes", [])]
+        named = [[each["kind"], each["name"], each["share"], each["without_s"]] for each in found.get("causes", [])]
         told = {"wanted": [cause.kind, cause.name], "named": named, "off": found.get("off")}
         Path(file).write_text(json.dumps(told | {"iteration_s": report["iteration_s"][report["uncounted"] :]}), "utf-8")
 
@@ -84,8 +85,8 @@ def is_right(found):
 
 
 def lines(folder, each, pairs):
-    yield "| planted | named rightly | saves | replay off by at most |"
-    yield "|---|---|---|---|"
+    yield "| planted | named rightly | saves | twin | replay off by at most |"
+    yield "|---|---|---|---|---|"
     wrong = []
     for kind in KINDS:
         found = [measured(folder, kind, seed) for seed in range(each)]
@@ -93,13 +94,21 @@ def lines(folder, each, pairs):
         wrong += [one for one in found if not is_right(one)]
         shares = sorted(one["named"][0][2] for one in right if one["named"])
         saves = f"{shares[len(shares) // 2]:.1%}" if shares else ""
-        yield f"| {WHAT[kind]} | {len(right)} of {each} | {saves} | {max(abs(one['off'] or 0) for one in found):.2%} |"
+        twins = [twin_of(folder, seed, one) for seed, one in enumerate(found) if one in right and one["named"]]
+        twin = f"{max(twins, key=lambda ratio: abs(ratio - 1)):.2f}" if twins else ""
+        off = max(abs(one["off"] or 0) for one in found)
+        yield f"| {WHAT[kind]} | {len(right)} of {each} | {saves} | {twin} | {off:.2%} |"
     yield ""
     for one in wrong:
-        named = ", ".join(f"{kind} {name} ({share:.1%})" for kind, name, share in one["named"]) or "nothing"
+        named = ", ".join(f"{kind} {name} ({share:.1%})" for kind, name, share, _ in one["named"]) or "nothing"
         yield f"- wrong: {' '.join(one['wanted']).strip()} was planted, and named was: {named}"
     yield ""
     yield from overhead(folder, pairs)
+
+
+def twin_of(folder, seed, found):
+    """An iteration with nothing planted, over what it was said to take without what was named."""
+    return median(measured(folder, "none", seed)["iteration_s"]).value / found["named"][0][-1]
 
 
 def overhead(folder, pairs):

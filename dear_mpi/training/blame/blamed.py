@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.training.blame.causes import KINDS, Suspect, Suspects, Usual
-from dear_mpi.training.blame.graph import Edge, iterations_s, replay
+from dear_mpi.training.blame.causes import KINDS, Compared, Suspect, Suspects, Usual
+from dear_mpi.training.blame.graph import iterations_s, replay
 from dear_mpi.training.blame.messages import Messages
 from dear_mpi.training.blame.threads import JOINING, Threads
 from dear_mpi.training.log.log import COUNTS_AS, middle
@@ -47,6 +47,7 @@ class Finding:
     without_s: float
     chance: float
     layer: str | None = None  # in which a rank loses most
+    messages: Compared | None = None  # with which a link loses most
 
     @property
     def share(self) -> float:
@@ -136,10 +137,10 @@ class Trial:
         threads = Threads(run)
         self.graph, self.iterations = threads.graph, len(run.ranks[0].iterations)
         ranks = [rank.number for rank in run.ranks]
-        self.known = Suspects(self.graph, Messages(threads), ranks, self.iterations, usual_s)
-        self.suspects, self.mended, self.order = self.known.all(), list[Suspect](), self.graph.order()
+        self.suspects = Suspects(self.graph, Messages(threads), ranks, self.iterations, usual_s).all()
+        self.mended, self.order = list[Suspect](), self.graph.order()
         self.measured = np.array(self.graph.times)[:, None]
-        self.replayed = replay(self.graph, self.order, lambda edge: None, 1)
+        self.replayed = replay(self.graph, self.order, {}, 1)
         self.measured_s, self.replayed_s = map(self.mean_s, (self.measured, self.replayed))
 
     def mean_s(self, times: Any) -> float:
@@ -156,20 +157,11 @@ class Trial:
     def times(self, suspects: Sequence[Suspect]) -> Any:
         """Moments, with those who are mended at their usual speed; then also with each of these."""
         count = 1 + len(suspects)
-        found = defaultdict[Any, list[tuple[Any, float, float]]](list)
+        more_s = defaultdict[Any, Any](lambda: np.zeros(count))
         for columns, each in [(slice(None), each) for each in self.mended] + list(enumerate(suspects, 1)):
-            for cause, factor, more_s in each.changes():
-                found[cause].append((columns, factor, more_s))
-
-        def changes(edge: Edge) -> Any:
-            if (its := found.get(edge.cause)) is None:
-                return None
-            more = np.zeros(count)
-            for columns, factor, more_s in its:
-                more[columns] += factor * edge.seconds + more_s
-            return more
-
-        return replay(self.graph, self.order, changes, count)
+            for cause, seconds in each.more_s.items():
+                more_s[cause][columns] += seconds
+        return replay(self.graph, self.order, more_s, count)
 
     def round(self) -> list[Finding]:
         """All who are left, those that save most first."""
@@ -193,7 +185,8 @@ class Trial:
             now_s=now_s,
             without_s=now_s - usual(saved_s),
             chance=chance_of(saved_s - beside_s),
-            layer=self.known.most_of(suspect) if suspect.kind == "rank" else None,
+            layer=suspect.layer,
+            messages=suspect.messages,
         )
 
     def stands_out(self, finding: Finding, suspects: int) -> bool:

@@ -2,22 +2,33 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from statistics import median
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from dear_mpi.training.blame.graph import Cause, Graph, Link, Work
-from dear_mpi.training.blame.messages import Messages
+from dear_mpi.training.blame.graph import Graph, Link, Size, Work
+from dear_mpi.training.blame.messages import Messages, quick
 
 Usual: TypeAlias = dict[tuple[str, str], float]
 """Seconds of layers in an iteration, by pass and name."""
 
 KINDS = ("rank", "link", "layer")
+QUICKEST = 10  # per cent
 MOST_LAYERS = 12  # that are tried: those that took most beyond their usual time
 PASSES = {"forward": "forward ", "backward": "backward ", "weights": "weights of "}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What the quicker messages of so many bytes take on a link, and on the others, in seconds."""
+
+    nbytes: int
+    seconds: float
+    others_s: float
 
 
 class Suspect(NamedTuple):
@@ -26,16 +37,10 @@ class Suspect(NamedTuple):
     kind: str
     name: str
     over_s: Any
-    more_s: Mapping[Work, float]  # seconds that each takes more at the usual speed; not of a link
-    link: Link | None = None
-    ratio: float = 1.0  # of its seconds to the usual ones
-
-    def changes(self) -> Iterator[tuple[Cause, float, float]]:
-        """What each cause would take more: so many times its seconds, and so many seconds."""
-        for work, more_s in self.more_s.items():
-            yield work, 0.0, more_s
-        if self.link is not None:
-            yield self.link, 1 / self.ratio - 1, 0.0
+    more_s: Mapping[Any, float]  # seconds that each of its causes takes more at the usual speed
+    ratio: float = 1.0  # of its seconds to the usual ones, of a link and of a layer
+    layer: str | None = None  # in which a rank loses most
+    messages: Compared | None = None  # with which a link loses most
 
 
 def layer_of(name: str) -> tuple[str, str] | None:
@@ -73,9 +78,9 @@ class Suspects:
     def all(self) -> list[Suspect]:
         return [*self.of_ranks(), *self.of_links(), *self.of_layers()]
 
-    def over(self, changes: Iterable[tuple[Work, float]], share: float = 1.0) -> Any:
+    def over(self, more_s: Mapping[Work, float], share: float = 1.0) -> Any:
         found = np.zeros(self.iterations)
-        for work, seconds in changes:
+        for work, seconds in more_s.items():
             found[work.iteration] -= share * seconds
         return found
 
@@ -88,14 +93,28 @@ class Suspects:
             same = (work._replace(rank=each) for each in self.ranks if each != work.rank)
             if beside := [self.works[each] for each in same if each in self.works]:
                 changes[work.rank][work] = median(beside) - seconds
-        return [Suspect("rank", str(rank), self.over(its.items()), its) for rank, its in changes.items()]
+        return [
+            Suspect("rank", str(rank), self.over(its), its, layer=most_of(its, float(self.over(its).sum())))
+            for rank, its in changes.items()
+        ]
 
     def of_links(self) -> list[Suspect]:
-        found = []
-        for link in sorted(self.messages.usual_s):
-            if ratio := self.messages.ratio(link):
-                found.append(Suspect("link", str(link), np.zeros(self.iterations), {}, link=link, ratio=ratio))
-        return found
+        """Each with what others take for messages of the same size. A link is slow where its quickest messages take
+        longer than most of the others' do: else it may be chance, and it has its usual speed."""
+        compared = defaultdict[Link, list[Compared]](list)
+        for size in sorted({size for seen in self.messages.alone_s for size in seen}):
+            if (found := self.messages.beside(size)) is not None:
+                own_s, others = found
+                slow = np.percentile(own_s, QUICKEST) > median(map(median, others))
+                usual_s = median(map(quick, others)) if slow else inf
+                compared[size.link].append(Compared(size.nbytes, quick(own_s), min(usual_s, quick(own_s))))
+        return [self.of_link(link, its) for link, its in compared.items()]
+
+    def of_link(self, link: Link, compared: Sequence[Compared]) -> Suspect:
+        more_s = {Size(link, its.nbytes): its.others_s - its.seconds for its in compared}
+        ratio = sum(its.nbytes * its.seconds for its in compared) / sum(its.nbytes * its.others_s for its in compared)
+        most = min(compared, key=lambda its: its.others_s - its.seconds)
+        return Suspect("link", str(link), np.zeros(self.iterations), more_s, ratio, messages=most)
 
     def of_layers(self) -> list[Suspect]:
         """Each with its usual seconds on all ranks: what one rank takes beyond the others stays."""
@@ -114,7 +133,7 @@ class Suspects:
                     changes[layer][work] = self.works[work] * (usual_s / taken_s - 1)
             ratios[layer] += [float(middle_s.sum()), usual_s * len(middle_s)]
         found = [
-            Suspect("layer", layer, self.over(its.items(), 1 / len(self.ranks)), its, ratio=ratio_of(ratios[layer]))
+            Suspect("layer", layer, self.over(its, 1 / len(self.ranks)), its, ratio=ratio_of(ratios[layer]))
             for layer, its in changes.items()
         ]
         return sorted(found, key=lambda each: -float(each.over_s.sum()))[:MOST_LAYERS]
@@ -126,14 +145,15 @@ class Suspects:
             sums[work.iteration, self.ranks.index(work.rank)] += self.works[work]
         return np.median(sums, axis=1)
 
-    def most_of(self, rank: Suspect) -> str | None:
-        """The layer in which a rank takes most of what it takes beyond the others; None if that is in no one layer."""
-        by_layer = defaultdict[str, float](float)
-        for work, seconds in rank.more_s.items():
-            layer = layer_of(work.name)
-            by_layer[layer[1] if layer else ""] -= seconds
-        most = max(by_layer, key=by_layer.__getitem__, default="")
-        return most if most and by_layer[most] > 0.8 * float(rank.over_s.sum()) else None
+
+def most_of(more_s: Mapping[Work, float], over_s: float) -> str | None:
+    """The layer in which a rank takes most of what it takes beyond the others; None if that is in no one layer."""
+    by_layer = defaultdict[str, float](float)
+    for work, seconds in more_s.items():
+        layer = layer_of(work.name)
+        by_layer[layer[1] if layer else ""] -= seconds
+    most = max(by_layer, key=by_layer.__getitem__, default="")
+    return most if most and by_layer[most] > 0.8 * over_s else None
 
 
 def ratio_of(pairs: Sequence[float]) -> float:

@@ -9,7 +9,7 @@ A moment comes as soon as all that it waits for is over: for each of these there
 on. What came last has what was measured, so a graph without changes gives back the times that it was made of.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import Any, NamedTuple, TypeAlias
@@ -34,7 +34,14 @@ class Link(NamedTuple):
         return f"{self.sender} -> {self.receiver}"
 
 
-Cause: TypeAlias = Work | Link
+class Size(NamedTuple):
+    """The messages of so many bytes on a link."""
+
+    link: Link
+    nbytes: int
+
+
+Cause: TypeAlias = Work | Size
 
 
 class Edge(NamedTuple):
@@ -94,20 +101,16 @@ class Graph:
         )
 
 
-Change: TypeAlias = Callable[[Edge], Any]
-"""Seconds that an edge with a cause has more, of several replays; None for nothing."""
-
-
-def replay(graph: Graph, order: Sequence[int], changes: Change, count: int) -> Any:
-    """When each moment comes in so many replays: an array of moments and replays."""
+def replay(graph: Graph, order: Sequence[int], more_s: Mapping[Any, Any], count: int) -> Any:
+    """When each moment comes in so many replays: an array of moments and replays; ``more_s``: the seconds that edges of
+    a cause take more, by replay."""
     found = np.empty((len(graph.times), count))
     for at in order:
         edges, here = graph.edges[at], found[at]
         here[:] = -np.inf if edges else graph.times[at]
         for edge in edges:
-            seconds: Any = edge.seconds
-            if edge.cause is not None and (more := changes(edge)) is not None:
-                seconds = np.maximum(seconds + more, 0.0)
+            more = more_s.get(edge.cause)
+            seconds = edge.seconds if more is None else np.maximum(edge.seconds + more, 0.0)
             np.maximum(here, found[edge.before] + seconds, out=here)
     return found
 

@@ -3,10 +3,12 @@
 from dataclasses import asdict
 from typing import Any
 
+from dear_mpi.reporting.units import format_bytes
 from dear_mpi.training.blame.blamed import FAR, Blame, Finding
+from dear_mpi.training.blame.causes import Compared
 
-MENDED = {"rank": "with it on time", "link": "at their rate", "layer": "at its usual speed"}
-SECOND_S = 1.0  # from here on seconds are written, else milliseconds
+MENDED = {"rank": "with it on time", "link": "as fast as they", "layer": "at its usual speed"}
+SECOND_S, MILLISECOND_S = 1.0, 1e-3  # from here on seconds are written, else milliseconds; below with two digits
 
 
 def sentences(blame: Blame) -> list[str]:
@@ -39,12 +41,18 @@ def said_of(finding: Finding, iterations: int) -> str:
         where = f", most of it in {finding.layer}" if finding.layer else ""
         what = f"Rank {finding.name} was late by {seconds(finding.over_s)} {seen}{where}"
     elif kind == "link":
-        what = f"The link {finding.name} carries {1 / finding.ratio:.2f} of the others"
+        what = f"The link {finding.name} is slower than the others{told(finding.messages)}"
     else:
         what = (
             f"Layer {finding.name} took {finding.ratio:.1f} times its usual time, {seconds(finding.over_s)} more {seen}"
         )
     return f"{what}; {would_take(finding)}."
+
+
+def told(its: Compared | None) -> str:
+    if its is None:
+        return ""
+    return f": messages of {format_bytes(its.nbytes)} take {seconds(its.seconds)}, not {seconds(its.others_s)}"
 
 
 def would_take(finding: Finding) -> str:
@@ -57,7 +65,7 @@ def saving(finding: Finding) -> str:
 
 
 def seconds(value: float) -> str:
-    return f"{value:.2f} s" if value >= SECOND_S else f"{value * 1e3:.1f} ms"
+    return f"{value:.2f} s" if value >= SECOND_S else f"{value * 1e3:.{1 + (value < MILLISECOND_S)}f} ms"
 
 
 def as_data(blame: Blame) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 from dear_mpi.collectives.plans.notes import Noted, Part
@@ -47,11 +48,20 @@ class Threads:
     graph: Graph = field(default_factory=Graph)
     calls: list[Call] = field(default_factory=list)
     joints: dict[int, list[Joint]] = field(default_factory=lambda: defaultdict(list))  # by rank
+    waited: dict[int, list[tuple[float, float]]] = field(default_factory=dict)  # of main threads
 
     def __post_init__(self) -> None:
         for rank in self.run.ranks:
             main = MainThread(self.graph, rank)
+            times = self.graph.times
+            self.waited[rank.number] = [(times[begin], times[end]) for _, begin, end in main.waits]
             main.await_engine(EngineThread(self, rank, main).carried)
+
+    def waits(self, rank: int, begin_s: float, end_s: float) -> bool:
+        """Whether a main thread does nothing but wait for its engine in this time."""
+        waited = self.waited[rank]
+        place = bisect_right(waited, (begin_s, inf)) - 1
+        return place >= 0 and end_s <= waited[place][1]
 
 
 class MainThread:
