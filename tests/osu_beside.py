@@ -54,11 +54,11 @@ Times are us, medians over turns. A ratio is that of two neighbours, streaming o
 95 % interval. Bytes are those of the full buffer; OSU gives those of one rank's part of an all-gather.
 
 What streaming may take is OSU's time and, below 64 KiB, the loop's own cost. That is the same call of 4 B from
-Python, on a communicator of one rank, times the number of ranks that share a core: they make it one after the other,
-and a call is over when all have made theirs. `near` is yes if streaming takes at most a tenth of OSU's time more or
-less than that, and `even` if more, but the interval contains what it may take: these turns do not tell the two apart.
-Else it is no, or `faster` below 0.9 of OSU's time: the library's call is the same, but not the memory that the two have
-from the system.
+Python, on a communicator of one rank; for each other rank on the core it is once more as much, and a barrier of that
+kind: they make theirs one after the other, and a call is over when all have made it. `near` is yes if streaming takes
+at most a tenth of OSU's time more or less than that, and `even` if more, but the interval contains what it may take:
+these turns do not tell the two apart. Else it is no, or `faster` below 0.9 of OSU's time: the library's call is the
+same, but not the memory that the two have from the system.
 """
 ITERATIONS, ALONE = 11, 51
 ALGORITHM = "native"
@@ -122,26 +122,27 @@ def osu(mpi: Mpi, ranks: int, pairing: Pairing, folder: Path) -> Times:
 
 
 def ours(mpi: Mpi, ranks: int, pairing: Pairing, cadence: str, iterations: int) -> tuple[Times, float]:
-    """Times, and the loop's own cost with the library's call in it."""
+    """Times, and the loop's own cost with the library's call in it, also of the other ranks on the core."""
     with tempfile.TemporaryDirectory() as folder:
         file, sizes = Path(folder) / "rows.json", ",".join(f"{size}B" for size in SIZES)
         flags = ["--collective", pairing.collective, "--algorithms", ALGORITHM, "--placement", "out", "--sizes", sizes]
         flags += ["--cadence", cadence, "--iterations", iterations, "--json", file]
         run(mpi, ranks, sys.executable, "-m", "dear_mpi", "bench", *flags, MPI4PY_RC_THREAD_LEVEL="serialized")
         report = json.loads(file.read_text("utf-8"))
-    (own_us,) = report["loop"]["self_us"].values()
-    return {row["bytes"]: row["p50_us"] for row in report["rows"]}, own_us
+    own_us = report["loop"]["self_us"]
+    barrier_us, others = own_us.pop("barrier"), math.ceil(ranks / len(own_cores())) - 1
+    (call_us,) = own_us.values()
+    return {row["bytes"]: row["p50_us"] for row in report["rows"]}, call_us + others * (call_us + barrier_us)
 
 
 def beside(mpi: Mpi, ranks: int, pairing: Pairing, folder: Path, rounds: int) -> dict[int, Beside]:
     """By size; those alone that both can have."""
     theirs, stream, alone, own = list[Times](), list[Times](), list[Times](), list[float]()
-    sharing = math.ceil(ranks / len(own_cores()))  # ranks on a core
     for _ in range(rounds):
         theirs.append(osu(mpi, ranks, pairing, folder))
         times, own_us = ours(mpi, ranks, pairing, "streaming", ITERATIONS)
         stream.append(times)
-        own.append(own_us * sharing)
+        own.append(own_us)
         alone.append(ours(mpi, ranks, pairing, "isolated", ALONE)[0])
     least = 4 if pairing.collective in WHOLE else 4 * ranks  # an element for each rank
     sizes = [size for size in SIZES if size >= least]
