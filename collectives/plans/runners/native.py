@@ -138,6 +138,13 @@ def prebuilt(argument: Any) -> Any:
     return [MPI.buffer.frombuffer(array), *said] if said else argument
 
 
+def octets(array: Array) -> Any:
+    """An argument of messages. MPI does not have all of our types, and what is only moved is bytes."""
+    from mpi4py import MPI
+
+    return prebuilt([array.view("u1"), MPI.BYTE])
+
+
 def call_alone(collective: str) -> Callable[[], object]:
     """A barrier, or a collective of 4 bytes, on this rank alone: what a call from Python takes with nothing to do."""
     from mpi4py import MPI

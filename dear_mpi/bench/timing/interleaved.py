@@ -18,7 +18,7 @@ from dear_mpi.bench.found.tally import Tally
 from dear_mpi.bench.makers.contestants import contestant, prepare
 from dear_mpi.bench.makers.native import OTHERS
 from dear_mpi.bench.stand import Stand
-from dear_mpi.bench.timing.loops import calls_in_a_row, isolated, on_host, streaming
+from dear_mpi.bench.timing.loops import calls_in_a_row, isolated, on_host, quick_barrier, streaming
 from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.ranks.memory import page_faults
@@ -52,7 +52,7 @@ class Interleaved:
         world, self.turn = stand.world, 0
         self.case, self.transport, self.stream, self.start = case, world.transport, stand.streams.compute, stand.start
         # Calls in a row: messages of a pair wait for each other by themselves, and OSU has no barriers there.
-        self.between: Callable[[], object] = int if case.operation.pair else self.transport.barrier
+        self.between: Callable[[], object] = int if case.operation.pair else quick_barrier(self.transport)
         self.data = cache(partial(Data, case, world, stand.streams))  # by memory
         self.ready: dict[Key, tuple[Prepared, Data]] = {}
         self.left_out: dict[str, str] = {}
