@@ -138,9 +138,8 @@ def ours(mpi: Mpi, ranks: int, pairing: Pairing, cadence: str, iterations: int) 
         flags += ["--cadence", cadence, "--iterations", iterations, "--json", file]
         run(mpi, ranks, sys.executable, "-m", "dear_mpi", "bench", *flags, MPI4PY_RC_THREAD_LEVEL="serialized")
         report = json.loads(file.read_text("utf-8"))
-    own_us = report["loop"]["self_us"]
-    barrier_us, others = own_us.pop("barrier"), math.ceil(ranks / len(own_cores())) - 1
-    (call_us,) = own_us.values()
+    (call_us,), barrier_us = report["loop"]["self_us"].values(), report["loop"]["barrier_us"]
+    others = math.ceil(ranks / len(own_cores())) - 1
     return {row["bytes"]: row["p50_us"] for row in report["rows"]}, call_us + others * (call_us + barrier_us)
 
 

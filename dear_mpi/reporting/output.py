@@ -15,7 +15,7 @@ def to_nowhere(stream: IO[str]) -> None:
     os.close(nowhere)
 
 
-class Output(io.TextIOWrapper):
+class StandardOutput(io.TextIOWrapper):
     """What it cannot write it says once, unless nobody reads any more, as behind ``head``; from then on text goes
     nowhere. All else that a command does is done, so that no rank waits for this one."""
 
@@ -45,10 +45,11 @@ class Output(io.TextIOWrapper):
 
 @contextmanager
 def output() -> Iterator[None]:
-    """Meanwhile standard output is such a one; a command that lost text ends with exit code 1, if not with another."""
+    """From here to the end of the process standard output is such a one; a command that lost text ends with exit code
+    1, if not with another."""
     given: Any = sys.stdout
     how = {name: getattr(given, name) for name in ("encoding", "errors", "line_buffering", "write_through")}
-    sys.stdout = mine = Output(given.detach(), **how)
+    sys.stdout = mine = StandardOutput(given.detach(), **how)
     try:
         yield
     except SystemExit as ended:

@@ -3,8 +3,8 @@
     python -m docs.lecture.race anna.py:my_ring ben.py:doubling --threads 4         without MPI: ranks are threads
     mpirun -n 4 python -m docs.lecture.race anna.py:my_ring ben.py:doubling         under it
 
-Each is proved for the number of ranks of the race, in a process that is killed if it does not end (``referee.py``),
-priced on a network, and timed by the benchmark (``dear-mpi bench``) beside ``ring``. What is not proved is not run: it
+Each is proved for the number of ranks of the race and priced on a network, in a process that is killed if it does not
+end (``referee.py``), and timed by the benchmark (``dear-mpi bench``) beside ``ring``. What is not proved is not run: it
 stands last, with the proof's sentence. The board also has the other numbers of ranks, up to 8, on which an algorithm is
 right. ``--link 1gbit,50us`` slows messages down to that link. Points are the mean, over the sizes, of how many times as
 long as the fastest one an algorithm takes.
@@ -19,12 +19,9 @@ from rich.table import Table
 
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.run import bench
-from dear_mpi.collectives import programs
-from dear_mpi.collectives.algorithms.registry import find_algorithm
-from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.program.network import Network
-from dear_mpi.collectives.program.program import COLLECTIVES, asks_for
+from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World, run_world
@@ -32,23 +29,21 @@ from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import format_bytes, format_numbers, parse_link, parse_sizes
 from dear_mpi.training.declared import parsed
 from docs.lecture.desk.algorithms import NETWORK
-from docs.lecture.referee import Runner, proved
+from docs.lecture.referee import Pricing, Runner, proved
 
 PACER = "ring"  # takes part in every race
-PIECE_BYTES = 64 << 10  # of algorithms that send piece by piece, in predictions
 
 
 def race(world: World, names: Sequence[str], collective: str, sizes: Sequence[int], network: Network) -> list[Runner]:
     """Collective: everybody who takes part, the winner first; raises as ``bench``."""
+    pricing = Pricing(sizes, network)
     runners = said_by_rank_0(
         world.transport,
         "the race",
-        lambda: [proved(name, collective, world.size) for name in dict.fromkeys((PACER, *names))],
+        lambda: [proved(name, collective, world.size, pricing) for name in dict.fromkeys((PACER, *names))],
         asleep=True,
     )
     right = [each for each in runners if not each.fault]
-    for runner in right:
-        runner.predicted_s = {each: price(runner.name, collective, world.size, each, network) for each in sizes}
     contest = Contest(algorithms=tuple(each.name for each in right), sizes=tuple(sizes), collectives=(collective,))
     for row in bench(contest, world).rows:
         runner = next(each for each in right if each.name == row.algorithm)
@@ -59,11 +54,6 @@ def race(world: World, names: Sequence[str], collective: str, sizes: Sequence[in
     for runner in right:
         runner.points = points(runner, right)
     return sorted(runners, key=lambda each: (bool(each.fault), each.points))
-
-
-def price(name: str, collective: str, ranks: int, nbytes: int, network: Network) -> float:
-    pieces = max(1, nbytes // PIECE_BYTES) if asks_for(find_algorithm(name, collective), "pieces") else 1
-    return cost(programs(name, collective, ranks, pieces=pieces), max(1, nbytes // 4), 4, network).time_s
 
 
 def points(runner: Runner, others: Sequence[Runner]) -> float:

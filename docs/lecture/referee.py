@@ -1,6 +1,9 @@
-"""Who takes part in a race: each file is proved in a process of its own, which is killed at its limit.
+"""Who takes part in a race: each file is proved and priced in a process of its own, which is killed at its limit.
 
-    python -m docs.lecture.referee anna.py:my_ring all_reduce 4      a line of JSON for each number of ranks
+    python -m docs.lecture.referee anna.py:my_ring all_reduce 4 '[5e-05, 8e-10]' 1024 65536
+
+prints a line of JSON for each number of ranks: the number, what is wrong, and for that of the race the seconds at each
+size, on a network of this alpha and beta.
 
 Python cannot end a thread. A function of a student that never ends would spin on while others are timed, in the process
 of the race; what this process loads has ended here before.
@@ -10,14 +13,16 @@ import json
 import resource
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 
 from dear_mpi.collectives import programs, verify
 from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.see.proof import prove_messages
-from docs.lecture.desk.algorithms import own_collective
+from docs.lecture.desk.algorithms import NETWORK, own_collective, seconds_of
 
 PROVED_UP_TO = 8  # ranks
 LIMIT_S = 15.0  # of a file; proofs of what ends take milliseconds, and a call that does not is told after 10 s
@@ -37,9 +42,20 @@ class Runner:
     points: float = float("inf")
 
 
-def proved(name: str, collective: str, ranks: int, limit_s: float = LIMIT_S) -> Runner:
+@dataclass(frozen=True)
+class Pricing:
+    """At which sizes, in bytes, and on which network."""
+
+    sizes: Sequence[int] = ()
+    network: Network = NETWORK
+
+    def as_arguments(self) -> list[str]:
+        return [json.dumps([self.network.alpha, self.network.beta]), *map(str, self.sizes)]
+
+
+def proved(name: str, collective: str, ranks: int, pricing: Pricing = Pricing(), *, limit_s: float = LIMIT_S) -> Runner:
     """Who takes part, with what the proof says for these ranks, and the other numbers of ranks for which it holds."""
-    command = [sys.executable, "-m", "docs.lecture.referee", name, collective, str(ranks)]
+    command = [sys.executable, "-m", "docs.lecture.referee", name, collective, str(ranks), *pricing.as_arguments()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             said, _ = process.communicate(timeout=limit_s)
@@ -48,8 +64,10 @@ def proved(name: str, collective: str, ranks: int, limit_s: float = LIMIT_S) -> 
             process.kill()
             said, _ = process.communicate()
             late = f"it has not come to an end after {limit_s:g} seconds"
-    found = dict(map(json.loads, said.splitlines()))
-    return Runner(name, found.get(ranks, late), [size for size, fault in found.items() if not fault])
+    verdicts = list(map(json.loads, said.splitlines()))
+    faults = {size: fault for size, fault, _ in verdicts}
+    predicted_s = dict(zip(pricing.sizes, verdicts[0][-1], strict=False)) if verdicts else {}
+    return Runner(name, faults.get(ranks, late), [size for size, fault in faults.items() if not fault], predicted_s)
 
 
 def fault_on(name: str, collective: str, ranks: int) -> str:
@@ -66,14 +84,17 @@ def fault_on(name: str, collective: str, ranks: int) -> str:
 
 
 def main() -> None:
-    """Prove for the ranks of the race; if that is right, for the others."""
-    name, collective, ranks = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    """Prove for the ranks of the race, and price; if that is right, prove for the others."""
+    name, collective, ranks, (alpha, beta) = *sys.argv[1:3], int(sys.argv[3]), json.loads(sys.argv[4])
+    sizes, network = list(map(int, sys.argv[5:])), Network(alpha=alpha, beta=beta)
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     verdicts = sys.stdout
     with redirect_stdout(sys.stderr):  # what students print
         for size in dict.fromkeys((ranks, *range(1, PROVED_UP_TO + 1))):
             fault = fault_on(name, collective, size)
-            print(json.dumps([size, fault]), file=verdicts, flush=True)
+            priced = sizes if size == ranks and not fault else ()
+            seconds = [seconds_of(name, collective, ranks, each, network) for each in priced]
+            print(json.dumps([size, fault, seconds]), file=verdicts, flush=True)
             if fault and size == ranks:
                 break
 

@@ -9,9 +9,9 @@ from dear_mpi.ranks.aligned import Aligned, Look
 from dear_mpi.see.timeline.read import missing, put_together
 from dear_mpi.see.timeline.trace import trace
 from dear_mpi.see.timeline.write import TimelineFiles
-from dear_mpi.training.log.inside import step_times
 from dear_mpi.training.log.merged import ClocksError, Recording, merged
 from dear_mpi.training.log.spans import COMPUTE, Iteration, Rank, Span, Timeline
+from dear_mpi.training.log.step_times import step_times
 from tests.trace_schema import assert_schema
 
 AHEAD_S = 1000.0  # the clock of rank 1

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Setup
 from dear_mpi.bench.makers import messages
 from dear_mpi.collectives.launch.cuda_aware import built_for
-from dear_mpi.collectives.plans.runners.native import INT_MAX, move, mpi_call, prebuilt, too_many
+from dear_mpi.collectives.plans.runners.native import INT_MAX, move, mpi_call, octets, prebuilt, too_many
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.kernels.array import Array, array_module, library_of, synchronize
@@ -191,7 +191,7 @@ def parts_call(setup: Setup, *, by_counts: bool) -> tuple[str, tuple[Any, ...]]:
         return [array.view("u1"), nbytes if by_counts else nbytes[rank], "B"]
 
     mine = x[own] if out is None else x if gathers else out
-    part = None if is_root and out is None else messages.octets(mine)
+    part = None if is_root and out is None else octets(mine)
     all_parts = whole(out if gathers and out is not None else x) if is_root else None
     arguments = (part, all_parts, 0) if gathers else (all_parts, part, 0)
     return f"{case.collective.capitalize()}{'v' * by_counts}", arguments

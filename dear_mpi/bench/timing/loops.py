@@ -36,8 +36,8 @@ def isolated(run: Callable[[], object], start: Start, stream: Stream, wait: Wait
 
 
 def streaming(run: Callable[[], object], between: Callable[[], object], calls: int, stream: Stream) -> float:
-    """The mean seconds of calls in a row, each to the end of its last kernel; what is ``between`` is not timed. A call
-    before them, which is not timed either, finds data that another one has just written: the caches are not warm."""
+    """The mean seconds of calls in a row, each to the end of its last kernel; what is ``between`` is not timed. Nor
+    is one call before them: its data have just been written anew, and are not yet in the caches."""
     mark, seconds, elapsed_s = stream.mark, stream.seconds, 0.0
     run()
     for _ in repeat(None, calls):
@@ -69,11 +69,12 @@ def quick_barrier(transport: Transport) -> Callable[[], object]:
 @dataclass(frozen=True)
 class OwnCost:
     """What the loop adds to a call, in us. ``empty_us`` is the clock, and a call that does nothing; ``self_us``, by
-    collective, a call of 4 bytes from Python on a communicator of this rank alone, part of which is the library's.
-    A barrier is among them: where ranks share a core, one's time contains the others' calls, and their barriers."""
+    collective, a call of 4 bytes from Python on a communicator of this rank alone, part of which is the library's;
+    ``barrier_us`` a barrier there. Where ranks share a core, one's time contains the others' calls and barriers."""
 
     empty_us: float
     self_us: dict[str, float]
+    barrier_us: float | None  # without MPI there is none
 
 
 def own_cost(transport: Transport, collectives: Iterable[str]) -> OwnCost:
@@ -82,7 +83,6 @@ def own_cost(transport: Transport, collectives: Iterable[str]) -> OwnCost:
     calls: dict[str, Callable[[], object]] = {"": int}
     if transport.native is not None:
         calls |= {name: call_alone(name) for name in (*collectives, "barrier")}
-
     between = quick_barrier(transport)
 
     def cost_us(run: Callable[[], object]) -> float:
@@ -90,4 +90,4 @@ def own_cost(transport: Transport, collectives: Iterable[str]) -> OwnCost:
 
     found = transport.gather_values({name: cost_us(run) for name, run in calls.items()})
     most = {name: max(each[name] for each in found) for name in calls}
-    return OwnCost(most.pop(""), most)
+    return OwnCost(most.pop(""), barrier_us=most.pop("barrier", None), self_us=most)

@@ -82,7 +82,7 @@ def all_ranks(function: Algorithm, ranks: int) -> list[Program]:
 def seconds_of(name: str, collective: str, ranks: int, nbytes: int, network: Network = NETWORK) -> float:
     """What an algorithm costs; one that sends piece by piece gets a piece for each 64 KiB."""
     written = programs(name, collective, ranks, pieces=max(1, min(64, nbytes >> 16)))
-    return cost(written, nbytes // ITEMSIZE, ITEMSIZE, network).time_s
+    return cost(written, max(1, nbytes // ITEMSIZE), ITEMSIZE, network).time_s
 
 
 def board_of(written: Sequence[Program]) -> dict[str, Any]:
