@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from dear_mpi.training.blame.graph import Graph, Link, Size, Work
+from dear_mpi.training.blame.graph import Graph, Link, Sort, Work
 from dear_mpi.training.blame.messages import Messages, quick
+from dear_mpi.training.blame.threads import HELD
 
 Usual: TypeAlias = dict[tuple[str, str], float]
 """Seconds of layers in an iteration, by pass and name."""
@@ -85,35 +86,45 @@ class Suspects:
         return found
 
     def of_ranks(self) -> list[Suspect]:
-        """Each with what the others take for the same, in the same iteration."""
+        """Each with what the others take for the same, in the same iteration; it holds up its engine in proportion."""
         if len(self.ranks) < 2:
             return []
         changes: dict[int, dict[Work, float]] = {rank: {} for rank in self.ranks}
         for work, seconds in self.works.items():
             same = (work._replace(rank=each) for each in self.ranks if each != work.rank)
-            if beside := [self.works[each] for each in same if each in self.works]:
+            beside = [self.works[each] for each in same if each in self.works]
+            if beside and work.name != HELD:
                 changes[work.rank][work] = median(beside) - seconds
-        return [
-            Suspect("rank", str(rank), self.over(its), its, layer=most_of(its, float(self.over(its).sum())))
-            for rank, its in changes.items()
-        ]
+        return [self.of_rank(rank, its) for rank, its in changes.items()]
+
+    def of_rank(self, rank: int, more_s: dict[Work, float]) -> Suspect:
+        over_s, taken_s = self.over(more_s), self.over({work: -self.works[work] for work in more_s})
+        layer = most_of(more_s, float(over_s.sum()))
+        share = np.divide(over_s, taken_s, out=np.zeros(self.iterations), where=taken_s > 0).clip(0.0)
+        held = {work: seconds for work, seconds in self.works.items() if (work.rank, work.name) == (rank, HELD)}
+        more_s |= {work: -share[work.iteration] * seconds for work, seconds in held.items()}
+        return Suspect("rank", str(rank), over_s, more_s, layer=layer)
 
     def of_links(self) -> list[Suspect]:
         """Each with what others take for messages of the same size. A link is slow where its quickest messages take
-        longer than most of the others' do: else it may be chance, and it has its usual speed."""
-        compared = defaultdict[Link, list[Compared]](list)
-        for size in sorted({size for seen in self.messages.alone_s for size in seen}):
-            if (found := self.messages.beside(size)) is not None:
-                own_s, others = found
+        longer than most of the others' do: else it may be chance, and it has its usual speed. Those that were sent onto
+        a free link say it; if it never is free, those in its queue."""
+        compared = defaultdict[Link, dict[int, Compared]](dict)
+        for sort, own_s in sorted(self.messages.alone_s.items(), key=lambda each: each[0].queued):
+            others = self.messages.beside(sort)
+            if others and sort.nbytes not in (its := compared[sort.link]):
                 slow = np.percentile(own_s, QUICKEST) > median(map(median, others))
                 usual_s = median(map(quick, others)) if slow else inf
-                compared[size.link].append(Compared(size.nbytes, quick(own_s), min(usual_s, quick(own_s))))
-        return [self.of_link(link, its) for link, its in compared.items()]
+                its[sort.nbytes] = Compared(sort.nbytes, quick(own_s), min(usual_s, quick(own_s)))
+        return [self.of_link(link, its) for link, its in sorted(compared.items()) if its]
 
-    def of_link(self, link: Link, compared: Sequence[Compared]) -> Suspect:
-        more_s = {Size(link, its.nbytes): its.others_s - its.seconds for its in compared}
-        ratio = sum(its.nbytes * its.seconds for its in compared) / sum(its.nbytes * its.others_s for its in compared)
-        most = min(compared, key=lambda its: its.others_s - its.seconds)
+    def of_link(self, link: Link, compared: Mapping[int, Compared]) -> Suspect:
+        more_s = {}
+        for nbytes, its in compared.items():
+            for sort in (Sort(link, nbytes, queued) for queued in (False, True)):
+                more_s[sort] = self.messages.usual_s.get(sort, its.seconds) * (its.others_s / its.seconds - 1)
+        ratio = ratio_of([nbytes * each for nbytes, its in compared.items() for each in (its.seconds, its.others_s)])
+        most = max(compared.values(), key=lambda its: its.seconds - its.others_s)
         return Suspect("link", str(link), np.zeros(self.iterations), more_s, ratio, messages=most)
 
     def of_layers(self) -> list[Suspect]:

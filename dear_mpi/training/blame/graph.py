@@ -34,14 +34,15 @@ class Link(NamedTuple):
         return f"{self.sender} -> {self.receiver}"
 
 
-class Size(NamedTuple):
-    """The messages of so many bytes on a link."""
+class Sort(NamedTuple):
+    """The messages of so many bytes on a link that began when they were sent, or when the one before them was over."""
 
     link: Link
     nbytes: int
+    queued: bool
 
 
-Cause: TypeAlias = Work | Size
+Cause: TypeAlias = Work | Sort
 
 
 class Edge(NamedTuple):

@@ -1,5 +1,7 @@
 """The graph of a run, without what joins its ranks: what the two threads of each did one after the other."""
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -13,6 +15,7 @@ from dear_mpi.training.log.spans import COMPUTE, WIRE, Rank, Run, Span
 
 BEGIN, END = "begin", "end"  # kinds of items at which an iteration begins or ends
 FIRST = -1, END, BEGIN  # the order of items of one time: what takes none, then marks
+HELD = "holding up its engine"  # work of a main thread
 JOINING = ("reduce_scatter", "all_gather", "all_reduce", "exchange", "other")  # kinds of spans with other ranks
 
 
@@ -48,20 +51,12 @@ class Threads:
     graph: Graph = field(default_factory=Graph)
     calls: list[Call] = field(default_factory=list)
     joints: dict[int, list[Joint]] = field(default_factory=lambda: defaultdict(list))  # by rank
-    waited: dict[int, list[tuple[float, float]]] = field(default_factory=dict)  # of main threads
+    main: dict[int, MainThread] = field(default_factory=dict)  # by rank
 
     def __post_init__(self) -> None:
         for rank in self.run.ranks:
-            main = MainThread(self.graph, rank)
-            times = self.graph.times
-            self.waited[rank.number] = [(times[begin], times[end]) for _, begin, end in main.waits]
+            main = self.main[rank.number] = MainThread(self.graph, rank)
             main.await_engine(EngineThread(self, rank, main).carried)
-
-    def waits(self, rank: int, begin_s: float, end_s: float) -> bool:
-        """Whether a main thread does nothing but wait for its engine in this time."""
-        waited = self.waited[rank]
-        place = bisect_right(waited, (begin_s, inf)) - 1
-        return place >= 0 and end_s <= waited[place][1]
 
 
 class MainThread:
@@ -83,6 +78,7 @@ class MainThread:
                 self.waits.append((item, begin, end))
         graph.bounds.append([begins[0], *ends])
         self.times = [graph.times[each] for each in self.moments]
+        self.idle_s = [(graph.times[begin], graph.times[end]) for _, begin, end in self.waits]
 
     def work(self, begin_s: float, name: str) -> Work:
         iteration = max(0, bisect_right(self.begins, begin_s) - 1)
@@ -102,6 +98,14 @@ class MainThread:
         """The last moment that is not after this time."""
         place = bisect_right(self.times, at_s) - 1
         return self.moments[place] if place >= 0 else None
+
+    def busy_s(self, begin: int, end: int) -> float:
+        """How long it does something else than wait for its engine, between two moments."""
+        begin_s, end_s = self.graph.times[begin], self.graph.times[end]
+        within = self.idle_s[
+            max(0, bisect_right(self.idle_s, (begin_s, inf)) - 1) : bisect_right(self.idle_s, (end_s,))
+        ]
+        return end_s - begin_s - sum(max(0.0, min(end_s, last_s) - max(begin_s, first_s)) for first_s, last_s in within)
 
     def await_engine(self, carried: Sequence[Carried]) -> None:
         """Waits are over when what they are for is: the last of its name that had ended by then."""
