@@ -27,6 +27,7 @@ LEAST, CHANCE, FAR = 0.03, 0.05, 0.10  # of an iteration; of an error; of a repl
 MOST = 3  # causes, one after the other
 TRIM = 0.2  # of iterations, at either end
 INSTANT_S = 1e-9  # what is saved below counts as nothing
+OWN = "the middle of its own iterations"  # the reference, if there is no other
 PARTS = ("forward", "backward", "wait", "update")  # of an iteration; others are the rest
 
 
@@ -45,13 +46,10 @@ class Finding:
     ratio: float  # of its seconds to the usual ones, of a link and of a layer
     now_s: float
     without_s: float
+    share: float  # of now, that would be saved
     chance: float
     layer: str | None = None  # in which a rank loses most
     messages: Compared | None = None  # with which a link loses most
-
-    @property
-    def share(self) -> float:
-        return 1 - self.without_s / self.now_s
 
 
 @dataclass(frozen=True)
@@ -63,20 +61,12 @@ class Blame:
     ranks: int
     measured_s: float
     replayed_s: float
+    off: float  # the replay, from what was measured
     causes: tuple[Finding, ...]
     most: Finding | None
-    parts_s: Mapping[str, tuple[float, float, float]]  # measured, replayed, and without the causes
+    parts_s: Mapping[str, Mapping[str, float]]  # measured, replayed, and without the causes
     reference: str  # what is usual for a layer
-    reference_is_own: bool
     suspects: Mapping[str, int]  # how many, by kind
-
-    @property
-    def off(self) -> float:
-        return self.replayed_s / self.measured_s - 1
-
-    @property
-    def is_far(self) -> bool:
-        return abs(self.off) > FAR
 
 
 def blame(run: Run, usual_s: Usual | None = None, reference: str = "") -> Blame:
@@ -90,21 +80,22 @@ def blame(run: Run, usual_s: Usual | None = None, reference: str = "") -> Blame:
     """
     trial = Trial(checked(run), usual_s)
     causes, found = list[Finding](), trial.round()
-    while found and len(causes) < MOST and trial.stands_out(found[0], len(found)):
+    off = trial.replayed_s / trial.measured_s - 1
+    while found and abs(off) <= FAR and len(causes) < MOST and stands_out(found[0], len(found)):
         causes.append(found[0])
         trial.mend(found[0])
         found = trial.round()
-    means = {"measured_s": trial.measured_s, "replayed_s": trial.replayed_s}
     return Blame(
         iterations=trial.iterations,
         ranks=len(run.ranks),
+        measured_s=trial.measured_s,
+        replayed_s=trial.replayed_s,
+        off=off,
         causes=tuple(causes),
         most=found[0] if found else None,
         parts_s=trial.parts_s(),
-        reference=reference if usual_s is not None else "the middle of its own iterations",
-        reference_is_own=usual_s is None,
+        reference=OWN if usual_s is None else reference,
         suspects={kind: sum(each.kind == kind for each in trial.suspects) for kind in KINDS},
-        **means,
     )
 
 
@@ -116,18 +107,14 @@ def checked(run: Run) -> Run:
     if len(whole) < FEWEST:
         remedy = "train --blame keeps the last 20, also for --timeline"
         raise BlameError(f"blame needs {FEWEST} iterations at least, and has {len(whole)}: {remedy}")
-    ranks = (
-        replace(rank, iterations=tuple(each for each in rank.iterations if each.number in whole)) for rank in run.ranks
-    )
-    return replace(run, ranks=tuple(ranks))
+    kept = (tuple(each for each in rank.iterations if each.number in whole) for rank in run.ranks)
+    return replace(run, ranks=tuple(map(lambda rank, its: replace(rank, iterations=its), run.ranks, kept)))
 
 
 def is_whole(rank: Rank, iteration: Iteration) -> bool:
     """Whether no notes of its collectives were pushed out by later ones."""
-    if not rank.noted:
-        return True
     ended = (span.end_s for span in rank.spans if span.lane == WIRE and span.kind in JOINING)
-    return not any(iteration.begin_s < end_s < rank.noted[0].begin_s for end_s in ended)
+    return not rank.noted or not any(iteration.begin_s < end_s < rank.noted[0].begin_s for end_s in ended)
 
 
 class Trial:
@@ -136,23 +123,17 @@ class Trial:
     def __init__(self, run: Run, usual_s: Usual | None) -> None:
         threads = Threads(run)
         self.graph, self.iterations = threads.graph, len(run.ranks[0].iterations)
-        ranks = [rank.number for rank in run.ranks]
-        self.suspects = Suspects(self.graph, Messages(threads), ranks, self.iterations, usual_s).all()
-        self.mended, self.order = list[Suspect](), self.graph.order()
+        self.suspects = Suspects(Messages(threads), usual_s).all()
+        self.left, self.mended, self.order = list(self.suspects), list[Suspect](), self.graph.order()
         self.measured = np.array(self.graph.times)[:, None]
         self.replayed = replay(self.graph, self.order, {}, 1)
-        self.measured_s, self.replayed_s = map(self.mean_s, (self.measured, self.replayed))
-
-    def mean_s(self, times: Any) -> float:
-        return float(iterations_s(self.graph, times).mean())
-
-    @property
-    def left(self) -> list[Suspect]:
-        return [each for each in self.suspects if each not in self.mended]
+        both = (iterations_s(self.graph, times) for times in (self.measured, self.replayed))
+        self.measured_s, self.replayed_s = (float(each.mean()) for each in both)
 
     def mend(self, finding: Finding) -> None:
         """From now on it has its usual speed."""
-        self.mended += [each for each in self.left if (each.kind, each.name) == (finding.kind, finding.name)]
+        place = [(each.kind, each.name) for each in self.left].index((finding.kind, finding.name))
+        self.mended.append(self.left.pop(place))
 
     def times(self, suspects: Sequence[Suspect]) -> Any:
         """Moments, with those who are mended at their usual speed; then also with each of these."""
@@ -165,11 +146,10 @@ class Trial:
 
     def round(self) -> list[Finding]:
         """All who are left, those that save most first."""
-        left = self.left
-        spent_s = iterations_s(self.graph, self.times(left))
+        spent_s = iterations_s(self.graph, self.times(self.left))
         now_s, saved_s, found = usual(spent_s[:, 0]), spent_s[:, :1] - spent_s[:, 1:], []
-        for place, suspect in enumerate(left):
-            others = [other for other, each in enumerate(left) if each.kind == suspect.kind and other != place]
+        for place, suspect in enumerate(self.left):
+            others = [other for other, each in enumerate(self.left) if each.kind == suspect.kind and other != place]
             found.append(self.finding(suspect, saved_s[:, place], beside(saved_s[:, others]), now_s))
         return sorted(found, key=lambda each: each.without_s)
 
@@ -184,26 +164,29 @@ class Trial:
             ratio=suspect.ratio,
             now_s=now_s,
             without_s=now_s - usual(saved_s),
+            share=usual(saved_s) / now_s,
             chance=chance_of(saved_s - beside_s),
             layer=suspect.layer,
             messages=suspect.messages,
         )
 
-    def stands_out(self, finding: Finding, suspects: int) -> bool:
-        near = abs(self.replayed_s / self.measured_s - 1) <= FAR
-        return near and finding.share >= LEAST and finding.chance <= CHANCE / suspects
-
-    def parts_s(self) -> dict[str, tuple[float, float, float]]:
-        every = (self.measured, self.replayed, self.times([]))
-        taken = [defaultdict[str, float](float) for _ in every]
+    def parts_s(self) -> dict[str, dict[str, float]]:
+        every = {"measured_s": self.measured, "replayed_s": self.replayed, "without_s": self.times([])}
+        found: dict[str, dict[str, float]] = {part: {} for part in (*PARTS, "rest")}
         share = 1 / (self.iterations * len(self.graph.bounds))
-        for into, times in zip(taken, every, strict=True):
+        for name, times in every.items():
+            taken = defaultdict[str, float](float)
             for kind, begin, end in self.graph.spent:
-                into[COUNTS_AS.get(kind, kind)] += share * float(times[end, 0] - times[begin, 0])
+                taken[COUNTS_AS.get(kind, kind)] += share * float(times[end, 0] - times[begin, 0])
             own_s = sum(float(times[moments[-1], 0] - times[moments[0], 0]) for moments in self.graph.bounds)
-            into["rest"] = share * own_s - sum(into[part] for part in PARTS)
-        first, second, third = taken
-        return {part: (first[part], second[part], third[part]) for part in (*PARTS, "rest")}
+            taken["rest"] = share * own_s - sum(taken[part] for part in PARTS)
+            for part, its in found.items():
+                its[name] = taken[part]
+        return found
+
+
+def stands_out(finding: Finding, suspects: int) -> bool:
+    return finding.share >= LEAST and finding.chance <= CHANCE / suspects
 
 
 def beside(saved_s: Any) -> Any:

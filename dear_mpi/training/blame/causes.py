@@ -3,14 +3,14 @@
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from statistics import median
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from dear_mpi.training.blame.graph import Graph, Link, Sort, Work
+from dear_mpi.training.blame.graph import Link, Sort, Work
 from dear_mpi.training.blame.messages import Messages, quick
 from dear_mpi.training.blame.threads import HELD
 
@@ -57,7 +57,6 @@ def layer_of(name: str) -> tuple[str, str] | None:
     return None
 
 
-@dataclass(eq=False)
 class Suspects:
     """All of a run.
 
@@ -65,15 +64,10 @@ class Suspects:
         usual_s: of layers; without it the middle of the run's own iterations.
     """
 
-    graph: Graph
-    messages: Messages
-    ranks: Sequence[int]
-    iterations: int
-    usual_s: Usual | None = None
-    works: dict[Work, float] = field(init=False)
-
-    def __post_init__(self) -> None:
-        edges = (edge for to in self.graph.edges for edge in to)
+    def __init__(self, messages: Messages, usual_s: Usual | None = None) -> None:
+        self.messages, self.usual_s, run = messages, usual_s, messages.threads.run
+        self.ranks, self.iterations = [rank.number for rank in run.ranks], len(run.ranks[0].iterations)
+        edges = (edge for to in messages.graph.edges for edge in to)
         self.works = {edge.cause: edge.seconds for edge in edges if isinstance(edge.cause, Work)}
 
     def all(self) -> list[Suspect]:
@@ -107,23 +101,30 @@ class Suspects:
 
     def of_links(self) -> list[Suspect]:
         """Each with what others take for messages of the same size. A link is slow where its quickest messages take
-        longer than most of the others' do: else it may be chance, and it has its usual speed. Those that were sent onto
-        a free link say it; if it never is free, those in its queue."""
-        compared = defaultdict[Link, dict[int, Compared]](dict)
-        for sort, own_s in sorted(self.messages.alone_s.items(), key=lambda each: each[0].queued):
-            others = self.messages.beside(sort)
-            if others and sort.nbytes not in (its := compared[sort.link]):
-                slow = np.percentile(own_s, QUICKEST) > median(map(median, others))
-                usual_s = median(map(quick, others)) if slow else inf
-                its[sort.nbytes] = Compared(sort.nbytes, quick(own_s), min(usual_s, quick(own_s)))
+        longer than most of the others' do: else it may be chance, and it has its usual speed.
+
+        Those that were sent onto a free link say it; if it never is free, those in its queue. Beside them messages of
+        others may have been held up: that makes no link slow.
+        """
+        alike, compared = defaultdict[tuple[int, bool], dict[Link, list[float]]](dict), defaultdict[Link, Any](dict)
+        for (link, nbytes, queued), all_s in self.messages.seen_s.items():
+            alike[nbytes, queued][link] = all_s
+        for (link, nbytes, queued), own_s in sorted(self.messages.alone_s.items(), key=lambda each: each[0].queued):
+            same, other = (
+                [of[each] for each in of if each != link] for of in (alike[nbytes, queued], alike[nbytes, not queued])
+            )
+            if (beside := same or other) and nbytes not in compared[link]:
+                slow = np.percentile(own_s, QUICKEST) > median(map(median, beside))
+                usual_s = median(map(quick, beside)) if slow else inf
+                compared[link][nbytes] = Compared(nbytes, quick(own_s), min(usual_s, quick(own_s)))
         return [self.of_link(link, its) for link, its in sorted(compared.items()) if its]
 
     def of_link(self, link: Link, compared: Mapping[int, Compared]) -> Suspect:
         more_s = {}
         for nbytes, its in compared.items():
-            for sort in (Sort(link, nbytes, queued) for queued in (False, True)):
+            for sort in Sort(link, nbytes, False), Sort(link, nbytes, True):
                 more_s[sort] = self.messages.usual_s.get(sort, its.seconds) * (its.others_s / its.seconds - 1)
-        ratio = ratio_of([nbytes * each for nbytes, its in compared.items() for each in (its.seconds, its.others_s)])
+        ratio = ratio_of(sum(its.nbytes * np.array((its.seconds, its.others_s)) for its in compared.values()))
         most = max(compared.values(), key=lambda its: its.seconds - its.others_s)
         return Suspect("link", str(link), np.zeros(self.iterations), more_s, ratio, messages=most)
 
@@ -133,7 +134,7 @@ class Suspects:
         for work in self.works:
             if of := layer_of(work.name):
                 works[of].append(work)
-        changes, ratios = defaultdict[str, dict[Work, float]](dict), defaultdict[str, list[float]](list)
+        changes, ratios = defaultdict[str, dict[Work, float]](dict), defaultdict[str, Any](lambda: np.zeros(2))
         for (passed, layer), its in works.items():
             middle_s = self.by_iteration(its)
             usual_s = float(np.median(middle_s)) if self.usual_s is None else self.usual_s.get((passed, layer))
@@ -142,7 +143,7 @@ class Suspects:
             for work in its:
                 if (taken_s := middle_s[work.iteration]) > 0:
                     changes[layer][work] = self.works[work] * (usual_s / taken_s - 1)
-            ratios[layer] += [float(middle_s.sum()), usual_s * len(middle_s)]
+            ratios[layer] += middle_s.sum(), usual_s * len(middle_s)
         found = [
             Suspect("layer", layer, self.over(its, 1 / len(self.ranks)), its, ratio=ratio_of(ratios[layer]))
             for layer, its in changes.items()
@@ -167,5 +168,5 @@ def most_of(more_s: Mapping[Work, float], over_s: float) -> str | None:
     return most if most and by_layer[most] > 0.8 * over_s else None
 
 
-def ratio_of(pairs: Sequence[float]) -> float:
-    return sum(pairs[::2]) / max(sum(pairs[1::2]), 1e-12)
+def ratio_of(seconds: Any) -> float:
+    return float(seconds[0] / max(seconds[1], 1e-12))

@@ -14,14 +14,13 @@ the core, or Python's lock, to an engine. What those took beyond the usual is co
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from dear_mpi.collectives.plans.steps import end_of, other_end
 from dear_mpi.training.blame.graph import Graph, Link, Sort
-from dear_mpi.training.blame.threads import HELD, Call, Joint, Threads
+from dear_mpi.training.blame.threads import HELD, Call, Threads
 
 BLOCKED_S, BLOCKED = 20e-6, 0.1  # a wait that is longer, and than this part of its message, was one for the message
 FEWEST = 5  # messages that say what is usual
@@ -45,7 +44,6 @@ class End(NamedTuple):
         return Sort(self.link, self.call.part.nbytes, begun == self.queued)
 
 
-@dataclass(eq=False)
 class Messages:
     """Joins the ranks.
 
@@ -55,13 +53,8 @@ class Messages:
         usual_s: of the quicker ones.
     """
 
-    threads: Threads
-    seen_s: Seen = field(init=False)
-    alone_s: Seen = field(init=False)
-    usual_s: dict[Sort, float] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.graph, calls = self.threads.graph, self.threads.calls
+    def __init__(self, threads: Threads) -> None:
+        self.threads, self.graph, calls = threads, threads.graph, threads.calls
         self.started = {
             (call.number, end_of(call.rank, call.part)): call.begin for call in calls if call.part.kind == "starting"
         }
@@ -77,9 +70,8 @@ class Messages:
         rank, part = call.rank, call.part
         assert part.peer is not None, "it has another end"
         own, other = (self.started.get((call.number, of(rank, part))) for of in (end_of, other_end))
-        if part.incoming:
-            return End(call, Link(part.peer, rank), other, own)
-        return End(call, Link(rank, part.peer), own, other)
+        ways = (Link(rank, part.peer), own, other), (Link(part.peer, rank), other, own)
+        return End(call, *ways[part.incoming])
 
     def in_queues(self, ends: Sequence[End]) -> list[End]:
         """With the message before each on its link, as its receiver or its sender saw it."""
@@ -119,40 +111,28 @@ class Messages:
         graph.join(begin, over, 0.0 if end.waited else graph.since(begin, over))
         for each in end.known:
             sort, lasted_s = end.sort(each), graph.since(each, over)
-            usual_s = None if each == end.posted else self.usual_s.get(sort)
-            if not end.waited or each != end.known[-1]:
-                graph.join(each, over, min(lasted_s, usual_s or 0.0), sort)
-            elif usual_s is None:
-                graph.join(each, over, lasted_s, sort)
+            usual_s = 0.0 if each == end.posted else self.usual_s.get(sort, 0.0)
+            if end.waited and each == end.known[-1]:
+                self.join_held(each, over, sort, lasted_s - usual_s if usual_s else 0.0)
             else:
-                self.join_held(each, over, sort, lasted_s - usual_s)
+                graph.join(each, over, min(lasted_s, usual_s), sort)
 
     def join_held(self, begin: int, over: int, sort: Sort, more_s: float) -> None:
         """What a message took beyond the usual, while a main thread computed, is that rank's: it kept its engine from
         the core."""
         busy_s, rank = self.busiest(sort.link, begin, over)
-        held_s = max(0.0, min(busy_s, more_s))
-        free = self.graph.moment(self.graph.times[over] - held_s)
-        self.graph.join(begin, free, self.graph.since(begin, free), sort)
-        self.graph.join(free, over, held_s, self.threads.main[rank].work(self.graph.times[over], HELD))
-
-    def beside(self, sort: Sort) -> list[list[float]]:
-        """The seconds of other links' messages of the same size and sort; of the other sort, if they have none.
-
-        They need not be alone: messages that were held up make no link slow beside them.
-        """
-        for queued in (sort.queued, not sort.queued):
-            same = (each for each in self.seen_s if each[1:] == (sort.nbytes, queued) and each.link != sort.link)
-            if found := [self.seen_s[each] for each in same]:
-                return found
-        return []
+        if (held_s := min(busy_s, more_s)) > 0:
+            free = self.graph.moment(self.graph.times[over] - held_s)
+            self.graph.join(free, over, held_s, self.threads.main[rank].work(self.graph.times[over], HELD))
+            over = free
+        self.graph.join(begin, over, self.graph.since(begin, over), sort)
 
     def join_calls(self) -> None:
         """All that are no ends of messages."""
-        whole = defaultdict[int, list[Joint]](list)
+        whole = defaultdict[int, list[tuple[int, int]]](list)
         for call in self.threads.calls:
             if call.part.kind == "whole":
-                whole[call.number].append(Joint(call.begin, call.end))
+                whole[call.number].append((call.begin, call.end))
             elif call.part.kind != "ending":
                 self.graph.join(call.begin, call.end, self.graph.since(call.begin, call.end))
         for together in whole.values():
@@ -165,9 +145,9 @@ def quick(all_s: Any) -> float:
     return float(np.percentile(all_s, QUICK))
 
 
-def meet(graph: Graph, joints: Sequence[Joint]) -> None:
+def meet(graph: Graph, joints: Sequence[tuple[int, int]]) -> None:
     """All are over some time after the last one has begun."""
-    last_s = max(graph.times[joint.begin] for joint in joints)
-    for joint in joints:
-        for other in joints:
-            graph.join(other.begin, joint.end, graph.times[joint.end] - last_s)
+    last_s = max(graph.times[begin] for begin, _ in joints)
+    for _, end in joints:
+        for begin, _ in joints:
+            graph.join(begin, end, graph.times[end] - last_s)

@@ -10,11 +10,11 @@ from math import inf
 from typing import NamedTuple
 
 from dear_mpi.collectives.plans.notes import Noted, Part
-from dear_mpi.training.blame.graph import Cause, Graph, Spent, Work
+from dear_mpi.training.blame.graph import Cause, Graph, Work
 from dear_mpi.training.log.spans import COMPUTE, WIRE, Rank, Run, Span
 
 BEGIN, END = "begin", "end"  # kinds of items at which an iteration begins or ends
-FIRST = -1, END, BEGIN  # the order of items of one time: what takes none, then marks
+MARKS = {END: 1, BEGIN: 2}  # after what takes no time, at the same time
 HELD = "holding up its engine"  # work of a main thread
 JOINING = ("reduce_scatter", "all_gather", "all_reduce", "exchange", "other")  # kinds of spans with other ranks
 
@@ -29,28 +29,18 @@ class Call(NamedTuple):
     end: int
 
 
-class Joint(NamedTuple):
-    """A collective without notes: all that is known is when a rank could begin it, and when it was over."""
-
-    begin: int
-    end: int
-
-
-class Carried(NamedTuple):
-    """What an engine did, and the moment at which it was over."""
-
-    name: str
-    end: int
-
-
 @dataclass(eq=False)
 class Threads:
-    """The moments of all threads."""
+    """The moments of all threads.
+
+    Attributes:
+        joints: of each rank, collectives without notes: the moments when it could begin one, and when it was over.
+    """
 
     run: Run
     graph: Graph = field(default_factory=Graph)
     calls: list[Call] = field(default_factory=list)
-    joints: dict[int, list[Joint]] = field(default_factory=lambda: defaultdict(list))  # by rank
+    joints: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     main: dict[int, MainThread] = field(default_factory=dict)  # by rank
 
     def __post_init__(self) -> None:
@@ -73,7 +63,7 @@ class MainThread:
                 (begins if item.kind == BEGIN else ends).append(begin)
                 continue
             end = self.go_on(item.end_s, None if item.kind == "wait" else self.work(item.begin_s, item.name))
-            graph.spent.append(Spent(item.kind, begin, end))
+            graph.spent.append((item.kind, begin, end))
             if item.kind == "wait":
                 self.waits.append((item, begin, end))
         graph.bounds.append([begins[0], *ends])
@@ -102,19 +92,18 @@ class MainThread:
     def busy_s(self, begin: int, end: int) -> float:
         """How long it does something else than wait for its engine, between two moments."""
         begin_s, end_s = self.graph.times[begin], self.graph.times[end]
-        within = self.idle_s[
-            max(0, bisect_right(self.idle_s, (begin_s, inf)) - 1) : bisect_right(self.idle_s, (end_s,))
-        ]
-        return end_s - begin_s - sum(max(0.0, min(end_s, last_s) - max(begin_s, first_s)) for first_s, last_s in within)
+        first, last = max(0, bisect_right(self.idle_s, (begin_s, inf)) - 1), bisect_right(self.idle_s, (end_s,))
+        idle_s = (min(end_s, over_s) - max(begin_s, since_s) for since_s, over_s in self.idle_s[first:last])
+        return end_s - begin_s - sum(max(0.0, each) for each in idle_s)
 
-    def await_engine(self, carried: Sequence[Carried]) -> None:
+    def await_engine(self, carried: Sequence[tuple[str, int]]) -> None:
         """Waits are over when what they are for is: the last of its name that had ended by then."""
-        times = [self.graph.times[each.end] for each in carried]
+        times = [self.graph.times[end] for _, end in carried]
         for span, begin, end in self.waits:
             over = carried[: bisect_right(times, self.graph.times[end])]
             name = span.name.removeprefix("wait for ")
-            named = next((each for each in reversed(over[-50:]) if each.name == name), over[-1] if over else None)
-            self.graph.after_last(end, [begin] if named is None else [begin, named.end])
+            named = [last for what, last in over[-50:] if what == name] or [last for _, last in over[-1:]]
+            self.graph.after_last(end, [begin, *named[-1:]])
 
 
 def items_of(rank: Rank) -> list[Span]:
@@ -124,9 +113,7 @@ def items_of(rank: Rank) -> list[Span]:
     for number, begin_s, end_s in rank.iterations:
         items.append(Span(COMPUTE, BEGIN, f"iteration {number - rank.iterations[0].number}", begin_s, begin_s))
         items.append(Span(COMPUTE, END, f"end of {number - rank.iterations[0].number}", end_s, end_s))
-    return sorted(
-        items, key=lambda item: (item.begin_s, item.end_s, FIRST.index(item.kind) if item.kind in FIRST else 0)
-    )
+    return sorted(items, key=lambda item: (item.begin_s, item.end_s, MARKS.get(item.kind, 0)))
 
 
 class EngineThread:
@@ -135,7 +122,7 @@ class EngineThread:
     def __init__(self, threads: Threads, rank: Rank, main: MainThread) -> None:
         self.threads, self.graph, self.rank, self.main = threads, threads.graph, rank, main
         self.last: int | None = None
-        self.carried = list[Carried]()
+        self.carried = list[tuple[str, int]]()  # names, and the moments at which it was over
         spans = [span for span in rank.spans if span.lane == WIRE and span.end_s >= rank.iterations[0].begin_s]
         begins = [noted.begin_s for noted in rank.noted]
         for span in spans:
@@ -143,27 +130,23 @@ class EngineThread:
             self.carry(span, inside)
 
     def carry(self, span: Span, inside: Sequence[Noted]) -> None:
-        handed = None
-        if span.args is not None and "queued_s" in span.args:
-            handed = self.main.before(span.begin_s - span.args["queued_s"])
+        args = span.args or {}
+        handed = self.main.before(span.begin_s - args["queued_s"]) if "queued_s" in args else None
         joint = not inside and span.kind in JOINING
-        known = [self.graph.times[each] for each in (self.last, handed) if each is not None]
-        begin = self.graph.moment(max(known, default=span.begin_s) if joint else span.begin_s)
-        self.graph.after_last(begin, [each for each in (self.last, handed) if each is not None])
+        known = [each for each in (self.last, handed) if each is not None]
+        times = [self.graph.times[each] for each in known]
+        begin = self.graph.moment(max(times, default=span.begin_s) if joint else span.begin_s)
+        self.graph.after_last(begin, known)
         self.last = begin
         for noted in inside:
             for part, _, end_s in noted.calls():
-                self.call(noted.number, part, end_s)
+                end = self.graph.moment(max(end_s, self.graph.times[self.last]))
+                self.threads.calls.append(Call(noted.number, self.rank.number, part, self.last, end))
+                self.last = end
         end = self.graph.moment(max(span.end_s, self.graph.times[self.last]))
         if joint:
-            self.threads.joints[self.rank.number].append(Joint(begin, end))
+            self.threads.joints[self.rank.number].append((begin, end))
         else:
             self.graph.after_last(end, [self.last])
         self.last = end
-        self.carried.append(Carried(span.name, end))
-
-    def call(self, number: int, part: Part, end_s: float) -> None:
-        assert self.last is not None, "what it is in has begun"
-        end = self.graph.moment(max(end_s, self.graph.times[self.last]))
-        self.threads.calls.append(Call(number, self.rank.number, part, self.last, end))
-        self.last = end
+        self.carried.append((span.name, end))
