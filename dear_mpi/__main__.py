@@ -7,8 +7,10 @@ import traceback
 
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.launch.neighbours import abort_job
+from dear_mpi.reporting.output import output
 
 
+@output()
 def main() -> None:
     """Run the command line, with one BLAS thread per rank unless the environment says otherwise."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

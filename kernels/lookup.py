@@ -18,5 +18,5 @@ def lookup(what: str, name: str, table: Mapping[str, T]) -> T:
     if isinstance(name, str) and name in table:
         return table[name]
     near = difflib.get_close_matches(str(name), table, n=2)
-    hint = f" did you mean {' or '.join(map(repr, near))}?" if near else ""
-    raise ValueError(f"{what} {name!r} is unknown:{hint} Allowed: {', '.join(table)}")
+    hint = f": did you mean {' or '.join(map(repr, near))}?" if near else "."
+    raise ValueError(f"{what} {name!r} is unknown{hint} Allowed: {', '.join(table)}")

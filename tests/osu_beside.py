@@ -53,11 +53,12 @@ the library keeps its memory, and both have pages of 4 KiB. Each row is from {ro
 Times are us, medians over turns. A ratio is that of two neighbours, streaming over OSU: its median over turns, with its
 95 % interval. Bytes are those of the full buffer; OSU gives those of one rank's part of an all-gather.
 
-`near` is yes if the ratio is within 10 %, or its interval contains 1, or, below 64 KiB, streaming is above that by no
-more than the loop's own cost. That is the same call of 4 B from Python, on a communicator of one rank, times the number
-of ranks that share a core: they make it one after the other, and a call is over when all have made theirs. Else it is
-no, or `faster` where streaming takes less than 0.9 of OSU's time: the library's call is the same, but not the memory
-that the two have from the system.
+What streaming may take is OSU's time and, below 64 KiB, the loop's own cost. That is the same call of 4 B from
+Python, on a communicator of one rank; for each other rank on the core it is once more as much, and a barrier of that
+kind: they make theirs one after the other, and a call is over when all have made it. `near` is yes if streaming takes
+at most a tenth of OSU's time more or less than that, and `even` if more, but the interval contains what it may take:
+these turns do not tell the two apart. Else it is no, or `faster` below 0.9 of OSU's time: the library's call is the
+same, but not the memory that the two have from the system.
 """
 ITERATIONS, ALONE = 11, 51
 ALGORITHM = "native"
@@ -96,14 +97,15 @@ class Beside:
     def ratio(self) -> Median:
         return median([ours / theirs for ours, theirs in zip(self.streaming, self.osu, strict=True)])
 
-    def is_near(self, nbytes: int) -> str:
-        """yes, no, or faster."""
+    def near(self, nbytes: int) -> str:
+        """yes, even, no, or faster."""
         found, own_us = self.ratio, self.own_us if nbytes < LARGE else 0.0
-        if found.low <= 1 <= found.high:
+        most = 1 + own_us / statistics.median(self.osu)
+        if 1 - NEAR <= found.value <= most + NEAR:
             return "yes"
-        if found.value < 1 - NEAR:
-            return "faster"
-        return "yes" if found.value <= 1 + NEAR + own_us / statistics.median(self.osu) else "no"
+        if found.low <= most and found.high >= 1:
+            return "even"
+        return "no" if found.value > most else "faster"
 
 
 def run(mpi: Mpi, ranks: int, *command: object, **variables: str) -> str:
@@ -120,26 +122,27 @@ def osu(mpi: Mpi, ranks: int, pairing: Pairing, folder: Path) -> Times:
 
 
 def ours(mpi: Mpi, ranks: int, pairing: Pairing, cadence: str, iterations: int) -> tuple[Times, float]:
-    """Times, and the loop's own cost with the library's call in it."""
+    """Times, and the loop's own cost with the library's call in it, also of the other ranks on the core."""
     with tempfile.TemporaryDirectory() as folder:
         file, sizes = Path(folder) / "rows.json", ",".join(f"{size}B" for size in SIZES)
         flags = ["--collective", pairing.collective, "--algorithms", ALGORITHM, "--placement", "out", "--sizes", sizes]
         flags += ["--cadence", cadence, "--iterations", iterations, "--json", file]
         run(mpi, ranks, sys.executable, "-m", "dear_mpi", "bench", *flags, MPI4PY_RC_THREAD_LEVEL="serialized")
         report = json.loads(file.read_text("utf-8"))
-    (own_us,) = report["loop"]["self_us"].values()
-    return {row["bytes"]: row["p50_us"] for row in report["rows"]}, own_us
+    own_us = report["loop"]["self_us"]
+    barrier_us, others = own_us.pop("barrier"), math.ceil(ranks / len(own_cores())) - 1
+    (call_us,) = own_us.values()
+    return {row["bytes"]: row["p50_us"] for row in report["rows"]}, call_us + others * (call_us + barrier_us)
 
 
 def beside(mpi: Mpi, ranks: int, pairing: Pairing, folder: Path, rounds: int) -> dict[int, Beside]:
     """By size; those alone that both can have."""
     theirs, stream, alone, own = list[Times](), list[Times](), list[Times](), list[float]()
-    sharing = math.ceil(ranks / len(own_cores()))  # ranks on a core
     for _ in range(rounds):
         theirs.append(osu(mpi, ranks, pairing, folder))
         times, own_us = ours(mpi, ranks, pairing, "streaming", ITERATIONS)
         stream.append(times)
-        own.append(own_us * sharing)
+        own.append(own_us)
         alone.append(ours(mpi, ranks, pairing, "isolated", ALONE)[0])
     least = 4 if pairing.collective in WHOLE else 4 * ranks  # an element for each rank
     sizes = [size for size in SIZES if size >= least]
@@ -157,17 +160,17 @@ def table(pairing: Pairing, ranks: int, found: dict[int, Beside]) -> Iterator[st
         ratio = each.ratio
         times = [f"{statistics.median(us):.2f}" for us in (each.osu, each.streaming, each.isolated)]
         interval = f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
-        yield f"| {size} | {times[0]} | {times[1]} | {interval} | {each.is_near(size)} | {times[2]} |"
+        yield f"| {size} | {times[0]} | {times[1]} | {interval} | {each.near(size)} | {times[2]} |"
     yield ""
 
 
 def summary(near: dict[bool, Counter[str]], own_us: float) -> str:
     """What the rows say, from 64 KiB on and below, and the loop's cost on 2 ranks."""
     said = {
-        large: f"{found['yes']} of {found.total()} rows are near and {found['faster']} faster"
+        large: f"of {found.total()} rows {found['yes']} are near, {found['even']} even, {found['faster']} faster"
         for large, found in near.items()
     }
-    text = f"From 64 KiB on {said[True]}; below {said[False]}.\nThe loop's own cost on 2 ranks"
+    text = f"From 64 KiB on, {said[True]}; below, {said[False]}.\nThe loop's own cost on 2 ranks"
     return f"{text}, at most {own_us:.2f} us, is {'within' if own_us <= MOST_OWN_US else 'above'} 1 us.\n"
 
 
@@ -189,7 +192,7 @@ def main() -> None:
             print(*part, sep="\n", flush=True)
             lines += part
             for size, each in found.items():
-                near[size >= LARGE][each.is_near(size)] += 1
+                near[size >= LARGE][each.near(size)] += 1
             if ranks == RANKS[0]:
                 own.append(next(iter(found.values())).own_us)
     head = HEAD.format(

@@ -8,7 +8,8 @@ the calls that start messages. Where nothing is known of the peer, all of the wa
 *copying* are what is done with a message beside that; a call of the MPI library's own collective is *whole*.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from dear_mpi.collectives.plans.notes import Noted, Part
@@ -23,7 +24,7 @@ End: TypeAlias = tuple[int, int, int | None, int, bool]
 """An end of a message: whose it is, the peer, the step, the number in it, and whether it comes in."""
 
 
-class Span(NamedTuple):
+class StepSpan(NamedTuple):
     """What a rank did, in seconds; ``peer`` is the one that it waited for, or exchanged a message with."""
 
     kind: str  # one of KINDS or OTHERS
@@ -74,7 +75,7 @@ def starts_of(ranks: Ranks) -> dict[End, float]:
 
 def spans_of(
     rank: int, noted: Noted, starts: Mapping[End, float], known: Collection[int | None] = ()
-) -> Iterator[Span]:
+) -> Iterator[StepSpan]:
     """The calls of a rank, each wait cut where the peer had started its end. What is under way still waits for a peer
     that is ``known`` not to have come so far."""
     for place, (part, begin_s, end_s) in enumerate(noted.calls(), start=2):
@@ -87,11 +88,11 @@ def spans_of(
             else:
                 kind, until_s = "transfer", min(max(begin_s, peers_s), end_s)
                 if until_s > begin_s:
-                    yield Span("waiting", part.step, part.peer, begin_s, until_s, part)
+                    yield StepSpan("waiting", part.step, part.peer, begin_s, until_s, part)
                     begin_s = until_s
                 if lasts and until_s == end_s:
                     return
-        yield Span(kind, part.step, part.peer, begin_s, end_s, part)
+        yield StepSpan(kind, part.step, part.peer, begin_s, end_s, part)
 
 
 def flows_of(ranks: Ranks, starts: Mapping[End, float]) -> Iterator[Flow]:
@@ -104,7 +105,17 @@ def flows_of(ranks: Ranks, starts: Mapping[End, float]) -> Iterator[Flow]:
                 yield Flow(part.peer, begin_s, rank, end_s, part)
 
 
-def said_of(span: Span, noted: Noted) -> dict[str, Any]:
+def fold(spent: Iterable[tuple[str, int | None, float]]) -> tuple[Mapping[str, float], int | None]:
+    """The sum of each kind, and the peer that most of the waiting was for, of spans as (kind, peer, seconds)."""
+    sums_s, awaited_s = defaultdict[str, float](float), defaultdict[int, float](float)
+    for kind, peer, seconds in spent:
+        sums_s[kind] += seconds
+        if kind == "waiting" and peer is not None:
+            awaited_s[peer] += seconds
+    return sums_s, max(awaited_s, key=awaited_s.__getitem__, default=None)
+
+
+def said_of(span: StepSpan, noted: Noted) -> dict[str, Any]:
     """All that is known of a span, by names."""
     part = span.part
     known: dict[str, Any] = {**noted.said, "number": noted.number, "step": part.step, "peer": part.peer}

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+UNITS = {"Tbit/s": 1e12, "Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3, "bit/s": 1.0}
 INSIDE, BETWEEN = "inside hosts", "between hosts"  # the levels of such an algorithm
 
 
@@ -108,3 +109,14 @@ class Blocks:
             raise ValueError(f"{self} does not divide {ranks} ranks")
         per_host = ranks // self.count if self.name == "hosts" else self.count
         return tuple(rank // per_host for rank in range(ranks))
+
+
+def format_rate(bytes_per_s: float, digits: int = 4) -> str:
+    """In bits, as network cards are sold.
+
+    >>> format_rate(1.25e9), format_rate(1.19533e8), format_rate(6.05e7, digits=2), format_rate(1.0)
+    ('10 Gbit/s', '956.3 Mbit/s', '480 Mbit/s', '8 bit/s')
+    """
+    rounded = float(f"{8 * bytes_per_s:.{digits}g}")
+    unit = next((unit for unit, least in UNITS.items() if rounded >= least), "bit/s")
+    return f"{rounded / UNITS[unit]:g} {unit}"

@@ -70,7 +70,7 @@ def source_text(name: str, kind: str, example: str) -> str:
 def defined(source: Source) -> list[str]:
     """What may be meant in a file, without running it: classes for a schedule, values for a route, else functions."""
     with telling(f"{source.kind} file {str(source.path)!r} fails"):
-        nodes = ast.parse(source.code).body
+        nodes = ast.parse(source.code, str(source.path)).body
     if source.kind in VALUES:
         names = [ast.unparse(target) for node in nodes if isinstance(node, ast.Assign) for target in node.targets]
     else:

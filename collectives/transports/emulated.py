@@ -32,7 +32,7 @@ from tempfile import NamedTemporaryFile
 
 import numpy as np
 
-from dear_mpi.collectives.program.hosts import Blocks, Rates, rates_of
+from dear_mpi.collectives.program.hosts import Blocks, Rates, format_rate, rates_of
 from dear_mpi.collectives.transports.transport import Request, Transport, Wrapper
 from dear_mpi.kernels.array import Array
 
@@ -51,7 +51,7 @@ class Link:
     blocks: Blocks | None = None
 
     def __str__(self) -> str:
-        said = f"{self.bandwidth * 8e-9:.4g} Gbit/s, {self.latency_s * 1e6:.4g} us"
+        said = f"{format_rate(self.bandwidth)}, {self.latency_s * 1e6:.4g} us"
         return said if self.between is None else f"{said} inside hosts and {self.between} between them ({self.blocks})"
 
     def hosts(self, machines: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,11 +1,11 @@
 """How bytes move between two ranks: the small protocol behind which MPI, threads and emulated links hide."""
 
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
+from threading import get_ident
 from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
@@ -74,8 +74,10 @@ class Waits:
 class Meeting:
     """All ranks come together for ``what``. The stack of the thread that waits names the caller."""
 
+    __slots__ = ("thread", "what")  # made in each barrier, where it counts
+
     def __init__(self, what: str) -> None:
-        self.what, self.thread = what, threading.get_ident()
+        self.what, self.thread = what, get_ident()
 
     def progress(self) -> tuple[int, ...]:
         return ()

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from dear_mpi.advise.answer import CODE, Answer, bandwidth
 from dear_mpi.advise.observation import Observation
+from dear_mpi.collectives.program.hosts import format_rate
 from dear_mpi.reporting.units import plural
 from dear_mpi.simulate.gains import gain, ms
 from dear_mpi.simulate.table import ORIGINS
@@ -12,8 +13,6 @@ from dear_mpi.simulate.table import ORIGINS
 WORTH = 0.02  # of an iteration: a schedule that gains less is not worth a change
 TELL = 0.1  # of an iteration: what takes less outside layers is not told
 TELL_HOOKS = 0.05
-LONG = 100  # has all its digits
-UNITS = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"))
 
 
 def paragraph(answer: Answer) -> str:
@@ -52,17 +51,7 @@ def codes(answer: Answer) -> str:
     taken = f"{ms(answer.coded.iteration_s)} ms here"
     if math.isinf(below):
         return f"{CODE} pays ({taken}), also on links a thousand times as fast."
-    return f"Below {rate(below)} {CODE} pays{f' ({taken})' * (now < below)}."
-
-
-def rate(bits_per_s: float) -> str:
-    """
-    >>> rate(6.21e9), rate(4.84e8)
-    ('6.2 Gbit/s', '484 Mbit/s')
-    """
-    factor, unit = next((each for each in UNITS if bits_per_s >= each[0]), UNITS[-1])
-    number = bits_per_s / factor
-    return f"{number:.0f} {unit}" if number >= LONG else f"{number:.2g} {unit}"
+    return f"Below {format_rate(below / 8, digits=2)} {CODE} pays{f' ({taken})' * (now < below)}."
 
 
 def assumed(answer: Answer) -> str:

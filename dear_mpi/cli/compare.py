@@ -90,8 +90,8 @@ class Kept:
         if self.files is not None:
             self.files(timeline)
 
-    def apart(self, recordings: Sequence[Recording], facts: Mapping[str, Any]) -> Path:
-        return (self.files or TimelineFiles("--html", [self.page])).apart(recordings, facts)
+    def write_rank(self, recordings: Sequence[Recording], facts: Mapping[str, Any]) -> Path:
+        return (self.files or TimelineFiles("--html", [self.page])).write_rank(recordings, facts)
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         if self.timeline is None:

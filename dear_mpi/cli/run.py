@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from dear_mpi.simulate.machine import read_rates
 from dear_mpi.training.declared import parsed
 from dear_mpi.training.runs.config import Config
 
+STAGES = ("input", "job")
 READ: dict[str, Callable[[str], Any]] = {"link": parse_links, "rates": read_rates}
 
 
@@ -39,17 +41,19 @@ class Output:
 
 
 @contextmanager
-def complaining(*, mpi: bool) -> Iterator[None]:
+def complaining(command: str, *, mpi: bool) -> Iterator[None]:
     """Turn bad input into one line of rank 0 on standard error, and exit code 2 on all ranks.
 
-    MPI, which this may start, says who is rank 0; if not ``mpi``, the launcher's variables do.
+    The line does not say in which stage ranks found it where that is the whole command. MPI, which this may start, says
+    who is rank 0; if not ``mpi``, the launcher's variables do.
     """
     try:
         yield
     except (ValueError, AgreedError, ProgramError) as error:
         told = (mpi or launch_of(os.environ).size > 1) and not isinstance(error, AgreedError)
         agreed = agreed_on(error) if told else error
-        complain(str(agreed), launched_rank() if mpi else launch_of(os.environ).rank)
+        said = re.sub(f"^({'|'.join((*STAGES, command))}): ", "", str(agreed))
+        complain(said, launched_rank() if mpi else launch_of(os.environ).rank)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         print(f"rank {launch_of(os.environ).rank} was interrupted", file=sys.stderr)
@@ -65,7 +69,7 @@ def agreed_on(error: Exception) -> Exception:
     try:
         run_world(lambda world: None, facts=complain, stall_after_s=parse_seconds(STALL_AFTER))
     except AgreedError as agreed:
-        return error if str(agreed) == f"input: {error}" else agreed  # all ranks alike: in its own words
+        return agreed
     except ValueError:
         pass  # no MPI can be used, so no rank waits in it
     return error
@@ -90,7 +94,7 @@ def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..
         def command(*, typer_context: Any, **flags: Any) -> None:
             source = typer_context.get_parameter_source
             typed = {name: flags[name] for name in flags if source(name).name != "DEFAULT"}
-            with complaining(mpi="threads" in table and "threads" not in typed):
+            with complaining(typer_context.info_name, mpi="threads" in table and "threads" not in typed):
                 if (alone or "threads" in typed) and launch_of(os.environ).size > 1:
                     raise ValueError(f"{alone or '--threads'} runs in one process: start it without mpirun")
                 function(defaults | typed)

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from dear_mpi.collectives.launch.launcher import OPEN_MPI, launch_of, launcher_process
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.output import to_nowhere
 
 T = TypeVar("T")
 
@@ -30,9 +31,7 @@ class Screen(Console):
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.file.fileno())
-        os.close(nowhere)
+        to_nowhere(self.file)
 
 
 def console(world: World | None = None, *, stderr: bool = False) -> Console:

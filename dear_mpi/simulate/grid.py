@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
+from dear_mpi.collectives.program.hosts import format_rate
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.simulate.gains import FUSIONS
 from dear_mpi.simulate.sweep import Simulated
@@ -82,7 +83,7 @@ def bandwidth(network: Network, factor: float) -> str:
     ('5 Gbit/s', '0.5 times')
     """
     plain = network.beta and network.between is None
-    return f"{8e-9 / network.beta * factor:.3g} Gbit/s" if plain else f"{factor:g} times"
+    return format_rate(factor / network.beta) if plain else f"{factor:g} times"
 
 
 def latency(network: Network, factor: float) -> str:

@@ -34,7 +34,7 @@ class Show(Protocol):
     def __call__(self, timeline: Timeline) -> object:
         """By rank 0, with one of all ranks."""
 
-    def apart(self, recordings: Sequence[Recording], facts: Mapping[str, Any]) -> Path:
+    def write_rank(self, recordings: Sequence[Recording], facts: Mapping[str, Any]) -> Path:
         """By each rank, with what it did in each run; where that is now."""
 
 
@@ -66,7 +66,7 @@ class Recorder:
             return ""
 
         if why := said_by_rank_0(self.world.transport, "timeline", shown):
-            path = self.files.apart([each[self.world.rank] for each in self.runs], facts)
+            path = self.files.write_rank([each[self.world.rank] for each in self.runs], facts)
             note(self.world, f"each rank has written a timeline of its own, such as {path}, because {why}")
 
     @contextmanager
@@ -101,7 +101,7 @@ class LastSeconds:
                 for name, session in self.sessions.items()
             ]
             try:
-                path = recorder.files.apart(runs, {"model": recorder.model, "job": recorder.job})
+                path = recorder.files.write_rank(runs, {"model": recorder.model, "job": recorder.job})
                 said, self.written = f"what it did last is in {path}", True
             except ValueError as error:
                 said = str(error)

@@ -3,58 +3,49 @@
     python -m docs.lecture.race anna.py:my_ring ben.py:doubling --threads 4         without MPI: ranks are threads
     mpirun -n 4 python -m docs.lecture.race anna.py:my_ring ben.py:doubling         under it
 
-Each is proved for the number of ranks of the race, priced on a network, and timed by the benchmark (``dear-mpi bench``)
-beside ``ring``. What is not proved is not run: it stands last, with the proof's sentence. The board also has the other
-numbers of ranks, up to 8, on which an algorithm is right. ``--link 1gbit,50us`` slows messages down to that link.
-Points are the mean, over the sizes, of how many times as long as the fastest one an algorithm takes.
+Each is proved for the number of ranks of the race, in a process that is killed if it does not end (``referee.py``),
+priced on a network, and timed by the benchmark (``dear-mpi bench``) beside ``ring``. What is not proved is not run: it
+stands last, with the proof's sentence. The board also has the other numbers of ranks, up to 8, on which an algorithm is
+right. ``--link 1gbit,50us`` slows messages down to that link. Points are the mean, over the sizes, of how many times as
+long as the fastest one an algorithm takes.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import exp, log
 
 from rich.table import Table
 
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.run import bench
-from dear_mpi.collectives import programs, verify
+from dear_mpi.collectives import programs
 from dear_mpi.collectives.algorithms.registry import find_algorithm
 from dear_mpi.collectives.program.cost import cost
-from dear_mpi.collectives.program.errors import AgreedError, ProgramError
+from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import COLLECTIVES, asks_for
-from dear_mpi.collectives.program.user_file import is_in_file
+from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World, run_world
 from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import format_bytes, format_numbers, parse_link, parse_sizes
-from dear_mpi.see.proof import prove_messages
 from dear_mpi.training.declared import parsed
-from docs.lecture.desk.algorithms import NETWORK, own_collective
+from docs.lecture.desk.algorithms import NETWORK
+from docs.lecture.referee import Runner, proved
 
 PACER = "ring"  # takes part in every race
-PROVED_UP_TO = 8  # ranks
 PIECE_BYTES = 64 << 10  # of algorithms that send piece by piece, in predictions
-
-
-@dataclass
-class Runner:
-    """Who takes part: ``fault`` is what the proof says; seconds are by size."""
-
-    name: str
-    fault: str = ""
-    right_on: list[int] = field(default_factory=list)  # numbers of ranks
-    predicted_s: dict[int, float] = field(default_factory=dict)
-    measured_s: dict[int, float] = field(default_factory=dict)
-    interval: dict[int, float] = field(default_factory=dict)  # the farther end of the 95 % interval, in seconds
-    points: float = float("inf")
 
 
 def race(world: World, names: Sequence[str], collective: str, sizes: Sequence[int], network: Network) -> list[Runner]:
     """Collective: everybody who takes part, the winner first; raises as ``bench``."""
-    runners = [proved(name, collective, world.size) for name in dict.fromkeys((PACER, *names))]
+    runners = said_by_rank_0(
+        world.transport,
+        "the race",
+        lambda: [proved(name, collective, world.size) for name in dict.fromkeys((PACER, *names))],
+        asleep=True,
+    )
     right = [each for each in runners if not each.fault]
     for runner in right:
         runner.predicted_s = {each: price(runner.name, collective, world.size, each, network) for each in sizes}
@@ -68,31 +59,6 @@ def race(world: World, names: Sequence[str], collective: str, sizes: Sequence[in
     for runner in right:
         runner.points = points(runner, right)
     return sorted(runners, key=lambda each: (bool(each.fault), each.points))
-
-
-def proved(name: str, collective: str, ranks: int) -> Runner:
-    """Who takes part, with what the proof says for these ranks, and the other numbers of ranks for which it holds."""
-    runner = Runner(name)
-    for size in dict.fromkeys((ranks, *range(1, PROVED_UP_TO + 1))):
-        fault = fault_on(name, collective, size)
-        if fault and size == ranks:
-            runner.fault = fault
-            break
-        runner.right_on += [size] * (not fault)
-    return runner
-
-
-def fault_on(name: str, collective: str, ranks: int) -> str:
-    """What the proof says: of what was written first, then of what follows from it by mirroring; "" if all is right."""
-    try:
-        programs(name, collective, ranks)  # which names what raises, or never ends
-        for each in dict.fromkeys((*([own_collective(name)] if is_in_file(name) else []), collective)):
-            found = programs(name, each, ranks)
-            verify(found)
-            prove_messages(found)
-    except (ProgramError, ValueError) as error:
-        return str(error)
-    return ""
 
 
 def price(name: str, collective: str, ranks: int, nbytes: int, network: Network) -> float:

@@ -98,8 +98,9 @@ def test_a_rank_that_ended_before_the_last_one_came_took_no_time_after_it():
 
 def test_balanced_calls_wait_as_late_ones_do_where_they_stand_beside_them():
     transport = SimpleNamespace(rank=1, size=3)
-    assert TOGETHER.wait(0, transport) is None
-    assert AT_ONCE.wait(0, transport).delay_s == 0
+    for first in (0, 3):  # of all blocks
+        assert replace(TOGETHER, first=first).wait(0, transport) is None
+        assert replace(AT_ONCE, first=first).wait(0, transport).delay_s == 0
     assert TOGETHER.as_row() == AT_ONCE.as_row() == {"arrival": "none", "arrival_us": 0}
 
 

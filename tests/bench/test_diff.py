@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dear_mpi.bench.runs.diff import compare_runs
-from dear_mpi.bench.runs.diff_table import alone, report_of, summary
+from dear_mpi.bench.runs.diff_table import alone, report_of, summary, unlike_starts
 from dear_mpi.bench.runs.saved import Run
 from dear_mpi.reporting.student import holm, quantile, tail
 from tests.bench.runs import SIZES, run_of
@@ -114,7 +114,7 @@ def test_points_are_matched_by_all_that_is_chosen_and_others_are_listed():
     a, b = run_of(sizes=(4, 16), algorithms=("ring", "native")), run_of(sizes=(16, 64), algorithms=("ring",))
     found = compare_runs([a], [b], 0.05)
     assert [(each.a[0].algorithm, each.a[0].bytes) for each in found.points] == [("ring", 16)]
-    about = "all_reduce, 4 ranks, cpu, fp32, sum, in place, isolated"
+    about = "all_reduce, 4 ranks, cpu, fp32, sum, in place, isolated, start barrier"
     assert [list(alone(rows)) for rows in found.alone] == [
         [f"{about}: ring of 4 B; native of 4 B, 16 B"],
         [f"{about}: ring of 64 B"],
@@ -126,9 +126,19 @@ def test_points_are_matched_by_all_that_is_chosen_and_others_are_listed():
     assert [len(report["only_in"][side]) for side in "ab"] == [3, 1]
 
 
+def test_points_that_start_otherwise_are_left_out():
+    a, b = run_of(), run_of()
+    b = replace(b, rows=[replace(row, start="clock") if row.bytes > 16 else row for row in b.rows])
+    found = compare_runs([a], [b], 0.05)
+    assert {each.a[0].bytes for each in found.points} == {4, 16}
+    assert unlike_starts(found)
+    assert not unlike_starts(compare_runs([a], [run_of(sizes=SIZES[1:])], 0.05)), "they have no such size"
+
+
 @pytest.mark.parametrize(
     ("other", "said"),
     [
+        ({"start": "clock"}, "no point is in both runs: start is barrier in old.json, and clock in new.json"),
         ({"ranks": 8}, "no point is in both runs: ranks is 4 in old.json, and 8 in new.json"),
         ({"dtype": "fp64"}, "no point is in both runs: dtype is fp32 in old.json, and fp64 in new.json"),
         ({"sizes": (64,)}, "no point is in both runs: bytes is 4, 16 in old.json, and 64 in new.json"),

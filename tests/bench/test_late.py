@@ -16,7 +16,7 @@ from dear_mpi.bench.found.late import Blame, Late, Slow, blamed_rank, by_times, 
 from dear_mpi.bench.found.recorded_calls import blamed
 from dear_mpi.bench.run import bench
 from dear_mpi.collectives.plans.notes import Part
-from dear_mpi.collectives.plans.steps import Span
+from dear_mpi.collectives.plans.steps import StepSpan
 from dear_mpi.ranks.world import run_world
 from tests.bench.sleepers import LATE_S, PLACES, recorded
 
@@ -93,7 +93,7 @@ def test_times_alone_name_only_a_rank_for_which_nobody_waited():
 
 def test_who_was_late_in_a_recorded_call():
     part = Part("ending")
-    waits = [[], [Span("waiting", 0, 0, 0.0, 4.9, part)], [Span("waiting", 1, 1, 0.1, 5.0, part)]]
+    waits = [[], [StepSpan("waiting", 0, 0, 0.0, 4.9, part)], [StepSpan("waiting", 1, 1, 0.1, 5.0, part)]]
     slow = np.array([5.0, 5.0, 5.0])
     assert blamed(slow, np.array([0.1, 4.8, 0.2]), waits) == Slow(5.0, Blame(1, 4.8))  # outside of waits: for sure
     assert blamed(slow, np.array([4.9, 4.8, 0.2]), waits) == Slow(5.0, None)  # the host stood still

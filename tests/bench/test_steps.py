@@ -12,15 +12,14 @@ from dear_mpi.bench.inside.steps import Watch, cells_of, steps_of
 from dear_mpi.bench.inside.steps_table import lines_of, traced, words_of
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.notes import Notes, Part
-from dear_mpi.collectives.plans.steps import KINDS, Span
+from dear_mpi.collectives.plans.steps import KINDS, StepSpan
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.aligned import Aligned, Look
 from dear_mpi.ranks.world import World, run_world
 from dear_mpi.see.timeline.looks import joined, step_of
 from dear_mpi.see.timeline.steps import draw_steps, timeline_of
 from dear_mpi.see.timeline.trace import trace
-from dear_mpi.training.log.spans import STEPS
-from dear_mpi.training.log.spans import Span as Shown
+from dear_mpi.training.log.spans import STEPS, Span
 from tests.trace_schema import assert_schema
 
 LATE_S = 0.02
@@ -72,7 +71,7 @@ def test_a_late_rank_is_seen_going_round_the_ring(ranks, segment_bytes):
 
 
 def span(kind, step, peer, begin_s, end_s):
-    return Span(kind, step, peer, begin_s, end_s, Part(kind))
+    return StepSpan(kind, step, peer, begin_s, end_s, Part(kind))
 
 
 def test_cells_are_means_over_runs_and_name_the_peer_that_most_waiting_was_for():
@@ -166,7 +165,7 @@ def test_a_picture_and_a_trace_have_each_rank():
 
 def test_segments_of_a_step_are_drawn_as_one():
     names = [f"step {step}: transfer, rank 1" for step in (4, 4, 5)]
-    spans = [Shown(STEPS, "transfer", name, at, at + 1.0) for at, name in enumerate(names)]
+    spans = [Span(STEPS, "transfer", name, at, at + 1.0) for at, name in enumerate(names)]
     drawn = list(joined(spans, 0.5))
     assert [(step_of(span), span.begin_s, span.end_s) for span in drawn] == [("4", 0.0, 2.0), ("5", 2.0, 3.0)]
     assert len(list(joined([spans[0], spans[1]._replace(begin_s=1.7)], 0.5))) == 2

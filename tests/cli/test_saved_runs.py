@@ -269,6 +269,18 @@ def test_a_report_is_written_though_nobody_reads_the_table():
     assert len(json.loads(Path("now.json").read_text("utf-8"))["rows"]) == 5
 
 
+@pytest.mark.parametrize("arguments", [(*BENCH, "--json", "now.json"), ("--version",), ("bench", "--help")])
+def test_a_table_that_cannot_be_written_is_one_line(arguments):
+    """A full disk; what else there is to do, such as the report, is done, so that no rank waits."""
+    command = [sys.executable, "-m", "dear_mpi", *map(str, arguments)]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=100)
+    said = "error: standard output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    if "--json" in arguments:
+        assert len(json.loads(Path("now.json").read_text("utf-8"))["rows"]) == 5
+
+
 def test_a_report_that_cannot_be_written_takes_no_other_file_with_it():
     os.symlink("/dev/full", "full.json")
     done = run(*BENCH, "--tune", "rules.json", "--json", "full.json")

@@ -258,5 +258,5 @@ def test_every_report_says_that_a_link_is_emulated():
     (name,) = run_loopback(1, lambda transport: EmulatedTransport(transport, FAST).name)
     assert name.startswith("EMULATED")
     (name, _) = run_loopback(2, lambda transport: EmulatedTransport(transport, TWO_HOSTS).name)
-    links = "8e-06 Gbit/s, 2.5e+05 us inside hosts and 8e-07 Gbit/s, 2e+06 us between them (hosts=2)"
+    links = "8 kbit/s, 2.5e+05 us inside hosts and 800 bit/s, 2e+06 us between them (hosts=2)"
     assert name == f"EMULATED link of {links} over loopback (threads)"

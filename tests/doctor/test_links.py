@@ -222,12 +222,12 @@ def test_the_table_has_the_worst_and_says_what_is_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--threads", 1], "links: there must be at least 2 ranks, not 1: mpirun -n 2, or --threads 2"),
+        (["--threads", 1], "error: there must be at least 2 ranks, not 1: mpirun -n 2, or --threads 2"),
         (["--threads", 2, "--size", "0B"], "--size: size must be from 1 B to 1 GiB, not 0B"),
         (["--threads", 2, "--size", "2GiB"], "--size: size must be from 1 B to 1 GiB, not 2GiB"),
         (["--threads", 2, "--device", "gpu"], "device 'gpu' is unknown"),
         (["--threads", 2, "--device-memory", "staged"], "--device-memory does not apply to the device 'cpu'"),
-        (["--threads", 3, "--link", "1gbit,1us/1gbit,1us,hosts=2"], "input: link: hosts=2 does not divide 3 ranks"),
+        (["--threads", 3, "--link", "1gbit,1us/1gbit,1us,hosts=2"], "error: link: hosts=2 does not divide 3 ranks"),
         (["--threads", 2, "--plot", "links.txt"], "--plot 'links.txt' must end in .png, .pdf or .svg"),
         (["--threads", 2, "--plot", "a.svg", "--json", "a.svg"], "--plot and --json must be different files"),
         (["--threads", 2, "--worst", 0], "Invalid value for '--worst'"),
@@ -249,4 +249,4 @@ def test_a_gpu_that_is_not_there_is_one_line(monkeypatch):
     monkeypatch.setattr("dear_mpi.cli.links.open_streams", none)
     monkeypatch.setattr("dear_mpi.cli.run.select_gpu", lambda device: None)
     result = run("--threads", 2, "--device", "cuda")
-    assert (result.exit_code, result.stderr) == (2, "error: links: there is no cuda\n")
+    assert (result.exit_code, result.stderr) == (2, "error: there is no cuda\n")

@@ -95,7 +95,7 @@ def test_a_new_backend_is_used_without_a_change_of_the_callers(use, foreign, cal
 
 @pytest.mark.parametrize("use", USES)
 def test_an_unknown_library_is_refused(use, foreign):
-    with pytest.raises(ValueError, match="array library 'standin_library' is unknown: Allowed: numpy, cupy"):
+    with pytest.raises(ValueError, match=r"array library 'standin_library' is unknown\. Allowed: numpy, cupy"):
         use(foreign(ones()))
 
 
@@ -121,8 +121,8 @@ def test_choose_gives_what_the_table_has():
         ("smu", "op 'smu' is unknown: did you mean 'sum'? Allowed: sum, minimum, maximum"),
         ("Sum", "op 'Sum' is unknown: did you mean 'sum'?"),
         ("mximum", "op 'mximum' is unknown: did you mean 'maximum' or 'minimum'?"),
-        ("xyz", "op 'xyz' is unknown: Allowed: sum, minimum, maximum"),
-        ("", "op '' is unknown: Allowed: sum"),
+        ("xyz", "op 'xyz' is unknown. Allowed: sum, minimum, maximum"),
+        ("", "op '' is unknown. Allowed: sum"),
     ],
 )
 def test_choose_helps_who_mistyped(name, message):

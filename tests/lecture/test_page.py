@@ -1,71 +1,10 @@
-"""The lecture in a real browser, opened as a file and without a network: skipped where there is no Chromium or npm."""
-
-import shutil
+"""The lecture in a real browser, opened as a file and without a network."""
 
 import pytest
 
-from docs.lecture.build import build
 from docs.lecture.desk.exercises import EXERCISES
-from tests.browser import PHONE, WIDE, Opened
-from tests.rooms import ROOT
-
-READY_MS = 120_000  # for Python to start, on a machine that does other things
-READY = ":root[data-python=ready]"
-KEPT = ROOT / "build" / "lecture"
-ANSWERED = ".verdict.right, .verdict.almost, .verdict.wrong"
-
-
-@pytest.fixture(scope="session")
-def lecture(browser):
-    """The folder of the lecture; Pyodide is fetched once, into build/."""
-    try:
-        build(KEPT)
-    except SystemExit as error:
-        pytest.skip(f"the lecture is not built: {error}")
-    return KEPT
-
-
-@pytest.fixture(scope="module")
-def started(lecture, browser):
-    """One page for most tests, in which Python is ready."""
-    context = browser.new_context(viewport=WIDE, reduced_motion="reduce")
-    page = Opened(context.new_page(), lecture / "index.html")
-    page.page.wait_for_selector(READY, timeout=READY_MS)
-    yield page
-    context.close()
-
-
-@pytest.fixture
-def shown(started):
-    """The page at a chapter, of which nothing is solved; it has neither complained nor asked for anything."""
-
-    def show(chapter):
-        started.page.click("text=Forget all")
-        started.page.click(f'.chapters a[href="#{chapter}"]')
-        started.page.wait_for_selector(READY, timeout=READY_MS)
-        return started
-
-    yield show
-    assert started.said == []
-    assert started.asked == []
-
-
-def cell(page, name):
-    return page.page.locator(f"[data-cell={name}]")
-
-
-def run(page, name, text=None):
-    """Run a cell; what is said of it."""
-    found = cell(page, name)
-    if text is not None:
-        found.locator("textarea").fill(text)
-    found.locator(".actions .main").click()
-    found.locator(ANSWERED).wait_for(timeout=READY_MS)
-    return " ".join(found.locator(".verdict").inner_text().split())
-
-
-def answer(name):
-    return (ROOT / "docs" / "lecture" / "answers" / f"{name}.py").read_text(encoding="utf-8")
+from tests.browser import PHONE
+from tests.lecture.cells import READY, READY_MS, answer, cell, run
 
 
 def test_pictures_are_there_before_python(lecture, opened):
@@ -90,23 +29,6 @@ def test_a_ring_is_proved_and_a_broken_one_refused(shown):
     assert run(page, "ring", answer("ring")).startswith("Right. Proved for 2, 3, 4, 5 and 6 ranks")
     assert page.text(".chapters a .done") == "✓"
     assert cell(page, "ring").locator(".results td").all_inner_texts() == ["3", "3", "0.75 n"]
-
-
-def test_a_mistake_is_told_with_its_line(shown):
-    page = shown("ring")
-    said = run(page, "ring", answer("ring").replace("% size, size", "% siz").replace("(rank - s) % size", "rank - z"))
-    assert "NameError: name 'z' is not defined. (line 10 of your cell)" in said
-    assert cell(page, "ring").locator(".numbers .wrong").inner_text() == "10"
-
-
-def test_what_never_ends_is_stopped(shown):
-    page = shown("ring")
-    cell(page, "ring").locator("textarea").fill("def f(rank, size):\n    while True:\n        pass")
-    cell(page, "ring").locator("textarea").press("Control+Enter")
-    cell(page, "ring").locator("text=Stop").click()
-    cell(page, "ring").locator(ANSWERED).wait_for()
-    assert page.text("[data-cell=ring] .verdict") == "Refused. You stopped it."
-    assert run(page, "ring", answer("ring")).startswith("Right."), "Python has started anew"
 
 
 def test_the_editor_indents(shown):
@@ -212,19 +134,6 @@ def test_day_and_night(shown):
     assert page.page.evaluate(ground) == before
 
 
-def test_without_its_python_the_page_says_so(lecture, browser, tmp_path):
-    """Somebody has copied one file alone."""
-    shutil.copy(lecture / "index.html", tmp_path)
-    page = browser.new_page()
-    page.goto((tmp_path / "index.html").as_uri())
-    page.wait_for_selector(":root[data-python=failed]")
-    said = "python.js cannot be loaded: it must be beside this page"
-    assert page.locator(".status").inner_text() == said
-    page.locator("[data-cell] .actions .main").click()
-    page.locator("[data-cell] .verdict", has_text=f"Refused. {said}.").wait_for()
-    page.close()
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_it_fits_a_phone(lecture, opened, theme):
     page = opened(lecture / "index.html", window=PHONE, color_scheme=theme)
@@ -232,3 +141,4 @@ def test_it_fits_a_phone(lecture, opened, theme):
         link.click()
         wide = page.page.evaluate("document.documentElement.scrollWidth")
         assert wide <= PHONE["width"], link.get_attribute("href")
+    assert page.page.locator("text=Forget all").is_visible()

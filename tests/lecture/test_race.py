@@ -1,8 +1,11 @@
 """The board of a class: who is right stands first, by time; who is wrong is not run, and told why."""
 
+import os
+
 import pytest
 
-from docs.lecture.race import Runner, arguments, board, fault_on, main, points, proved, run
+from docs.lecture.race import arguments, board, main, points, run
+from docs.lecture.referee import Runner, fault_on, proved
 from tests.rooms import ROOT
 
 ANSWERS = ROOT / "docs" / "lecture" / "answers"
@@ -40,6 +43,39 @@ def test_what_was_written_is_proved_first():
 def test_what_raises_is_refused(tmp_path):
     (tmp_path / "mine.py").write_text("def mine(rank, size):\n    return undefined\n")
     assert fault_on(f"{tmp_path}/mine.py:mine", "all_reduce", 3).endswith("NameError: name 'undefined' is not defined")
+
+
+ENDLESS = {
+    "a call": "    while True:\n        pass\n",
+    "a list": "    steps = []\n    while True:\n        steps.append(bytearray(1 << 24))\n",
+    "a file": "    pass\nwhile True:\n    pass\n",
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_what_never_ends_is_killed(kind, tmp_path):
+    wrote = f"import os\nopen({f'{tmp_path}/pid'!r}, 'w').write(str(os.getpid()))\nprint('hello')\n"
+    (tmp_path / "mine.py").write_text(f"{wrote}def mine(rank, size):\n{ENDLESS[kind]}")
+    runner = proved(f"{tmp_path}/mine.py:mine", "all_reduce", 3, limit_s=5.0)
+    assert not runner.right_on
+    assert runner.fault.endswith("MemoryError: " if kind == "a list" else "not come to an end after 5 seconds")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_what_ends_on_some_ranks_alone_may_race_there(tmp_path):
+    text = (
+        (ANSWERS / "ring.py")
+        .read_text()
+        .replace("    steps = []", "    while size == 3:\n        pass\n    steps = []")
+    )
+    (tmp_path / "mine.py").write_text(f"print('hello')\n{text}")
+    assert proved(f"{tmp_path}/mine.py:my_ring", "all_reduce", 2, limit_s=5.0).right_on == [2, 1]
+
+
+def test_whose_process_dies_is_refused(tmp_path):
+    (tmp_path / "mine.py").write_text("import os\ndef mine(rank, size):\n    os._exit(3)\n")
+    assert proved(f"{tmp_path}/mine.py:mine", "all_reduce", 3).fault == "its process ended with 3"
 
 
 def test_points_compare_with_the_fastest_at_each_size():

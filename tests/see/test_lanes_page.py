@@ -75,7 +75,7 @@ def test_a_place_of_the_sliders_is_what_is_predicted_there(predicted, small):
     assert len(grid.places) == len(BANDWIDTHS) * len(LATENCIES) * len(grid.fusions) - 1
     place = BANDWIDTHS.index(0.5), LATENCIES.index(4), grid.fusions.index("cut:1MB")
     labels = [slider["labels"][at] for slider, at in zip(grid.sliders, place, strict=True)]
-    assert labels == ["0.5 Gbit/s", "200 us", "cut:1MB"]
+    assert labels == ["500 Mbit/s", "200 us", "cut:1MB"]
     how = {"models": (small,), "ranks": (4,), "schedules": ("wfbp", "dear"), "forward_s": 0.01}
     alone = simulate(Settings(network="500mbit,200us", fusions=("cut:1MB",), **how))
     for each, other in zip(predicted, alone, strict=True):

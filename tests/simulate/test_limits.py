@@ -29,7 +29,7 @@ MOST = "must be from 0 to 86400 seconds, not"
     ("flags", "said"),
     [
         (["--network", ""], "or a rate and a latency, as 10gbit,50us; or FILE.json of bench or doctor"),
-        (["--network", "fast"], "network 'fast' is unknown: Allowed: paper-10gbe, paper-100gbib, star"),
+        (["--network", "fast"], "network 'fast' is unknown. Allowed: paper-10gbe, paper-100gbib, star"),
         (["--network", "1e-320kbit,1us"], "network '1e-320kbit,1us': the bandwidth must be at least 0.008kbit, a byte"),
         (["--network", "1e-300kbit,1e300s"], "the bandwidth must be at least 0.008kbit"),
         (["--network", "10gbit,1e300s"], f"network '10gbit,1e300s': the latency {MOST} 1e+300"),
@@ -180,7 +180,7 @@ ROWS = [asdict(ROW), asdict(replace(ROW, bytes=4096, count=1024, p50_us=400.0, m
         ),
         ({"rows": [ROWS[0] | {"ranks": "2"}]}, 'rows[0].ranks must be a whole number, not "2"'),
         ({"rows": [ROWS[0] | {"segment_bytes": 0}]}, "rows[0].segment_bytes must be a whole number >= 1, not 0"),
-        ({"rows": [ROWS[0] | {"dtype": "fp8"}]}, "dtype 'fp8' is unknown: Allowed: fp64"),
+        ({"rows": [ROWS[0] | {"dtype": "fp8"}]}, "dtype 'fp8' is unknown. Allowed: fp64"),
         (
             {"rows": [ROWS[0] | {"delay_us": float("inf")}]},
             "rows[0].delay_us must be a number <= 86400000000.0, not Infinity",

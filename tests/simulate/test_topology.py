@@ -21,7 +21,7 @@ def test_a_topology_is_written_as_it_was_read(text):
     ("text", "said"),
     [
         ("stra", r"topology 'stra' is unknown: did you mean 'star'\? Allowed: star, fattree, torus, dragonfly"),
-        ("", r"topology '' is unknown: Allowed: star"),
+        ("", r"topology '' is unknown. Allowed: star"),
         ("star:8", r"topology 'star:8' cannot be read: write it like star$"),
         ("star:", r"topology 'star:' cannot be read: write it like star$"),
         ("torus", r"topology 'torus' cannot be read: write it like torus:8x8"),

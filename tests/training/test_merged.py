@@ -9,7 +9,7 @@ from dear_mpi.ranks.aligned import Aligned, Look
 from dear_mpi.see.timeline.read import missing, put_together
 from dear_mpi.see.timeline.trace import trace
 from dear_mpi.see.timeline.write import TimelineFiles
-from dear_mpi.training.log.inside import inside, step_times
+from dear_mpi.training.log.inside import step_times
 from dear_mpi.training.log.merged import ClocksError, Recording, merged
 from dear_mpi.training.log.spans import COMPUTE, Iteration, Rank, Span, Timeline
 from tests.trace_schema import assert_schema
@@ -54,7 +54,7 @@ def test_times_are_by_the_clock_of_rank_0():
     assert other.spans[0].begin_s == 8.0
     assert list(other.noted[0].times) == [8.0, 9.0, 11.0]
     assert UNCERTAIN_S < run.uncertainty_s < 2 * UNCERTAIN_S
-    found = inside(run)
+    found = run.inside
     assert [(span.kind, span.begin_s, span.end_s) for span in found.spans[1]] == [
         ("transfer", 8.0, 9.0),
         ("waiting", 9.0, 10.0),
@@ -92,7 +92,7 @@ def test_a_message_may_come_before_it_was_sent_by_as_much_as_clocks_are_uncertai
         replace(each, rank=replace(each.rank, noted=(*each.rank.noted, more)))
         for each, more in zip(both, early, strict=True)
     ]
-    assert min(flow.seconds for flow in inside(merged(both)).flows) == pytest.approx(-0.005)
+    assert min(flow.seconds for flow in merged(both).inside.flows) == pytest.approx(-0.005)
 
 
 def test_the_time_of_each_step():
@@ -108,7 +108,7 @@ def test_the_time_of_each_step():
 def test_collectives_that_not_all_ranks_have_noted_any_more_are_left_out():
     both = [recording(0), recording(1)]
     older = replace(both[0], rank=replace(both[0].rank, noted=(noted(0, 1.0, number=6), *both[0].rank.noted)))
-    assert {span.args["number"] for span in inside(merged([older, both[1]])).spans[0]} == {7}
+    assert {span.args["number"] for span in merged([older, both[1]]).inside.spans[0]} == {7}
 
 
 # Files of single ranks -----------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_collectives_that_not_all_ranks_have_noted_any_more_are_left_out():
 
 def written(tmp_path, *recordings, job="a"):
     show = TimelineFiles("--timeline", [tmp_path / "x.json"])
-    return [str(show.apart([each], {"job": job, "model": "mlp"})) for each in recordings]
+    return [str(show.write_rank([each], {"job": job, "model": "mlp"})) for each in recordings]
 
 
 def test_files_of_ranks_put_together_are_as_if_they_had_been_merged(tmp_path):
@@ -149,7 +149,7 @@ def test_a_rank_may_be_missing_and_a_call_under_way(tmp_path):
     assert call["pid"] == 1
     alone = put_together(files[1:])
     assert missing(alone) == "1 rank of 2 not given: 0"
-    kinds = [span.kind for span in inside(alone.runs[0]).spans[1]]
+    kinds = [span.kind for span in alone.runs[0].inside.spans[1]]
     assert kinds == ["transfer", "either"], "nothing is known of its peer"
 
 

@@ -268,7 +268,7 @@ def test_what_codes_have_lost_is_shared_out_on_another_number_of_ranks():
         ({"schedule": "local:4"}, "schedule 'local:4' has a route of its own: leave out route"),
         ({"route": NAMES["int8"], "loss_scale": "dynamic"}, "what codes have lost would be of another scale"),
         ({"update": "sharded"}, "both say what buckets go through: leave out update .sharded., and the route"),
-        ({"route": ""}, "route '' is unknown: Allowed: full, sharded"),
+        ({"route": ""}, "route '' is unknown. Allowed: full, sharded"),
         ({"route": "mine.py:none"}, "does not exist: write it like path/to/mine.py:my_route"),
     ],
 )

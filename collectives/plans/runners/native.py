@@ -139,9 +139,11 @@ def prebuilt(argument: Any) -> Any:
 
 
 def call_alone(collective: str) -> Callable[[], object]:
-    """A collective of 4 bytes on this rank alone: what a call from Python takes that has nothing to do."""
+    """A barrier, or a collective of 4 bytes, on this rank alone: what a call from Python takes with nothing to do."""
     from mpi4py import MPI
 
+    if collective == "barrier":
+        return MPI.COMM_SELF.Barrier
     x, out = np.zeros(1, "f4"), np.zeros(1, "f4")
     name, arguments = mpi_call(collective, x, out, Partition.of(1, 1), rank=0, op="sum")
     return partial(getattr(MPI.COMM_SELF, name), *map(prebuilt, arguments))

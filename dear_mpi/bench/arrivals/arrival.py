@@ -114,7 +114,7 @@ class Arrival:
 
     def wait(self, number: int, transport: Transport) -> Wait | None:
         """This rank's in a turn, of those from ``first`` on; None if there is none, and nothing to be like."""
-        if self == TOGETHER:
+        if self.pattern == BALANCED and self.scale_s is None:
             return None
         turn = max(self.first + number, 0)
         return Wait(self.delays_s(turn, transport.size)[transport.rank], self.asleep)

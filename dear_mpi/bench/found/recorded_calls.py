@@ -15,7 +15,7 @@ from dear_mpi.bench.found.late import Blame, Slow, excess, only_one, slow_calls
 from dear_mpi.bench.inside.steps import WARM_UP, Run, Watch
 from dear_mpi.bench.inside.steps_table import traced
 from dear_mpi.collectives.plans.plan import Plan
-from dear_mpi.collectives.plans.steps import Span
+from dear_mpi.collectives.plans.steps import StepSpan
 from dear_mpi.kernels.array import Array
 from dear_mpi.ranks.world import World
 
@@ -59,7 +59,7 @@ def own_s(run: Run) -> float:
     return run.end_s - run.begin_s - sum(waits_s)
 
 
-def blamed(late_s: Array, own_late_s: Array, spans: Sequence[Sequence[Span]]) -> Slow:
+def blamed(late_s: Array, own_late_s: Array, spans: Sequence[Sequence[StepSpan]]) -> Slow:
     """Who was late in a slow call: by how much each rank took longer than mostly, in all and outside of waits."""
     due_s = float(late_s.max())
     if (2 * own_late_s >= due_s).any():  # by several: all of the host stood still

@@ -5,7 +5,6 @@ passes outside of them, add up to the time of the collective on it. Clocks are c
 (``ranks/aligned.py``).
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -19,10 +18,11 @@ from dear_mpi.bench.case import Case
 from dear_mpi.bench.inside.subject import Subject, subject
 from dear_mpi.collectives.plans.notes import Noted, Notes
 from dear_mpi.collectives.plans.plan import Plan
-from dear_mpi.collectives.plans.steps import KINDS, Ranks, Span, spans_of, starts_of
+from dear_mpi.collectives.plans.steps import KINDS, Ranks, StepSpan, fold, spans_of, starts_of
 from dear_mpi.ranks.aligned import Aligned
 from dear_mpi.ranks.drift import CommonClock
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.groups import grouped
 
 WARM_UP, RUNS = 2, (5, 20)  # the fewest and the most that count
 
@@ -58,7 +58,7 @@ class Steps(Subject):
     noted: Ranks = field(repr=False)  # the run of median length
 
     @cached_property
-    def spans(self) -> list[list[Span]]:
+    def spans(self) -> list[list[StepSpan]]:
         """Of each rank, in the run of median length."""
         starts = starts_of(self.noted)
         return [list(spans_of(rank, noted, starts)) for rank, noted in self.noted.items()]
@@ -168,22 +168,16 @@ class Watch:
         mine = [run.noted.earlier(ahead_s) for run, ahead_s in zip(runs, offset_s, strict=True)]
         return [dict(enumerate(each)) for each in zip(*self.transport.gather_values(mine), strict=True)]
 
-    def spans_of(self, ranks: Ranks) -> list[Span]:
+    def spans_of(self, ranks: Ranks) -> list[StepSpan]:
         return list(spans_of(self.transport.rank, ranks[self.transport.rank], starts_of(ranks)))
 
 
-def cells_of(rank: int, runs: Sequence[Sequence[Span]]) -> list[Cell]:
+def cells_of(rank: int, runs: Sequence[Sequence[StepSpan]]) -> list[Cell]:
     """The steps of a rank, means over runs."""
-    total_us, awaited = defaultdict[tuple[int, str], float](float), defaultdict[tuple[int, int], float](float)
-    for span in (span for run in runs for span in run):
-        assert span.step is not None, "it is a message's"
-        lasted_us = span.seconds * 1e6 / len(runs)
-        total_us[span.step, span.kind] += lasted_us
-        if span.kind == "waiting" and span.peer is not None:
-            awaited[span.step, span.peer] += lasted_us
     found = []
-    for step in sorted({step for step, _ in total_us}):
-        peers = {peer: us for (each, peer), us in awaited.items() if each == step and us > 0}
-        parts = {f"{kind}_us": total_us[step, kind] for kind in KINDS}
-        found.append(Cell(rank=rank, step=step, waits_for=max(peers, key=peers.__getitem__, default=None), **parts))
-    return found
+    for step, spans in grouped((span for run in runs for span in run), lambda span: span.step).items():
+        assert step is not None, "it is a message's"
+        sums_s, waits_for = fold((span.kind, span.peer, span.seconds) for span in spans)
+        parts = {f"{kind}_us": sums_s[kind] * 1e6 / len(runs) for kind in KINDS}
+        found.append(Cell(rank=rank, step=step, waits_for=waits_for, **parts))
+    return sorted(found, key=lambda cell: cell.step)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dear_mpi.bench.inside.steps import Cell, Steps
-from dear_mpi.collectives.plans.steps import KINDS, Span
+from dear_mpi.collectives.plans.steps import KINDS, StepSpan
 from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, plural
 
@@ -95,7 +95,7 @@ def words_of(steps: Steps) -> list[str]:
     return said
 
 
-def traced(spans: Sequence[Sequence[Span]]) -> list[tuple[int, Span]]:
+def traced(spans: Sequence[Sequence[StepSpan]]) -> list[tuple[int, StepSpan]]:
     """The longest wait of a run, with its rank, and where it comes from: meanwhile the peer waited itself, for at least
     half as long, and so on. The peer of the last one was late itself, or slow to send."""
     waits = [(rank, span) for rank, mine in enumerate(spans) for span in mine if span.kind == "waiting"]

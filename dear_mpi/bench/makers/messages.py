@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from dear_mpi.bench.case import Prepared, Setup
+from dear_mpi.collectives.plans.runners.native import prebuilt
 from dear_mpi.kernels.array import Array
 
 DATA, ANSWER = 1, 2  # tags
@@ -38,9 +39,11 @@ class Message(NamedTuple):
 Stages: TypeAlias = list[list[Message]]
 
 
-def octets(array: Array) -> list[Any]:
+def octets(array: Array) -> Any:
     """MPI does not have all of our types, and what is only moved is bytes."""
-    return [array.view("u1"), "B"]
+    from mpi4py import MPI
+
+    return prebuilt([array.view("u1"), MPI.BYTE])
 
 
 def at_once(sends: list[Message], receives: list[Message], rank: int) -> Stages:

@@ -27,17 +27,17 @@ def baseline_before(files: Sequence[str], contest: Contest, world: World) -> lis
 
 
 def planned(contest: Contest, world: World, before: Sequence[Row]) -> Run:
-    """The points that a run may have; its times are made up. Where its buffers will be, and how large messages of
-    ``auto``, is not known yet: each memory and size of these rows is taken to be possible."""
-    memories = {row.memory for row in before}
+    """The points that a run may have; its times are made up. Where its buffers will be, how samples start, and how
+    large messages of ``auto`` are, is not known yet: all that these rows have of it is taken to be possible."""
+    found = {(row.memory, row.start) for row in before}
     name, hosts = world.transport.name, world.transport.hosts
     rows = [
-        row_of(case, who, instant(ranks, memory), backend=name, hosts=ranks_per_host(hosts[:ranks]), segment_bytes=size)
+        row_of(case, who, instant(ranks, *how), backend=name, hosts=ranks_per_host(hosts[:ranks]), segment_bytes=size)
         for ranks in contest.ranks or (world.size,)
         for case in contest.cases(ranks)
         for who, cut in contest.keys(case, ranks)
         for size in segments(who, cut, before)
-        for memory in memories
+        for how in found
     ]
     return Run(THIS_RUN, rows)
 
@@ -49,5 +49,5 @@ def segments(name: str, given: int, before: Sequence[Row]) -> set[int]:
     return {row.segment_bytes for row in before if row.algorithm == name} or {given}
 
 
-def instant(ranks: int, memory: str) -> Samples:
-    return Samples([[1e-6]] * ranks, memory=memory)
+def instant(ranks: int, memory: str, start: str) -> Samples:
+    return Samples([[1e-6]] * ranks, memory=memory, start=start)

@@ -1,6 +1,7 @@
 """What is told of two runs of the benchmark: what differs between them, a table, and what the table cannot tell."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -18,6 +19,10 @@ ONE_LAUNCH = (
     "note: a single run of each side. What differs from launch to launch cannot be seen, and is often more than these "
     "intervals: compare several, as A1.json,A2.json,A3.json B1.json,B2.json,B3.json"
 )
+UNLIKE_STARTS = (
+    "note: points whose samples start by the clock in one run and at a barrier in the other are left out: their times "
+    "cannot be compared (bench --start barrier makes them alike)"
+)
 
 
 def show_diff(screen: Console, diff: Diff) -> None:
@@ -34,6 +39,8 @@ def show_diff(screen: Console, diff: Diff) -> None:
     for letter, rows in zip("AB", diff.alone, strict=True):
         for line in alone(rows):
             screen.print(f"only in {letter}: {line}", markup=False, soft_wrap=True)
+    if unlike_starts(diff):
+        screen.print(UNLIKE_STARTS, markup=False, soft_wrap=True)
     screen.print(summary(diff), markup=False, soft_wrap=True)
     if not diff.sees_launches:
         screen.print(ONE_LAUNCH, markup=False, soft_wrap=True)
@@ -48,8 +55,9 @@ def titled(row: Row) -> str:
 
     It has no op where nothing is reduced.
     """
-    collective, ranks, *others = point_of(row)[:IN_TITLE]
-    return ", ".join([collective, plural(ranks, "rank"), *(each for each in others if each != "none")])
+    collective, ranks, *others, start = point_of(row)[:IN_TITLE]
+    told = (each for each in others if each != "none")
+    return ", ".join([collective, plural(ranks, "rank"), *told, f"start {start}"])
 
 
 def table_of(points: Sequence[Compared], title: str) -> Table:
@@ -83,6 +91,12 @@ def alone(rows: Sequence[Row]) -> Iterator[str]:
         for row in same:
             sizes.setdefault(row.algorithm, []).append(format_bytes(row.bytes))
         yield f"{title}: " + "; ".join(f"{name} of {', '.join(each)}" for name, each in sizes.items())
+
+
+def unlike_starts(diff: Diff) -> bool:
+    """Whether a point is in one run alone only because its samples start otherwise."""
+    sides = [{point_of(replace(row, start="")) for row in rows} for rows in diff.alone]
+    return not sides[0].isdisjoint(sides[1])
 
 
 def summary(diff: Diff) -> str:

@@ -12,8 +12,8 @@ from dear_mpi.bench.machine_file import KIND, MachineFile, Row
 from dear_mpi.collectives.program.json_file import reading
 from dear_mpi.reporting.units import check_distinct
 
-# What is chosen of a row, not found: rows that have the same of it are of one point.
-CHOSEN = (*KIND, "algorithm", "memory", "segment_bytes", "bytes")
+# Rows that have the same of it are of one point: what is chosen, and how the ranks of a sample began together.
+CHOSEN = (*KIND, "start", "algorithm", "memory", "segment_bytes", "bytes")
 # Of the file: what says where and how it was made (provenance.py), but which cores each rank has.
 HEAD = (
     *("host", "date", "version", "commit", "command", "mpi", "launcher", "hosts", "cores", "clock", "cpu", "kernel"),

@@ -63,7 +63,8 @@ def on_host(run: Callable[[], object], between: Callable[[], object], calls: int
 @dataclass(frozen=True)
 class OwnCost:
     """What the loop adds to a call, in us. ``empty_us`` is the clock, and a call that does nothing; ``self_us``, by
-    collective, a call of 4 bytes from Python on a communicator of this rank alone, part of which is the library's."""
+    collective, a call of 4 bytes from Python on a communicator of this rank alone, part of which is the library's.
+    A barrier is among them: where ranks share a core, one's time contains the others' calls, and their barriers."""
 
     empty_us: float
     self_us: dict[str, float]
@@ -74,7 +75,7 @@ def own_cost(transport: Transport, collectives: Iterable[str]) -> OwnCost:
     only that of a call that does nothing."""
     calls: dict[str, Callable[[], object]] = {"": int}
     if transport.native is not None:
-        calls |= {name: call_alone(name) for name in collectives}
+        calls |= {name: call_alone(name) for name in (*collectives, "barrier")}
 
     def cost_us(run: Callable[[], object]) -> float:
         return 1e6 * median(on_host(run, transport.barrier, TRIAL_CALLS) for _ in range(TRIALS))

@@ -12,7 +12,6 @@ from dear_mpi.reporting.units import plural
 from dear_mpi.see.figure import INSTANT_S, label, legend_below, panels, short_ms, upright
 from dear_mpi.see.timeline.looks import COLORS, INSIDE, JOINED, MOST_RUNS, WIDTH_INCHES, draw_row, joined, signs
 from dear_mpi.see.timeline.trace import clock_of
-from dear_mpi.training.log.inside import inside
 from dear_mpi.training.log.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
 
 SHOWN = 2  # iterations
@@ -107,7 +106,7 @@ def window_of(run: Run) -> tuple[float, float]:
 
 def draw_run(axes: Any, run: Run, few: int, seconds: float) -> set[str]:
     """A panel of so many seconds, with the first few ranks; the kinds of steps in it."""
-    (begin_s, until_s), steps, lanes = window_of(run), inside(run).spans, run.lanes
+    (begin_s, until_s), steps, lanes = window_of(run), run.inside.spans, run.lanes
     drawn = set[str]()
     tops = [number * (len(lanes) + GAP) for number in range(min(few, len(run.ranks)))]
     for rank, top in zip(run.ranks, tops, strict=False):

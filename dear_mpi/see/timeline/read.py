@@ -1,4 +1,4 @@
-"""Files of single ranks (``TimelineFiles.apart``), read again and put together to one timeline; or one of all."""
+"""Files of single ranks (``TimelineFiles.write_rank``), read again and put together to one timeline; or one of all."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

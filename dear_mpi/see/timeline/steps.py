@@ -12,7 +12,6 @@ from dear_mpi.reporting.units import plural
 from dear_mpi.see.figure import INSTANT_S, legend_below, panels, short_ms
 from dear_mpi.see.timeline.looks import INSIDE, JOINED, MOST_RUNS, WIDTH_INCHES, draw_row, joined, signs
 from dear_mpi.see.timeline.trace import clock_of
-from dear_mpi.training.log.inside import inside
 from dear_mpi.training.log.spans import Rank, Run, Span, Timeline
 
 MOST_RANKS = 16  # in all panels together
@@ -46,7 +45,7 @@ def draw_steps(timeline: Timeline) -> Any:
         ),
     )
     longest_s = max(run.end_s - run.begin_s for run in runs) or INSTANT_S
-    shown = [inside(run).spans for run in runs]
+    shown = [run.inside.spans for run in runs]
     for panel, run, spans in zip(axes, runs, shown, strict=True):
         draw_run(panel, run, {rank.number: spans[rank.number] for rank in run.ranks[:few]}, longest_s)
     legend_below(figure, signs({span.kind for spans in shown for each in spans.values() for span in each}))

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dear_mpi.collectives.plans.steps import Flow
-from dear_mpi.training.log.inside import inside
 from dear_mpi.training.log.spans import LANES, STEPS, Iteration, Span, Timeline
 
 DIGITS = 3  # of a microsecond: as many as a clock has
@@ -25,7 +24,7 @@ def trace(timeline: Timeline) -> dict[str, Any]:
     most = max(len(run.ranks) for run in timeline.runs)
     identities = itertools.count(1)
     for number, run in enumerate(timeline.runs):
-        found, steps = inside(run), dict[int, list[dict[str, Any]]]()
+        found, steps = run.inside, dict[int, list[dict[str, Any]]]()
         for process, rank in enumerate(run.ranks, number * most):
             title = rank.name if len(timeline.runs) == 1 else f"{run.name}: {rank.name}"
             names += list(metadata(process, title, run.lanes))

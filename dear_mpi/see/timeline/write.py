@@ -52,7 +52,7 @@ class TimelineFiles:
     def __call__(self, timeline: Timeline) -> None:
         write_timeline(self.flag, self.paths, timeline, self.draw)
 
-    def apart(self, recordings: Sequence[Recording], facts: Mapping[str, Any]) -> Path:
+    def write_rank(self, recordings: Sequence[Recording], facts: Mapping[str, Any]) -> Path:
         """Write what one rank did, by its own clock, into a file of its own; which."""
         path = of_rank(self.paths[0], recordings[0].rank.number)
         runs = tuple(Run(each.name, (each.rank,), each.size) for each in recordings)

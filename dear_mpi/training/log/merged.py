@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from dear_mpi.ranks.aligned import Aligned
-from dear_mpi.training.log.inside import inside
 from dear_mpi.training.log.spans import Rank, Run
 
 
@@ -69,7 +68,7 @@ def uncertainty_of(recordings: Sequence[Recording]) -> float:
 
 def check(run: Run) -> None:
     """See that messages go with the clocks."""
-    flows, known_s = inside(run).flows, run.uncertainty_s
+    flows, known_s = run.inside.flows, run.uncertainty_s
     if not flows:
         return
     first = min(flows, key=lambda flow: flow.seconds)

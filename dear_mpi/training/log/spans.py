@@ -2,17 +2,19 @@
 
 rank 0  compute   | forward conv1 | forward fc | backward fc | wait for ... | update of bucket 0 |
         wire                                         | all_reduce of bucket 0 (layers 0..1, 4.2 MiB) |
-        steps                                        | waiting | transfer | combining | transfer ... |   see inside.py
+        steps                                        | waiting | transfer | combining | transfer ... |   see Inside
 """
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 from dear_mpi.collectives.plans.notes import Noted
+from dear_mpi.collectives.plans.steps import Flow, StepSpan, flows_of, said_of, spans_of, starts_of
 from dear_mpi.training.log.log import EXCHANGE, Event, Log, Record
 
 COMPUTE, WIRE, STEPS = LANES = ("compute", "wire", "steps")  # the main thread, the engine's, and inside of what it does
@@ -75,6 +77,18 @@ class Rank:
 
 
 @dataclass(frozen=True)
+class Inside:
+    """The lane ``steps`` by the number of the rank, in the order of times; the messages of which both ends are known.
+
+    Notes of a rank know when its own calls began and ended; only beside the notes of its peers they say how long it
+    waited for them. So it is made when a timeline is shown, from the notes of all ranks.
+    """
+
+    spans: dict[int, list[Span]] = field(default_factory=lambda: defaultdict(list))
+    flows: list[Flow] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Run:
     """The last iterations of one schedule, on all ranks, or on some of very many."""
 
@@ -86,6 +100,11 @@ class Run:
     @cached_property
     def lanes(self) -> tuple[str, ...]:
         return LANES if any(rank.noted for rank in self.ranks) else LANES[:-1]
+
+    @cached_property
+    def inside(self) -> Inside:
+        """What the notes say, of the collectives that all ranks have noted."""
+        return inside_of(self.ranks)
 
     @cached_property
     def breaks_off(self) -> bool:
@@ -112,6 +131,37 @@ class Timeline:
     facts: dict[str, Any] = field(default_factory=dict)  # names and values, such as the model and the network
 
 
+def inside_of(ranks: Sequence[Rank]) -> Inside:
+    first = max((min(each.number for each in rank.noted) for rank in ranks if rank.noted), default=0)
+    collectives = defaultdict[int, dict[int, Noted]](dict)
+    for rank in ranks:
+        for noted in rank.noted:
+            if noted.number >= first:
+                collectives[noted.number][rank.number] = noted
+    found, known = Inside(), {rank.number for rank in ranks}
+    for _, their in sorted(collectives.items()):
+        starts = starts_of(their)
+        for number, noted in their.items():
+            found.spans[number] += [shown(each, noted) for each in spans_of(number, noted, starts, known)]
+            if noted.under_way:
+                last = found.spans[number][-1]
+                found.spans[number][-1] = last._replace(args={**(last.args or {}), "under_way": True})
+        found.flows.extend(flows_of(their, starts))
+    return found
+
+
+def shown(step: StepSpan, noted: Noted) -> Span:
+    return Span(STEPS, step.kind, name_of(step), step.begin_s, step.end_s, said_of(step, noted))
+
+
+def name_of(step: StepSpan) -> str:
+    """Such as: step 2: waiting, rank 1."""
+    if step.step is None:
+        return {"device": "waiting for the device", "whole": "in the MPI library"}.get(step.part.kind, step.kind)
+    kind = "waiting or transfer" if step.kind == "either" else step.kind
+    return f"step {step.step}: {kind}" + (f", rank {step.peer}" if step.peer is not None else "")
+
+
 def rank_of(log: Log, name: str, layers: Sequence[str], clock: Clock, *, kept: int) -> Rank:
     """What one rank did in so many of the last iterations. To be called while nothing is under way; without a GPU
     also by another thread, then it has the events that are over.
@@ -122,13 +172,13 @@ def rank_of(log: Log, name: str, layers: Sequence[str], clock: Clock, *, kept: i
     known = list(log.records)
     records = [record for record in known if record.end is not None][-kept:]
     iterations = tuple(Iteration(each.number, clock(COMPUTE, each.begin), clock(COMPUTE, each.end)) for each in records)
-    found = [span for record in known for span in spans_of(record, layers, clock)]
+    found = [span for record in known for span in spans_in(record, layers, clock)]
     begin_s = iterations[0].begin_s if iterations else -math.inf
     shown = (span for span in found if span.end_s > max(begin_s, span.begin_s))
     return Rank(name, iterations, tuple(sorted(shown, key=lambda span: span.begin_s)))
 
 
-def spans_of(record: Record, layers: Sequence[str], clock: Clock) -> Iterator[Span]:
+def spans_in(record: Record, layers: Sequence[str], clock: Clock) -> Iterator[Span]:
     def span(lane: str, kind: str, name: str, event: Event) -> Span:
         return Span(lane, kind, shortened(name), clock(lane, event.begin), clock(lane, event.end))
 

@@ -53,6 +53,7 @@ class OfCodes(Leg):
     """
 
     adds_up: ClassVar[bool] = False  # whether a sum of codes is a code of the sum
+    act: ClassVar[str] = ""  # encode or decode, once for all elements; or it says itself what it computes
     wire: Any
     codes: str
 
@@ -60,6 +61,9 @@ class OfCodes(Leg):
     def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
         """Bytes of the line for a bucket of so many elements, so many in the longest shard, of so many bytes each;
         ``shapes``: of its tensors, if it has whole ones."""
+
+    def compute_s(self, count: int, ranks: int) -> float:
+        return self.act_s(self.act, count)
 
     def act_s(self, act: str, count: float, calls: int = 1) -> float:
         """Seconds of ``encode`` or ``decode``: of so many elements in all, in so many calls."""

@@ -190,14 +190,12 @@ class Project(OfFactors):
 class Expand(OfFactors):
     """Write products of factors into the gradients: of that which the codes have, and the other one."""
 
+    act: ClassVar[str] = "decode"
     writes: ClassVar[tuple[str, ...]] = ("gradients", FACTORS)
 
     @property
     def reads(self) -> tuple[str, ...]:
         return (self.codes, FACTORS)
-
-    def compute_s(self, count: int, ranks: int) -> float:
-        return self.act_s("decode", count)
 
     def prove(self, memory: Memory) -> None:
         whole = [self.is_whole(memory, rank, *self.reads) for rank in range(memory.size)]

@@ -56,8 +56,7 @@ class Select(WithErrors, OfSelection):
         error: a line on which what was not taken waits; or none.
     """
 
-    def compute_s(self, count: int, ranks: int) -> float:
-        return self.act_s("encode", count)
+    act: ClassVar[str] = "encode"
 
     def prove(self, memory: Memory) -> None:
         for rank, shard in memory.places:
@@ -88,6 +87,8 @@ class Select(WithErrors, OfSelection):
 class UpdateSelected(Update, OfSelection):
     """Let the optimiser make the values new whose gradients have travelled, with their state."""
 
+    act: ClassVar[str] = "decode"
+
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
         return (self.codes, "values", "state")
@@ -95,9 +96,6 @@ class UpdateSelected(Update, OfSelection):
     def elements(self, whole: float, own: Any) -> Any:
         """A call costs as much for a few elements as for all of them, and is in the mean cost of an element of all."""
         return whole * (self.wire.kept(round(whole)) + CALL_COST) / (whole + CALL_COST) if whole else 0.0
-
-    def compute_s(self, count: int, ranks: int) -> float:
-        return self.act_s("decode", count)
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         kept = self.wire.kept(bucket.line("gradients").size)

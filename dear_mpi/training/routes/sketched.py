@@ -69,14 +69,12 @@ class OfCounters(OfCodes):
 class Fill(OfCounters):
     """See whether counters fit: whether all elements can be found again; and if so, write those of the gradients."""
 
+    act: ClassVar[str] = "encode"
     reads: ClassVar[tuple[str, ...]] = ("gradients", INDEX)
 
     @property
     def writes(self) -> tuple[str, ...]:
         return (self.codes,)
-
-    def compute_s(self, count: int, ranks: int) -> float:
-        return self.act_s("encode", count)
 
     def prove(self, memory: Memory) -> None:
         memory.fits = memory.assumed
@@ -109,14 +107,12 @@ class Fill(OfCounters):
 class Peel(OfCounters):
     """Write into the gradients what counters stand for."""
 
+    act: ClassVar[str] = "decode"
     writes: ClassVar[tuple[str, ...]] = ("gradients",)
 
     @property
     def reads(self) -> tuple[str, ...]:
         return (self.codes, INDEX)
-
-    def compute_s(self, count: int, ranks: int) -> float:
-        return self.act_s("decode", count)
 
     def prove(self, memory: Memory) -> None:
         for rank, shard in memory.places:

@@ -9,7 +9,7 @@ from dear_mpi.collectives.algorithms.registry import algorithm_source, load_algo
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.network import Network
-from dear_mpi.collectives.program.program import Program, write_program
+from dear_mpi.collectives.program.program import Algorithm, Program, write_program
 from dear_mpi.collectives.program.user_file import load
 from dear_mpi.see.page.algorithms import MEANINGS
 from dear_mpi.see.page.steps import steps_of
@@ -33,6 +33,7 @@ class Written:
     serves: Sequence[str]
     sizes: Sequence[int]  # numbers of ranks for which it is proved
     fault: ProgramError | None = None
+    drawn: Sequence[Program] = ()  # those of the fault, which may be for other ranks
 
     @classmethod
     def of(cls, name: str, collective: str, ranks: int, sizes: Sequence[int]) -> "Written":
@@ -41,10 +42,23 @@ class Written:
         own = own_collective(name)
         for each in dict.fromkeys([own, collective] if collective in family else [own]):
             written = cls(name, each, ranks, programs(name, each, ranks), tuple(family), sizes)
-            written.fault = fault_of(written)
+            written.prove()
             if written.fault:
                 break
         return written
+
+    def prove(self) -> None:
+        """Find what is wrong on the number of ranks that is shown, or else on another one, which is drawn then."""
+        for size in (self.ranks, *self.sizes):
+            found = self.drawn = self.programs
+            try:
+                found = programs(self.name, self.collective, size)
+                verify(found)
+                prove_messages(found)
+            except ProgramError as error:
+                self.fault = error if size == self.ranks else ProgramError(f"on {size} ranks: {error}")
+                self.drawn = found
+                return
 
     @property
     def promise(self) -> str:
@@ -60,16 +74,9 @@ def own_collective(name: str) -> str:
     return write_program(load(algorithm_source(name)), 0, 2).collective
 
 
-def fault_of(written: Written) -> ProgramError | None:
-    """What is wrong on the number of ranks that is shown, or else on another one."""
-    for size in (written.ranks, *written.sizes):
-        try:
-            found = programs(written.name, written.collective, size)
-            verify(found)
-            prove_messages(found)
-        except ProgramError as error:
-            return error if size == written.ranks else ProgramError(f"on {size} ranks: {error}")
-    return None
+def all_ranks(function: Algorithm, ranks: int) -> list[Program]:
+    """One run of what a reader wrote: each rank's steps once."""
+    return [write_program(function, rank, ranks) for rank in range(ranks)]
 
 
 def seconds_of(name: str, collective: str, ranks: int, nbytes: int, network: Network = NETWORK) -> float:

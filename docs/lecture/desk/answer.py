@@ -1,13 +1,18 @@
 """What the page asks: a request as JSON, and the reply to it. Errors of readers are replies, too."""
 
+import contextlib
+import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from dear_mpi.collectives import programs
 from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.reporting.units import parse
 from docs.lecture.desk import algorithms
+from docs.lecture.desk.checks import PRICED
 from docs.lecture.desk.curves import curves, cuts
 from docs.lecture.desk.exercises import EXERCISES, Exercise
 from docs.lecture.desk.reader import FILE, Cell, line_of
@@ -30,7 +35,7 @@ def run_cell(request: Mapping[str, Any]) -> Reply:
     exercise = EXERCISES[request["exercise"]]
     cell = Cell(request["text"])
     try:
-        with cell.printing():
+        with contextlib.redirect_stdout(io.StringIO()):  # the cell keeps what is shown of it
             reply = CELLS[exercise.kind](cell, exercise, {**exercise.given, **request.get("given", {})})
     except Exception as error:  # of the project's proofs, or of the reader's code: both are for the reader
         reply = {"right": False, "said": in_words(error), "line": line_of(error)}
@@ -40,17 +45,23 @@ def run_cell(request: Mapping[str, Any]) -> Reply:
 def in_words(error: Exception) -> str:
     ours = isinstance(error, ValueError | ProgramError)
     said = str(error) if ours else f"{type(error).__name__}: {error}"
+    said = re.sub(rf" \(({re.escape(FILE)}, )?line \d+\)", "", said)  # which the page says by itself
     return said.replace(str(Path(FILE).resolve()), FILE)
 
 
 def algorithm(cell: Cell, exercise: Exercise, given: Mapping[str, Any]) -> Reply:
     """Proved, drawn up to its fault, and priced."""
-    written = algorithms.Written.of(cell.name("algorithm"), given["collective"], given["ranks"], given["sizes"])
+    function, ranks = cell.value("algorithm"), given["ranks"]
+    try:
+        written = algorithms.Written.of(cell.name("algorithm"), given["collective"], ranks, given["sizes"])
+        ranks = len(written.drawn)
+    finally:
+        cell.prints(lambda: algorithms.all_ranks(function, ranks))
     missing = exercise.check(written)
     right = not missing and (written.fault is None or exercise.breaks)
-    reply: Reply = {"right": right, "missing": missing, "board": algorithms.board_of(written.programs)}
+    reply: Reply = {"right": right, "missing": missing, "board": algorithms.board_of(written.drawn)}
     if written.fault:
-        return reply | {"said": str(written.fault), "proved": False}
+        return reply | {"said": str(written.fault), "proved": False, "on": f"On {ranks} ranks"}
     reply |= {"said": written.promise, "proved": True, "figures": algorithms.figures_of(written)}
     if exercise.races and "all_reduce" in written.serves:
         reply["race"] = algorithms.race(written, "all_reduce")
@@ -59,9 +70,11 @@ def algorithm(cell: Cell, exercise: Exercise, given: Mapping[str, Any]) -> Reply
 
 def schedule(cell: Cell, exercise: Exercise, given: Mapping[str, Any]) -> Reply:
     """Rehearsed, predicted, and drawn beside ours."""
-    from docs.lecture.desk.schedules import Setting, lanes_of, predicted
+    from docs.lecture.desk.schedules import Setting, iterations, lanes_of, predicted
 
+    cell.value("schedule")
     name, setting = cell.name("schedule"), Setting(**given)
+    cell.prints(lambda: iterations(name, setting))
     found = {each: predicted(each, setting) for each in exercise.beside} | {"yours": predicted(name, setting)}
     missing = exercise.check(name)
     said = f"It breaks no rule, and an iteration takes {found['yours'].iteration_s * 1e3:.2f} ms."
@@ -72,6 +85,7 @@ def route(cell: Cell, exercise: Exercise, given: Mapping[str, Any]) -> Reply:
     """Proved, and drawn with the leg that breaks it."""
     from docs.lecture.desk.routes import broken_leg, facts_of, legs_of, proved
 
+    cell.value("route")
     found, proof, error = proved(cell.name("route"))
     reply: Reply = {"legs": legs_of(found, broken_leg(error)), "route": found.name}
     if proof is None:
@@ -88,17 +102,21 @@ def route(cell: Cell, exercise: Exercise, given: Mapping[str, Any]) -> Reply:
 
 
 def formula(cell: Cell, exercise: Exercise, given: Mapping[str, Any]) -> Reply:
-    missing = exercise.check(cell.value("algorithm"))
+    function = cell.value("algorithm")
+    cell.prints(lambda: function(*PRICED[0]))
+    missing = exercise.check(function)
     return {"right": not missing, "missing": missing, "said": "" if missing else "It agrees with the replay."}
 
 
 def number(request: Mapping[str, Any]) -> Reply:
     """Check a number that a reader has typed."""
+    exercise, text = EXERCISES[request["exercise"]], " ".join(str(request["value"]).split())
     try:
-        value = float(str(request["value"]).strip().replace(",", "."))
+        value = parse("the answer", text.replace(",", ".").replace(" ", ""), exercise.units, exercise.example)
     except ValueError:
-        return {"right": False, "missing": f"{request['value']!r} is no number."}
-    missing = EXERCISES[request["exercise"]].check(value)
+        said = f"{text!r} is no number, or has another unit: write" if text else "Write"
+        return {"right": False, "missing": f"{said} it like {exercise.example}."}
+    missing = exercise.check(value)
     return {"right": not missing, "missing": missing}
 
 

@@ -3,12 +3,12 @@
 import contextlib
 import io
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dear_mpi.collectives.program.user_file import Source, defined, load
+from dear_mpi.collectives.program.user_file import Source, defined, in_time, load, telling
 
 FILE = "your.py"
 MOST_PRINTED = 4000  # characters
@@ -16,10 +16,13 @@ MOST_PRINTED = 4000  # characters
 
 @dataclass
 class Cell:
-    """A text, in its file, and what it has printed."""
+    """A text, in its file, and what it prints when it is loaded, and in one run: proofs call it again and again."""
 
     text: str
     printed: io.StringIO = field(default_factory=io.StringIO)
+
+    def __post_init__(self) -> None:
+        load.cache_clear()  # it is run anew, and prints anew
 
     def name(self, kind: str) -> str:
         """``your.py:NAME`` of the last thing of this kind (``user_file.py`` has them); ValueError: there is none."""
@@ -35,17 +38,18 @@ class Cell:
 
     def value(self, kind: str) -> Any:
         """The last thing of this kind itself."""
-        return load(self.source(kind, self.name(kind).partition(":")[2]))
-
-    @contextlib.contextmanager
-    def printing(self) -> Iterator[None]:
-        """Keep what is printed meanwhile."""
         with contextlib.redirect_stdout(self.printed):
-            yield
+            return load(self.source(kind, self.name(kind).partition(":")[2]))
+
+    def prints(self, run: Callable[[], object]) -> None:
+        """Keep what is printed in one run, up to where it fails: why, is said elsewhere."""
+        with contextlib.redirect_stdout(self.printed), contextlib.suppress(ValueError), telling("this run"):
+            in_time(run)
 
     @property
     def output(self) -> str:
-        return self.printed.getvalue()[:MOST_PRINTED]
+        text = self.printed.getvalue()
+        return text if len(text) <= MOST_PRINTED else f"{text[:MOST_PRINTED]}\n…"
 
 
 def line_of(error: BaseException | None) -> int | None:

@@ -39,7 +39,9 @@ function cellView(element, name, { task, kept, python, onSolved }) {
     const reply = await python.ask({ ask: "cell", exercise: name, text: edit.value(), given });
     start.disabled = false;
     end.hidden = true;
-    show(reply);
+    edit.mark(reply.line);
+    showVerdict(verdict, reply);
+    showViews(views, reply);
     if (reply.right) onSolved(name);
   }
 
@@ -48,12 +50,12 @@ function cellView(element, name, { task, kept, python, onSolved }) {
     begin();
   }
 
-  /** What is seen at first: what the page says of the text that it gave. */
+  /** What is seen at first: what the page says of the text that it gave, and nothing of another text. */
   function begin() {
-    const { reply } = exercise;
+    const reply = edit.value() === exercise.text ? exercise.reply : {};
     verdict.replaceChildren();
     verdict.className = "verdict";
-    if (reply.proved === false && edit.value() === exercise.text) showVerdict(verdict, reply);
+    if (reply.proved === false) showVerdict(verdict, reply);
     showViews(views, reply);
   }
 
@@ -62,12 +64,6 @@ function cellView(element, name, { task, kept, python, onSolved }) {
     edit.mark(null);
     verdict.className = "verdict";
     verdict.replaceChildren("This is an answer. Run it.");
-  }
-
-  function show(reply) {
-    edit.mark(reply.line);
-    showVerdict(verdict, reply);
-    showViews(views, reply);
   }
 
   begin();
@@ -90,6 +86,7 @@ function showVerdict(element, { right, said, missing, proved, line, output }) {
 
 const sentence = (text) => (/[.!?]$/.test(text) ? text : `${text}.`);
 
+/** The pictures of a reply; one without them, such as that a cell cannot be read, leaves none of an earlier one. */
 function showViews(element, reply) {
   const found = [];
   const add = (title, fill) => {
@@ -98,13 +95,12 @@ function showViews(element, reply) {
     return () => fill(view);
   };
   const draws = [
-    reply.board && add("", (view) => stepper(view, reply.board)),
+    reply.board && add(reply.on ?? "", (view) => stepper(view, reply.board)),
     reply.lanes && add("On the virtual fabric", (view) => lanesView(view, reply.lanes)),
     reply.legs && add(`Route ${reply.route}`, (view) => legsView(view, reply)),
     reply.figures && add("What it costs", (view) => view.replaceChildren(tableOf(["", "yours"], reply.figures))),
     reply.race && add("The race", (view) => view.replaceChildren(raceTable(reply.race))),
   ];
-  if (!draws.some(Boolean)) return; // nothing new: the last picture stays
   element.replaceChildren(...found);
   for (const draw of draws) if (draw) draw();
 }

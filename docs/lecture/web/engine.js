@@ -15,6 +15,11 @@ function engine({ source, onState }) {
   function fail(said) {
     broken = said;
     onState("failed", said);
+    dismiss(said);
+  }
+
+  /** Whoever waits is told why nothing comes. */
+  function dismiss(said) {
     for (const { resolve } of waiting.splice(0)) resolve(refused(said));
   }
 
@@ -69,9 +74,9 @@ function engine({ source, onState }) {
     worker.postMessage({ number: running.number, request: running.request });
   }
 
-  /** End what runs; Python starts anew. */
+  /** End what runs, and Python starts anew; or what waits for Python. */
   function stop(said = "You stopped it.") {
-    if (!running) return;
+    if (!running) return dismiss(said);
     worker.terminate();
     const { resolve, timer } = running;
     clearTimeout(timer);

@@ -27,7 +27,13 @@ const content = el("article", { class: "chapter" });
 const header = el(
   "header",
   { class: "head" },
-  el("div", {}, el("p", { class: "series" }, "dear-mpi, the lecture"), status),
+  el(
+    "div",
+    {},
+    el("p", { class: "series" }, "dear-mpi, the lecture"),
+    status,
+    el("button", { class: "plain end", onclick: () => python.stop(), title: "End what Python runs" }, "Stop"),
+  ),
   el(
     "div",
     { class: "tools" },

@@ -38,7 +38,9 @@ function stepper(element, given, { at = 0, faulty = true } = {}) {
     const failing = program.fault && now.at === lastOf(program);
     shown.show({ at: now.at, flight: now.flight, followed });
     const number = now.flight > 0 ? now.at : now.at - 1;
-    const text = number < 0 ? `At first: ${given.begins}` : sayStep(program, number, followed);
+    const short = failing && program.broken === null && !now.flight; // every step can be done, and something lacks
+    const done = short ? `After the last step ${program.fault.said}.` : sayStep(program, number, followed);
+    const text = number < 0 ? `At first: ${given.begins}` : done;
     if (said.textContent !== text) said.textContent = text;
     element.classList.toggle("failing", Boolean(failing));
     place.value = now.at;

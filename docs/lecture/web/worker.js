@@ -37,7 +37,12 @@ async function start({ files, lock }) {
   const [{ loadPyodide }, { default: createPyodideModule }] = await Promise.all(
     ["pyodide.mjs", "pyodide.asm.mjs"].map((name) => imported(bytes[name])),
   );
-  const pyodide = await loadPyodide({ indexURL: FOLDER, lockFileContents: lock, createPyodideModule });
+  const pyodide = await loadPyodide({
+    indexURL: FOLDER,
+    lockFileContents: lock,
+    createPyodideModule,
+    stdin: () => null, // nobody answers input()
+  });
   pyodide.FS.writeFile("/packages.zip", bytes["packages.zip"]);
   pyodide.runPython("import sys; sys.path.insert(0, '/packages.zip')");
   answer = pyodide.runPython("from docs.lecture.desk.answer import answer_text; answer_text");

@@ -10,16 +10,9 @@ let followed = null;
 let sides = [];
 let seconds = 1; // of the axis of time
 
-const header = el(
-  "header",
-  { class: "head" },
-  el(
-    "div",
-    {},
-    el("h1", {}, `${algorithms.map(({ name }) => name).join(" beside ")}: ${DATA.collective}`),
-    el("p", { class: "soft" }, `${DATA.meaning.begins} ${DATA.meaning.ends}`),
-  ),
-  themeButton(),
+const header = headOf(
+  `${algorithms.map(({ name }) => name).join(" beside ")}: ${DATA.collective}`,
+  el("p", { class: "soft" }, `${DATA.meaning.begins} ${DATA.meaning.ends}`),
 );
 const bar = el("nav", { class: "card player", "aria-label": "Steps" });
 const stage = el("div", { class: `stage ${algorithms.length > 1 ? "two" : "one"}` });

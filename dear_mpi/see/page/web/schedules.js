@@ -73,16 +73,9 @@ function tableOf({ runs, figures: found }) {
   return figuresTable(heads, rows);
 }
 
-const header = el(
-  "header",
-  { class: "head" },
-  el(
-    "div",
-    {},
-    el("h1", {}, DATA.title),
-    DATA.told.map((line) => el("p", { class: "soft lines" }, line)),
-  ),
-  themeButton(),
+const header = headOf(
+  DATA.title,
+  DATA.told.map((line) => el("p", { class: "soft lines" }, line)),
 );
 inSliders();
 page.append(

@@ -15,3 +15,8 @@ function themeButton() {
   name();
   return button;
 }
+
+/** The head of a page: its title and what is told below it. */
+function headOf(title, told) {
+  return el("header", { class: "head" }, el("div", {}, el("h1", {}, title), told), themeButton());
+}
