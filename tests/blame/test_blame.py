@@ -15,6 +15,7 @@ from dear_mpi.training.blame.blamed import FEWEST, BlameError, Trial, blame, che
 from dear_mpi.training.blame.graph import replay
 from dear_mpi.training.blame.job import declared_of
 from dear_mpi.training.blame.said import as_data, sentences
+from dear_mpi.training.blame.threads import HELD
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import of_rank
@@ -122,35 +123,31 @@ def trained(world, cause, model):
 
 
 @pytest.fixture(scope="module")
-def run_with(tmp_path_factory):
-    """A run with a cause, and the usual seconds of its layers."""
-    model = model_in(tmp_path_factory.mktemp("blame"))
-    return lambda cause: run_world(lambda world: trained(world, cause, model), threads=RANKS, link=parse_link(LINK))
+def halved(tmp_path_factory):
+    """A run with a link of half the rate, and the usual seconds of its layers."""
+    cause, model = Cause("link", "1 -> 2"), model_in(tmp_path_factory.mktemp("blame"))
+    return run_world(lambda world: trained(world, cause, model), threads=RANKS, link=parse_link(LINK))
 
 
-@pytest.fixture(scope="module")
-def halved(run_with):
-    return run_with(Cause("link", "1 -> 2"))
+def test_a_link_of_half_the_rate_is_named(halved):
+    """Its messages sleep, so that no load of the machine makes them shorter."""
+    assert named(blame(*halved)) == [("link", "1 -> 2")]
 
 
-def test_a_slow_link_mended_gives_the_iteration_of_a_run_with_equal_links(halved, run_with):
-    """Within 8 %, of 25 % that it costs; what is off are looks at a message that come late, which links of one rate
-    have as well."""
-    found, twin = blame(*halved), blame(*run_with(Cause("none")))
-    assert named(found) == [("link", "1 -> 2")]
-    assert not twin.causes
-    assert found.causes[0].without_s == pytest.approx(twin.most.now_s, rel=0.08)
-    assert found.causes[0].now_s > 1.16 * twin.most.now_s
-
-
-@pytest.mark.parametrize(("held", "slow"), [(False, ["1 -> 2"]), (True, [])])
-def test_messages_that_layers_may_have_held_up_make_no_link_slow(halved, held, slow):
-    """Of messages while a main thread computes nobody knows whether the link was slow, or the layers had the core."""
+@pytest.mark.parametrize("held", [False, True])
+def test_messages_that_layers_may_have_held_up_make_no_link_slow(halved, held):
+    """Of messages while a main thread computes nobody knows whether the link was slow, or the layers had the core. What
+    they took beyond the usual shrinks with what that rank takes beyond the others."""
     run, usual_s = halved
     if held:
         run = replace(run, ranks=tuple(without_waits(rank) for rank in run.ranks))
     trial = Trial(checked(run), usual_s)
-    assert [each.name for each in trial.suspects if each.kind == "link" and each.ratio > 1.3] == slow
+    links = [each for each in trial.suspects if each.kind == "link"]
+    assert [each.name for each in sorted(links, key=lambda link: -link.ratio)[:1]] == ([] if held else ["1 -> 2"])
+    more_s = (of for each in trial.suspects if each.kind == "rank" for of in each.more_s.items())
+    shrunk = [seconds for work, seconds in more_s if work.name == HELD]
+    assert all(seconds <= 0 for seconds in shrunk)
+    assert not held or min(shrunk) < 0
 
 
 def without_waits(rank):
@@ -159,14 +156,10 @@ def without_waits(rank):
     return replace(rank, spans=tuple(spans))
 
 
-def test_a_link_of_half_the_rate_takes_twice_as_long_as_the_others(halved):
-    """Its messages sleep, so that no load of the machine makes them shorter."""
-    run, usual_s = halved
+def test_the_usual_seconds_of_layers_are_those_that_their_model_declares(halved):
+    _, usual_s = halved
     assert len(usual_s) == 2 * LAYERS
     assert sum(seconds for (passed, _), seconds in usual_s.items() if passed == "forward") == pytest.approx(FORWARD_S)
-    trial = Trial(checked(run), usual_s)
-    ratios = {each.name: each.ratio for each in trial.suspects if each.kind == "link"}
-    assert max(ratios, key=ratios.__getitem__) == "1 -> 2"
 
 
 def test_a_replay_without_changes_gives_back_what_was_measured(halved):
@@ -180,8 +173,10 @@ def test_a_written_timeline_has_what_blame_needs(halved, tmp_path):
     path = tmp_path / "timeline.json"
     path.write_text(json.dumps(trace(Timeline(live=True, runs=(run,)))))
     (again,) = read_timeline(str(path)).runs
-    wanted, found = blame(run, usual_s), blame(again, usual_s)
-    assert found.measured_s == pytest.approx(wanted.measured_s, rel=0.2), "it may lack the first iteration"
+    taken_s, again_s = ({n: end_s - begin_s for n, begin_s, end_s in its.ranks[0].iterations} for its in (run, again))
+    assert again_s == pytest.approx({number: taken_s[number] for number in again_s}, abs=1e-6)
+    found = blame(again, usual_s)
+    assert named(found) == [("link", "1 -> 2")]
     assert found.suspects["rank"] == RANKS
     json.dumps(as_data(found), allow_nan=False)
 

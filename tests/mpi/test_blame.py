@@ -29,7 +29,7 @@ def test_all_ranks_have_the_same_blame(comm, algorithm):
     others = comm.size if comm.size > 1 else 0
     assert found["suspects"]["rank"] == others, "one rank has nobody to be late for"
     assert found["suspects"]["layer"] > 0
-    assert found["suspects"]["link"] <= comm.size * (comm.size - 1)
+    assert algorithm == "ring" or found["suspects"]["link"] == 0, "collectives of MPI cannot be looked into"
 
 
 def test_the_command_writes_what_it_says(comm, tmp_path_factory):

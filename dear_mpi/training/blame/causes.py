@@ -100,11 +100,12 @@ class Suspects:
         return Suspect("rank", str(rank), over_s, more_s, layer=layer)
 
     def of_links(self) -> list[Suspect]:
-        """Each with what others take for messages of the same size. A link is slow where its quickest messages take
-        longer than most of the others' do: else it may be chance, and it has its usual speed.
+        """Each with what others take for messages of the same size. A link is slow if nine of ten of its messages take
+        longer than the middle message of the others does; else it may be chance, and it has its usual speed.
 
-        Those that were sent onto a free link say it; if it never is free, those in its queue. Beside them messages of
-        others may have been held up: that makes no link slow.
+        Messages that were sent onto a free link say it; if it never is free, those in its queue. Of the suspected link
+        only those count during which both main threads waited; of the others all count, so a message that was held up
+        there makes no link slow.
         """
         alike, compared = defaultdict[tuple[int, bool], dict[Link, list[float]]](dict), defaultdict[Link, Any](dict)
         for (link, nbytes, queued), all_s in self.messages.seen_s.items():

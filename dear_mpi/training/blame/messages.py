@@ -8,8 +8,8 @@ A message may need that both ends are started, and that the one before it on its
 when it began, and a rank that was blocked until it was over saw how long it took. Where nobody saw that, it is taken to
 have lasted as long as the quicker ones of its size on its link, or less where it was over before.
 
-How fast a link is, those say in whose time both main threads waited: others may have stood still until a layer left
-the core, or Python's lock, to an engine. What those took beyond the usual is counted as their rank's.
+Only messages during which both main threads waited say how fast a link is: others may have stood still while a layer
+held the core, or Python's lock. What those took beyond the usual counts as that rank's.
 """
 
 from collections import defaultdict

@@ -97,13 +97,15 @@ class MainThread:
         return end_s - begin_s - sum(max(0.0, each) for each in idle_s)
 
     def await_engine(self, carried: Sequence[tuple[str, int]]) -> None:
-        """Waits are over when what they are for is: the last of its name that had ended by then."""
-        times = [self.graph.times[end] for _, end in carried]
+        """Waits are over when what they are for is: the last of its name that had ended by then; of all, if there is no
+        such name."""
+        times, every, named = self.graph.times, [end for _, end in carried], defaultdict[str, list[int]](list)
+        for name, end in carried:
+            named[name].append(end)
         for span, begin, end in self.waits:
-            over = carried[: bisect_right(times, self.graph.times[end])]
-            name = span.name.removeprefix("wait for ")
-            named = [last for what, last in over[-50:] if what == name] or [last for _, last in over[-1:]]
-            self.graph.after_last(end, [begin, *named[-1:]])
+            ends = named.get(span.name.removeprefix("wait for "), every)
+            over = bisect_right(ends, times[end], key=times.__getitem__)
+            self.graph.after_last(end, [begin, *ends[max(0, over - 1) : over]])
 
 
 def items_of(rank: Rank) -> list[Span]:
