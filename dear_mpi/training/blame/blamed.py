@@ -1,21 +1,22 @@
 """What a recorded run lost time by: suspects at their usual speed, one at a time; who stands out, and what it costs.
 
-A suspect stands out if an iteration without it is shorter by at least 3 %, and by more than the noise of the run: it
-saves more than the middle of the others of its kind do, with a chance of error of 5 % over all suspects together
-(Bonferroni), by Wilcoxon's signed ranks of iterations. Then it is taken as mended, and the others are looked at again.
+A suspect stands out if an iteration without it is shorter by at least 3 %, and if it saves more than noise does, see
+chance.py: with a chance of error of 5 % for all suspects together (Bonferroni). Then it is taken as mended, and the
+others are looked at again.
 
 Seconds of an iteration are means without the fifth at either end, so that a few disturbed iterations change little.
-Source: Wilcoxon, Individual comparisons by ranking methods (Biometrics Bulletin, 1945).
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil, log2
 from typing import Any
 
 import numpy as np
 
 from dear_mpi.training.blame.causes import KINDS, Compared, Suspect, Suspects, Usual
+from dear_mpi.training.blame.chance import by_sign, by_turns
 from dear_mpi.training.blame.graph import iterations_s, replay
 from dear_mpi.training.blame.messages import Messages
 from dear_mpi.training.blame.threads import JOINING, Threads
@@ -26,8 +27,8 @@ FEWEST = 10  # iterations: of fewer, chance may say anything of many suspects
 LEAST, CHANCE, FAR = 0.03, 0.05, 0.10  # of an iteration; of an error; of a replay from the measurement
 MOST = 3  # causes, one after the other
 TRIM = 0.2  # of iterations, at either end
-INSTANT_S = 1e-9  # what is saved below counts as nothing
 OWN = "the middle of its own iterations"  # the reference, if there is no other
+KEPT = "train --blame keeps the last 20 of its --iterations, also for --timeline"
 PARTS = ("forward", "backward", "wait", "update")  # of an iteration; others are the rest
 
 
@@ -55,7 +56,7 @@ class Finding:
 @dataclass(frozen=True)
 class Blame:
     """``causes`` are in the order in which they were taken away, each without those before; ``most``: who would save
-    most of those that do not stand out. Seconds are means over iterations; of parts also over ranks."""
+    most of those that are left. Seconds are means over iterations; of parts also over ranks."""
 
     iterations: int
     ranks: int
@@ -66,7 +67,7 @@ class Blame:
     most: Finding | None
     parts_s: Mapping[str, Mapping[str, float]]  # measured, replayed, and without the causes
     reference: str  # what is usual for a layer
-    suspects: Mapping[str, int]  # how many, by kind
+    suspects: Mapping[str, int]  # how many there were, by kind
 
 
 def blame(run: Run, usual_s: Usual | None = None, reference: str = "") -> Blame:
@@ -79,11 +80,13 @@ def blame(run: Run, usual_s: Usual | None = None, reference: str = "") -> Blame:
         BlameError: a rank is missing, or there are too few iterations.
     """
     trial = Trial(checked(run), usual_s)
+    suspects = sum(trial.count.values())
+    check_enough(trial.iterations, suspects)
     causes, found = list[Finding](), trial.round()
     off = trial.replayed_s / trial.measured_s - 1
-    while found and abs(off) <= FAR and len(causes) < MOST and stands_out(found[0], len(found)):
-        causes.append(found[0])
-        trial.mend(found[0])
+    while abs(off) <= FAR and len(causes) < MOST and (cause := next_cause(found, suspects)):
+        causes.append(cause)
+        trial.mend(cause)
         found = trial.round()
     return Blame(
         iterations=trial.iterations,
@@ -95,7 +98,7 @@ def blame(run: Run, usual_s: Usual | None = None, reference: str = "") -> Blame:
         most=found[0] if found else None,
         parts_s=trial.parts_s(),
         reference=OWN if usual_s is None else reference,
-        suspects={kind: sum(each.kind == kind for each in trial.suspects) for kind in KINDS},
+        suspects=trial.count,
     )
 
 
@@ -105,10 +108,17 @@ def checked(run: Run) -> Run:
         raise BlameError(f"blame needs all {run.size} ranks of a run, and has {len(run.ranks)}")
     whole = set.intersection(*({each.number for each in rank.iterations if is_whole(rank, each)} for rank in run.ranks))
     if len(whole) < FEWEST:
-        remedy = "train --blame keeps the last 20, also for --timeline"
-        raise BlameError(f"blame needs {FEWEST} iterations at least, and has {len(whole)}: {remedy}")
+        raise BlameError(f"blame needs {FEWEST} iterations at least, and has {len(whole)}: {KEPT}")
     kept = (tuple(each for each in rank.iterations if each.number in whole) for rank in run.ranks)
     return replace(run, ranks=tuple(map(lambda rank, its: replace(rank, iterations=its), run.ranks, kept)))
+
+
+def check_enough(iterations: int, suspects: int) -> None:
+    """With fewer iterations no layer could stand out among so many suspects, whatever it took."""
+    if (fewest := ceil(log2(max(1, suspects) / CHANCE))) > iterations:
+        raise BlameError(
+            f"blame needs {fewest} iterations at least for {suspects} suspects, and has {iterations}: {KEPT}"
+        )
 
 
 def is_whole(rank: Rank, iteration: Iteration) -> bool:
@@ -123,7 +133,8 @@ class Trial:
     def __init__(self, run: Run, usual_s: Usual | None) -> None:
         threads = Threads(run)
         self.graph, self.iterations = threads.graph, len(run.ranks[0].iterations)
-        self.suspects = Suspects(Messages(threads), usual_s).all()
+        every = Suspects(Messages(threads), usual_s)
+        self.suspects, self.count = every.tried, every.count
         self.left, self.mended, self.order = list(self.suspects), list[Suspect](), self.graph.order()
         self.measured = np.array(self.graph.times)[:, None]
         self.replayed = replay(self.graph, self.order, {}, 1)
@@ -147,13 +158,16 @@ class Trial:
     def round(self) -> list[Finding]:
         """All who are left, those that save most first."""
         spent_s = iterations_s(self.graph, self.times(self.left))
-        now_s, saved_s, found = usual(spent_s[:, 0]), spent_s[:, :1] - spent_s[:, 1:], []
-        for place, suspect in enumerate(self.left):
-            others = [other for other, each in enumerate(self.left) if each.kind == suspect.kind and other != place]
-            found.append(self.finding(suspect, saved_s[:, place], beside(saved_s[:, others]), now_s))
+        now_s, saved_s, found = trimmed_mean(spent_s[:, 0]), spent_s[:, :1] - spent_s[:, 1:], list[Finding]()
+        for kind in KINDS:
+            places = [place for place, each in enumerate(self.left) if each.kind == kind]
+            its_s = saved_s[:, places]
+            chances = by_sign(its_s) if kind == "layer" else by_turns(its_s)
+            for place, chance in zip(places, chances, strict=True):
+                found.append(self.finding(self.left[place], saved_s[:, place], float(chance), now_s))
         return sorted(found, key=lambda each: each.without_s)
 
-    def finding(self, suspect: Suspect, saved_s: Any, beside_s: Any, now_s: float) -> Finding:
+    def finding(self, suspect: Suspect, saved_s: Any, chance: float, now_s: float) -> Finding:
         over_s = suspect.over_s if suspect.over_s.any() else saved_s
         seen = over_s > max(0.0, over_s.mean() / 2)
         return Finding(
@@ -163,9 +177,9 @@ class Trial:
             over_s=float(suspect.over_s[seen].mean()) if seen.any() else 0.0,
             ratio=suspect.ratio,
             now_s=now_s,
-            without_s=now_s - usual(saved_s),
-            share=usual(saved_s) / now_s,
-            chance=chance_of(saved_s - beside_s),
+            without_s=now_s - trimmed_mean(saved_s),
+            share=trimmed_mean(saved_s) / now_s,
+            chance=chance,
             layer=suspect.layer,
             messages=suspect.messages,
         )
@@ -185,34 +199,15 @@ class Trial:
         return found
 
 
-def stands_out(finding: Finding, suspects: int) -> bool:
-    return finding.share >= LEAST and finding.chance <= CHANCE / suspects
+def next_cause(found: Sequence[Finding], suspects: int) -> Finding | None:
+    """Of those that stand out among so many, who saves most."""
+    return next((each for each in found if each.share >= LEAST and each.chance <= CHANCE / suspects), None)
 
 
-def beside(saved_s: Any) -> Any:
-    """What the middle of the others saves in each iteration, if anything; ``saved_s``: iterations by others."""
-    return np.maximum(0.0, np.median(saved_s, axis=1)) if saved_s.shape[1] else np.zeros(len(saved_s))
-
-
-def usual(values: Any) -> float:
+def trimmed_mean(values: Any) -> float:
     """The mean without the fifth at either end.
 
-    >>> usual(np.array([100.0, 3.0, 1.0, 2.0, -7.0]))
+    >>> trimmed_mean(np.array([100.0, 3.0, 1.0, 2.0, -7.0]))
     2.0
     """
     return float(middle(values[:, None], int(TRIM * len(values)), by=0)[0])
-
-
-def chance_of(saved_s: Any) -> float:
-    """That what is as often negative as positive is as far above zero, by Wilcoxon's signed ranks, counted exactly.
-
-    >>> chance_of(np.array([1.0, 2.0, 3.0, 4.0])), chance_of(np.array([-1.0, 1.0]))
-    (0.0625, 0.75)
-    """
-    signed = saved_s[abs(saved_s) > INSTANT_S]
-    sizes = abs(signed)
-    twice = [int((sizes < size).sum() + (sizes <= size).sum() + 1) for size in sizes]  # ties have their mean rank
-    ways = np.ones(1)
-    for rank in twice:  # how likely each sum of ranks is
-        ways = (np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))) / 2
-    return float(ways[sum(rank for rank, each in zip(twice, signed, strict=True) if each > 0) :].sum())

@@ -62,6 +62,10 @@ class Suspects:
 
     Args:
         usual_s: of layers; without it the middle of the run's own iterations.
+
+    Attributes:
+        tried: of layers only those that took most beyond their usual time.
+        count: of all, by kind, with those that are not tried.
     """
 
     def __init__(self, messages: Messages, usual_s: Usual | None = None) -> None:
@@ -69,9 +73,10 @@ class Suspects:
         self.ranks, self.iterations = [rank.number for rank in run.ranks], len(run.ranks[0].iterations)
         edges = (edge for to in messages.graph.edges for edge in to)
         self.works = {edge.cause: edge.seconds for edge in edges if isinstance(edge.cause, Work)}
-
-    def all(self) -> list[Suspect]:
-        return [*self.of_ranks(), *self.of_links(), *self.of_layers()]
+        every = dict(zip(KINDS, (self.of_ranks(), self.of_links(), self.of_layers()), strict=True))
+        self.count = {kind: len(its) for kind, its in every.items()}
+        every["layer"] = sorted(every["layer"], key=lambda each: -float(each.over_s.sum()))[:MOST_LAYERS]
+        self.tried = [each for its in every.values() for each in its]
 
     def over(self, more_s: Mapping[Work, float], share: float = 1.0) -> Any:
         found = np.zeros(self.iterations)
@@ -145,11 +150,10 @@ class Suspects:
                 if (taken_s := middle_s[work.iteration]) > 0:
                     changes[layer][work] = self.works[work] * (usual_s / taken_s - 1)
             ratios[layer] += middle_s.sum(), usual_s * len(middle_s)
-        found = [
+        return [
             Suspect("layer", layer, self.over(its, 1 / len(self.ranks)), its, ratio=ratio_of(ratios[layer]))
             for layer, its in changes.items()
         ]
-        return sorted(found, key=lambda each: -float(each.over_s.sum()))[:MOST_LAYERS]
 
     def by_iteration(self, works: Sequence[Work]) -> Any:
         """The middle of all ranks, for what each does of a kind in an iteration."""

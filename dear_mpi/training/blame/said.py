@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dear_mpi.reporting.units import format_bytes
-from dear_mpi.training.blame.blamed import FAR, OWN, Blame, Finding
+from dear_mpi.training.blame.blamed import FAR, MOST, OWN, Blame, Finding
 
 MENDED = {"rank": "with it on time", "link": "as fast as they", "layer": "at its usual speed"}
 UNSEEN = "A layer that is slow in all iterations, on all ranks, is not seen without the times of another run."
@@ -25,7 +25,8 @@ def sentences(blame: Blame) -> list[str]:
         ]
     said = [said_of(each, blame.iterations) for each in blame.causes]
     most = f": {saving(blame.most)}" if blame.most is not None and blame.most.share > 0 else ""
-    said.append(f"Nothing {'more ' * bool(said)}stands out{most}.")
+    no_more = f"Nothing {'more ' * bool(said)}stands out"
+    said.append(f"{no_more if len(said) < MOST else f'After {MOST} causes blame looks no further'}{most}.")
     if blame.reference == OWN:
         said.append(UNSEEN)
     return said
