@@ -45,7 +45,7 @@ def virtual(schedule, factors=lambda turn, place: 1.0):
 def noisy(schedule, seed):
     """A run in which each rank takes longer or shorter, in each iteration anew."""
     rng = np.random.default_rng(seed)
-    taken = np.exp(0.4 * rng.standard_normal((ITERATIONS + 3, RANKS)))
+    taken = np.exp(0.8 * rng.standard_normal((ITERATIONS + 3, RANKS)))
     return ran(schedule, lambda turn, place: taken[turn])
 
 
@@ -199,10 +199,13 @@ def test_messages_that_layers_may_have_held_up_make_no_link_slow(halved, held):
     trial = Trial(checked(run), usual_s)
     links = [each for each in trial.suspects if each.kind == "link"]
     assert [each.name for each in sorted(links, key=lambda link: -link.ratio)[:1]] == ([] if held else ["1 -> 2"])
-    more_s = (of for each in trial.suspects if each.kind == "rank" for of in each.more_s.items())
-    shrunk = [seconds for work, seconds in more_s if work.name == HELD]
+    ranks = [each for each in trial.suspects if each.kind == "rank"]
+    shrunk = [seconds for each in ranks for work, seconds in each.more_s.items() if work.name == HELD]
     assert all(seconds <= 0 for seconds in shrunk)
     assert not held or min(shrunk) < 0
+    for each in ranks:
+        own_s = -sum(seconds for work, seconds in each.more_s.items() if work.name != HELD)
+        assert each.over_s.sum() == pytest.approx(own_s, abs=1e-9), "it is not late by what it holds up"
 
 
 def without_waits(rank):
