@@ -11,15 +11,17 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.see.timeline.read import read_timeline
 from dear_mpi.see.timeline.trace import trace
-from dear_mpi.training.blame.blamed import FEWEST, BlameError, Trial, blame, checked
-from dear_mpi.training.blame.graph import replay
+from dear_mpi.training.blame import blamed, causes
+from dear_mpi.training.blame.blamed import FEWEST, LEAST, BlameError, Trial, blame, check_enough, checked, next_cause
+from dear_mpi.training.blame.graph import Graph, replay
 from dear_mpi.training.blame.job import declared_of
 from dear_mpi.training.blame.said import as_data, sentences
+from dear_mpi.training.blame.threads import HELD, MainThread
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import of_rank
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.log.spans import Run, Timeline, rank_of
+from dear_mpi.training.log.spans import COMPUTE, Iteration, Rank, Run, Span, Timeline, rank_of
 from dear_mpi.training.recording import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
@@ -34,15 +36,22 @@ NAMES = [f"layer{use}" for use in range(USES)]
 USUAL = {(passed, name): seconds for name in NAMES for passed, seconds in (("forward", 0.01), ("backward", 0.02))}
 
 
-def virtual(schedule, factors=lambda turn, place: 1.0, price=0.004):
+def virtual(schedule, factors=lambda turn, place: 1.0):
     """A run of ranks whose layers take so many times their usual seconds, and some noise."""
+    rng = np.random.default_rng(5)
+    return ran(schedule, lambda turn, place: factors(turn, place) * np.exp(0.002 * rng.standard_normal(RANKS)))
+
+
+def noisy(schedule, seed):
+    """A run in which each rank takes longer or shorter, in each iteration anew."""
+    rng = np.random.default_rng(seed)
+    taken = np.exp(0.8 * rng.standard_normal((ITERATIONS + 3, RANKS)))
+    return ran(schedule, lambda turn, place: taken[turn])
+
+
+def ran(schedule, taken):
     kind = find_schedule(schedule)
-    noise = np.random.default_rng(5)
-
-    def taken(turn, place):
-        return factors(turn, place) * np.exp(0.002 * noise.standard_normal(RANKS))
-
-    how = {"price": lambda leg, bucket: price, "noise": taken, "weights_s": {}}
+    how = {"price": lambda leg, bucket: 0.004, "noise": taken, "weights_s": {}}
     costs = Costs(forward_s=[0.01] * USES, backward_s=[0.02] * USES, **how)
     trainer = VirtualTrainer(kind, Rules(schedule, BUCKETS, kind), costs, kept=ITERATIONS)
     for _ in range(ITERATIONS + 3):
@@ -55,6 +64,10 @@ def seen_by(log, number):
     return replace(found, number=number)
 
 
+def late(rank, factor=1.25, turns=range(ITERATIONS + 3)):
+    return lambda turn, place: np.where((np.arange(RANKS) == rank) & (turn in turns), factor, 1.0)
+
+
 def named(found):
     return [(each.kind, each.name) for each in found.causes]
 
@@ -63,13 +76,9 @@ def named(found):
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_rank_that_is_late_in_some_iterations_is_named(schedule, seed):
     rng = random.Random(seed)
-    late, turns = rng.randrange(RANKS), set(rng.sample(range(ITERATIONS + 3), 14))
-
-    def factors(turn, place):
-        return np.where(np.arange(RANKS) == late, 1.3 if turn in turns else 1.0, 1.0)
-
-    found = blame(virtual(schedule, factors), USUAL)
-    assert named(found) == [("rank", str(late))]
+    rank, turns = rng.randrange(RANKS), set(rng.sample(range(ITERATIONS + 3), 14))
+    found = blame(virtual(schedule, late(rank, 1.3, turns)), USUAL)
+    assert named(found) == [("rank", str(rank))]
     assert found.causes[0].seen == len([turn for turn in turns if turn >= 3])
     assert found.off == pytest.approx(0.0, abs=1e-9)
 
@@ -89,8 +98,7 @@ def test_a_layer_that_takes_twice_as_long_is_named_by_the_times_of_another_run(s
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_late_rank_on_time_gives_the_iteration_that_a_run_without_it_has(seed):
-    late = random.Random(seed).randrange(RANKS)
-    found = blame(virtual("dear", lambda turn, place: np.where(np.arange(RANKS) == late, 1.25, 1.0)))
+    found = blame(virtual("dear", late(random.Random(seed).randrange(RANKS))))
     assert found.causes[0].without_s == pytest.approx(blame(virtual("dear")).measured_s, rel=0.01)
 
 
@@ -99,6 +107,54 @@ def test_nothing_stands_out_where_nothing_is_wrong(schedule):
     found = blame(virtual(schedule), USUAL)
     assert found.causes == ()
     assert sentences(found)[0].startswith("Nothing stands out")
+
+
+@pytest.mark.parametrize("schedule", ["wfbp", "dear"])
+def test_noise_alone_is_seldom_blamed_on_somebody(schedule):
+    """In 5 % of runs at most, of which chance may make four of 30. By what is saved alone more would be named."""
+    found = [blame(noisy(schedule, seed), USUAL) for seed in range(30)]
+    assert sum(bool(each.causes) for each in found) <= 4
+    assert sum(bool(each.causes) or each.most.share >= LEAST for each in found) > 8
+
+
+def test_a_cause_is_not_hidden_by_noise_that_costs_more():
+    noise, cause = blame(virtual("dear")).most, blame(virtual("dear", late(0))).causes[0]
+    found = [replace(noise, share=0.5, chance=0.4), replace(cause, share=0.4), replace(cause, share=0.3)]
+    assert next_cause(found, 20) == found[1]
+    assert next_cause(found[:1], 20) is None
+
+
+def test_after_three_causes_blame_says_that_it_looks_no_further():
+    found = blame(virtual("dear", lambda turn, place: (1.0 + (place // 2 % 2)) * late(0)(turn, place)), USUAL)
+    assert len(found.causes) == 3
+    assert found.most.share >= LEAST
+    assert sentences(found)[-1].startswith("After 3 causes blame looks no further: with ")
+
+
+def test_layers_that_are_not_tried_count_as_suspects(monkeypatch):
+    monkeypatch.setattr(causes, "MOST_LAYERS", 2)
+    trial = Trial(checked(virtual("dear")), USUAL)
+    assert trial.count == {"rank": RANKS, "link": 0, "layer": USES}
+    assert sum(each.kind == "layer" for each in trial.suspects) == 2
+
+
+def test_iterations_that_are_too_few_for_so_many_suspects_are_refused(monkeypatch):
+    check_enough(10, 51)
+    with pytest.raises(BlameError, match="needs 11 iterations at least for 52 suspects, and has 10"):
+        check_enough(10, 52)
+    monkeypatch.setattr(blamed, "CHANCE", 1e-6)
+    with pytest.raises(BlameError, match=f"needs 24 iterations at least for 10 suspects, and has {ITERATIONS}"):
+        blame(virtual("dear"), USUAL)
+
+
+def test_a_wait_is_over_when_the_last_of_its_name_is_however_many_came_between():
+    wait = Span(COMPUTE, "wait", "wait for all_gather 0", 0.2, 0.9)
+    main = MainThread(graph := Graph(), Rank("rank 0", (Iteration(0, 0.0, 1.0),), (wait,)))
+    carried = [("all_gather 0", graph.moment(0.3))]
+    carried += [(f"all_gather {at}", graph.moment(0.3 + at / 200)) for at in range(1, 100)]
+    main.await_engine([*carried, ("all_gather 0", graph.moment(0.95))])
+    ((_, begin, end),) = main.waits
+    assert {each.before for each in graph.edges[end]} == {begin, carried[0][1]}
 
 
 def test_few_iterations_and_missing_ranks_are_refused():
@@ -122,35 +178,34 @@ def trained(world, cause, model):
 
 
 @pytest.fixture(scope="module")
-def run_with(tmp_path_factory):
-    """A run with a cause, and the usual seconds of its layers."""
-    model = model_in(tmp_path_factory.mktemp("blame"))
-    return lambda cause: run_world(lambda world: trained(world, cause, model), threads=RANKS, link=parse_link(LINK))
+def halved(tmp_path_factory):
+    """A run with a link of half the rate, and the usual seconds of its layers."""
+    cause, model = Cause("link", "1 -> 2"), model_in(tmp_path_factory.mktemp("blame"))
+    return run_world(lambda world: trained(world, cause, model), threads=RANKS, link=parse_link(LINK))
 
 
-@pytest.fixture(scope="module")
-def halved(run_with):
-    return run_with(Cause("link", "1 -> 2"))
+def test_a_link_of_half_the_rate_is_named(halved):
+    """Its messages sleep, so that no load of the machine makes them shorter."""
+    assert named(blame(*halved)) == [("link", "1 -> 2")]
 
 
-def test_a_slow_link_mended_gives_the_iteration_of_a_run_with_equal_links(halved, run_with):
-    """Within 8 %, of 25 % that it costs; what is off are looks at a message that come late, which links of one rate
-    have as well."""
-    found, twin = blame(*halved), blame(*run_with(Cause("none")))
-    assert named(found) == [("link", "1 -> 2")]
-    assert not twin.causes
-    assert found.causes[0].without_s == pytest.approx(twin.most.now_s, rel=0.08)
-    assert found.causes[0].now_s > 1.16 * twin.most.now_s
-
-
-@pytest.mark.parametrize(("held", "slow"), [(False, ["1 -> 2"]), (True, [])])
-def test_messages_that_layers_may_have_held_up_make_no_link_slow(halved, held, slow):
-    """Of messages while a main thread computes nobody knows whether the link was slow, or the layers had the core."""
+@pytest.mark.parametrize("held", [False, True])
+def test_messages_that_layers_may_have_held_up_make_no_link_slow(halved, held):
+    """Of messages while a main thread computes nobody knows whether the link was slow, or the layers had the core. What
+    they took beyond the usual shrinks with what that rank takes beyond the others."""
     run, usual_s = halved
     if held:
         run = replace(run, ranks=tuple(without_waits(rank) for rank in run.ranks))
     trial = Trial(checked(run), usual_s)
-    assert [each.name for each in trial.suspects if each.kind == "link" and each.ratio > 1.3] == slow
+    links = [each for each in trial.suspects if each.kind == "link"]
+    assert [each.name for each in sorted(links, key=lambda link: -link.ratio)[:1]] == ([] if held else ["1 -> 2"])
+    ranks = [each for each in trial.suspects if each.kind == "rank"]
+    shrunk = [seconds for each in ranks for work, seconds in each.more_s.items() if work.name == HELD]
+    assert all(seconds <= 0 for seconds in shrunk)
+    assert not held or min(shrunk) < 0
+    for each in ranks:
+        own_s = -sum(seconds for work, seconds in each.more_s.items() if work.name != HELD)
+        assert each.over_s.sum() == pytest.approx(own_s, abs=1e-9), "it is not late by what it holds up"
 
 
 def without_waits(rank):
@@ -159,14 +214,10 @@ def without_waits(rank):
     return replace(rank, spans=tuple(spans))
 
 
-def test_a_link_of_half_the_rate_takes_twice_as_long_as_the_others(halved):
-    """Its messages sleep, so that no load of the machine makes them shorter."""
-    run, usual_s = halved
+def test_the_usual_seconds_of_layers_are_those_that_their_model_declares(halved):
+    _, usual_s = halved
     assert len(usual_s) == 2 * LAYERS
     assert sum(seconds for (passed, _), seconds in usual_s.items() if passed == "forward") == pytest.approx(FORWARD_S)
-    trial = Trial(checked(run), usual_s)
-    ratios = {each.name: each.ratio for each in trial.suspects if each.kind == "link"}
-    assert max(ratios, key=ratios.__getitem__) == "1 -> 2"
 
 
 def test_a_replay_without_changes_gives_back_what_was_measured(halved):
@@ -180,8 +231,10 @@ def test_a_written_timeline_has_what_blame_needs(halved, tmp_path):
     path = tmp_path / "timeline.json"
     path.write_text(json.dumps(trace(Timeline(live=True, runs=(run,)))))
     (again,) = read_timeline(str(path)).runs
-    wanted, found = blame(run, usual_s), blame(again, usual_s)
-    assert found.measured_s == pytest.approx(wanted.measured_s, rel=0.2), "it may lack the first iteration"
+    taken_s, again_s = ({n: end_s - begin_s for n, begin_s, end_s in its.ranks[0].iterations} for its in (run, again))
+    assert again_s == pytest.approx({number: taken_s[number] for number in again_s}, abs=1e-6)
+    found = blame(again, usual_s)
+    assert named(found) == [("link", "1 -> 2")]
     assert found.suspects["rank"] == RANKS
     json.dumps(as_data(found), allow_nan=False)
 

@@ -1,1 +1,6 @@
-"""Which rank, link or layer iterations wait for: a recorded run as a graph, replayed with each at its usual speed."""
+"""Which rank, link or layer iterations wait for: a recorded run as a graph, replayed with each at its usual speed.
+
+Start here: blame in blamed.py. Each file needs those before it: graph (moments, and what each waits for; the replay),
+threads (what each rank did), messages (what joins ranks), causes (suspects and their usual speed), chance (what noise
+saves), blamed (who stands out), said (sentences), job (of a run that is under way).
+"""

@@ -1,21 +1,22 @@
 """What a recorded run lost time by: suspects at their usual speed, one at a time; who stands out, and what it costs.
 
-A suspect stands out if an iteration without it is shorter by at least 3 %, and by more than the noise of the run: it
-saves more than the middle of the others of its kind do, with a chance of error of 5 % over all suspects together
-(Bonferroni), by Wilcoxon's signed ranks of iterations. Then it is taken as mended, and the others are looked at again.
+A suspect stands out if an iteration without it is shorter by at least 3 %, and if it saves more than noise does, see
+chance.py: with a chance of error of 5 % for all suspects together (Bonferroni). Then it is taken as mended, and the
+others are looked at again.
 
 Seconds of an iteration are means without the fifth at either end, so that a few disturbed iterations change little.
-Source: Wilcoxon, Individual comparisons by ranking methods (Biometrics Bulletin, 1945).
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil, log2
 from typing import Any
 
 import numpy as np
 
 from dear_mpi.training.blame.causes import KINDS, Compared, Suspect, Suspects, Usual
+from dear_mpi.training.blame.chance import by_sign, by_turns
 from dear_mpi.training.blame.graph import iterations_s, replay
 from dear_mpi.training.blame.messages import Messages
 from dear_mpi.training.blame.threads import JOINING, Threads
@@ -26,7 +27,8 @@ FEWEST = 10  # iterations: of fewer, chance may say anything of many suspects
 LEAST, CHANCE, FAR = 0.03, 0.05, 0.10  # of an iteration; of an error; of a replay from the measurement
 MOST = 3  # causes, one after the other
 TRIM = 0.2  # of iterations, at either end
-INSTANT_S = 1e-9  # what is saved below counts as nothing
+OWN = "the middle of its own iterations"  # the reference, if there is no other
+KEPT = "train --blame keeps the last 20 of its --iterations, also for --timeline"
 PARTS = ("forward", "backward", "wait", "update")  # of an iteration; others are the rest
 
 
@@ -45,38 +47,27 @@ class Finding:
     ratio: float  # of its seconds to the usual ones, of a link and of a layer
     now_s: float
     without_s: float
+    share: float  # of now, that would be saved
     chance: float
     layer: str | None = None  # in which a rank loses most
     messages: Compared | None = None  # with which a link loses most
-
-    @property
-    def share(self) -> float:
-        return 1 - self.without_s / self.now_s
 
 
 @dataclass(frozen=True)
 class Blame:
     """``causes`` are in the order in which they were taken away, each without those before; ``most``: who would save
-    most of those that do not stand out. Seconds are means over iterations; of parts also over ranks."""
+    most of those that are left. Seconds are means over iterations; of parts also over ranks."""
 
     iterations: int
     ranks: int
     measured_s: float
     replayed_s: float
+    off: float  # the replay, from what was measured
     causes: tuple[Finding, ...]
     most: Finding | None
-    parts_s: Mapping[str, tuple[float, float, float]]  # measured, replayed, and without the causes
+    parts_s: Mapping[str, Mapping[str, float]]  # measured, replayed, and without the causes
     reference: str  # what is usual for a layer
-    reference_is_own: bool
-    suspects: Mapping[str, int]  # how many, by kind
-
-    @property
-    def off(self) -> float:
-        return self.replayed_s / self.measured_s - 1
-
-    @property
-    def is_far(self) -> bool:
-        return abs(self.off) > FAR
+    suspects: Mapping[str, int]  # how many there were, by kind
 
 
 def blame(run: Run, usual_s: Usual | None = None, reference: str = "") -> Blame:
@@ -89,22 +80,25 @@ def blame(run: Run, usual_s: Usual | None = None, reference: str = "") -> Blame:
         BlameError: a rank is missing, or there are too few iterations.
     """
     trial = Trial(checked(run), usual_s)
+    suspects = sum(trial.count.values())
+    check_enough(trial.iterations, suspects)
     causes, found = list[Finding](), trial.round()
-    while found and len(causes) < MOST and trial.stands_out(found[0], len(found)):
-        causes.append(found[0])
-        trial.mend(found[0])
+    off = trial.replayed_s / trial.measured_s - 1
+    while abs(off) <= FAR and len(causes) < MOST and (cause := next_cause(found, suspects)):
+        causes.append(cause)
+        trial.mend(cause)
         found = trial.round()
-    means = {"measured_s": trial.measured_s, "replayed_s": trial.replayed_s}
     return Blame(
         iterations=trial.iterations,
         ranks=len(run.ranks),
+        measured_s=trial.measured_s,
+        replayed_s=trial.replayed_s,
+        off=off,
         causes=tuple(causes),
         most=found[0] if found else None,
         parts_s=trial.parts_s(),
-        reference=reference if usual_s is not None else "the middle of its own iterations",
-        reference_is_own=usual_s is None,
-        suspects={kind: sum(each.kind == kind for each in trial.suspects) for kind in KINDS},
-        **means,
+        reference=OWN if usual_s is None else reference,
+        suspects=trial.count,
     )
 
 
@@ -114,20 +108,23 @@ def checked(run: Run) -> Run:
         raise BlameError(f"blame needs all {run.size} ranks of a run, and has {len(run.ranks)}")
     whole = set.intersection(*({each.number for each in rank.iterations if is_whole(rank, each)} for rank in run.ranks))
     if len(whole) < FEWEST:
-        remedy = "train --blame keeps the last 20, also for --timeline"
-        raise BlameError(f"blame needs {FEWEST} iterations at least, and has {len(whole)}: {remedy}")
-    ranks = (
-        replace(rank, iterations=tuple(each for each in rank.iterations if each.number in whole)) for rank in run.ranks
-    )
-    return replace(run, ranks=tuple(ranks))
+        raise BlameError(f"blame needs {FEWEST} iterations at least, and has {len(whole)}: {KEPT}")
+    kept = (tuple(each for each in rank.iterations if each.number in whole) for rank in run.ranks)
+    return replace(run, ranks=tuple(map(lambda rank, its: replace(rank, iterations=its), run.ranks, kept)))
+
+
+def check_enough(iterations: int, suspects: int) -> None:
+    """With fewer iterations no layer could stand out among so many suspects, whatever it took."""
+    if (fewest := ceil(log2(max(1, suspects) / CHANCE))) > iterations:
+        raise BlameError(
+            f"blame needs {fewest} iterations at least for {suspects} suspects, and has {iterations}: {KEPT}"
+        )
 
 
 def is_whole(rank: Rank, iteration: Iteration) -> bool:
     """Whether no notes of its collectives were pushed out by later ones."""
-    if not rank.noted:
-        return True
     ended = (span.end_s for span in rank.spans if span.lane == WIRE and span.kind in JOINING)
-    return not any(iteration.begin_s < end_s < rank.noted[0].begin_s for end_s in ended)
+    return not rank.noted or not any(iteration.begin_s < end_s < rank.noted[0].begin_s for end_s in ended)
 
 
 class Trial:
@@ -136,23 +133,18 @@ class Trial:
     def __init__(self, run: Run, usual_s: Usual | None) -> None:
         threads = Threads(run)
         self.graph, self.iterations = threads.graph, len(run.ranks[0].iterations)
-        ranks = [rank.number for rank in run.ranks]
-        self.suspects = Suspects(self.graph, Messages(threads), ranks, self.iterations, usual_s).all()
-        self.mended, self.order = list[Suspect](), self.graph.order()
+        every = Suspects(Messages(threads), usual_s)
+        self.suspects, self.count = every.tried, every.count
+        self.left, self.mended, self.order = list(self.suspects), list[Suspect](), self.graph.order()
         self.measured = np.array(self.graph.times)[:, None]
         self.replayed = replay(self.graph, self.order, {}, 1)
-        self.measured_s, self.replayed_s = map(self.mean_s, (self.measured, self.replayed))
-
-    def mean_s(self, times: Any) -> float:
-        return float(iterations_s(self.graph, times).mean())
-
-    @property
-    def left(self) -> list[Suspect]:
-        return [each for each in self.suspects if each not in self.mended]
+        both = (iterations_s(self.graph, times) for times in (self.measured, self.replayed))
+        self.measured_s, self.replayed_s = (float(each.mean()) for each in both)
 
     def mend(self, finding: Finding) -> None:
         """From now on it has its usual speed."""
-        self.mended += [each for each in self.left if (each.kind, each.name) == (finding.kind, finding.name)]
+        place = [(each.kind, each.name) for each in self.left].index((finding.kind, finding.name))
+        self.mended.append(self.left.pop(place))
 
     def times(self, suspects: Sequence[Suspect]) -> Any:
         """Moments, with those who are mended at their usual speed; then also with each of these."""
@@ -165,15 +157,17 @@ class Trial:
 
     def round(self) -> list[Finding]:
         """All who are left, those that save most first."""
-        left = self.left
-        spent_s = iterations_s(self.graph, self.times(left))
-        now_s, saved_s, found = usual(spent_s[:, 0]), spent_s[:, :1] - spent_s[:, 1:], []
-        for place, suspect in enumerate(left):
-            others = [other for other, each in enumerate(left) if each.kind == suspect.kind and other != place]
-            found.append(self.finding(suspect, saved_s[:, place], beside(saved_s[:, others]), now_s))
+        spent_s = iterations_s(self.graph, self.times(self.left))
+        now_s, saved_s, found = trimmed_mean(spent_s[:, 0]), spent_s[:, :1] - spent_s[:, 1:], list[Finding]()
+        for kind in KINDS:
+            places = [place for place, each in enumerate(self.left) if each.kind == kind]
+            its_s = saved_s[:, places]
+            chances = by_sign(its_s) if kind == "layer" else by_turns(its_s)
+            for place, chance in zip(places, chances, strict=True):
+                found.append(self.finding(self.left[place], saved_s[:, place], float(chance), now_s))
         return sorted(found, key=lambda each: each.without_s)
 
-    def finding(self, suspect: Suspect, saved_s: Any, beside_s: Any, now_s: float) -> Finding:
+    def finding(self, suspect: Suspect, saved_s: Any, chance: float, now_s: float) -> Finding:
         over_s = suspect.over_s if suspect.over_s.any() else saved_s
         seen = over_s > max(0.0, over_s.mean() / 2)
         return Finding(
@@ -183,53 +177,37 @@ class Trial:
             over_s=float(suspect.over_s[seen].mean()) if seen.any() else 0.0,
             ratio=suspect.ratio,
             now_s=now_s,
-            without_s=now_s - usual(saved_s),
-            chance=chance_of(saved_s - beside_s),
+            without_s=now_s - trimmed_mean(saved_s),
+            share=trimmed_mean(saved_s) / now_s,
+            chance=chance,
             layer=suspect.layer,
             messages=suspect.messages,
         )
 
-    def stands_out(self, finding: Finding, suspects: int) -> bool:
-        near = abs(self.replayed_s / self.measured_s - 1) <= FAR
-        return near and finding.share >= LEAST and finding.chance <= CHANCE / suspects
-
-    def parts_s(self) -> dict[str, tuple[float, float, float]]:
-        every = (self.measured, self.replayed, self.times([]))
-        taken = [defaultdict[str, float](float) for _ in every]
+    def parts_s(self) -> dict[str, dict[str, float]]:
+        every = {"measured_s": self.measured, "replayed_s": self.replayed, "without_s": self.times([])}
+        found: dict[str, dict[str, float]] = {part: {} for part in (*PARTS, "rest")}
         share = 1 / (self.iterations * len(self.graph.bounds))
-        for into, times in zip(taken, every, strict=True):
+        for name, times in every.items():
+            taken = defaultdict[str, float](float)
             for kind, begin, end in self.graph.spent:
-                into[COUNTS_AS.get(kind, kind)] += share * float(times[end, 0] - times[begin, 0])
+                taken[COUNTS_AS.get(kind, kind)] += share * float(times[end, 0] - times[begin, 0])
             own_s = sum(float(times[moments[-1], 0] - times[moments[0], 0]) for moments in self.graph.bounds)
-            into["rest"] = share * own_s - sum(into[part] for part in PARTS)
-        first, second, third = taken
-        return {part: (first[part], second[part], third[part]) for part in (*PARTS, "rest")}
+            taken["rest"] = share * own_s - sum(taken[part] for part in PARTS)
+            for part, its in found.items():
+                its[name] = taken[part]
+        return found
 
 
-def beside(saved_s: Any) -> Any:
-    """What the middle of the others saves in each iteration, if anything; ``saved_s``: iterations by others."""
-    return np.maximum(0.0, np.median(saved_s, axis=1)) if saved_s.shape[1] else np.zeros(len(saved_s))
+def next_cause(found: Sequence[Finding], suspects: int) -> Finding | None:
+    """Of those that stand out among so many, who saves most."""
+    return next((each for each in found if each.share >= LEAST and each.chance <= CHANCE / suspects), None)
 
 
-def usual(values: Any) -> float:
+def trimmed_mean(values: Any) -> float:
     """The mean without the fifth at either end.
 
-    >>> usual(np.array([100.0, 3.0, 1.0, 2.0, -7.0]))
+    >>> trimmed_mean(np.array([100.0, 3.0, 1.0, 2.0, -7.0]))
     2.0
     """
     return float(middle(values[:, None], int(TRIM * len(values)), by=0)[0])
-
-
-def chance_of(saved_s: Any) -> float:
-    """That what is as often negative as positive is as far above zero, by Wilcoxon's signed ranks, counted exactly.
-
-    >>> chance_of(np.array([1.0, 2.0, 3.0, 4.0])), chance_of(np.array([-1.0, 1.0]))
-    (0.0625, 0.75)
-    """
-    signed = saved_s[abs(saved_s) > INSTANT_S]
-    sizes = abs(signed)
-    twice = [int((sizes < size).sum() + (sizes <= size).sum() + 1) for size in sizes]  # ties have their mean rank
-    ways = np.ones(1)
-    for rank in twice:  # how likely each sum of ranks is
-        ways = (np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))) / 2
-    return float(ways[sum(rank for rank, each in zip(twice, signed, strict=True) if each > 0) :].sum())

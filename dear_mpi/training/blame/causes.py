@@ -3,15 +3,16 @@
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from statistics import median
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from dear_mpi.training.blame.graph import Graph, Link, Size, Work
+from dear_mpi.training.blame.graph import Link, Sort, Work
 from dear_mpi.training.blame.messages import Messages, quick
+from dear_mpi.training.blame.threads import HELD
 
 Usual: TypeAlias = dict[tuple[str, str], float]
 """Seconds of layers in an iteration, by pass and name."""
@@ -56,27 +57,26 @@ def layer_of(name: str) -> tuple[str, str] | None:
     return None
 
 
-@dataclass(eq=False)
 class Suspects:
     """All of a run.
 
     Args:
         usual_s: of layers; without it the middle of the run's own iterations.
+
+    Attributes:
+        tried: of layers only those that took most beyond their usual time.
+        count: of all, by kind, with those that are not tried.
     """
 
-    graph: Graph
-    messages: Messages
-    ranks: Sequence[int]
-    iterations: int
-    usual_s: Usual | None = None
-    works: dict[Work, float] = field(init=False)
-
-    def __post_init__(self) -> None:
-        edges = (edge for to in self.graph.edges for edge in to)
+    def __init__(self, messages: Messages, usual_s: Usual | None = None) -> None:
+        self.messages, self.usual_s, run = messages, usual_s, messages.threads.run
+        self.ranks, self.iterations = [rank.number for rank in run.ranks], len(run.ranks[0].iterations)
+        edges = (edge for to in messages.graph.edges for edge in to)
         self.works = {edge.cause: edge.seconds for edge in edges if isinstance(edge.cause, Work)}
-
-    def all(self) -> list[Suspect]:
-        return [*self.of_ranks(), *self.of_links(), *self.of_layers()]
+        every = dict(zip(KINDS, (self.of_ranks(), self.of_links(), self.of_layers()), strict=True))
+        self.count = {kind: len(its) for kind, its in every.items()}
+        every["layer"] = sorted(every["layer"], key=lambda each: -float(each.over_s.sum()))[:MOST_LAYERS]
+        self.tried = [each for its in every.values() for each in its]
 
     def over(self, more_s: Mapping[Work, float], share: float = 1.0) -> Any:
         found = np.zeros(self.iterations)
@@ -85,35 +85,53 @@ class Suspects:
         return found
 
     def of_ranks(self) -> list[Suspect]:
-        """Each with what the others take for the same, in the same iteration."""
+        """Each with what the others take for the same, in the same iteration; it holds up its engine in proportion."""
         if len(self.ranks) < 2:
             return []
         changes: dict[int, dict[Work, float]] = {rank: {} for rank in self.ranks}
         for work, seconds in self.works.items():
             same = (work._replace(rank=each) for each in self.ranks if each != work.rank)
-            if beside := [self.works[each] for each in same if each in self.works]:
+            beside = [self.works[each] for each in same if each in self.works]
+            if beside and work.name != HELD:
                 changes[work.rank][work] = median(beside) - seconds
-        return [
-            Suspect("rank", str(rank), self.over(its), its, layer=most_of(its, float(self.over(its).sum())))
-            for rank, its in changes.items()
-        ]
+        return [self.of_rank(rank, its) for rank, its in changes.items()]
+
+    def of_rank(self, rank: int, more_s: dict[Work, float]) -> Suspect:
+        over_s, taken_s = self.over(more_s), self.over({work: -self.works[work] for work in more_s})
+        layer = most_of(more_s, float(over_s.sum()))
+        share = np.divide(over_s, taken_s, out=np.zeros(self.iterations), where=taken_s > 0).clip(0.0)
+        held = {work: seconds for work, seconds in self.works.items() if (work.rank, work.name) == (rank, HELD)}
+        more_s |= {work: -share[work.iteration] * seconds for work, seconds in held.items()}
+        return Suspect("rank", str(rank), over_s, more_s, layer=layer)
 
     def of_links(self) -> list[Suspect]:
-        """Each with what others take for messages of the same size. A link is slow where its quickest messages take
-        longer than most of the others' do: else it may be chance, and it has its usual speed."""
-        compared = defaultdict[Link, list[Compared]](list)
-        for size in sorted({size for seen in self.messages.alone_s for size in seen}):
-            if (found := self.messages.beside(size)) is not None:
-                own_s, others = found
-                slow = np.percentile(own_s, QUICKEST) > median(map(median, others))
-                usual_s = median(map(quick, others)) if slow else inf
-                compared[size.link].append(Compared(size.nbytes, quick(own_s), min(usual_s, quick(own_s))))
-        return [self.of_link(link, its) for link, its in compared.items()]
+        """Each with what others take for messages of the same size. A link is slow if nine of ten of its messages take
+        longer than the middle message of the others does; else it may be chance, and it has its usual speed.
 
-    def of_link(self, link: Link, compared: Sequence[Compared]) -> Suspect:
-        more_s = {Size(link, its.nbytes): its.others_s - its.seconds for its in compared}
-        ratio = sum(its.nbytes * its.seconds for its in compared) / sum(its.nbytes * its.others_s for its in compared)
-        most = min(compared, key=lambda its: its.others_s - its.seconds)
+        Messages that were sent onto a free link say it; if it never is free, those in its queue. Of the suspected link
+        only those count during which both main threads waited; of the others all count, so a message that was held up
+        there makes no link slow.
+        """
+        alike, compared = defaultdict[tuple[int, bool], dict[Link, list[float]]](dict), defaultdict[Link, Any](dict)
+        for (link, nbytes, queued), all_s in self.messages.seen_s.items():
+            alike[nbytes, queued][link] = all_s
+        for (link, nbytes, queued), own_s in sorted(self.messages.alone_s.items(), key=lambda each: each[0].queued):
+            same, other = (
+                [of[each] for each in of if each != link] for of in (alike[nbytes, queued], alike[nbytes, not queued])
+            )
+            if (beside := same or other) and nbytes not in compared[link]:
+                slow = np.percentile(own_s, QUICKEST) > median(map(median, beside))
+                usual_s = median(map(quick, beside)) if slow else inf
+                compared[link][nbytes] = Compared(nbytes, quick(own_s), min(usual_s, quick(own_s)))
+        return [self.of_link(link, its) for link, its in sorted(compared.items()) if its]
+
+    def of_link(self, link: Link, compared: Mapping[int, Compared]) -> Suspect:
+        more_s = {}
+        for nbytes, its in compared.items():
+            for sort in Sort(link, nbytes, False), Sort(link, nbytes, True):
+                more_s[sort] = self.messages.usual_s.get(sort, its.seconds) * (its.others_s / its.seconds - 1)
+        ratio = ratio_of(sum(its.nbytes * np.array((its.seconds, its.others_s)) for its in compared.values()))
+        most = max(compared.values(), key=lambda its: its.seconds - its.others_s)
         return Suspect("link", str(link), np.zeros(self.iterations), more_s, ratio, messages=most)
 
     def of_layers(self) -> list[Suspect]:
@@ -122,7 +140,7 @@ class Suspects:
         for work in self.works:
             if of := layer_of(work.name):
                 works[of].append(work)
-        changes, ratios = defaultdict[str, dict[Work, float]](dict), defaultdict[str, list[float]](list)
+        changes, ratios = defaultdict[str, dict[Work, float]](dict), defaultdict[str, Any](lambda: np.zeros(2))
         for (passed, layer), its in works.items():
             middle_s = self.by_iteration(its)
             usual_s = float(np.median(middle_s)) if self.usual_s is None else self.usual_s.get((passed, layer))
@@ -131,12 +149,11 @@ class Suspects:
             for work in its:
                 if (taken_s := middle_s[work.iteration]) > 0:
                     changes[layer][work] = self.works[work] * (usual_s / taken_s - 1)
-            ratios[layer] += [float(middle_s.sum()), usual_s * len(middle_s)]
-        found = [
+            ratios[layer] += middle_s.sum(), usual_s * len(middle_s)
+        return [
             Suspect("layer", layer, self.over(its, 1 / len(self.ranks)), its, ratio=ratio_of(ratios[layer]))
             for layer, its in changes.items()
         ]
-        return sorted(found, key=lambda each: -float(each.over_s.sum()))[:MOST_LAYERS]
 
     def by_iteration(self, works: Sequence[Work]) -> Any:
         """The middle of all ranks, for what each does of a kind in an iteration."""
@@ -156,5 +173,5 @@ def most_of(more_s: Mapping[Work, float], over_s: float) -> str | None:
     return most if most and by_layer[most] > 0.8 * over_s else None
 
 
-def ratio_of(pairs: Sequence[float]) -> float:
-    return sum(pairs[::2]) / max(sum(pairs[1::2]), 1e-12)
+def ratio_of(seconds: Any) -> float:
+    return float(seconds[0] / max(seconds[1], 1e-12))

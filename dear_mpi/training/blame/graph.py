@@ -34,14 +34,15 @@ class Link(NamedTuple):
         return f"{self.sender} -> {self.receiver}"
 
 
-class Size(NamedTuple):
-    """The messages of so many bytes on a link."""
+class Sort(NamedTuple):
+    """The messages of so many bytes on a link that began when they were sent, or when the one before them was over."""
 
     link: Link
     nbytes: int
+    queued: bool
 
 
-Cause: TypeAlias = Work | Size
+Cause: TypeAlias = Work | Sort
 
 
 class Edge(NamedTuple):
@@ -53,14 +54,6 @@ class Edge(NamedTuple):
     cause: Cause | None = None
 
 
-class Spent(NamedTuple):
-    """What a main thread did between two moments."""
-
-    kind: str
-    begin: int
-    end: int
-
-
 @dataclass(eq=False)
 class Graph:
     """Moments by their numbers.
@@ -69,13 +62,13 @@ class Graph:
         times: of moments, as they were measured.
         edges: that lead to each moment.
         bounds: of each rank: the moment at which its first iteration begins, then those at which iterations end.
-        spent: what all main threads did.
+        spent: what all main threads did: its kind, and from which moment to which.
     """
 
     times: list[float] = field(default_factory=list)
     edges: list[list[Edge]] = field(default_factory=list)
     bounds: list[list[int]] = field(default_factory=list)
-    spent: list[Spent] = field(default_factory=list)
+    spent: list[tuple[str, int, int]] = field(default_factory=list)
 
     def moment(self, at_s: float) -> int:
         self.times.append(at_s)
@@ -96,9 +89,8 @@ class Graph:
             self.join(each, after, self.since(each, after) if each == last else 0.0)
 
     def order(self) -> list[int]:
-        return list(
-            TopologicalSorter({at: [each.before for each in to] for at, to in enumerate(self.edges)}).static_order()
-        )
+        before = {at: [each.before for each in to] for at, to in enumerate(self.edges)}
+        return list(TopologicalSorter(before).static_order())
 
 
 def replay(graph: Graph, order: Sequence[int], more_s: Mapping[Any, Any], count: int) -> Any:

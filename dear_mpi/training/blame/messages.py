@@ -8,86 +8,76 @@ A message may need that both ends are started, and that the one before it on its
 when it began, and a rank that was blocked until it was over saw how long it took. Where nobody saw that, it is taken to
 have lasted as long as the quicker ones of its size on its link, or less where it was over before.
 
-How fast a link is, its messages say that began on a link at rest, while both main threads waited: others may have
-stood still until a layer left a core, or Python's lock, to an engine.
+Only messages during which both main threads waited say how fast a link is: others may have stood still while a layer
+held the core, or Python's lock. What those took beyond the usual counts as that rank's.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from dear_mpi.collectives.plans.steps import end_of, other_end
-from dear_mpi.training.blame.graph import Graph, Link, Size
-from dear_mpi.training.blame.threads import Call, Joint, Threads
+from dear_mpi.training.blame.graph import Graph, Link, Sort
+from dear_mpi.training.blame.threads import HELD, Call, Threads
 
 BLOCKED_S, BLOCKED = 20e-6, 0.1  # a wait that is longer, and than this part of its message, was one for the message
 FEWEST = 5  # messages that say what is usual
 QUICK = 25  # per cent of messages are quicker than what a link takes when nothing else delays it
 
-Seen: TypeAlias = dict[Size, list[float]]
+Seen: TypeAlias = dict[Sort, list[float]]
 
 
 class End(NamedTuple):
     """Of a message, at a rank that waits for it; moments, which may not be known."""
 
     call: Call
-    size: Size
+    link: Link
     sent: int | None
     posted: int | None  # by the receiver
     queued: int | None = None  # when the message before it on its link was over
     known: Sequence[int] = ()  # the moments that it may have begun after, the last one at the end
     waited: bool = False  # whether its rank was blocked until it was over
 
+    def sort(self, begun: int) -> Sort:
+        return Sort(self.link, self.call.part.nbytes, begun == self.queued)
 
-SENT, QUEUED = attrgetter("sent"), attrgetter("queued")  # what a message began after
 
-
-@dataclass(eq=False)
 class Messages:
     """Joins the ranks.
 
     Attributes:
-        seen_s: the seconds of messages that began when they were sent, and of those that began when the one before them
-            was over.
+        seen_s: the seconds of messages whose receiver was blocked.
         alone_s: of these, those that say how fast their link is.
+        usual_s: of the quicker ones.
     """
 
-    threads: Threads
-    seen_s: list[Seen] = field(init=False)
-    alone_s: list[Seen] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.graph, calls = self.threads.graph, self.threads.calls
+    def __init__(self, threads: Threads) -> None:
+        self.threads, self.graph, calls = threads, threads.graph, threads.calls
         self.started = {
             (call.number, end_of(call.rank, call.part)): call.begin for call in calls if call.part.kind == "starting"
         }
         ends = self.in_queues([self.end(call) for call in calls if call.part.kind == "ending"])
-        seen = [end for end in ends if end.call.part.incoming and end.waited]
-        sorts = [[end for end in seen if end.known[-1] == begun(end)] for begun in (SENT, QUEUED)]
-        self.seen_s = [self.lasted_s(each) for each in sorts]
-        self.alone_s = [self.lasted_s(filter(self.is_alone, each)) for each in sorts]
-        usual_s = [{size: quick(all_s) for size, all_s in each.items()} for each in self.seen_s]
+        seen = [end for end in ends if end.call.part.incoming and end.waited and end.known[-1] != end.posted]
+        self.seen_s, self.alone_s = self.lasted_s(seen), self.lasted_s(filter(self.is_alone, seen))
+        self.usual_s = {sort: quick(all_s) for sort, all_s in self.seen_s.items()}
         for end in ends:
-            self.join(end, {SENT(end): usual_s[0], QUEUED(end): usual_s[1]})
+            self.join(end)
         self.join_calls()
 
     def end(self, call: Call) -> End:
         rank, part = call.rank, call.part
         assert part.peer is not None, "it has another end"
         own, other = (self.started.get((call.number, of(rank, part))) for of in (end_of, other_end))
-        if part.incoming:
-            return End(call, Size(Link(part.peer, rank), part.nbytes), other, own)
-        return End(call, Size(Link(rank, part.peer), part.nbytes), own, other)
+        ways = (Link(rank, part.peer), own, other), (Link(part.peer, rank), other, own)
+        return End(call, *ways[part.incoming])
 
     def in_queues(self, ends: Sequence[End]) -> list[End]:
         """With the message before each on its link, as its receiver or its sender saw it."""
         queues, found, times = defaultdict[tuple[Link, bool], list[End]](list), list[End](), self.graph.times
         for end in ends:
-            queues[end.size.link, end.call.part.incoming].append(end)
+            queues[end.link, end.call.part.incoming].append(end)
         for queue in queues.values():
             queue.sort(key=lambda each: times[each.call.begin if each.sent is None else each.sent])
             before = [None, *(each.call.end for each in queue)]
@@ -103,47 +93,46 @@ class Messages:
         return end._replace(known=[each for _, each in known], waited=waited)
 
     def is_alone(self, end: End) -> bool:
-        times = self.graph.times
-        return all(self.threads.waits(rank, times[end.known[-1]], times[end.call.end]) for rank in end.size.link)
+        begin, over = end.known[-1], end.call.end
+        return self.busiest(end.link, begin, over)[0] <= BLOCKED * self.graph.since(begin, over)
+
+    def busiest(self, link: Link, begin: int, end: int) -> tuple[float, int]:
+        return max((self.threads.main[rank].busy_s(begin, end), rank) for rank in link)
 
     def lasted_s(self, ends: Iterable[End]) -> Seen:
-        found = defaultdict[Size, list[float]](list)
+        found = defaultdict[Sort, list[float]](list)
         for end in ends:
-            found[end.size].append(self.graph.since(end.known[-1], end.call.end))
-        return {size: all_s for size, all_s in found.items() if len(all_s) >= FEWEST}
+            found[end.sort(end.known[-1])].append(self.graph.since(end.known[-1], end.call.end))
+        return {sort: all_s for sort, all_s in found.items() if len(all_s) >= FEWEST}
 
-    def join(self, end: End, usual_s: dict[int | None, dict[Size, float]]) -> None:
-        """A wait is over when its message is, and no sooner than it begins; ``usual_s``: of messages by their size,
-        from this moment on."""
+    def join(self, end: End) -> None:
+        """A wait is over when its message is, and no sooner than it begins."""
         graph, begin, over = self.graph, end.call.begin, end.call.end
         graph.join(begin, over, 0.0 if end.waited else graph.since(begin, over))
         for each in end.known:
-            lasted_s = graph.since(each, over)
-            if not end.waited or each != end.known[-1]:
-                lasted_s = min(lasted_s, usual_s.get(each, {}).get(end.size, 0.0))
-            graph.join(each, over, lasted_s, end.size)
+            sort, lasted_s = end.sort(each), graph.since(each, over)
+            usual_s = 0.0 if each == end.posted else self.usual_s.get(sort, 0.0)
+            if end.waited and each == end.known[-1]:
+                self.join_held(each, over, sort, lasted_s - usual_s if usual_s else 0.0)
+            else:
+                graph.join(each, over, min(lasted_s, usual_s), sort)
 
-    def beside(self, size: Size) -> tuple[list[float], list[list[float]]] | None:
-        """The seconds of a link's messages that say how fast it is, and those of each other link; None without both.
-
-        Those that were sent onto a free link come first; of a link that is never free those in its queue count, beside
-        such of the others. No others need to be alone: one that was held up makes a link no slower beside it.
-        """
-        for own, seen in zip(self.alone_s, self.seen_s, strict=True):
-            for each in (seen, *self.seen_s):
-                others = [
-                    all_s for (link, nbytes), all_s in each.items() if nbytes == size.nbytes and link != size.link
-                ]
-                if size in own and others:
-                    return own[size], others
-        return None
+    def join_held(self, begin: int, over: int, sort: Sort, more_s: float) -> None:
+        """What a message took beyond the usual, while a main thread computed, is that rank's: it kept its engine from
+        the core."""
+        busy_s, rank = self.busiest(sort.link, begin, over)
+        if (held_s := min(busy_s, more_s)) > 0:
+            free = self.graph.moment(self.graph.times[over] - held_s)
+            self.graph.join(free, over, held_s, self.threads.main[rank].work(self.graph.times[over], HELD))
+            over = free
+        self.graph.join(begin, over, self.graph.since(begin, over), sort)
 
     def join_calls(self) -> None:
         """All that are no ends of messages."""
-        whole = defaultdict[int, list[Joint]](list)
+        whole = defaultdict[int, list[tuple[int, int]]](list)
         for call in self.threads.calls:
             if call.part.kind == "whole":
-                whole[call.number].append(Joint(call.begin, call.end))
+                whole[call.number].append((call.begin, call.end))
             elif call.part.kind != "ending":
                 self.graph.join(call.begin, call.end, self.graph.since(call.begin, call.end))
         for together in whole.values():
@@ -156,9 +145,9 @@ def quick(all_s: Any) -> float:
     return float(np.percentile(all_s, QUICK))
 
 
-def meet(graph: Graph, joints: Sequence[Joint]) -> None:
+def meet(graph: Graph, joints: Sequence[tuple[int, int]]) -> None:
     """All are over some time after the last one has begun."""
-    last_s = max(graph.times[joint.begin] for joint in joints)
-    for joint in joints:
-        for other in joints:
-            graph.join(other.begin, joint.end, graph.times[joint.end] - last_s)
+    last_s = max(graph.times[begin] for begin, _ in joints)
+    for _, end in joints:
+        for begin, _ in joints:
+            graph.join(begin, end, graph.times[end] - last_s)

@@ -1,5 +1,7 @@
 """The graph of a run, without what joins its ranks: what the two threads of each did one after the other."""
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -8,11 +10,12 @@ from math import inf
 from typing import NamedTuple
 
 from dear_mpi.collectives.plans.notes import Noted, Part
-from dear_mpi.training.blame.graph import Cause, Graph, Spent, Work
+from dear_mpi.training.blame.graph import Cause, Graph, Work
 from dear_mpi.training.log.spans import COMPUTE, WIRE, Rank, Run, Span
 
 BEGIN, END = "begin", "end"  # kinds of items at which an iteration begins or ends
-FIRST = -1, END, BEGIN  # the order of items of one time: what takes none, then marks
+MARKS = {END: 1, BEGIN: 2}  # after what takes no time, at the same time
+HELD = "holding up its engine"  # work of a main thread
 JOINING = ("reduce_scatter", "all_gather", "all_reduce", "exchange", "other")  # kinds of spans with other ranks
 
 
@@ -26,42 +29,24 @@ class Call(NamedTuple):
     end: int
 
 
-class Joint(NamedTuple):
-    """A collective without notes: all that is known is when a rank could begin it, and when it was over."""
-
-    begin: int
-    end: int
-
-
-class Carried(NamedTuple):
-    """What an engine did, and the moment at which it was over."""
-
-    name: str
-    end: int
-
-
 @dataclass(eq=False)
 class Threads:
-    """The moments of all threads."""
+    """The moments of all threads.
+
+    Attributes:
+        joints: of each rank, collectives without notes: the moments when it could begin one, and when it was over.
+    """
 
     run: Run
     graph: Graph = field(default_factory=Graph)
     calls: list[Call] = field(default_factory=list)
-    joints: dict[int, list[Joint]] = field(default_factory=lambda: defaultdict(list))  # by rank
-    waited: dict[int, list[tuple[float, float]]] = field(default_factory=dict)  # of main threads
+    joints: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    main: dict[int, MainThread] = field(default_factory=dict)  # by rank
 
     def __post_init__(self) -> None:
         for rank in self.run.ranks:
-            main = MainThread(self.graph, rank)
-            times = self.graph.times
-            self.waited[rank.number] = [(times[begin], times[end]) for _, begin, end in main.waits]
+            main = self.main[rank.number] = MainThread(self.graph, rank)
             main.await_engine(EngineThread(self, rank, main).carried)
-
-    def waits(self, rank: int, begin_s: float, end_s: float) -> bool:
-        """Whether a main thread does nothing but wait for its engine in this time."""
-        waited = self.waited[rank]
-        place = bisect_right(waited, (begin_s, inf)) - 1
-        return place >= 0 and end_s <= waited[place][1]
 
 
 class MainThread:
@@ -78,11 +63,12 @@ class MainThread:
                 (begins if item.kind == BEGIN else ends).append(begin)
                 continue
             end = self.go_on(item.end_s, None if item.kind == "wait" else self.work(item.begin_s, item.name))
-            graph.spent.append(Spent(item.kind, begin, end))
+            graph.spent.append((item.kind, begin, end))
             if item.kind == "wait":
                 self.waits.append((item, begin, end))
         graph.bounds.append([begins[0], *ends])
         self.times = [graph.times[each] for each in self.moments]
+        self.idle_s = [(graph.times[begin], graph.times[end]) for _, begin, end in self.waits]
 
     def work(self, begin_s: float, name: str) -> Work:
         iteration = max(0, bisect_right(self.begins, begin_s) - 1)
@@ -103,14 +89,23 @@ class MainThread:
         place = bisect_right(self.times, at_s) - 1
         return self.moments[place] if place >= 0 else None
 
-    def await_engine(self, carried: Sequence[Carried]) -> None:
-        """Waits are over when what they are for is: the last of its name that had ended by then."""
-        times = [self.graph.times[each.end] for each in carried]
+    def busy_s(self, begin: int, end: int) -> float:
+        """How long it does something else than wait for its engine, between two moments."""
+        begin_s, end_s = self.graph.times[begin], self.graph.times[end]
+        first, last = max(0, bisect_right(self.idle_s, (begin_s, inf)) - 1), bisect_right(self.idle_s, (end_s,))
+        idle_s = (min(end_s, over_s) - max(begin_s, since_s) for since_s, over_s in self.idle_s[first:last])
+        return end_s - begin_s - sum(max(0.0, each) for each in idle_s)
+
+    def await_engine(self, carried: Sequence[tuple[str, int]]) -> None:
+        """Waits are over when what they are for is: the last of its name that had ended by then; of all, if there is no
+        such name."""
+        times, every, named = self.graph.times, [end for _, end in carried], defaultdict[str, list[int]](list)
+        for name, end in carried:
+            named[name].append(end)
         for span, begin, end in self.waits:
-            over = carried[: bisect_right(times, self.graph.times[end])]
-            name = span.name.removeprefix("wait for ")
-            named = next((each for each in reversed(over[-50:]) if each.name == name), over[-1] if over else None)
-            self.graph.after_last(end, [begin] if named is None else [begin, named.end])
+            ends = named.get(span.name.removeprefix("wait for "), every)
+            over = bisect_right(ends, times[end], key=times.__getitem__)
+            self.graph.after_last(end, [begin, *ends[max(0, over - 1) : over]])
 
 
 def items_of(rank: Rank) -> list[Span]:
@@ -120,9 +115,7 @@ def items_of(rank: Rank) -> list[Span]:
     for number, begin_s, end_s in rank.iterations:
         items.append(Span(COMPUTE, BEGIN, f"iteration {number - rank.iterations[0].number}", begin_s, begin_s))
         items.append(Span(COMPUTE, END, f"end of {number - rank.iterations[0].number}", end_s, end_s))
-    return sorted(
-        items, key=lambda item: (item.begin_s, item.end_s, FIRST.index(item.kind) if item.kind in FIRST else 0)
-    )
+    return sorted(items, key=lambda item: (item.begin_s, item.end_s, MARKS.get(item.kind, 0)))
 
 
 class EngineThread:
@@ -131,7 +124,7 @@ class EngineThread:
     def __init__(self, threads: Threads, rank: Rank, main: MainThread) -> None:
         self.threads, self.graph, self.rank, self.main = threads, threads.graph, rank, main
         self.last: int | None = None
-        self.carried = list[Carried]()
+        self.carried = list[tuple[str, int]]()  # names, and the moments at which it was over
         spans = [span for span in rank.spans if span.lane == WIRE and span.end_s >= rank.iterations[0].begin_s]
         begins = [noted.begin_s for noted in rank.noted]
         for span in spans:
@@ -139,27 +132,23 @@ class EngineThread:
             self.carry(span, inside)
 
     def carry(self, span: Span, inside: Sequence[Noted]) -> None:
-        handed = None
-        if span.args is not None and "queued_s" in span.args:
-            handed = self.main.before(span.begin_s - span.args["queued_s"])
+        args = span.args or {}
+        handed = self.main.before(span.begin_s - args["queued_s"]) if "queued_s" in args else None
         joint = not inside and span.kind in JOINING
-        known = [self.graph.times[each] for each in (self.last, handed) if each is not None]
-        begin = self.graph.moment(max(known, default=span.begin_s) if joint else span.begin_s)
-        self.graph.after_last(begin, [each for each in (self.last, handed) if each is not None])
+        known = [each for each in (self.last, handed) if each is not None]
+        times = [self.graph.times[each] for each in known]
+        begin = self.graph.moment(max(times, default=span.begin_s) if joint else span.begin_s)
+        self.graph.after_last(begin, known)
         self.last = begin
         for noted in inside:
             for part, _, end_s in noted.calls():
-                self.call(noted.number, part, end_s)
+                end = self.graph.moment(max(end_s, self.graph.times[self.last]))
+                self.threads.calls.append(Call(noted.number, self.rank.number, part, self.last, end))
+                self.last = end
         end = self.graph.moment(max(span.end_s, self.graph.times[self.last]))
         if joint:
-            self.threads.joints[self.rank.number].append(Joint(begin, end))
+            self.threads.joints[self.rank.number].append((begin, end))
         else:
             self.graph.after_last(end, [self.last])
         self.last = end
-        self.carried.append(Carried(span.name, end))
-
-    def call(self, number: int, part: Part, end_s: float) -> None:
-        assert self.last is not None, "what it is in has begun"
-        end = self.graph.moment(max(end_s, self.graph.times[self.last]))
-        self.threads.calls.append(Call(number, self.rank.number, part, self.last, end))
-        self.last = end
+        self.carried.append((span.name, end))
