@@ -78,5 +78,7 @@ class Blamer:
                 return as_data(blame(merged(recordings), declared_of(self.session, parts), DECLARED))
             except (BlameError, ClocksError) as error:
                 return {"refused": str(error)}
+            except Exception as error:  # a bug, which must not cost the report of a run that is over
+                return {"refused": f"it failed with {type(error).__name__}: {error}; this is a bug in dear-mpi"}
 
         return said_by_rank_0(self.session.world.transport, "blame", say, asleep=True)

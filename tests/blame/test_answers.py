@@ -1,0 +1,48 @@
+"""Blame has an answer, or says why not, whatever a run's messages are, and never costs its report."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from dear_mpi.ranks.world import run_world
+from dear_mpi.see.timeline.read import read_timeline
+from dear_mpi.see.timeline.write import TimelineFiles
+from dear_mpi.training.blame import job
+from dear_mpi.training.blame.blamed import FEWEST
+from dear_mpi.training.blame.causes import Suspects
+from dear_mpi.training.blame.graph import Link, Sort
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import FILL, train
+from tests.training_checks import settings
+
+ENOUGH = FEWEST + FILL
+
+
+def test_messages_without_bytes_or_seconds_say_nothing_of_a_link():
+    suspects = Suspects.__new__(Suspects)
+    suspects.iterations, links = 3, [Link(0, 1), Link(1, 0)]
+    own_s = {0: [1.0, 2.0], 64: [0.0, 0.0], 96: [3.0, 3.0]}
+    seen_s = {Sort(link, nbytes, False): all_s for link in links for nbytes, all_s in own_s.items()}
+    suspects.messages = SimpleNamespace(seen_s=seen_s, alone_s=seen_s, usual_s={})
+    assert [(each.name, each.messages.nbytes) for each in suspects.of_links()] == [("0 -> 1", 96), ("1 -> 0", 96)]
+
+
+@pytest.mark.parametrize("more", [{}, {"clip": 1.0}])
+def test_runs_through_shared_memory_have_an_answer(more):
+    config = Config.of(settings(iterations=ENOUGH, algorithm="shared") | more)
+    found = run_world(lambda world: train(config, world, blame=True), threads=3)["blame"]
+    assert found["suspects"]["rank"] == 3
+    assert found["said"]
+
+
+def test_a_run_that_is_over_has_its_report_and_timeline_whatever_becomes_of_blame(monkeypatch, tmp_path):
+    def fails(*given):
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(job, "blame", fails)
+    config, path = Config.of(settings(iterations=ENOUGH)), tmp_path / "timeline.json"
+    timeline = TimelineFiles("--timeline", [path])
+    report = run_world(lambda world: train(config, world, blame=True, timeline=timeline), threads=2)
+    assert report["loss"]
+    assert report["blame"] == {"refused": "it failed with ZeroDivisionError: by zero; this is a bug in dear-mpi"}
+    assert len(read_timeline(str(path)).runs) == 1
