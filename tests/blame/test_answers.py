@@ -4,13 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from dear_mpi.collectives.plans.notes import Noted
 from dear_mpi.ranks.world import run_world
 from dear_mpi.see.timeline.read import read_timeline
 from dear_mpi.see.timeline.write import TimelineFiles
 from dear_mpi.training.blame import job
-from dear_mpi.training.blame.blamed import FEWEST
+from dear_mpi.training.blame.blamed import FEWEST, blame
 from dear_mpi.training.blame.causes import Suspects
 from dear_mpi.training.blame.graph import Link, Sort
+from dear_mpi.training.log.spans import Iteration, Rank
+from dear_mpi.training.recording import first_noted, without_notes_before
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import FILL, train
 from tests.training_checks import settings
@@ -46,3 +49,32 @@ def test_a_run_that_is_over_has_its_report_and_timeline_whatever_becomes_of_blam
     assert report["loss"]
     assert report["blame"] == {"refused": "it failed with ZeroDivisionError: by zero; this is a bug in dear-mpi"}
     assert len(read_timeline(str(path)).runs) == 1
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The timeline of a run, and its profile."""
+    folder = tmp_path_factory.mktemp("recorded")
+    config, paths = Config.of(settings(iterations=ENOUGH)), (folder / "timeline.json", folder / "profile.json")
+    how = {"profile": paths[1], "timeline": TimelineFiles("--timeline", paths[:1]), "blame": True}
+    report = run_world(lambda world: train(config, world, **how), threads=2)
+    return *paths, report
+
+
+def test_a_written_timeline_has_the_iterations_that_the_run_had(recorded):
+    timeline, _, report = recorded
+    assert report["blame"]["iterations"] == FEWEST
+    (run,) = read_timeline(str(timeline)).runs
+    assert blame(run).iterations == FEWEST
+
+
+def test_what_one_rank_does_in_its_first_iteration_others_may_have_done_before_theirs():
+    def rank(begin_s, numbers):
+        noted = [Noted(number, {}, (), (float(number), number + 0.5)) for number in numbers]
+        return Rank("", (Iteration(5, begin_s, 9.0),), (), noted=tuple(noted))
+
+    early, late = rank(3.2, range(6)), rank(4.7, range(2, 6))
+    assert first_noted([early, late]) == 3
+    assert [noted.number for noted in without_notes_before(3, late).noted] == [3, 4, 5]
+    assert first_noted([early, rank(4.7, [4, 5])]) == 4, "one has no notes of it"
+    assert first_noted([rank(3.2, [])]) == 0
