@@ -1,9 +1,12 @@
 """Blame has an answer, or says why not, whatever a run's messages are, and never costs its report."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
+from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.notes import Noted
 from dear_mpi.ranks.world import run_world
 from dear_mpi.see.timeline.read import read_timeline
@@ -59,6 +62,32 @@ def recorded(tmp_path_factory):
     how = {"profile": paths[1], "timeline": TimelineFiles("--timeline", paths[:1]), "blame": True}
     report = run_world(lambda world: train(config, world, **how), threads=2)
     return *paths, report
+
+
+def blamed_by(timeline, profile, tmp_path, **changes):
+    """The outcome of the command, with a profile of which this is changed."""
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps(json.loads(profile.read_text()) | changes))
+    return CliRunner().invoke(app, ["blame", str(timeline), "--profile", str(path)])
+
+
+def test_a_profile_of_the_same_model_on_as_large_a_batch_is_taken(recorded, tmp_path):
+    timeline, profile, report = recorded
+    assert blamed_by(timeline, profile, tmp_path).exit_code == 0
+    assert blamed_by(timeline, profile, tmp_path, ranks=4, batch=2 * report["batch"]).exit_code == 0
+
+
+def test_a_profile_of_something_else_is_refused(recorded, tmp_path):
+    timeline, profile, report = recorded
+    uses = json.loads(profile.read_text())["uses"]
+    others = [*uses[:-1], uses[-1] | {"name": "other"}]
+    run = f"and the run is of {report['model']}, 2 ranks, batch {report['batch']}"
+    wrong = [({"model": "else"}, run), ({"batch": 3 * report["batch"]}, run), ({"ranks": 4}, run)]
+    for changes, said in [*wrong, ({"uses": others}, "of other layers than the run: only")]:
+        done = blamed_by(timeline, profile, tmp_path, **changes)
+        assert done.exit_code == 2
+        assert "--profile" in done.output
+        assert said in done.output
 
 
 def test_a_written_timeline_has_the_iterations_that_the_run_had(recorded):

@@ -12,21 +12,11 @@ from dear_mpi.training.blame.blamed import FEWEST, BlameError, blame
 from dear_mpi.training.blame.causes import Usual
 from dear_mpi.training.blame.said import as_data
 from dear_mpi.training.log.merged import ClocksError, Recording, merged
-from dear_mpi.training.profiles.profile import Profile
 from dear_mpi.training.recording import record
 from dear_mpi.training.session import Session
 
 KEPT = 20  # iterations
 DECLARED = "what the model declares"
-
-
-def usual_of(profile: Profile) -> Usual:
-    """Seconds of the layers of a profile, in both passes."""
-    found = Usual()
-    for use in profile.uses:
-        for passed, seconds in (("forward", use.forward_s), ("backward", use.backward_s)):
-            found[passed, use.name] = found.get((passed, use.name), 0.0) + seconds
-    return found
 
 
 def declared_of(session: Session, parts: int) -> Usual | None:
