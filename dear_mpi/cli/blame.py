@@ -8,6 +8,7 @@ from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.reporting.terminal import console
 from dear_mpi.see.blame import show_blame
 from dear_mpi.see.timeline.read import read_timeline
+from dear_mpi.training.blame.blamed import BlameError
 from dear_mpi.training.blame.blamed import blame as blame_run
 from dear_mpi.training.blame.by_profile import check_fits, usual_of
 from dear_mpi.training.blame.causes import Usual
@@ -35,7 +36,10 @@ def blame(flags: Flags) -> None:
         usual_s = usual_by(profile, timeline)
     rows, screen = [], console()
     for run in timeline.runs:
-        found = as_data(blame_run(run, usual_s, f"the profile {profile}"))
+        try:
+            found = as_data(blame_run(run, usual_s, f"the profile {profile}"))
+        except BlameError as error:
+            raise BlameError(f"{flags['file']!r}: {error}") from None
         rows.append({"run": run.name, "blame": found})
         if len(rows) > 1:
             screen.print(run.name, markup=False)

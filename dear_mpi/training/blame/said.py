@@ -50,8 +50,12 @@ def said_of(finding: Finding, iterations: int) -> str:
 
 
 def saving(finding: Finding) -> str:
-    what = {"rank": "rank {} on time", "link": "the link {} as fast as the others", "layer": "{} at its usual speed"}
-    return f"with {what[finding.kind].format(finding.name)} an iteration would be {finding.share:.1%} shorter at most"
+    what = {
+        "rank": "rank {} on time",
+        "link": "the link {} as fast as the others",
+        "layer": "layer {} at its usual speed",
+    }[finding.kind]
+    return f"with {what.format(finding.name)} an iteration would be {finding.share:.1%} shorter at most"
 
 
 def seconds(value: float) -> str:
