@@ -4,11 +4,13 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.notes import Noted
 from dear_mpi.ranks.world import run_world
+from dear_mpi.see.blame import show_blame
 from dear_mpi.see.timeline.read import read_timeline
 from dear_mpi.see.timeline.write import TimelineFiles
 from dear_mpi.training.blame import job
@@ -90,6 +92,13 @@ def test_a_profile_of_something_else_is_refused(recorded, tmp_path):
         assert said in done.output
 
 
+def test_the_table_counts_one_rank_as_one(recorded, capsys):
+    show_blame(Console(), recorded[2]["blame"] | {"ranks": 1, "suspects": {"rank": 0, "link": 1, "layer": 3}})
+    said = capsys.readouterr().out
+    assert f"{FEWEST} iterations on 1 rank, " in said
+    assert "Suspects: 1 link, 3 layers. Usual for a layer: " in said
+
+
 def test_a_written_timeline_has_the_iterations_that_the_run_had(recorded):
     timeline, _, report = recorded
     assert report["blame"]["iterations"] == FEWEST
@@ -107,3 +116,22 @@ def test_what_one_rank_does_in_its_first_iteration_others_may_have_done_before_t
     assert [noted.number for noted in without_notes_before(3, late).noted] == [3, 4, 5]
     assert first_noted([early, rank(4.7, [4, 5])]) == 4, "one has no notes of it"
     assert first_noted([rank(3.2, [])]) == 0
+
+
+def test_parts_add_up_to_the_iterations_that_causes_shorten(recorded):
+    (run,) = read_timeline(str(recorded[0])).runs
+    found = blame(run)
+    assert (
+        found.most.now_s == found.replayed_s == pytest.approx(sum(its["replayed_s"] for its in found.parts_s.values()))
+    )
+    assert found.measured_s == pytest.approx(sum(its["measured_s"] for its in found.parts_s.values()))
+
+
+def test_a_timeline_of_too_few_iterations_is_named(recorded, tmp_path):
+    content, path = json.loads(recorded[0].read_text()), tmp_path / "few.json"
+    last = f"iteration {ENOUGH - 1}"
+    content["traceEvents"] = [event for event in content["traceEvents"] if event["name"] != last]
+    path.write_text(json.dumps(content))
+    done = CliRunner().invoke(app, ["blame", str(path)])
+    assert done.exit_code == 2
+    assert f"few.json': blame needs {FEWEST} iterations at least, and has {FEWEST - 1}" in done.output
