@@ -37,9 +37,10 @@ def blame(flags: Flags) -> None:
     rows, screen = [], console()
     for run in timeline.runs:
         try:
-            found = as_data(blame_run(run, usual_s, f"the profile {profile}"))
+            blamed = blame_run(run, usual_s, f"the profile {profile}")
         except BlameError as error:
             raise BlameError(f"{flags['file']!r}: {error}") from None
+        found = as_data(blamed, str(timeline.facts.get("transport", "")))
         rows.append({"run": run.name, "blame": found})
         if len(rows) > 1:
             screen.print(run.name, markup=False)

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.notes import Noted
+from dear_mpi.collectives.transports.patience import Crowd
 from dear_mpi.ranks.world import run_world
 from dear_mpi.see.blame import show_blame
 from dear_mpi.see.timeline.read import read_timeline
@@ -125,6 +126,15 @@ def test_parts_add_up_to_the_iterations_that_causes_shorten(recorded):
         found.most.now_s == found.replayed_s == pytest.approx(sum(its["replayed_s"] for its in found.parts_s.values()))
     )
     assert found.measured_s == pytest.approx(sum(its["measured_s"] for its in found.parts_s.values()))
+
+
+def test_where_ranks_share_cores_blame_says_so(recorded, tmp_path):
+    content, path = json.loads(recorded[0].read_text()), tmp_path / "crowded.json"
+    said = [CliRunner().invoke(app, ["blame", str(recorded[0])]).output]
+    content["otherData"]["transport"] = f"MPI; {Crowd(threads=6, cores=2)}"
+    path.write_text(json.dumps(content))
+    said.append(CliRunner().invoke(app, ["blame", str(path)]).output)
+    assert ["Ranks share cores here" in each for each in said] == [False, True]
 
 
 def test_a_timeline_of_too_few_iterations_is_named(recorded, tmp_path):

@@ -63,12 +63,15 @@ class Blamer:
         a flush; without them it begins with one."""
         recordings = recordings or record(self.session, name, self.clock, kept=self.kept)
 
+        transport = self.session.world.transport
+
         def say() -> dict[str, Any]:
             try:
-                return as_data(blame(merged(recordings), declared_of(self.session, parts), DECLARED))
+                found = blame(merged(recordings), declared_of(self.session, parts), DECLARED)
+                return as_data(found, transport.name)
             except (BlameError, ClocksError) as error:
                 return {"refused": str(error)}
             except Exception as error:  # a bug, which must not cost the report of a run that is over
                 return {"refused": f"it failed with {type(error).__name__}: {error}; this is a bug in dear-mpi"}
 
-        return said_by_rank_0(self.session.world.transport, "blame", say, asleep=True)
+        return said_by_rank_0(transport, "blame", say, asleep=True)

@@ -3,11 +3,13 @@
 from dataclasses import asdict
 from typing import Any
 
+from dear_mpi.collectives.transports.patience import shares_cores
 from dear_mpi.reporting.units import format_bytes
 from dear_mpi.training.blame.blamed import FAR, MOST, OWN, Blame, Finding
 
 MENDED = {"rank": "with it on time", "link": "as fast as they", "layer": "at its usual speed"}
 UNSEEN = "A layer that is slow in all iterations, on all ranks, is not seen without the times of another run."
+SHARED = "Ranks share cores here: what stands out may be the turns that they take."
 SECOND_S, SHORT_S = 1.0, 0.01  # from here on seconds are written, else milliseconds; below with two digits
 
 
@@ -62,6 +64,6 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value >= SECOND_S else f"{value * 1e3:.{1 + (value < SHORT_S)}f} ms"
 
 
-def as_data(blame: Blame) -> dict[str, Any]:
-    """The key ``blame`` of ``--json``."""
-    return asdict(blame) | {"said": sentences(blame)}
+def as_data(blame: Blame, transport: str) -> dict[str, Any]:
+    """The key ``blame`` of ``--json``, of a run on a transport of this name."""
+    return asdict(blame) | {"said": sentences(blame) + [SHARED] * shares_cores(transport)}
