@@ -22,7 +22,7 @@ def show_blame(screen: Console, found: Mapping[str, Any]) -> None:
         return
     screen.print("\n".join(found["said"]), markup=False)
     many, ranks = plural(found["iterations"], "iteration"), plural(found["ranks"], "rank")
-    screen.print(f"blame: {many} on {ranks}, replayed {found['off']:+.1%}", markup=False)
+    screen.print(f"blame: {many} on {ranks}, replayed {round(found['off'], 3) + 0.0:+.1%}", markup=False)
     if found["causes"]:
         screen.print(causes(found))
     screen.print(parts(found))

@@ -94,9 +94,11 @@ def test_a_profile_of_something_else_is_refused(recorded, tmp_path):
 
 
 def test_the_table_counts_one_rank_as_one(recorded, capsys):
-    show_blame(Console(), recorded[2]["blame"] | {"ranks": 1, "suspects": {"rank": 0, "link": 1, "layer": 3}})
+    show_blame(
+        Console(), recorded[2]["blame"] | {"ranks": 1, "off": -1e-9, "suspects": {"rank": 0, "link": 1, "layer": 3}}
+    )
     said = capsys.readouterr().out
-    assert f"{FEWEST} iterations on 1 rank, " in said
+    assert f"{FEWEST} iterations on 1 rank, replayed +0.0%" in said
     assert "Suspects: 1 link, 3 layers. Usual for a layer: " in said
 
 
