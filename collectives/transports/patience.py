@@ -57,6 +57,9 @@ def machine() -> str:
         return platform.node()
 
 
+SLEEP = "waiting ranks sleep"
+
+
 @dataclass(frozen=True)
 class Crowd:
     """The threads of all ranks of a machine, and the cores on which they may run."""
@@ -80,8 +83,13 @@ class Crowd:
         return self.threads > self.cores
 
     def __str__(self) -> str:
-        how = "sleep" if self.crowded else "spin"
-        return f"waiting ranks {how} ({self.threads} threads, {self.cores} core{'s' * (self.cores > 1)})"
+        how = SLEEP if self.crowded else "waiting ranks spin"
+        return f"{how} ({self.threads} threads, {self.cores} core{'s' * (self.cores > 1)})"
+
+
+def shares_cores(name: str) -> bool:
+    """Whether a transport of this name is one whose ranks wait asleep, because they share cores."""
+    return SLEEP in name
 
 
 def crowd_of(transport: Transport, threads: int) -> "Crowd":

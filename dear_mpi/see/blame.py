@@ -10,12 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from dear_mpi.reporting.terminal import table
+from dear_mpi.reporting.units import plural
 
 LOOK: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False}
-ABOUT = (
-    "now, without: of an iteration, each cause without those above it too; means without the fifth of iterations at "
-    "either end; parts: means over ranks and iterations, of the run, of its replay, and of that without the causes"
-)
+MEANS = "Times are means without the fifth of iterations at either end; each cause counts without those above it."
 
 
 def show_blame(screen: Console, found: Mapping[str, Any]) -> None:
@@ -23,13 +21,13 @@ def show_blame(screen: Console, found: Mapping[str, Any]) -> None:
         screen.print(f"blame: {found['refused']}", markup=False, soft_wrap=True)
         return
     screen.print("\n".join(found["said"]), markup=False)
-    suspects = ", ".join(f"{count} {kind}s" for kind, count in found["suspects"].items() if count)
-    title = f"blame: {found['iterations']} iterations on {found['ranks']} ranks, replayed {found['off']:+.1%}"
-    screen.print(title, markup=False)
+    many, ranks = plural(found["iterations"], "iteration"), plural(found["ranks"], "rank")
+    screen.print(f"blame: {many} on {ranks}, replayed {round(found['off'], 3) + 0.0:+.1%}", markup=False)
     if found["causes"]:
         screen.print(causes(found))
     screen.print(parts(found))
-    screen.print(f"{ABOUT}; suspects: {suspects}; usual for a layer: {found['reference']}", markup=False)
+    suspects = ", ".join(plural(count, kind) for kind, count in found["suspects"].items() if count)
+    screen.print(f"{MEANS}\nSuspects: {suspects}. Usual for a layer: {found['reference']}.", markup=False)
 
 
 def causes(found: Mapping[str, Any]) -> Table:

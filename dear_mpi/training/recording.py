@@ -1,6 +1,7 @@
 """What a session did on all ranks in its last iterations, by one clock: that of rank 0 (``ranks/aligned.py``)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -40,7 +41,25 @@ def record(session: Session, name: str, clock: CommonClock | None = None, *, kep
     clock.look()
     own = Recording(name, session.world.size, done_by(session, kept=kept), clock.aligned())
     found: list[Recording] = transport.gather_values(own)
-    return found
+    first = first_noted([each.rank for each in found])
+    return [replace(each, rank=without_notes_before(first, each.rank)) for each in found]
+
+
+def first_noted(ranks: Sequence[Rank]) -> int:
+    """The number of the first collective that some rank carried out in its first iteration, and all have noted.
+
+    On others it may have been over before theirs; without their notes nobody can say what was waited for in it.
+    """
+    needed, known = list[int](), list[int]()
+    for rank in ranks:
+        since_s = min((each.begin_s for each in rank.iterations[:1]), default=-math.inf)
+        needed += [noted.number for noted in rank.noted if noted.end_s > since_s][:1]
+        known += [noted.number for noted in rank.noted[:1]]
+    return max(min(needed, default=0), *known, 0)
+
+
+def without_notes_before(first: int, rank: Rank) -> Rank:
+    return replace(rank, noted=tuple(noted for noted in rank.noted if noted.number >= first))
 
 
 def done_by(session: Session, *, kept: int = KEPT) -> Rank:
@@ -57,7 +76,10 @@ def done_by(session: Session, *, kept: int = KEPT) -> Rank:
 
     layers = [layer_name(use.layer, number) for number, use in enumerate(group.uses)]
     own = rank_of(log, name_of(session), layers, clock, kept=kept)
-    since_s = min((each.begin_s for each in own.iterations[:1]), default=-math.inf)
+    # Also the notes of the iteration before them, whose collectives may be under way on other ranks in theirs.
+    numbers = [each.number - 1 for each in own.iterations[:1]]
+    begins = (each.begin for each in list(log.records) if each.number in numbers and each.begin is not None)
+    since_s = min((clock(COMPUTE, begin) for begin in begins), default=-math.inf)
     return replace(own, number=transport.rank, noted=tuple(log.notes.since(since_s)))
 
 

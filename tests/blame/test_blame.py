@@ -236,7 +236,7 @@ def test_a_written_timeline_has_what_blame_needs(halved, tmp_path):
     found = blame(again, usual_s)
     assert named(found) == [("link", "1 -> 2")]
     assert found.suspects["rank"] == RANKS
-    json.dumps(as_data(found), allow_nan=False)
+    json.dumps(as_data(found, ""), allow_nan=False)
 
 
 def test_a_file_that_is_no_timeline_is_refused(tmp_path):

@@ -87,8 +87,12 @@ def processes_of(events: Sequence[Mapping[str, Any]]) -> dict[int, Process]:
 def read(path: str) -> RankFile:
     with opened(path, "one rank, as FILE.rank0.json is") as (said, processes):
         recordings = list(recordings_in(processes, said))
-        facts = {name: fact for name, fact in said.items() if name not in OF_FILES}
-        return RankFile(path, said["job"], recordings, facts)
+        return RankFile(path, said["job"], recordings, facts_in(said))
+
+
+def facts_in(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What a trace says of its job, without what it says of itself."""
+    return {name: fact for name, fact in said.items() if name not in OF_FILES}
 
 
 def recordings_in(processes: Mapping[int, Process], said: Mapping[str, Any]) -> Iterator[Recording]:
@@ -107,7 +111,7 @@ def read_timeline(path: str) -> Timeline:
                 its = [process for process in processes if process // most == number]
                 ranks = (rank_in(processes[process], name, process % most) for process in its)
                 runs.append(Run(name, tuple(ranks), size))
-            return Timeline(live=said["times"].startswith("live"), runs=tuple(runs))
+            return Timeline(said["times"].startswith("live"), tuple(runs), facts_in(said))
     raise ValueError(f"{path!r} is of one rank: put it together with the others (dear-mpi timeline) first")
 
 

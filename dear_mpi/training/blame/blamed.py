@@ -29,7 +29,8 @@ MOST = 3  # causes, one after the other
 TRIM = 0.2  # of iterations, at either end
 OWN = "the middle of its own iterations"  # the reference, if there is no other
 KEPT = "train --blame keeps the last 20 of its --iterations, also for --timeline"
-PARTS = ("forward", "backward", "wait", "update")  # of an iteration; others are the rest
+PARTS = ("forward", "backward", "wait", "update")  # of an iteration
+ALL_PARTS = (*PARTS, "rest")
 
 
 class BlameError(ValueError):
@@ -56,7 +57,7 @@ class Finding:
 @dataclass(frozen=True)
 class Blame:
     """``causes`` are in the order in which they were taken away, each without those before; ``most``: who would save
-    most of those that are left. Seconds are means over iterations; of parts also over ranks."""
+    most of those that are left. Seconds are means of iterations, see above; of parts also over ranks."""
 
     iterations: int
     ranks: int
@@ -138,8 +139,8 @@ class Trial:
         self.left, self.mended, self.order = list(self.suspects), list[Suspect](), self.graph.order()
         self.measured = np.array(self.graph.times)[:, None]
         self.replayed = replay(self.graph, self.order, {}, 1)
-        both = (iterations_s(self.graph, times) for times in (self.measured, self.replayed))
-        self.measured_s, self.replayed_s = (float(each.mean()) for each in both)
+        both = (iterations_s(self.graph, times)[:, 0] for times in (self.measured, self.replayed))
+        self.measured_s, self.replayed_s = map(trimmed_mean, both)
 
     def mend(self, finding: Finding) -> None:
         """From now on it has its usual speed."""
@@ -185,17 +186,19 @@ class Trial:
         )
 
     def parts_s(self) -> dict[str, dict[str, float]]:
-        every = {"measured_s": self.measured, "replayed_s": self.replayed, "without_s": self.times([])}
-        found: dict[str, dict[str, float]] = {part: {} for part in (*PARTS, "rest")}
-        share = 1 / (self.iterations * len(self.graph.bounds))
-        for name, times in every.items():
-            taken = defaultdict[str, float](float)
-            for kind, begin, end in self.graph.spent:
-                taken[COUNTS_AS.get(kind, kind)] += share * float(times[end, 0] - times[begin, 0])
-            own_s = sum(float(times[moments[-1], 0] - times[moments[0], 0]) for moments in self.graph.bounds)
-            taken["rest"] = share * own_s - sum(taken[part] for part in PARTS)
-            for part, its in found.items():
-                its[name] = taken[part]
+        measured, replayed, without = map(self.parts_of, (self.measured, self.replayed, self.times([])))
+        means = {"measured_s": mean_parts(measured), "replayed_s": (now_s := mean_parts(replayed))}
+        means["without_s"] = now_s - mean_parts(replayed - without)  # as a cause's
+        return {part: {name: float(mean[at]) for name, mean in means.items()} for at, part in enumerate(ALL_PARTS)}
+
+    def parts_of(self, times: Any) -> Any:
+        """Seconds of iterations, and of their parts, as means over ranks; the first begins when the last rank does."""
+        since = np.maximum(times[:, 0], max(times[moments[0], 0] for moments in self.graph.bounds))
+        found = np.zeros((self.iterations, 1 + len(PARTS)))
+        found[:, 0] = iterations_s(self.graph, times)[:, 0]
+        for kind, iteration, begin, end in self.graph.spent:
+            part = 1 + PARTS.index(COUNTS_AS.get(kind, kind))
+            found[iteration, part] += (since[end] - since[begin]) / len(self.graph.bounds)
         return found
 
 
@@ -211,3 +214,9 @@ def trimmed_mean(values: Any) -> float:
     2.0
     """
     return float(middle(values[:, None], int(TRIM * len(values)), by=0)[0])
+
+
+def mean_parts(rows: Any) -> Any:
+    """Of the iterations of which ``trimmed_mean`` is the mean: each part, and the rest of the first column."""
+    whole, *parts = middle(rows, int(TRIM * len(rows)), by=0)
+    return np.array([*parts, whole - sum(parts)])

@@ -110,7 +110,7 @@ class Suspects:
 
         Messages that were sent onto a free link say it; if it never is free, those in its queue. Of the suspected link
         only those count during which both main threads waited; of the others all count, so a message that was held up
-        there makes no link slow.
+        there makes no link slow. Messages without bytes, and those that took no time, say nothing of a link's speed.
         """
         alike, compared = defaultdict[tuple[int, bool], dict[Link, list[float]]](dict), defaultdict[Link, Any](dict)
         for (link, nbytes, queued), all_s in self.messages.seen_s.items():
@@ -119,10 +119,11 @@ class Suspects:
             same, other = (
                 [of[each] for each in of if each != link] for of in (alike[nbytes, queued], alike[nbytes, not queued])
             )
-            if (beside := same or other) and nbytes not in compared[link]:
+            own, beside = quick(own_s), same or other
+            if nbytes and own > 0 and beside and nbytes not in compared[link]:
                 slow = np.percentile(own_s, QUICKEST) > median(map(median, beside))
                 usual_s = median(map(quick, beside)) if slow else inf
-                compared[link][nbytes] = Compared(nbytes, quick(own_s), min(usual_s, quick(own_s)))
+                compared[link][nbytes] = Compared(nbytes, own, min(usual_s, own))
         return [self.of_link(link, its) for link, its in sorted(compared.items()) if its]
 
     def of_link(self, link: Link, compared: Mapping[int, Compared]) -> Suspect:

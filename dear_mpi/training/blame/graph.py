@@ -62,13 +62,13 @@ class Graph:
         times: of moments, as they were measured.
         edges: that lead to each moment.
         bounds: of each rank: the moment at which its first iteration begins, then those at which iterations end.
-        spent: what all main threads did: its kind, and from which moment to which.
+        spent: what all main threads did: its kind, how many iterations were over, and from which moment to which.
     """
 
     times: list[float] = field(default_factory=list)
     edges: list[list[Edge]] = field(default_factory=list)
     bounds: list[list[int]] = field(default_factory=list)
-    spent: list[tuple[str, int, int]] = field(default_factory=list)
+    spent: list[tuple[str, int, int, int]] = field(default_factory=list)
 
     def moment(self, at_s: float) -> int:
         self.times.append(at_s)

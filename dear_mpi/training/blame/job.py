@@ -12,21 +12,11 @@ from dear_mpi.training.blame.blamed import FEWEST, BlameError, blame
 from dear_mpi.training.blame.causes import Usual
 from dear_mpi.training.blame.said import as_data
 from dear_mpi.training.log.merged import ClocksError, Recording, merged
-from dear_mpi.training.profiles.profile import Profile
 from dear_mpi.training.recording import record
 from dear_mpi.training.session import Session
 
 KEPT = 20  # iterations
 DECLARED = "what the model declares"
-
-
-def usual_of(profile: Profile) -> Usual:
-    """Seconds of the layers of a profile, in both passes."""
-    found = Usual()
-    for use in profile.uses:
-        for passed, seconds in (("forward", use.forward_s), ("backward", use.backward_s)):
-            found[passed, use.name] = found.get((passed, use.name), 0.0) + seconds
-    return found
 
 
 def declared_of(session: Session, parts: int) -> Usual | None:
@@ -73,10 +63,15 @@ class Blamer:
         a flush; without them it begins with one."""
         recordings = recordings or record(self.session, name, self.clock, kept=self.kept)
 
+        transport = self.session.world.transport
+
         def say() -> dict[str, Any]:
             try:
-                return as_data(blame(merged(recordings), declared_of(self.session, parts), DECLARED))
+                found = blame(merged(recordings), declared_of(self.session, parts), DECLARED)
+                return as_data(found, transport.name)
             except (BlameError, ClocksError) as error:
                 return {"refused": str(error)}
+            except Exception as error:  # a bug, which must not cost the report of a run that is over
+                return {"refused": f"it failed with {type(error).__name__}: {error}; this is a bug in dear-mpi"}
 
-        return said_by_rank_0(self.session.world.transport, "blame", say, asleep=True)
+        return said_by_rank_0(transport, "blame", say, asleep=True)

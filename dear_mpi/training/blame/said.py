@@ -3,11 +3,13 @@
 from dataclasses import asdict
 from typing import Any
 
+from dear_mpi.collectives.transports.patience import shares_cores
 from dear_mpi.reporting.units import format_bytes
 from dear_mpi.training.blame.blamed import FAR, MOST, OWN, Blame, Finding
 
 MENDED = {"rank": "with it on time", "link": "as fast as they", "layer": "at its usual speed"}
 UNSEEN = "A layer that is slow in all iterations, on all ranks, is not seen without the times of another run."
+SHARED = "Ranks share cores here: what stands out may be the turns that they take."
 SECOND_S, SHORT_S = 1.0, 0.01  # from here on seconds are written, else milliseconds; below with two digits
 
 
@@ -50,14 +52,18 @@ def said_of(finding: Finding, iterations: int) -> str:
 
 
 def saving(finding: Finding) -> str:
-    what = {"rank": "rank {} on time", "link": "the link {} as fast as the others", "layer": "{} at its usual speed"}
-    return f"with {what[finding.kind].format(finding.name)} an iteration would be {finding.share:.1%} shorter at most"
+    what = {
+        "rank": "rank {} on time",
+        "link": "the link {} as fast as the others",
+        "layer": "layer {} at its usual speed",
+    }[finding.kind]
+    return f"with {what.format(finding.name)} an iteration would be {finding.share:.1%} shorter at most"
 
 
 def seconds(value: float) -> str:
     return f"{value:.2f} s" if value >= SECOND_S else f"{value * 1e3:.{1 + (value < SHORT_S)}f} ms"
 
 
-def as_data(blame: Blame) -> dict[str, Any]:
-    """The key ``blame`` of ``--json``."""
-    return asdict(blame) | {"said": sentences(blame)}
+def as_data(blame: Blame, transport: str) -> dict[str, Any]:
+    """The key ``blame`` of ``--json``, of a run on a transport of this name."""
+    return asdict(blame) | {"said": sentences(blame) + [SHARED] * shares_cores(transport)}
