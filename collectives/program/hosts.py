@@ -111,6 +111,17 @@ class Blocks:
         return tuple(rank // per_host for rank in range(ranks))
 
 
+def spread(ranks: int, hosts: int) -> list[int]:
+    """The host of each rank, as many on each as possible; a ValueError if there are more hosts than ranks.
+
+    >>> spread(5, 2)
+    [0, 0, 0, 1, 1]
+    """
+    if hosts > ranks:
+        raise ValueError(f"--hosts must be at most {ranks}, the ranks, not {hosts}")
+    return [rank * hosts // ranks for rank in range(ranks)]
+
+
 def format_rate(bytes_per_s: float, digits: int = 4) -> str:
     """In bits, as network cards are sold.
 

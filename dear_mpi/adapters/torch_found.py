@@ -97,6 +97,8 @@ def notes(watcher: Watcher, tensors: list[Seen]) -> list[str]:
     said = [f"{some(silent)}: no gradient came"] * bool(silent)
     said += [f"{some(lost)}: no module that ran has them, so each stands where its gradient came"] * bool(lost)
     said += [SEVERAL] * bool(watcher.others)
+    few = f"watched {len(watcher.watched)} of {watcher.most} iterations: the script ended after {watcher.count}"
+    said += [few] * (len(watcher.watched) < watcher.most)
     kinds = {type(module).__name__ for root in watcher.roots for module in root.modules()}
     for kind, why in UNSEEN.items():
         said += [f"{kind}: {why}"] * (kind in kinds)

@@ -20,8 +20,8 @@ from dear_mpi.training.schedules import Schedule
 OURS = ("dear", "dear-eager")
 CODE = "int8"
 SHARED = Contention((1.0,), layers=1.0)  # what a core cannot do twice
-ALIKE = 5e-3  # of an iteration: what differs by less is alike
-MOST_OCTAVES, HALVINGS = 10, 7  # of the bandwidth, when it is looked for where a code begins to pay
+PAYS = 0.01  # of an iteration: a code that gains less does not pay
+SLOWEST, FASTEST, HALVINGS = 1e6, 1e13, 9  # bits per second, between which it is looked for where a code pays
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Answer:
         ours: the fastest of each of our schedules, the fastest first.
         coded: the fastest of ours with the code on the wire.
         twice_s: the fastest of ours, with twice the bandwidth.
-        pays_below: bits per second below which the code pays; 0 where it never does, infinity where it does so up to
-            all that was tried.
+        pays_below: bits per second below which the code pays, whatever the bandwidth of the network is; 0 where it
+            never does, infinity where it does so up to all that was tried.
     """
 
     observation: Observation
@@ -100,18 +100,19 @@ def of_ranks(observation: Observation, settings: Settings, progress: Callable[[s
         unsynced = row("DDP with no_sync", one(settings, "ddp", bucket_policy(observation)))
     progress("DDP")
     found: list[Row] = []
+    tried: list[list[Simulated]] = []
     for wire in (settings.wire_name, CODE):
         asked = replace(settings, schedules=OURS, fusions=FUSIONS, wires=(wire,))
-        rows = simulate(asked)
+        tried.append(simulate(asked))
         for schedule in OURS:
-            best = min((each for each in rows if each.row["schedule"] == schedule), key=iteration_of)
+            best = min((each for each in tried[-1] if each.row["schedule"] == schedule), key=iteration_of)
             found.append(row(schedule if wire != CODE else f"{schedule}, {CODE}", best))
             progress(f"{schedule}, {wire}")
     ours = tuple(sorted(found[: len(OURS)], key=lambda each: each.iteration_s))
     coded = min(found[len(OURS) :], key=lambda each: each.iteration_s)
     twice_s = rewired_s(ours[0], 0.5)
     progress("twice the bandwidth")
-    below = pays_below(ours[0], coded)
+    below = pays_below(*tried)
     progress(f"where {CODE} pays")
     return Answer(observation, settings.ranks[0], ddp, unsynced, ours, coded, twice_s, below)
 
@@ -174,22 +175,29 @@ def bandwidth(simulated: Simulated) -> float:
     return 8 / beta if beta else math.inf
 
 
-def pays_below(plain: Row, coded: Row) -> float:
-    """The bandwidth in bits per second at which the code takes as long as plain gradients: by halving, from a slow
-    network, where it pays, to a fast one."""
+def pays_below(plain: Sequence[Simulated], coded: Sequence[Simulated]) -> float:
+    """The bandwidth in bits per second below which the code pays, each with the buckets that are best there: by
+    halving, from a slow network, where it pays, to a fast one."""
+    now = bandwidth(plain[0])
 
-    def pays(octave: float) -> bool:
-        return rewired_s(coded, 2.0**-octave) < (1 - ALIKE) * rewired_s(plain, 2.0**-octave)
+    def pays(bits: float) -> bool:
+        return least_s(coded, now / bits) < (1 - PAYS) * least_s(plain, now / bits)
 
-    slow, fast = (0.0, float(MOST_OCTAVES)) if pays(0.0) else (-float(MOST_OCTAVES), 0.0)
-    if not pays(slow):
+    slow, fast = SLOWEST, FASTEST
+    if math.isinf(now) or not pays(slow):
         return 0.0
     if pays(fast):
         return math.inf
     for _ in range(HALVINGS):
-        middle = (slow + fast) / 2
+        middle = math.sqrt(slow * fast)
         slow, fast = (middle, fast) if pays(middle) else (slow, middle)
-    return bandwidth(plain.simulated) * math.pow(2.0, (slow + fast) / 2)
+    return math.sqrt(slow * fast)
+
+
+def least_s(rows: Sequence[Simulated], factor: float) -> float:
+    """Seconds of the fastest of these rows of one scenario, where each byte takes so many times as long."""
+    scenario = rows[0].scenario.rewired(beta=factor)
+    return min(seconds_of(scenario, *case_of(each)) for each in rows)
 
 
 def traced(rows: Sequence[Row]) -> list[Simulated]:

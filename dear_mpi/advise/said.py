@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from dear_mpi.advise.answer import CODE, Answer, bandwidth
+from dear_mpi.advise.answer import CODE, FASTEST, PAYS, Answer, bandwidth
 from dear_mpi.advise.observation import Observation
 from dear_mpi.collectives.program.hosts import format_rate
 from dear_mpi.reporting.units import plural
@@ -48,10 +48,10 @@ def codes(answer: Answer) -> str:
     below, now = answer.pays_below, bandwidth(answer.best.simulated)
     if not below:
         return f"{CODE} does not pay, on slower links neither."
-    taken = f"{ms(answer.coded.iteration_s)} ms here"
+    taken = f" ({ms(answer.coded.iteration_s)} ms here)" * (now < below)
     if math.isinf(below):
-        return f"{CODE} pays ({taken}), also on links a thousand times as fast."
-    return f"Below {format_rate(below / 8, digits=2)} {CODE} pays{f' ({taken})' * (now < below)}."
+        return f"{CODE} pays{taken}, on links of {format_rate(FASTEST / 8)}, too."
+    return f"Below {format_rate(below / 8, digits=2)} {CODE} pays, by more than {PAYS:.0%} of an iteration{taken}."
 
 
 def assumed(answer: Answer) -> str:

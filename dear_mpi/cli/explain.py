@@ -29,7 +29,7 @@ FLAGS = (
     | flag("algorithm", str, f"Algorithm to show: {NAMES}, or FILE.py:FUNCTION; several with commas.", "ring")
     | flag("collective", str, f"Collective to show: {', '.join(COLLECTIVES)}.", "all_reduce")
     | flag("ranks", int, f"Number of ranks, at most {MOST_RANKS}.", 4, min=1)
-    | flag("hosts", int, "Number of hosts that the ranks are spread over.", 1, min=1)
+    | flag("hosts", int, "Number of hosts that the ranks are spread over, at most as many as ranks.", 1, min=1)
     | flag("rates", str | None, RATES)
     | flag("pieces", int, "Number of segments in the buffer, for double_tree and themis.", 1, min=1)
     | flag("check", bool, "Prove the algorithm for every number of ranks up to --ranks.", False)

@@ -7,7 +7,7 @@ from dear_mpi.cli.files import check_files, timeline_writer, try_files, written_
 from dear_mpi.cli.flags import Flags, chosen, files_of, flags_of, shared
 from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.reporting.files import aside
-from dear_mpi.reporting.terminal import bar
+from dear_mpi.reporting.terminal import bar, note
 from dear_mpi.see.figure import write_figure
 from dear_mpi.see.page.schedules import write_schedules
 from dear_mpi.see.sweep import draw_sweep, named
@@ -19,6 +19,8 @@ from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.simulate.sweep import simulate as run_simulation
 from dear_mpi.simulate.table import heading, show_simulation
 from dear_mpi.simulate.timeline import timeline_of
+
+LARGE_BYTES = 10_000_000  # of a page: one that has more takes long to write, to send and to open
 
 
 @with_flags(flags_of(Settings) | shared("plot", "timeline", "html", "json_file"), alone="simulate")
@@ -56,6 +58,10 @@ def write_page(path: Path, found: Sequence[Simulated]) -> None:
         write_schedules(
             "--html", path, timeline_of(found), [each.row for each in found], sliders=grid.sliders, points=points
         )
+    nbytes = path.stat().st_size
+    if nbytes > LARGE_BYTES:
+        smaller = "fewer --schedules make it smaller, or several --fusion, which leave the slider for buckets out"
+        note(None, f"--html {str(path)!r} has {nbytes / 1e6:.0f} MB: {smaller}")
 
 
 def what_helps(found: Sequence[Simulated]) -> list[tuple[str, float]]:

@@ -48,7 +48,7 @@ def console(world: World | None = None, *, stderr: bool = False) -> Console:
     )
 
 
-def note(world: World, text: str) -> None:
+def note(world: World | None, text: str) -> None:
     """Rank 0 says something beside what was asked for."""
     console(world, stderr=True).print(f"note: {text}", markup=False, soft_wrap=True)
 

@@ -12,7 +12,7 @@ from dear_mpi.collectives import programs
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm, lacks_rates, runner_of
 from dear_mpi.collectives.lowering.phases import Operand, Share, phases
 from dear_mpi.collectives.program.cost import cost
-from dear_mpi.collectives.program.hosts import rates_of
+from dear_mpi.collectives.program.hosts import rates_of, spread
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import COLLECTIVES, Program, asks_for
@@ -52,14 +52,13 @@ def explain_algorithm(
     ``rates`` are the bytes/s of a rank inside its host, and of a host to others.
 
     Raises:
-        ValueError: a name is unknown, there are too many ranks, or the picture cannot be written.
+        ValueError: a name is unknown, there are too many ranks or hosts, or the picture cannot be written.
         ProgramError: the algorithm is wrong; what it does until then has been shown and drawn.
     """
     if size > MOST_RANKS:
         few = "with more, nobody can read text or picture: show and prove it with fewer"
         raise ValueError(f"--ranks must be at most {MOST_RANKS}, not {size}: {few}")
-    hosts = min(hosts, size)
-    layout = [rank * hosts // size for rank in range(size)]
+    layout = spread(size, hosts)
     runner = runner_of(name)
     if ":" not in name and not is_in_file(name) and runner in PROMISES:
         lookup("algorithm", name, ALGORITHMS)  # which have programs, and no others

@@ -47,9 +47,12 @@ def verdict(rows: Sequence[Simulated]) -> str:
     most, gained = (gain(base.iteration_s, seconds) for seconds in (limit_s, row["iteration_s"]))
     if most < LEAST_GAIN:
         return f"{where}: {takes}: none of our schedules is faster than {over}."
+    if gained < LEAST_GAIN:
+        limit = f"by their bounds our schedules could gain at most {100 * most:.1f} %"
+        return f"{where}: {takes}: here no row is faster than {over}; {limit}."
     said = f"{where}: {takes}: none of our schedules gains more than {100 * most:.1f} % over {over}"
     names = f"{row['schedule']}, fusion {row['fusion']}, {row['algorithm']}{best.wire_text}"
-    return f"{said}; the fastest row ({names}) gains {100 * gained:.1f} %." if gained >= LEAST_GAIN else f"{said}."
+    return f"{said}; the fastest row ({names}) gains {100 * gained:.1f} %."
 
 
 def least_s(simulated: Simulated) -> float:

@@ -173,6 +173,11 @@ def test_scripts_that_end_too_early(tmp_path, capfd, code, said):
     assert "torch_script.py" not in errors  # the traceback is the script's own
 
 
+@pytest.mark.parametrize(("steps", "said"), [(9, ["watched 3 of 4 iterations: the script ended after 9"]), (11, [])])
+def test_a_script_that_ends_before_all_were_watched_is_told(tmp_path, steps, said):
+    assert watch(tmp_path, HEAD + LOOP.replace("40", str(steps))).notes == tuple(said)
+
+
 def test_one_rank_alone_is_watched(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="on one rank, not on 2"):

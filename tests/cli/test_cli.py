@@ -622,6 +622,8 @@ def test_a_disk_that_is_full_in_the_end(command, flag, shown, tmp_path, monkeypa
         (["explain", "--picture", "ring"], "--picture 'ring' must end in .png, .pdf, .svg or .gif"),
         (["explain", "--picture", "ring.abc"], "--picture 'ring.abc' must end in .png, .pdf, .svg or .gif"),
         (["explain", "--ranks", 100000], "--ranks must be at most 64, not 100000: with more, nobody can read"),
+        (["explain", "--ranks", 8, "--hosts", 9], "--hosts must be at most 8, the ranks, not 9"),
+        (["explain", "--ranks", 8, "--hosts", 9, "--html", "a.html"], "--hosts must be at most 8, the ranks, not 9"),
     ],
 )
 def test_errors_name_the_flag(arguments, message, tmp_path, monkeypatch):

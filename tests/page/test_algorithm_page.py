@@ -1,5 +1,7 @@
 """The page of ``explain --html``: it is opened, played, and does what its buttons and sliders say."""
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -8,6 +10,7 @@ from tests.browser import PHONE, WIDE
 from tests.see.test_explain import RING_THAT_BREAKS
 
 BOARD = ".board svg"
+MY_RING = Path(__file__).parents[2] / "docs/lecture/cells/ring.py"
 
 
 @pytest.fixture
@@ -182,6 +185,16 @@ def test_a_wrong_program_opens_where_it_breaks(wrong, where, said, place, explai
         assert "Step 1: " in page.text(".said")
     page.page.click("text=◀ Back")
     assert page.page.locator(".failed").count() == 0
+
+
+def test_a_step_that_sends_the_same_again_brings_nothing_new(explained, opened):
+    """The exercise of the lecture as it is given: each step sends a rank's own chunk."""
+    page = opened(explained(f"{MY_RING}:my_ring", 4, "--collective", "all_gather", code=2))
+    page.page.keyboard.press("End")
+    assert page.text(".why") == "Why step 2? It brings nothing new: after it no rank holds more than before."
+    page.page.keyboard.press("Home")
+    page.page.keyboard.press("ArrowRight")
+    assert page.text(".why") == "Why step 0? It hands 4 complete chunks on, to ranks that lacked them."
 
 
 @pytest.mark.parametrize("window", [WIDE, PHONE], ids=["wide", "phone"])

@@ -19,7 +19,16 @@ def said(**settings):
 def test_where_backward_hides_the_network_nothing_is_to_be_gained():
     sentence = said(network="100gbit,5us", schedules=("dear", "dear-eager"), forward_s=0.2)
     takes = "resnet50, 8 ranks: all-reduce takes 14.7 ms, forward 200.0, backward 400.0"
-    assert sentence == f"{takes}: none of our schedules gains more than 0.6 % over wfbp with these buckets."
+    limit = "by their bounds our schedules could gain at most 0.6 %"
+    assert sentence == f"{takes}: here no row is faster than wfbp with these buckets; {limit}."
+
+
+def test_a_bound_is_no_gain():
+    """With one bucket nothing overlaps, whatever the bound of the schedule would allow."""
+    sentence = said(network="10gbit,5us", schedules=("wfbp", "dear"), fusions=("1GB",), forward_s=0.05)
+    assert "here no row is faster than wfbp with these buckets; by their bounds our schedules could gain" in sentence
+    most = float(sentence.removesuffix(" %.").rpartition(" ")[2])
+    assert most > 10
 
 
 def test_a_schedule_that_gains_is_named():

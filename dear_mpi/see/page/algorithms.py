@@ -9,7 +9,7 @@ from typing import Any
 from dear_mpi.collectives import programs
 from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
 from dear_mpi.collectives.program.errors import ProgramError
-from dear_mpi.collectives.program.hosts import rates_of
+from dear_mpi.collectives.program.hosts import rates_of, spread
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.reporting.units import plural
 from dear_mpi.see.page.steps import steps_of
@@ -89,6 +89,7 @@ def algorithms_data(
     for name in names:
         if runner_of(name) == "shared":
             raise ValueError(f"{flag} shows messages, and {name!r} sends none: its ranks share memory")
+    spread(size, hosts)  # smaller sizes than the asked one have fewer hosts
     how = {"hosts": hosts, "rates": rates, "pieces": pieces}
     shown = [shown_of(name, collective, size, MOST_BYTES // len(names), **how) for name in names]
     return {
@@ -128,7 +129,7 @@ def one_size(
     name: str, collective: str, size: int, *, hosts: int, rates: tuple[float, float] | None, pieces: int
 ) -> dict[str, Any]:
     """The steps on so many ranks, as many on each host as possible; only what is wrong where they cannot be read."""
-    layout = [rank * min(hosts, size) // size for rank in range(size)]
+    layout = spread(size, min(hosts, size))
     known = None if rates is None else rates_of(*rates, layout)
     try:
         return steps_of(programs(name, collective, size, hosts=layout, rates=known, pieces=pieces), layout)

@@ -61,12 +61,23 @@ function sayWhy(program, number) {
   const gained = before - after;
   const begun = gained
     ? sayGained(program, number, gained)
-    : "It completes nothing yet, but brings contributions together.";
+    : bringsMore(program, number)
+      ? "It completes nothing yet, but brings contributions together."
+      : "It brings nothing new: after it no rank holds more than before.";
   if (!program.without.length) return begun;
   const without = program.without[number];
   return without
     ? `${begun} Without it the proof finds: “${without}”.`
     : `${begun} It could be left out: the proof holds without it.`;
+}
+
+/** Whether some rank holds a contribution after a step that it did not hold in that chunk before. */
+function bringsMore(program, number) {
+  const [before, after] = [program.states[number], program.states[number + 1]];
+  const isNew = (set, old) =>
+    program.addressOf(set) !== program.addressOf(old) ||
+    program.contributions(set).some((rank) => !program.contributions(old).includes(rank));
+  return after.some((row, rank) => row.some((set, chunk) => isNew(set, before[rank][chunk])));
 }
 
 function sayGained(program, number, gained) {
