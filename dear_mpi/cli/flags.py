@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeAlias, get_type_hints
 
 from typer import Argument, Option
 from typer.core import TyperCommand
+from typer.models import OptionInfo
 
 from dear_mpi.training.declared import Declared, listed, options_of
 from dear_mpi.training.runs.config import Config
@@ -75,7 +76,18 @@ def flags_of(kind: type[Declared]) -> Table:
         shown: Any = said.shown or True
         option = Option(*said.flags, help=said.help, show_default=shown, metavar=said.metavar)
         typed: Any = said.typed or hints[name]
-        found[said.name(name)] = parameter(said.name(name), Annotated[typed | None, option], default)
+        found[said.name(name)] = parameter(said.name(name), Annotated[typed | None, option, name], default)
+    return found
+
+
+def typed_as(table: Table) -> dict[str, str]:
+    """What a user types for each name that an error may have: a flag's parameter, or the field that declares it."""
+    found: dict[str, str] = {}
+    for name, each in table.items():
+        option, *field = each.annotation.__metadata__
+        if isinstance(option, OptionInfo):  # arguments have no dashes
+            flag = option.param_decls[0] if option.param_decls else f"--{name.replace('_', '-')}"
+            found |= dict.fromkeys((name, *field), flag)
     return found
 
 
