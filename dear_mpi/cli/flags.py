@@ -6,9 +6,9 @@ A table has flags by name, as Typer reads them: as parameters of a function.
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, get_type_hints
+from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 from typer.core import TyperCommand
 from typer.models import OptionInfo
 
@@ -52,8 +52,16 @@ def parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
 
 def flag(name: str, kind: Any, help: str, default: Any = None, *, spelled: str = "", **said: Any) -> Table:
     """A table of one flag. It is spelled like its name unless ``spelled`` says otherwise; ``said`` is for Typer."""
+    if Path in get_args(kind):
+        said["parser"] = named_file
     option = Option(spelled or f"--{name.replace('_', '-')}", help=help, **said)
     return {name: parameter(name, Annotated[kind, option], default)}
+
+
+def named_file(text: str) -> Path:
+    if not text:
+        raise BadParameter("'' is no name of a file")
+    return Path(text)
 
 
 def argument(name: str, kind: Any, help: str, metavar: str) -> Table:

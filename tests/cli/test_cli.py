@@ -572,15 +572,20 @@ def test_only_the_first_rank_shows_help(monkeypatch):
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
-@pytest.mark.parametrize(
-    ("file", "problem"), [(".", "it is a folder"), ("", "it is a folder"), ("none/x.png", "there is no folder")]
-)
+@pytest.mark.parametrize(("file", "problem"), [(".", "it is a folder"), ("none/x.png", "there is no folder")])
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(command, flag, file, problem, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = run(*command, flag, file)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"{flag} '{file or '.'}' cannot be written: {problem}" in result.stderr
+    assert f"{flag} '{file}' cannot be written: {problem}" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flag", ["--html", "--picture"])
+def test_a_file_without_a_name_is_refused(flag):
+    result = run("explain", flag, "")
+    assert result.exit_code == 2
+    assert f"Invalid value for '{flag}': '' is no name of a file" in result.stderr
 
 
 @pytest.mark.parametrize(("command", "flag", "shown"), [
