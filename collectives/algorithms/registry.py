@@ -27,7 +27,7 @@ from dear_mpi.collectives.algorithms.mirror import MIRROR, family
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE, Rates
 from dear_mpi.collectives.program.program import COLLECTIVES, Algorithm, Program, Step, asks_for, write_program
-from dear_mpi.collectives.program.user_file import Source, in_time, is_in_file, load, source_of, telling
+from dear_mpi.collectives.program.user_file import Endless, Source, in_time, is_in_file, load, source_of, telling
 from dear_mpi.kernels.lookup import lookup
 
 __all__ = ["ALGORITHMS", "RUNNER", "find_algorithm", "programs", "runner_of"]
@@ -142,8 +142,11 @@ def load_algorithm(spec: str) -> dict[str, Algorithm]:
 
     @wraps(algorithm)
     def write(rank: int, size: int, **options: Any) -> Program:
-        with telling(f"algorithm {spec!r} fails for rank {rank} of {size}", ProgramError):
-            program = in_time(lambda: algorithm(rank, size, **options))
+        try:
+            with telling(f"algorithm {spec!r} fails for rank {rank} of {size}", ProgramError):
+                program = in_time(lambda: algorithm(rank, size, **options))
+        except Endless as error:
+            raise ProgramError(f"algorithm {spec!r} {error} (for rank {rank} of {size})") from None
         if not isinstance(program, Program):
             said = f"a Program for rank {rank} of {size}, not {type(program).__name__}"
             raise ProgramError(f"algorithm {spec!r} must return {said}")

@@ -97,10 +97,11 @@ def load(source: Source) -> Any:
 
 @contextmanager
 def telling(what: str, error_type: type[Exception] = ValueError) -> Iterator[None]:
-    """Run what a user wrote: whatever it raises becomes an error of this type that begins with ``what``."""
+    """Run what a user wrote: whatever it raises, but for Endless, becomes an error of this type that begins with
+    ``what``."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Endless):
         raise
     except BaseException as error:  # sys.exit() as well, which would end the command in silence
         said = textwrap.shorten(str(error), MOST, placeholder="...")  # in one line

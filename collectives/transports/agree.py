@@ -39,7 +39,7 @@ def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]
     what = answers[0][0]  # rank 0's, so that all say the same
     complaints = [message for _, _, message in answers]
     if any(complaints):
-        raise ArgumentError(f"{what}: {by_rank(complaints)}")
+        raise ArgumentError(f"{what}: {by_rank(complaints, ', on ')}")
     if len({tuple(facts_there) for _, facts_there, _ in answers}) > 1 and len({there for there, _, _ in answers}) > 1:
         raise MismatchError(f"the ranks begin different things: {by_rank([there for there, _, _ in answers])}")
     for name in answers[0][1]:
@@ -80,7 +80,7 @@ def run_checker(transport: Transport, plan: str) -> Callable[[], None]:
     return partial(agree, transport, "debug", lambda: {"the plan that is run": f"{plan}, run {next(numbers)}"})
 
 
-def by_rank(values: list[Any]) -> str:
+def by_rank(values: list[Any], on: str = " on ") -> str:
     """Each value that is not None with the ranks that have it; just the value where all ranks do."""
     groups: dict[Any, list[int]] = {}
     for rank, value in enumerate(values):
@@ -88,4 +88,4 @@ def by_rank(values: list[Any]) -> str:
             groups.setdefault(value, []).append(rank)
     if list(groups.values()) == [list(range(len(values)))]:
         return str(next(iter(groups)))
-    return "; ".join(f"{value} on {name_ranks(ranks)}" for value, ranks in groups.items())
+    return "; ".join(f"{value}{on}{name_ranks(ranks)}" for value, ranks in groups.items())

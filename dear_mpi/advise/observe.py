@@ -16,7 +16,8 @@ def observe(script: Path, arguments: Sequence[str], iterations: int = ITERATIONS
         ValueError: there is no such file; PyTorch is missing; or as for ``watch_script`` and ``read_observation``.
     """
     if not script.is_file():
-        raise ValueError(f"script {str(script)!r}: there is no such file")
+        wrong = "it is a folder" if script.is_dir() else "there is no such file"
+        raise ValueError(f"script {str(script)!r}: {wrong}")
     if script.suffix == ".json":
         if arguments:
             raise ValueError(f"{str(script)!r} was observed before: it takes no arguments, as {arguments[0]!r}")

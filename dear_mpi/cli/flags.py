@@ -6,10 +6,11 @@ A table has flags by name, as Typer reads them: as parameters of a function.
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, get_type_hints
+from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 from typer.core import TyperCommand
+from typer.models import OptionInfo
 
 from dear_mpi.training.declared import Declared, listed, options_of
 from dear_mpi.training.runs.config import Config
@@ -51,8 +52,16 @@ def parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
 
 def flag(name: str, kind: Any, help: str, default: Any = None, *, spelled: str = "", **said: Any) -> Table:
     """A table of one flag. It is spelled like its name unless ``spelled`` says otherwise; ``said`` is for Typer."""
+    if Path in get_args(kind):
+        said["parser"] = named_file
     option = Option(spelled or f"--{name.replace('_', '-')}", help=help, **said)
     return {name: parameter(name, Annotated[kind, option], default)}
+
+
+def named_file(text: str) -> Path:
+    if not text:
+        raise BadParameter("'' is no name of a file")
+    return Path(text)
 
 
 def argument(name: str, kind: Any, help: str, metavar: str) -> Table:
@@ -75,7 +84,18 @@ def flags_of(kind: type[Declared]) -> Table:
         shown: Any = said.shown or True
         option = Option(*said.flags, help=said.help, show_default=shown, metavar=said.metavar)
         typed: Any = said.typed or hints[name]
-        found[said.name(name)] = parameter(said.name(name), Annotated[typed | None, option], default)
+        found[said.name(name)] = parameter(said.name(name), Annotated[typed | None, option, name], default)
+    return found
+
+
+def typed_as(table: Table) -> dict[str, str]:
+    """What a user types for each name that an error may have: a flag's parameter, or the field that declares it."""
+    found: dict[str, str] = {}
+    for name, each in table.items():
+        option, *field = each.annotation.__metadata__
+        if isinstance(option, OptionInfo):  # arguments have no dashes
+            flag = option.param_decls[0] if option.param_decls else f"--{name.replace('_', '-')}"
+            found |= dict.fromkeys((name, *field), flag)
     return found
 
 

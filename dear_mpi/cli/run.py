@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import typer
 
 from dear_mpi.cli.files import Written, try_files, written_by
-from dear_mpi.cli.flags import STALL_AFTER, Flags, Table, chosen, parameter
+from dear_mpi.cli.flags import STALL_AFTER, Flags, Table, chosen, parameter, typed_as
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.errors import AgreedError, ProgramError, TransportError
 from dear_mpi.collectives.transports.agree import by_rank_0
@@ -29,6 +30,7 @@ from dear_mpi.training.declared import parsed
 from dear_mpi.training.runs.config import Config
 
 STAGES = ("input", "job")
+NAMED = r"^((?:\w+: )?)(\w+)(?= (?:must|does not apply) )"  # an option, maybe behind a collective
 READ: dict[str, Callable[[str], Any]] = {"link": parse_links, "rates": read_rates}
 
 
@@ -41,11 +43,12 @@ class Output:
 
 
 @contextmanager
-def complaining(command: str, *, mpi: bool) -> Iterator[None]:
+def complaining(command: str, *, mpi: bool, flags: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
     """Turn bad input into one line of rank 0 on standard error, and exit code 2 on all ranks.
 
-    The line does not say in which stage ranks found it where that is the whole command. MPI, which this may start, says
-    who is rank 0; if not ``mpi``, the launcher's variables do.
+    The line does not say in which stage ranks found it where that is the whole command, and has the name of an option
+    as users type it, by ``flags``. MPI, which this may start, says who is rank 0; if not ``mpi``, the launcher's
+    variables do.
     """
     try:
         yield
@@ -53,6 +56,7 @@ def complaining(command: str, *, mpi: bool) -> Iterator[None]:
         told = (mpi or launch_of(os.environ).size > 1) and not isinstance(error, AgreedError)
         agreed = agreed_on(error) if told else error
         said = re.sub(f"^({'|'.join((*STAGES, command))}): ", "", str(agreed))
+        said = re.sub(NAMED, lambda found: f"{found[1]}{flags.get(found[2], found[2])}", said)
         complain(said, launched_rank() if mpi else launch_of(os.environ).rank)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
@@ -88,13 +92,15 @@ def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..
     it is refused, as --threads is.
     """
     shown = [each.replace(default=defaults.get(name, each.default)) for name, each in table.items()]
+    names = typed_as(table)
     shown.append(parameter("typer_context", typer.Context, inspect.Parameter.empty))
 
     def decorate(function: Callable[[Flags], None]) -> Callable[..., None]:
         def command(*, typer_context: Any, **flags: Any) -> None:
             source = typer_context.get_parameter_source
             typed = {name: flags[name] for name in flags if source(name).name != "DEFAULT"}
-            with complaining(typer_context.info_name, mpi="threads" in table and "threads" not in typed):
+            mpi = "threads" in table and "threads" not in typed
+            with complaining(typer_context.info_name, mpi=mpi, flags=names):
                 if (alone or "threads" in typed) and launch_of(os.environ).size > 1:
                     raise ValueError(f"{alone or '--threads'} runs in one process: start it without mpirun")
                 function(defaults | typed)

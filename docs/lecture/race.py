@@ -14,12 +14,15 @@ import argparse
 import sys
 from collections.abc import Sequence
 from math import exp, log
+from typing import NoReturn
 
 from rich.table import Table
+from typer import Exit
 
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.run import bench
-from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.cli.flags import MOST_THREADS
+from dear_mpi.cli.run import complaining
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import said_by_rank_0
@@ -86,8 +89,13 @@ def in_us(seconds: float) -> str:
     return f"{seconds * 1e6:.0f}"
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)  # one rank says it
+
+
 def arguments(given: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="race", description="Rank algorithms by proof, cost and measured time.")
+    parser = Parser(prog="race", description="Rank algorithms by proof, cost and measured time.")
     parser.add_argument("names", nargs="+", metavar="FILE.py:FUNCTION", help="who takes part, also names of ours")
     parser.add_argument("--threads", type=int, help="ranks as threads of this process, without MPI")
     parser.add_argument("--collective", default="all_reduce", help=f"one of {', '.join(COLLECTIVES)}")
@@ -99,6 +107,8 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
 def run(how: argparse.Namespace) -> None:
     """Race, and show the board on rank 0; a ValueError, or what all ranks raise alike, if that cannot be done."""
     lookup("collective", how.collective, COLLECTIVES)
+    if how.threads is not None and not 1 <= how.threads <= MOST_THREADS:
+        raise ValueError(f"--threads must be from 1 to {MOST_THREADS}, not {how.threads}")
     sizes = parsed("--sizes", parse_sizes, how.sizes)
     link = None if how.link is None else parsed("--link", parse_link, how.link)
     network = NETWORK if link is None else Network(alpha=link.latency_s, beta=1 / link.bandwidth)
@@ -116,10 +126,10 @@ def run(how: argparse.Namespace) -> None:
 
 def main() -> None:
     try:
-        run(arguments(sys.argv[1:]))
-    except (AgreedError, ValueError) as error:
-        print(f"race: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        with complaining("race", mpi=False):
+            run(arguments(sys.argv[1:]))
+    except Exit as error:
+        raise SystemExit(error.exit_code) from None
 
 
 if __name__ == "__main__":

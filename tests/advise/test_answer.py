@@ -144,6 +144,8 @@ def test_rows_and_picture_have_ddp_and_ours():
 
 
 def test_there_must_be_a_script(tmp_path):
+    with pytest.raises(ValueError, match=r"script '.*': it is a folder"):
+        observe(tmp_path, (), 3)
     with pytest.raises(ValueError, match=r"script '.*no.py': there is no such file"):
         observe(tmp_path / "no.py", ())
     (tmp_path / "seen.json").write_text("{}")

@@ -171,14 +171,14 @@ BAD = [
     (["--device", "gpu"], "device 'gpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda"),
     (["--device", "cuda", "--device-memory", "pinned"], "device_memory 'pinned' is unknown. Allowed: auto, direct,"),
     (["--device-memory", "auto"], "--device-memory does not apply to the device 'cpu'"),
-    (["--context", 64], "context does not apply to the model 'mlp'"),
-    (["--model", "synthetic:resnet50", "--forward-time", 1e10], "forward_time must be from 0 to 86400 seconds, not 1"),
+    (["--context", 64], "--context does not apply to the model 'mlp'"),
+    (["--model", "synthetic:resnet50", "--forward-time", 1e10], "--forward-time must be from 0 to 86400 seconds, not"),
     (["--batch", 10**11], "batch 100000000000 needs at least"),
     (["--fusion", "25"], "size '25' has no unit: write it like 25MB"),
     (["--fusion", "buckets:40"], "fusion buckets:40 asks for more buckets than the 3 layers with parameters"),
     (["--segment", "256"], "--segment: size '256' has no unit: write it like 25MB"),
     (["--link", "10"], "--link: bandwidth '10' has no unit: write it like 10gbit,50us"),
-    (["--segment", "0B"], "segment_bytes must be a whole number from 4 (one element) to"),
+    (["--segment", "0B"], "--segment must be a whole number from 4 (one element) to"),
     (["--link", "nope"], "--link: bandwidth 'nope' cannot be read: write it like 10gbit,50us"),
     (["--link", "10gbit,50"], "--link: latency '50' has no unit"),
     (["--link", "1gbit/1gbit"], "--link: link '1gbit/1gbit' must be one link, or INSIDE/BETWEEN,hosts=N, or INSIDE/BE"),
@@ -189,10 +189,10 @@ BAD = [
     (["--rates", "nowhere.json"], "--rates: rates 'nowhere.json'"),
     (["--rates", "2gbit/1gbit", "--link", "1gbit"], "rates must be left out where a link is emulated, which has its"),
     (["--data", "nowhere.npz"], "data 'nowhere.npz' is neither a file nor a known name. Allowed: digits, FILE.npz"),
-    (["--batch", 1], "batch must be at least the number of ranks, 2, not 1"),
-    (["--batch", 0], "batch must be at least 1, not 0"),
-    (["--iterations", 0], "iterations must be at least 1, not 0"),
-    (["--lr", 0], "lr must be above zero, not 0.0"),
+    (["--batch", 1], "--batch must be at least the number of ranks, 2, not 1"),
+    (["--batch", 0], "--batch must be at least 1, not 0"),
+    (["--iterations", 0], "--iterations must be at least 1, not 0"),
+    (["--lr", 0], "--lr must be above zero, not 0.0"),
     (["--nesterov"], "nesterov is not a setting of the optimizer adam, which takes lr, beta1, beta2"),
     (["--model", "gpt"], "model 'gpt' cannot be trained on data 'digits': gpt takes text alone"),
     (["--optimizer", "sgd", "--lr", 1e30, "--iterations", 50], "try a lower learning rate (--lr)"),
@@ -572,15 +572,20 @@ def test_only_the_first_rank_shows_help(monkeypatch):
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
-@pytest.mark.parametrize(
-    ("file", "problem"), [(".", "it is a folder"), ("", "it is a folder"), ("none/x.png", "there is no folder")]
-)
+@pytest.mark.parametrize(("file", "problem"), [(".", "it is a folder"), ("none/x.png", "there is no folder")])
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(command, flag, file, problem, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = run(*command, flag, file)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"{flag} '{file or '.'}' cannot be written: {problem}" in result.stderr
+    assert f"{flag} '{file}' cannot be written: {problem}" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("flag", ["--html", "--picture"])
+def test_a_file_without_a_name_is_refused(flag):
+    result = run("explain", flag, "")
+    assert result.exit_code == 2
+    assert f"Invalid value for '{flag}': '' is no name of a file" in result.stderr
 
 
 @pytest.mark.parametrize(("command", "flag", "shown"), [

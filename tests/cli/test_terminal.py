@@ -123,7 +123,7 @@ def test_a_bar_is_seen_while_the_table_goes_to_a_file(mpi, tmp_path):
 
 BAD_LINES = [
     (("--itrations", "3"), "No such option: --itrations"),
-    (("--batch", "0"), "batch must be at least 1, not 0"),
+    (("--batch", "0"), "--batch must be at least 1, not 0"),
 ]
 
 

@@ -91,9 +91,11 @@ def test_points_compare_with_the_fastest_at_each_size():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("ring", "--threads", "2", "--sizes", "1KX"), "race: --sizes: size '1KX' cannot be read"),
-        (("ring", "--threads", "2", "--link", "fast"), "race: --link: "),
-        (("ring", "--threads", "2", "--collective", "gather"), "race: collective 'gather' is unknown"),
+        (("ring", "--threads", "2", "--sizes", "1KX"), "error: --sizes: size '1KX' cannot be read"),
+        (("ring", "--threads", "2", "--link", "fast"), "error: --link: "),
+        (("ring", "--threads", "0"), "error: --threads must be from 1 to 256, not 0"),
+        (("ring", "--threads", "x"), "error: argument --threads: invalid int value: 'x'"),
+        (("ring", "--threads", "2", "--collective", "gather"), "error: collective 'gather' is unknown"),
     ],
 )
 def test_bad_input(given, said, monkeypatch, capsys):

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
 from dear_mpi.see.figure import write_figure
+from dear_mpi.see.timeline.looks import COLORS, INSIDE_COLORS
 from dear_mpi.see.timeline.picture import draw_timeline
 from dear_mpi.see.timeline.trace import trace
 from dear_mpi.training.log.spans import COMPUTE, LANES, WIRE, Iteration, Rank, Run, Span, Timeline
@@ -327,3 +328,8 @@ def test_without_matplotlib(command, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
     said = "--timeline needs matplotlib: pip install matplotlib (our extra 'plot')"
     assert_one_line(run(*command, "--timeline", tmp_path / "x.png"), said)
+
+
+def test_no_two_kinds_look_alike():
+    looks = [*COLORS.values(), *INSIDE_COLORS.values()]
+    assert len(set(looks)) == len(looks)

@@ -305,7 +305,7 @@ def test_a_bad_profile_is_one_line(content, said, tmp_path):
             "--rate: the profile of 'mine.py:build' has no FLOPs (forward_flops): give --forward-time",
         ),
         (["--rate", "1TFLOPS", "--forward-time", "1"], "--forward-time and --rate contradict each other: give one"),
-        (["--forward-time", "-1"], "forward_time must be from 0 to 86400 seconds, not -1.0"),
+        (["--forward-time", "-1"], "--forward-time must be from 0 to 86400 seconds, not -1.0"),
         (["--batch", "3"], "--batch needs --rate"),
     ],
 )
@@ -322,7 +322,7 @@ def test_what_contradicts_a_profile_is_one_line(flags, said, tmp_path):
         (["--rate", "10"], "--rate: rate '10' has no unit: write it like 10TFLOPS; units are mflops, gflops"),
         (["--rate", "0TFLOPS"], "--rate: rate '0TFLOPS' must be above zero"),
         (["--batch", "3"], "--batch needs --rate: it changes FLOPs, and not the seconds that are given or measured"),
-        (["--update-time", "-1"], "update_time must be from 0 to 86400 seconds, not -1.0\n"),
+        (["--update-time", "-1"], "--update-time must be from 0 to 86400 seconds, not -1.0\n"),
         (["--model", "mlp", "--rate", "1TFLOPS"], "not 'mlp': others need a profile (--profile FILE"),
     ],
 )

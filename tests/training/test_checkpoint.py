@@ -180,7 +180,7 @@ def test_a_state_of_another_optimiser_is_refused_on_all_ranks():
                 return str(error)
 
     said = run_loopback(2, body)
-    assert said == ["checkpoint: it has the optimizer Adam, and this run has SGD on rank 0"] * 2
+    assert said == ["checkpoint: it has the optimizer Adam, and this run has SGD, on rank 0"] * 2
 
 
 def one(factor=1.0, **options):
@@ -352,7 +352,7 @@ def test_notes_that_json_cannot_hold_on_one_rank_are_refused_on_all():
         return str(error.value)
 
     (text,) = set(run_loopback(2, body))
-    assert "notes: TypeError: Object of type set is not JSON serializable on rank 1" in text
+    assert "notes: TypeError: Object of type set is not JSON serializable, on rank 1" in text
 
 
 def test_what_a_killed_run_was_writing_is_gone_behind_the_next_checkpoint(tmp_path):

@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from dear_mpi.see.timeline.read import missing, put_together
 from dear_mpi.see.timeline.trace import trace
+from dear_mpi.training.recorder import LastSeconds
 from tests.launch import ROOT, mpis_at_hand
 from tests.trace_schema import assert_schema
 
@@ -61,3 +63,19 @@ def test_where_a_rank_stays_away_the_others_wait_for_it(mpi, tmp_path):
     assert {event["pid"] for event in waits} == {0, 2}
     assert all(event["cat"] == "waiting" and event["dur"] > 1e6 for event in waits)
     assert 1 in {event["args"]["peer"] for event in waits}
+
+
+def test_what_is_written_fast_comes_first(capsys):
+    """A launcher may kill this rank before the rest is written."""
+    asked = []
+
+    class Told(LastSeconds):
+        def write_last(self, seconds, most_calls):
+            asked.append((seconds, most_calls))
+            return "FILE.rank0.json"
+
+    last = Told(SimpleNamespace(world=SimpleNamespace(rank=0)), {})
+    last.ends()
+    last.ends()
+    assert asked == [(1.0, 500), (10.0, 20_000)]
+    assert capsys.readouterr().err.count("what it did last is in FILE.rank0.json") == 1

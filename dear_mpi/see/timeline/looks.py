@@ -17,12 +17,12 @@ COLORS = {  # of each kind, in the order of the legend; can be told apart by all
     "exchange": "#B08D6E",
     "other": "#999999",
 }
-INSIDE_COLORS = {  # of what is inside of a collective; waiting is as above
-    "waiting": "#D55E0047",
+INSIDE_COLORS = {  # of what is inside of a collective
+    "waiting": "#C4C4C4",
     "transfer": "#A6761D",
     "either": "#D9A679",
     "whole": "#AA4499",
-    "combining": "#332288",
+    "combining": "#882255",
     "copying": "#88CCEE",
 }
 SAID = {  # kinds that have another name in a legend

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dear_mpi.collectives.program.user_file import Source, defined, in_time, load, telling
+from dear_mpi.collectives.program.user_file import Endless, Source, defined, in_time, load, telling
 
 FILE = "your.py"
 MOST_PRINTED = 4000  # characters
@@ -43,7 +43,7 @@ class Cell:
 
     def prints(self, run: Callable[[], object]) -> None:
         """Keep what is printed in one run, up to where it fails: why, is said elsewhere."""
-        with contextlib.redirect_stdout(self.printed), contextlib.suppress(ValueError), telling("this run"):
+        with contextlib.redirect_stdout(self.printed), contextlib.suppress(ValueError, Endless), telling("this run"):
             in_time(run)
 
     @property
