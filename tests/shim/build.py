@@ -27,7 +27,7 @@ LIBRARIES = ROOT / "build" / "shim"  # of make clean, and ignored by git
 
 COMPILER = "g++"  # 12 or later: it knows _Float16
 FLAGS = ["-std=c++17", "-shared", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
-SANITIZE = ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
+SANITIZE = ["-Og", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
 INCLUDE = '#include "elements.cuh"'
 
 FLOATING = [C_TYPES[dtype.name] for dtype in DTYPES.values()]
