@@ -118,7 +118,7 @@ def spread(ranks: int, hosts: int) -> list[int]:
     [0, 0, 0, 1, 1]
     """
     if hosts > ranks:
-        raise ValueError(f"--hosts must be at most {ranks}, the ranks, not {hosts}")
+        raise ValueError(f"hosts must be at most {ranks}, the ranks, not {hosts}")
     return [rank * hosts // ranks for rank in range(ranks)]
 
 

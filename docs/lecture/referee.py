@@ -17,12 +17,11 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 
-from dear_mpi.collectives import programs, verify
+from dear_mpi.collectives import programs
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.user_file import is_in_file
-from dear_mpi.see.proof import prove_messages
-from docs.lecture.desk.algorithms import NETWORK, own_collective, seconds_of
+from docs.lecture.desk.algorithms import NETWORK, own_collective, prove, seconds_of
 
 PROVED_UP_TO = 8  # ranks
 LIMIT_S = 15.0  # of a file; proofs of what ends take milliseconds, and a call that does not is told after 10 s
@@ -75,9 +74,7 @@ def fault_on(name: str, collective: str, ranks: int) -> str:
     try:
         programs(name, collective, ranks)  # which names what raises, or never ends
         for each in dict.fromkeys((*([own_collective(name)] if is_in_file(name) else []), collective)):
-            found = programs(name, each, ranks)
-            verify(found)
-            prove_messages(found)
+            prove(programs(name, each, ranks))
     except (ProgramError, ValueError) as error:
         return str(error)
     return ""

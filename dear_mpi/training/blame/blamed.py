@@ -169,7 +169,7 @@ class Trial:
         return sorted(found, key=lambda each: each.without_s)
 
     def finding(self, suspect: Suspect, saved_s: Any, chance: float, now_s: float) -> Finding:
-        over_s = suspect.over_s if suspect.over_s.any() else saved_s
+        over_s, mean_s = suspect.over_s if suspect.over_s.any() else saved_s, trimmed_mean(saved_s)
         seen = over_s > max(0.0, over_s.mean() / 2)
         return Finding(
             suspect.kind,
@@ -178,8 +178,8 @@ class Trial:
             over_s=float(suspect.over_s[seen].mean()) if seen.any() else 0.0,
             ratio=suspect.ratio,
             now_s=now_s,
-            without_s=now_s - trimmed_mean(saved_s),
-            share=trimmed_mean(saved_s) / now_s,
+            without_s=now_s - mean_s,
+            share=mean_s / now_s,
             chance=chance,
             layer=suspect.layer,
             messages=suspect.messages,

@@ -53,8 +53,7 @@ class Written:
             found = self.drawn = self.programs
             try:
                 found = programs(self.name, self.collective, size)
-                verify(found)
-                prove_messages(found)
+                prove(found)
             except ProgramError as error:
                 self.fault = error if size == self.ranks else ProgramError(f"on {size} ranks: {error}")
                 self.drawn = found
@@ -67,6 +66,12 @@ class Written:
 
     def seconds(self, nbytes: int, collective: str = "") -> float:
         return seconds_of(self.name, collective or self.collective, self.ranks, nbytes)
+
+
+def prove(written: Sequence[Program]) -> None:
+    """ProgramError: a step cannot be done, the end is not what is promised, or messages cannot be matched."""
+    verify(written)
+    prove_messages(written)
 
 
 def own_collective(name: str) -> str:
