@@ -63,7 +63,7 @@ REFUSED = [
     (lambda rank: nn.Linear(6, 4 + rank).double(), "session: model must be the same on all ranks"),
     (
         lambda rank: nn.Tanh() if rank else nn.Linear(6, 4).double(),
-        "has no parameter that is trained (requires_grad) on",
+        "module Tanh has no parameter that is trained (requires_grad), on rank 1",
     ),
     (lambda rank: nn.Linear(6, 4).double(), "session: parameters (SHA-256; give all ranks one seed, or the"),
 ]
