@@ -85,8 +85,8 @@ def test_no_cut_changes_a_bit_and_the_state_moves_with_its_owners(ranks):
 
 def test_a_checkpoint_goes_on_with_other_owners(tmp_path):
     """From four owners to three, and to ranks that all update all."""
-    # The biases of keys have gradients of rounding alone, which is another on each processor's BLAS: a small epsilon
-    # would make steps of it.
+    # The biases of keys have gradients of zero but for rounding, and each processor rounds differently. The usual
+    # epsilon would make steps of that.
     options = {"optimizer": Muon(epsilon=1e-4), "algorithm": "ordered"}
 
     def run(transport, begin, end, file, *, resume=False, **more):
