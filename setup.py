@@ -22,19 +22,25 @@ setup(
     author="dear-mpi developers",
     license="BSD-3-Clause",
     python_requires=">=3.10",
+    keywords=["MPI", "collectives", "ring all-reduce", "distributed training", "DeAR", "communication scheduling"],
     classifiers=[
-        "Development Status :: 4 - Beta",
+        "Development Status :: 3 - Alpha",
         "Intended Audience :: Education",
         "Intended Audience :: Science/Research",
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3",
+        # Versions that the tests have run on. Others from python_requires on are expected to work.
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
     ],
     package_dir={"": "."},
     # The folder kernels has no __init__.py, so find_packages does not look into it.
     packages=[*find_packages(include=["dear_mpi", "dear_mpi.*"]), "dear_mpi.kernels"],
     package_data={
+        "dear_mpi": ["py.typed"],
         "dear_mpi.models": ["*.json"],
         "dear_mpi.kernels": ["cuda/*.cu*"],
         "dear_mpi.see.page": ["web/*.html", "web/*.css", "web/*.js"],

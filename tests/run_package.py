@@ -14,7 +14,7 @@ import pytest
 
 from tests.rooms import LAYERS, ROOT
 
-CODE = (".py", ".cu", ".cuh", ".json", ".html", ".css", ".js")
+CODE = (".py", ".typed", ".cu", ".cuh", ".json", ".html", ".css", ".js")
 
 
 def run(*words, code=0):

@@ -16,7 +16,7 @@ WITHIN = 0.15  # of what is published
 WIDTH = 120
 
 HEAD = f"""Each row has figures that a paper prints, and what the code of this package gives for the same question: its
-simulator, its codes, its recipes. Nothing was timed, so the machine that computed this page does not matter. "Agrees"
+simulator and its codes. Nothing was timed, so the machine that computed this page does not matter. "Agrees"
 means within {WITHIN:.0%} of what is printed, unless the cell says otherwise. The last column says what could not be
 checked here, mostly because the papers' tables were not at hand, or their models are not in this package. The text
 below has a paragraph for each row.
@@ -154,25 +154,7 @@ def low_rank() -> Row:
     )
 
 
-def tamuna() -> Row:
-    descent, rounds = claims.tamuna_rounds()
-    steps = claims.tamuna_steps()
-    return Row(
-        "TAMUNA (2302.09832)",
-        f"(from memory) 1 / p = sqrt(s kappa / n) local steps in a round, here {steps:.1f}: as many times fewer rounds "
-        "than gradient descent, but for a constant",
-        f"{rounds} rounds instead of {descent}: {descent / rounds:.1f} times fewer",
-        judged(descent / rounds, steps),
-        "the paper's tables and data, which were not at hand; the formula was not read again",
-        f"Logistic regression, {claims.CLIENTS} clients, all in each round, each coordinate sent by {claims.SENDERS} "
-        f"of them, kappa {claims.KAPPA:.0f}, until the squared error is 1e-8 of that of zeros: "
-        f"[the recipe](../../tests/recipes/tamuna.py) with {claims.STEPS} steps in each round. All in all it takes "
-        f"{rounds * claims.STEPS} local steps, {rounds * claims.STEPS / descent:.2f} times those of descent: rounds "
-        "become fewer, gradients do not. A round draws no random length here, while the paper does.",
-    )
-
-
-ROWS = (kfac, diloco, themis, low_rank, tamuna)
+ROWS = (kfac, diloco, themis, low_rank)
 
 
 def page() -> Iterator[str]:

@@ -15,9 +15,7 @@ from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import Simulated, simulate
 from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.wires.find import find_code
-from tests.recipes import logistic, tamuna
 from tests.simulate.dimensions import FEW_RATIOS, gain
-from tests.variants import recipes
 
 ITEMSIZE = 4
 Shape = tuple[int, ...]
@@ -51,8 +49,6 @@ THEMIS_ITERATIONS = {
 DIMENSIONS = ((2, 2), (4, 4), (8, 8), (16, 4), (4, 16))  # ranks of a host, hosts
 
 RANK_OF = {"resnet50": 4, "bert_base": 32}  # as ACP-SGD has it
-
-CLIENTS, SENDERS, KAPPA, STEPS = 8, 4, 1e4, 71
 
 
 def sides(module: dict[str, Any]) -> list[Sides]:
@@ -187,14 +183,3 @@ def factors_share(name: str) -> float:
     rank = RANK_OF[name]
     of = tuple(filter(find_code(f"acp:{rank}").wire.matrix, shapes(name)))
     return coded_bytes(f"acp:{rank}", of) / coded_bytes(f"powersgd:{rank}", of)
-
-
-def tamuna_steps() -> float:
-    """1 / p, the mean of local steps in a round: p = sqrt(n / (s kappa))."""
-    return (SENDERS * KAPPA / CLIENTS) ** 0.5
-
-
-def tamuna_rounds() -> tuple[int, int]:
-    """Of gradient descent, and of the recipe, until the squared error is 1e-8 of that of zeros."""
-    assert tamuna.route.period == STEPS
-    return logistic.Problem(CLIENTS, kappa=KAPPA).descent(1e-8), recipes.tamuna_rounds("route", STEPS)

@@ -60,10 +60,6 @@ def test_acp_sends_half_of_the_factors(name):
     assert published_claims.factors_share(name) == pytest.approx(0.5, rel=0.02)
 
 
-def test_rounds_of_tamuna_have_as_many_steps_as_its_formula_says():
-    assert published_claims.tamuna_steps() == pytest.approx(published_claims.STEPS, abs=0.5)
-
-
 @pytest.mark.parametrize("row", [published.kfac, published.diloco, published.low_rank], ids=lambda row: row.__name__)
 def test_the_page_has_these_rows(row):
     """`make published` has been run since."""

@@ -70,6 +70,11 @@ def test_a_speed_up_has_a_word(word):
     assert compared(baseline, baseline)["verdict"] == "baseline"
 
 
+def test_an_interval_that_reaches_1_in_print_tells_nothing_apart():
+    assert compared([1.0004] * 30, [1.0] * 30)["verdict"] == "cannot tell"
+    assert compared([1.0006] * 30, [1.0] * 30)["verdict"] == "slower"
+
+
 def test_few_iterations_tell_nothing_apart():
     fast, slow = [0.5] * (FEWEST_SAMPLES - 1), [1.0] * 30
     assert compared(fast, slow)["verdict"] == compared(slow, fast)["verdict"] == "cannot tell"

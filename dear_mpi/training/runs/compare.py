@@ -105,7 +105,8 @@ def verdict(samples: Sequence[float], baseline: Sequence[float], speedup: Median
         return "too noisy"
     if min(len(samples), len(baseline)) < FEWEST_SAMPLES:
         return "cannot tell"
-    return "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "cannot tell"
+    low, high = round(speedup.low, 3), round(speedup.high, 3)  # as tables print them
+    return "faster" if low > 1 else "slower" if high < 1 else "cannot tell"
 
 
 def compared(samples: Sequence[float], baseline: Sequence[float]) -> dict[str, Any]:
