@@ -95,6 +95,18 @@ def test_several_runs_stand_in_one_header():
     assert found["commit"] == RECORD.commit
 
 
+def test_commits_of_pages_are_in_the_history():
+    git = ["git", "-C", str(ROOT)]
+    depth = subprocess.run([*git, "rev-list", "--count", "HEAD"], capture_output=True, text=True, check=False).stdout
+    if int(depth or 0) < 100:
+        pytest.skip("this is no whole clone")
+    cells = {page: said(page.read_text("utf-8"))["commit"] for page in PAGES if page != INDEX}
+    named = {(page.name, commit) for page in cells for commit in re.findall(r"\b[0-9a-f]{7,40}\b", cells[page])}
+    assert len(named) >= len(cells)
+    is_known = [*git, "merge-base", "--is-ancestor"]
+    assert not {each for each in named if subprocess.run([*is_known, each[1], "HEAD"], check=False).returncode}
+
+
 def test_a_page_with_faults_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.provenance.ROOT", tmp_path)
     monkeypatch.setattr("platform.node", lambda: "node.x")

@@ -25,8 +25,8 @@ RESNET = {
 # takes four times the forward time at this bandwidth.
 LINK = "1.227gbit,50us"
 NOTE = (
-    "\nThree schedules on an EMULATED link. An all-reduce of 4 ranks takes 4 times the forward pass ({} s, spent asleep)\n"
-    "on it, where DeAR's bound is furthest ahead of WFBP's (1.25x); on most links the gain is smaller:"
+    "\nThree schedules on an EMULATED link, on which an all-reduce of 4 ranks takes 4 times the forward pass\n"
+    "({} s, spent asleep). DeAR's bound is furthest ahead of WFBP's there, by 1.25x; elsewhere it gains less:"
 )
 
 
