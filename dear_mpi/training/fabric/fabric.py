@@ -17,7 +17,7 @@ from dear_mpi.training.fabric.order import SUMS, VERDICT, Delayed, Handle, Key, 
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.log import Log
-from dear_mpi.training.routes.legs import ENGINE, Leg, Update
+from dear_mpi.training.routes.legs import ENGINE, LOOK, Leg, Update
 from dear_mpi.training.routes.route import EXTRAS, Route, reduces
 
 
@@ -132,7 +132,8 @@ class Fabric(ABC):
         if reducing:
             self.sent_in[bucket] = self.iteration
         self.do(self.route.begins[collective], bucket)
-        handle = self.begin((collective, bucket.index), self.due(jobs[0], bucket), bucket, back=not reducing)
+        legs = [leg for leg in self.due(jobs[0], bucket) if leg is not LOOK or self.judged]
+        handle = self.begin((collective, bucket.index), legs, bucket, back=not reducing)
         self.rules.started(handle)
         if len(jobs) > 1:
             self.returning.append(bucket)

@@ -34,6 +34,7 @@ class BucketMemory(Protocol):
     own_updates: int  # how many it has been through
     fits: bool  # what a leg has found, see ``Leg``
     found: Any  # what one leg has found for another
+    look: Callable[[Array], object]  # of the statistics, at a shard of the sums
 
     def pack(self) -> None: ...
     def update_own(self, factor: float) -> None: ...
@@ -202,3 +203,25 @@ class Update(Leg):
     def __str__(self) -> str:
         what = "the own shard" if self.shard else "all"
         return f"update {what}{' by own gradients' * self.alone}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look(Leg):
+    """Let the statistics of all gradients see this rank's shard of the sums."""
+
+    reads: ClassVar[tuple[str, ...]] = ("gradients",)
+    writes: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def label(self) -> str:
+        return "statistics"
+
+    def prove(self, memory: Memory) -> None:
+        """It changes nothing."""
+
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+        return lambda factor: bucket.look(bucket.shard("gradients", bucket.rank))
+
+
+LOOK = Look()
+"""Where the way out ends; nothing is carried out unless there are statistics."""
