@@ -146,7 +146,7 @@ class WirePrices:
         return WireCost(0.0, large[1] / large[0]) if small[0] == large[0] else WireCost.through(small, large)
 
     def seconds(self, leg: Collective, count: int) -> float:
-        """Collective: of so many elements, and a few more where the ranks could not have equal parts."""
+        """Collective: time ``count`` elements, or a few more if ranks could not have equal parts."""
         fabric, wire, transport = self.fabric, self.fabric.arena.wire, self.fabric.world.transport
         count = round_up(count, transport.size)
         x = wire[:count] if count <= wire.size else array_module(wire).zeros(count, wire.dtype)

@@ -35,6 +35,7 @@ class Fabric(ABC):
     idle: ClassVar[Any]  # the act that does nothing, see ``Step``
     look: Any  # the act that gives the verdict
     rules: Rules  # the book of the schedule that runs now
+    common = True  # whether all ranks update by the same gradients, see ``Proof``
     verdict: Any = None  # on the gradients, see ``verdict.py``; the virtual fabric has none
 
     def __init__(self, buckets: Cut, route: Route, log: Log, *, judged: bool = False) -> None:
@@ -92,7 +93,7 @@ class Fabric(ABC):
             self.block(handle)
 
     def complaints(self) -> list[str]:
-        """What was wrong with summed gradients, the same on all ranks."""
+        """Say which gradients of updates were not finite. If they were sums, all ranks say the same."""
         return []
 
     def facts(self) -> dict[str, Any]:

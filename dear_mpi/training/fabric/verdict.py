@@ -1,7 +1,7 @@
 """The verdict on the summed gradients of an iteration, before any of them is used: by a statistic.
 
-Each rank adds up a statistic of its own shards: of each bucket when its way out is over, before the way back may round
-the sums. So all schedules see the same sums. An all-reduce of a few kB adds up what the ranks have. It comes after the
+Each rank adds its shard of a bucket to a statistic when the bucket's way out is over, before the way back may round the
+sums. So all schedules see the same sums. An all-reduce of a few kB adds up what the ranks have. It comes after the
 last reduction of an iteration, and costs its time. DeAR waits for nothing more, because its all-gathers come after the
 last reduce-scatter anyway. A schedule that updates a bucket before all are on their way is refused.
 """

@@ -34,7 +34,7 @@ class BucketMemory(Protocol):
     own_updates: int  # how many it has been through
     fits: bool  # what a leg has found, see ``Leg``
     found: Any  # what one leg has found for another
-    look: Callable[[Array], object]  # of the statistics, at a shard of the sums
+    look: Any  # takes a shard of the sums into the statistics, if there are any
 
     def pack(self) -> None: ...
     def update_own(self, factor: float) -> None: ...
@@ -189,10 +189,11 @@ class Update(Leg):
         return own if self.shard else whole
 
     def prove(self, memory: Memory) -> None:
-        scale = memory.size if self.alone else 1
+        scale, by_shard = memory.size if self.alone else 1, dict[int, int]()
         for rank, shard in memory.places:
             if rank == shard or not self.shard:
                 by = [memory.read(line, rank, shard) for line in self.reads]
+                memory.common &= by[0] == by_shard.setdefault(shard, by[0])
                 memory.write("values", rank, shard, memory.symbol("new", scale, *by))
                 memory.write("state", rank, shard, memory.symbol("kept", scale, *by))
 
