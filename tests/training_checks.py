@@ -32,6 +32,7 @@ SCHEDULE_CASES = [
     {"model": "gpt", "data": README, "fusion": "none", "context": 8, "batch": 6, "iterations": 4},
     {"model": "mlp", "fusion": "none", "segment_bytes": 4096, "batch": 7},
     {"model": "mlp", "fusion": "cut:20kB", "update": "sharded", "clip": 1.0, "loss_scale": "dynamic", "wire": "fp16"},
+    {"model": "mlp", "fusion": "none", "optimizer": "lamb", "clip": 1.0, "wire": "int8"},
 ]
 
 

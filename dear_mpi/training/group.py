@@ -113,6 +113,7 @@ class WorkerGroup:
         """Make the plans and the trainers; ``world`` may wait in another way than the one that was given at first."""
         options, self.world = self.options, world
         self.fabric = LiveFabric(self.buckets, self.arena, world, engine, slab=self.slab, **options.plans)
+        self.fabric.common = self.proof.common
         self.plans.callback(self.fabric.free)
         self.prices = WirePrices(self.fabric)
         self.loss_scale = LossScale() if options.loss_scale == "dynamic" else None
@@ -152,7 +153,7 @@ class WorkerGroup:
         for trainer in self.trainers.values():
             with np.errstate(all="ignore"):
                 trainer.flush()
-                trainer.check()
+                trainer.check(over=True)
 
     def settle(self) -> None:
         """After a flush: end a round that is under way; all ranks get the average of their values.

@@ -37,9 +37,11 @@ class Meter(Protocol):
 
     @property
     def fabric(self) -> Fabric: ...
+    @property
+    def trouble(self) -> bool: ...  # whether any rank was in trouble; backward is over
 
-    def start(self, loss: Array | float, targets: int, total: int) -> None:
-        """Begin the sum of the losses over ``total``, and the sum of the numbers of targets."""
+    def start(self, loss: Array | float, targets: int, total: int, *, trouble: bool) -> None:
+        """Begin the sum of the losses over ``total``, and of the numbers of targets, and of the ranks in trouble."""
 
     def read(self) -> float:
         """The sum; backward is over."""
@@ -94,6 +96,7 @@ class Trainer:
         self.accumulate, self.debug = accumulate, debug
         self.done, self.first = 0, True  # iterations, with those before a checkpoint
         self.examples = 0  # of this rank, in the last iteration
+        self.trouble = ""  # with this rank's own gradients; the others hear of it with the next loss
 
     def iteration(self, x: Array, targets: Array, total: int) -> tuple[float, Times]:
         """One pass forward and backward, or ``accumulate`` of them, with a part of the batch each: the mean loss over
@@ -105,7 +108,7 @@ class Trainer:
                 loss, once; so ranks may have unequal parts.
 
         Raises:
-            TrainingError: the loss or a summed gradient is infinite or not a number, or ``total`` is wrong.
+            TrainingError: the loss or a gradient is infinite or not a number, or ``total`` is wrong.
             ArgumentError: a layer of some rank has not written its gradients where they travel.
         """
         fabric = self.fabric
@@ -120,7 +123,7 @@ class Trainer:
             span = slice(*chunk_bounds(len(x), self.accumulate, part))
             losses += self.loss.forward(self.forward(x[span]), targets[span])
             if last:
-                self.meter.start(losses, targets.size, total)
+                self.meter.start(losses, targets.size, total, trouble=bool(self.trouble))
             self.backward(self.loss.backward(fabric.loss_scale / max(1, total)), last=last)
         self.hook("end_backward")
         self.rules.end_backward([each.use for each in fabric.delayed])
@@ -202,19 +205,30 @@ class Trainer:
         self.rules.flushed()
         self.fabric.block_late()
 
-    def check(self, loss: float = 0.0) -> None:
-        """Raise as ``iteration`` if not all went well so far: all ranks see that alike, so they raise together."""
-        wrong = [text for text in (self.meter.complaint(),) if text] + self.fabric.complaints()[:1]
+    def check(self, loss: float = 0.0, *, over: bool = False) -> None:
+        """Raise as ``iteration`` if not all went well so far: all ranks see that alike, so they raise together.
+
+        If ranks update by their own gradients, only one of them may be in ``trouble``. A rank must not ask the others
+        before they know that they are asked: from the last loss, or because all look at the parameters (``over``).
+        """
+        found = self.fabric.complaints()[:1]
+        wrong = [text for text in (self.meter.complaint(),) if text] + found * self.fabric.common
         if not math.isfinite(loss):
             wrong.append(f"the loss is {loss} in iteration {self.done}: try a lower learning rate (--lr)")
-        if wrong or self.first or self.debug:
+        self.trouble = self.trouble or "".join(found)
+        ask = not self.fabric.common and (over or bool(wrong) or self.meter.trouble)
+        if ask or wrong or self.first or self.debug:
             self.flush()
-            self.fabric.agree(f"iteration {self.done}", self.complain)
+            try:
+                self.fabric.agree(f"iteration {self.done}", self.complain)
+            except AgreedError as error:
+                raise (TrainingError(str(error)) if ask else error) from None
         if wrong:
             raise TrainingError("; ".join(wrong))
 
     def complain(self) -> dict[str, Any]:
         said = [complaint for step in self.uses[:1] for complaint in step.complaints]
+        said += [self.trouble] * (not self.fabric.common and bool(self.trouble))
         if said:
             raise ValueError("; ".join(list(dict.fromkeys(said))[:3]))
         return self.fabric.facts() if self.debug else {}

@@ -82,10 +82,12 @@ class VirtualUse:
 class VirtualMeter:
     """Sums a loss that is zero, but may take its time, at its place in the order."""
 
+    trouble = False
+
     def __init__(self, fabric: VirtualFabric) -> None:
         self.fabric = fabric
 
-    def start(self, loss: Array | float, targets: int, total: int) -> None:
+    def start(self, loss: Array | float, targets: int, total: int, *, trouble: bool) -> None:
         self.fabric.spend(self.fabric.costs.rest_s)
         self.handle = self.fabric.launch_sum(LOSS, self.fabric.costs.loss_s)
 

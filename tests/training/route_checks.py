@@ -76,7 +76,7 @@ def believed(route):
     """Let a route be found by the name ``MINE``, as if it were proved."""
     ROUTES[MINE] = route
     proved = dear_mpi.training.chosen_route.prove
-    dear_mpi.training.chosen_route.prove = lambda _: Proof(alike=True, exact=True, state="equal", summed=True)
+    dear_mpi.training.chosen_route.prove = lambda _: Proof(True, True, True, "equal", True)
     try:
         yield
     finally:

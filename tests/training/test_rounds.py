@@ -2,15 +2,19 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from threading import Thread
 
 import numpy as np
 import pytest
 
 from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.models.layer import Parameter
 from dear_mpi.ranks.world import run_world
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.training.routes import ENGINE, MAIN, Pack, Route, Unpack, Update, all_gather, reduce_scatter
+from dear_mpi.training import SGD, Session, TrainingError
+from dear_mpi.training.routes import ENGINE, MAIN, Pack, Route, Unpack, Update, all_gather, find, reduce_scatter
 from dear_mpi.training.routes.proof import RouteError, prove
 from dear_mpi.training.routes.rounds import Delta, Outer, diloco, local
 from dear_mpi.training.runs.config import Config
@@ -28,6 +32,14 @@ ROUTES = {
     "streaming": diloco(3, delay=1, mix=0.5, staggered=True),
 }
 SPELT = ("local:3", "post-local:3:after=4", "diloco:3", "diloco:3:staggered=yes", "diloco:4:delay=2:mix=0.5")
+
+
+# By own gradients, though all have the same values after each iteration.
+SUMMED = Route(
+    "summed ways",
+    (Pack(), Update(on=MAIN), Delta(), reduce_scatter("delta")),
+    (all_gather("delta"), Outer(lr=1.0, momentum=0.0), Unpack()),
+)
 
 
 def run(choices, ranks=3, **how):
@@ -248,3 +260,84 @@ def test_an_order_of_each_iteration_and_late_news_do_not_go_together(tmp_path):
     )
     with pytest.raises((AgreedError, ValueError), match="schedule 'dear-eager' decides an order of each iteration"):
         run({"schedule": "dear-eager", "route": f"{tmp_path}/mine.py:late"})
+
+
+class Given:
+    """Its gradients are the sums of the columns of its input, and nothing depends on its values."""
+
+    def __init__(self):
+        self.parameters = [Parameter.of(name, np.ones(32, np.float32)) for name in ("first", "last")]
+
+    def forward(self, x):
+        self.x = x
+        return x
+
+    def backward(self, dy):
+        for parameter, half in zip(self.parameters, np.split(dy @ self.x, 2), strict=True):
+            parameter.grad[...] = half
+        return dy
+
+
+class Count:
+    def forward(self, out, targets):
+        self.examples = len(out)
+        return float(self.examples)
+
+    def backward(self, scale):
+        return np.full(self.examples, scale, np.float32)
+
+
+def spoilt(transport, bad, at, iterations=9, **options):
+    """The error on this rank if one gradient is ``bad`` on rank 1 in iteration ``at``."""
+    try:
+        with Session([Given()], Count(), transport, optimizer=SGD(0.1), algorithm="ring", **options) as session:
+            for iteration in range(iterations):
+                x = np.full((2, 64), 0.01, np.float32)
+                if iteration == at and transport.rank == 1:
+                    x[0, 40] = bad
+                session.step(x, np.zeros(2, int))
+    except TrainingError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("at", [5, 7, 8], ids=["within a round", "before the last", "last"])
+@pytest.mark.parametrize(
+    "how", [{"schedule": name} for name in (*SPELT, "local:1")] + [{"route": SUMMED.name}], ids=str
+)
+def test_all_ranks_end_alike_if_one_alone_has_a_gradient_that_is_not_finite(how, at, bad, monkeypatch):
+    """That rank asked the others what was wrong, and they never came."""
+    monkeypatch.setitem(find.ROUTES, SUMMED.name, SUMMED)
+    found = []
+    ranks = Thread(target=lambda: found.extend(run_loopback(3, lambda each: spoilt(each, bad, at, **how))), daemon=True)
+    ranks.start()
+    ranks.join(60)
+    assert not ranks.is_alive(), "they wait for each other"
+    (said,) = set(found)
+    assert f"parameter last: gradients are infinite or not a number in update {at}: " in said
+    assert said.endswith(", on rank 1")
+
+
+def test_what_is_under_way_at_the_end_is_used_before_the_average():
+    """After 4 iterations all have sent what they have moved, and it would be used after 6."""
+
+    def last(transport, iterations, schedule):
+        layer, own = Given(), np.full((2, 64), 0.01 * (transport.rank + 1), np.float32)
+        with Session([layer], Count(), transport, optimizer=SGD(0.1), schedule=schedule) as session:
+            for _ in range(iterations):
+                session.step(own, np.zeros(2, int))
+        return layer.parameters[0].value.copy()
+
+    found, average = (
+        run_loopback(3, lambda each, case=case: last(each, *case))[0]
+        for case in ((5, "diloco:4:delay=2:lr=1:momentum=0"), (4, "local:4"))
+    )
+    assert found == pytest.approx(average, rel=1e-6)
+    assert found != pytest.approx(np.ones(32), rel=1e-3)
+
+
+def test_the_first_round_of_a_staggered_bucket_is_longer():
+    route = diloco(4, staggered=True)
+    (sent,) = (leg for leg in route.out if leg.every > 1 and leg.on == ENGINE)
+    ends = [[at for at in range(14) if sent.is_due(at - route.shift(bucket, 2))] for bucket in range(2)]
+    assert ends == [[3, 7, 11], [5, 9, 13]]

@@ -6,9 +6,11 @@ import pytest
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layers import SoftmaxCrossEntropy
-from dear_mpi.training import SGD, Session, Statistic
+from dear_mpi.training import SGD, Adam, Lamb, Muon, Session, Statistic
 from dear_mpi.training.schedules import SCHEDULES
+from tests.training.route_checks import OnHosts
 from tests.training.test_sharded import batch, layers
+from tests.training.test_wires import float32_layers
 
 
 class NonZero(Statistic):
@@ -27,13 +29,25 @@ class NonZero(Statistic):
         return None if sums[0] < self.least else self.by
 
 
-def trained(transport, statistic, schedule="dear", **options):
+class Largest(Statistic):
+    """Clips by the sum of magnitudes, which tells sums before codes from those after them."""
+
+    count = 1
+
+    def sums(self, shard):
+        return np.array([np.round(np.abs(shard.astype(np.float64)).sum() * 2**20)])  # exact in any order
+
+    def factor(self, sums):
+        return min(1.0, 2**20 / sums[0])
+
+
+def trained(transport, statistic, schedule="dear", *, make=layers, steps=3, **options):
     options = {"optimizer": SGD(0.1), "algorithm": "ordered", "fusion": "cut:128B"} | options
     with Session(
-        layers(), SoftmaxCrossEntropy(), transport, schedule=schedule, statistic=statistic, **options
+        make(), SoftmaxCrossEntropy(), transport, schedule=schedule, statistic=statistic, **options
     ) as session:
         before = session.parameters_sha256()
-        for iteration in range(3):
+        for iteration in range(steps):
             session.step(*batch(iteration, transport.rank))
         session.flush()
         return before, session.parameters_sha256(), session.group.fabric.updates
@@ -46,6 +60,47 @@ def test_all_ranks_use_what_it_says(schedule, update):
     found = run_loopback(3, lambda each: trained(each, NonZero(by=0.5), schedule, update=update))
     half = run_loopback(3, lambda each: trained(each, None, "sequential", optimizer=SGD(0.05)))
     assert {after for _, after, _ in found} == {after for _, after, _ in half}
+
+
+SYNCHRONOUS = [name for name, schedule in SCHEDULES.items() if schedule.own_route() is None]
+CODED = [
+    ("int8", {"clip": 0.05}),
+    ("int4:error=no", {"clip": 0.05, "loss_scale": "dynamic"}),
+    ("fp8", {"statistic": Largest()}),
+    ("topk:20%", {"clip": 0.05, "accumulate": 2, "weights": (3.0, 1.0, 1.0, 1.0)}),
+    ("int8", {"clip": 0.05, "optimizer": Lamb(0.01), "fusion": "none"}),
+    ("noise:1%", {"clip": 0.05, "optimizer": Muon(0.01), "fusion": "none"}),
+    ("int4:between", {"clip": 0.05, "statistic": Largest(), "optimizer": Adam(0.01)}),
+]
+
+
+@pytest.mark.parametrize("update", ["full", "sharded"])
+@pytest.mark.parametrize("number", range(len(CODED)), ids=[wire for wire, _ in CODED])
+def test_all_schedules_take_it_of_the_same_sums(number, update):
+    """Where an all-reduce had coded its sums already, the norm was another: schedules came to other bits."""
+    ranks, (wire, options) = 3 + number % 2, CODED[number]
+    first, *others = SYNCHRONOUS
+    options = {"make": float32_layers, "statistic": None, "update": update, "wire": wire, "steps": 5} | options
+    if "weights" in options:
+        options["weights"] = options["weights"][:ranks]
+    hosts = [0, 0, 1, 1][:ranks] if "between" in wire else [0] * ranks
+
+    def run(schedule):
+        return set(run_loopback(ranks, lambda each: trained(OnHosts(each, hosts), schedule=schedule, **options)[1]))
+
+    third = others[(number + (update == "sharded")) % 3 :: 3]
+    found = {schedule: run(schedule) for schedule in (first, *third)}
+    assert len(set().union(*found.values())) == 1, found
+
+
+@pytest.mark.parametrize("wire", ["randomk:20%", "blocks:20%", "powersgd:2", "acp:2", "sketch:10"])
+def test_it_is_refused_where_the_sums_are_not_there_before_the_way_back(wire):
+    def refused(transport):
+        with pytest.raises(AgreedError, match="need the sums of gradients before the update") as error:
+            trained(transport, NonZero(), wire=wire, make=float32_layers)
+        return str(error.value)
+
+    assert len(set(run_loopback(2, refused))) == 1
 
 
 def test_it_sees_each_element_once_and_zeros_of_padding_add_nothing():

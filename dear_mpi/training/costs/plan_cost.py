@@ -11,6 +11,7 @@ from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.program.cost import Cost, cost
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.transports.emulated import Link
+from dear_mpi.kernels.array import array_module
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.costs.wire_cost import WireCost
 from dear_mpi.training.fabric.costs import Price
@@ -145,8 +146,9 @@ class WirePrices:
         return WireCost(0.0, large[1] / large[0]) if small[0] == large[0] else WireCost.through(small, large)
 
     def seconds(self, leg: Collective, count: int) -> float:
-        """Collective: of so many elements of the wire."""
-        fabric = self.fabric
-        x, transport = fabric.arena.wire[:count], fabric.world.transport
+        """Collective: time ``count`` elements, or a few more if ranks could not have equal parts."""
+        fabric, wire, transport = self.fabric, self.fabric.arena.wire, self.fabric.world.transport
+        count = round_up(count, transport.size)
+        x = wire[:count] if count <= wire.size else array_module(wire).zeros(count, wire.dtype)
         with make_plan(leg.name, x, transport, **fabric.options | leg.options(fabric.options["algorithm"])) as plan:
             return plan_s(fabric, plan, timed=self.timed)

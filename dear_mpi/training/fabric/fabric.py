@@ -17,7 +17,7 @@ from dear_mpi.training.fabric.order import SUMS, VERDICT, Delayed, Handle, Key, 
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.log import Log
-from dear_mpi.training.routes.legs import ENGINE, Leg, Update
+from dear_mpi.training.routes.legs import ENGINE, LOOK, Leg, Update
 from dear_mpi.training.routes.route import EXTRAS, Route, reduces
 
 
@@ -35,6 +35,7 @@ class Fabric(ABC):
     idle: ClassVar[Any]  # the act that does nothing, see ``Step``
     look: Any  # the act that gives the verdict
     rules: Rules  # the book of the schedule that runs now
+    common = True  # whether all ranks update by the same gradients, see ``Proof``
     verdict: Any = None  # on the gradients, see ``verdict.py``; the virtual fabric has none
 
     def __init__(self, buckets: Cut, route: Route, log: Log, *, judged: bool = False) -> None:
@@ -92,7 +93,7 @@ class Fabric(ABC):
             self.block(handle)
 
     def complaints(self) -> list[str]:
-        """What was wrong with summed gradients, the same on all ranks."""
+        """Say which gradients of updates were not finite. If they were sums, all ranks say the same."""
         return []
 
     def facts(self) -> dict[str, Any]:
@@ -132,7 +133,8 @@ class Fabric(ABC):
         if reducing:
             self.sent_in[bucket] = self.iteration
         self.do(self.route.begins[collective], bucket)
-        handle = self.begin((collective, bucket.index), self.due(jobs[0], bucket), bucket, back=not reducing)
+        legs = [leg for leg in self.due(jobs[0], bucket) if leg is not LOOK or self.judged]
+        handle = self.begin((collective, bucket.index), legs, bucket, back=not reducing)
         self.rules.started(handle)
         if len(jobs) > 1:
             self.returning.append(bucket)

@@ -61,6 +61,7 @@ class LiveFabric(Fabric):
         for bucket, bound in self.bound.items():  # plans of intervals that stay know this memory
             bound.side = self.sides.setdefault((bucket.interval, self.counts[bucket]), {})
             bound.tally = self.tally
+            bound.look = self.verdict and self.verdict.add
         self.calls: dict[tuple[int, int], Callable[[float], object]] = {}  # by the leg's identity and bucket
         self.kept: dict[tuple[int, int], dict[str, str]] = {}  # checksums of lines, where all is to be looked at
 
@@ -77,8 +78,6 @@ class LiveFabric(Fabric):
         self.free_plans(lambda key: (key.interval, key.counts) not in kept or key.portion != WHOLE)
         self.sides = {place: self.sides[place] for place in kept}
         self.options["slab"] = self.options["slab"].another()  # the old one goes when the plans from it are gone
-        if self.verdict is not None:
-            self.verdict.shards = self.owned()
 
     @property
     def updates(self) -> int:
@@ -93,10 +92,6 @@ class LiveFabric(Fabric):
             bound.unpack()
         self.arena.begin_lines()
         self.kept.clear()
-
-    def owned(self) -> list[Array]:
-        """The parts of the gradients, as they travel, that this rank owns."""
-        return [self.arena.wire[self.arena.ranks.of(bucket)] for bucket in self.buckets]
 
     def prepare(self, names: Iterable[str]) -> None:
         """Collective: make the plans of what a schedule starts, if they are missing; nothing is under way."""
@@ -158,8 +153,10 @@ class LiveFabric(Fabric):
 
     def judge(self, statistics: Sequence[Statistic]) -> None:
         """Collective: from now on look at the gradients of each iteration before they are used."""
-        self.look = self.verdict = Verdict(statistics, self.owned(), self.world.transport, self.options["slab"])
+        self.look = self.verdict = Verdict(statistics, self.world.transport, self.options["slab"])
         self.verdict.plan.noted(self.verdict.plan.name, self.log.notes)
+        for bound in self.bound.values():
+            bound.look = self.verdict.add
         self.judged = True
 
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> PlanHandle:
@@ -207,7 +204,8 @@ class LiveFabric(Fabric):
 
     def complaints(self) -> list[str]:
         fine = to_host(self.finite).tolist()
-        return [bound.complaint() for bound, finite in zip(self.bound.values(), fine, strict=True) if not finite]
+        wrong = [bound for bound, finite in zip(self.bound.values(), fine, strict=True) if not finite]
+        return [bound.complaint(summed=self.common) for bound in wrong]
 
     def facts(self) -> dict[str, Any]:
         """Of each bucket the checksum of its values, where the route leaves them equal: at the end of its rounds."""

@@ -18,15 +18,15 @@ class LossMeter:
     """
 
     def __init__(self, fabric: LiveFabric, slab: Slab) -> None:
-        self.fabric, self.value = fabric, slab.zeros(6, DTYPES["fp64"])
+        self.fabric, self.value = fabric, slab.zeros(7, DTYPES["fp64"])
         self.plan = make_plan("all_reduce", self.value, fabric.world.transport, algorithm="auto", slab=slab)
         self.plan.noted(SUMS[LOSS], fabric.log.notes)
 
-    def start(self, loss: Array | float, targets: int, total: int) -> None:
+    def start(self, loss: Array | float, targets: int, total: int, *, trouble: bool) -> None:
         self.value[0] = loss
         self.value[0] *= 1 / max(1, total)
         high, low = divmod(total, HALF)
-        for place, number in enumerate((targets, high, high**2, low, low**2), start=1):
+        for place, number in enumerate((targets, high, high**2, low, low**2, trouble), start=1):
             self.value[place] = number
         self.handle = self.fabric.launch_sum(LOSS, self.plan)
 
@@ -34,8 +34,12 @@ class LossMeter:
         self.fabric.wait_for(self.handle)
         return float(self.value[0])
 
+    @property
+    def trouble(self) -> bool:
+        return bool(self.value[6] > 0)
+
     def complaint(self) -> str | None:
-        targets, high, high_squares, low, low_squares = map(round, self.value[1:].tolist())
+        targets, high, high_squares, low, low_squares = map(round, self.value[1:6].tolist())
         size, totals = self.fabric.world.size, high * HALF + low
         if (high**2, low**2) != (size * high_squares, size * low_squares):  # of numbers that are all equal, they are
             return f"ranks expect different numbers of targets in the whole batch, {totals / size:g} on average: {GIVE}"

@@ -1,8 +1,9 @@
 """The verdict on the summed gradients of an iteration, before any of them is used: by a statistic.
 
-Each rank adds up a statistic of its own shards, and an all-reduce of a few kB adds up the ranks' sums. It comes after
-the last reduction of an iteration, and costs its time. DeAR waits for nothing more, because its all-gathers
-come after the last reduce-scatter anyway. A schedule that updates a bucket before all are on their way is refused.
+Each rank adds its shard of a bucket to a statistic when the bucket's way out is over, before the way back may round the
+sums. So all schedules see the same sums. An all-reduce of a few kB adds up what the ranks have. It comes after the
+last reduction of an iteration, and costs its time. DeAR waits for nothing more, because its all-gathers come after the
+last reduce-scatter anyway. A schedule that updates a bucket before all are on their way is refused.
 """
 
 import math
@@ -20,17 +21,15 @@ from dear_mpi.training.fabric.statistic import Statistic
 class Verdict:
     """By which factor the gradients of an iteration are multiplied; None if they are not used at all.
 
-    Constructing is collective. A call, on the engine's thread, is made after the last reduction.
+    Constructing is collective. On the engine's thread the sums of each bucket are added when its way out is over, and a
+    call is made after the last one.
 
     Args:
         statistics: at least one; their factors are multiplied, and one may say that gradients are not to be used.
-        shards: see ``LiveFabric.owned``.
     """
 
-    def __init__(
-        self, statistics: Sequence[Statistic], shards: Sequence[Array], transport: Transport, slab: Slab
-    ) -> None:
-        self.statistics, self.shards = statistics, shards
+    def __init__(self, statistics: Sequence[Statistic], transport: Transport, slab: Slab) -> None:
+        self.statistics = statistics
         ends = list(accumulate(each.count for each in statistics))
         self.sums = slab.zeros(ends[-1], DTYPES["fp64"])
         self.each = [self.sums[end - statistic.count : end] for end, statistic in zip(ends, statistics, strict=True)]
@@ -42,13 +41,15 @@ class Verdict:
     def scale(self) -> float:
         return math.prod(statistic.scale for statistic in self.statistics)
 
-    def __call__(self) -> None:
-        self.sums[...] = 0
+    def add(self, shard: Array) -> None:
+        """Take in this rank's shard of a bucket, which may be empty."""
         for statistic, sums in zip(self.statistics, self.each, strict=True):
-            for shard in self.shards:
-                sums += statistic.sums(shard)
+            sums += statistic.sums(shard)
+
+    def __call__(self) -> None:
         self.plan()
-        factors = [statistic.factor(sums) for statistic, sums in zip(self.statistics, self.each, strict=True)]
+        factors = [statistic.factor(sums.copy()) for statistic, sums in zip(self.statistics, self.each, strict=True)]
+        self.sums[...] = 0
         self.factor = None if None in factors else math.prod(factor for factor in factors if factor is not None)
 
     def free(self) -> None:

@@ -41,6 +41,7 @@ class BoundBucket:
         self.rank, self.ranks, self.hosts, self.begin = arena.rank, arena.owners.ranks, arena.hosts, bucket.start
         self.side: dict[str, Array] = {}  # what travels beside the lines
         self.fits, self.found, self.tally = True, None, [0, 0]
+        self.look: Any = None  # takes a shard of the sums into the statistics, if there are any
         self.packing, self.unpacking = arena.packing(bucket), arena.unpacking(bucket)
         self.reading = arena.reading(own)
         self.own_finite = array_module(finite).ones_like(finite) if arena.sharded else finite
@@ -171,10 +172,20 @@ class BoundBucket:
         for call in self.unpacking:
             call()
 
-    def complaint(self) -> str:
-        """What is wrong with summed gradients that are not finite, the same on all ranks."""
+    def complaint(self, *, summed: bool) -> str:
+        """Say that gradients were not finite; if they were summed, all ranks say the same."""
         wire, advice = self.buffer.dtype, "try a lower learning rate (--lr)"
         if wire.itemsize < 4:
             advice = f"a type of a wider range may carry them (--wire bf16 or fp32), or {advice}"
-        what = f"gradients, summed in {wire}, are infinite or not a number"
-        return f"{self.bucket}: {what} in update {self.updates - 1}: {advice}"
+        wrong = "infinite or not a number"
+        if not summed:
+            return f"{self.parameters()}: gradients are {wrong} in update {self.own_updates - 1}: {advice}"
+        return f"{self.bucket}: gradients, summed in {wire}, are {wrong} in update {self.updates - 1}: {advice}"
+
+    def parameters(self) -> str:
+        """Its parameters that are not finite, or all of them, by name."""
+        layout, xp = self.arena.layout, array_module(self.values)
+        tensors = layout.tensors(*self.bucket.interval)
+        spans = [(tensor, self.arena.values[layout.offsets[tensor] : layout.ends[tensor]]) for tensor in tensors]
+        wrong = [tensor for tensor, values in spans if not bool(xp.isfinite(values).all())] or tensors
+        return f"parameter{'s' * (len(wrong) > 1)} {', '.join(self.arena.names[tensor] for tensor in wrong):.200}"

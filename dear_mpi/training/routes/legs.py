@@ -34,6 +34,7 @@ class BucketMemory(Protocol):
     own_updates: int  # how many it has been through
     fits: bool  # what a leg has found, see ``Leg``
     found: Any  # what one leg has found for another
+    look: Any  # takes a shard of the sums into the statistics, if there are any
 
     def pack(self) -> None: ...
     def update_own(self, factor: float) -> None: ...
@@ -188,10 +189,11 @@ class Update(Leg):
         return own if self.shard else whole
 
     def prove(self, memory: Memory) -> None:
-        scale = memory.size if self.alone else 1
+        scale, by_shard = memory.size if self.alone else 1, dict[int, int]()
         for rank, shard in memory.places:
             if rank == shard or not self.shard:
                 by = [memory.read(line, rank, shard) for line in self.reads]
+                memory.common &= by[0] == by_shard.setdefault(shard, by[0])
                 memory.write("values", rank, shard, memory.symbol("new", scale, *by))
                 memory.write("state", rank, shard, memory.symbol("kept", scale, *by))
 
@@ -202,3 +204,25 @@ class Update(Leg):
     def __str__(self) -> str:
         what = "the own shard" if self.shard else "all"
         return f"update {what}{' by own gradients' * self.alone}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look(Leg):
+    """Let the statistics of all gradients see this rank's shard of the sums."""
+
+    reads: ClassVar[tuple[str, ...]] = ("gradients",)
+    writes: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def label(self) -> str:
+        return "statistics"
+
+    def prove(self, memory: Memory) -> None:
+        """It changes nothing."""
+
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+        return lambda factor: bucket.look(bucket.shard("gradients", bucket.rank))
+
+
+LOOK = Look()
+"""Where the way out ends; nothing is carried out unless there are statistics."""

@@ -37,6 +37,7 @@ class Memory:
     Attributes:
         fits: what a leg of this iteration has found; None before that.
         misread: where what is partial was read: line, rank and shard.
+        common: whether all updates so far were by gradients that are the same on all ranks.
     """
 
     def __init__(self, hosts: Sequence[int], lines: Mapping[str, str], *, assumed: bool = True) -> None:
@@ -44,6 +45,7 @@ class Memory:
         self.fits: bool | None = None
         self.assumed = assumed
         self.misread: list[tuple[str, int, int]] = []
+        self.common = True
         self.table: dict[tuple[object, ...], Symbol] = {}
         self.keys: list[tuple[str, tuple[int, ...]]] = []  # of each symbol
         self.weighed: list[Weights] = []

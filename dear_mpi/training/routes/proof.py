@@ -37,6 +37,7 @@ class Proof:
 
     alike: bool  # whether all ranks have the same values after each iteration, and not after each period alone
     exact: bool  # whether values have the bits of the route ``full``
+    common: bool  # whether each update is by gradients that all ranks have, so that all hear of one that is not finite
     state: str  # what the optimiser keeps: ``equal`` on all ranks, a ``shard`` on each, or each rank's ``own``
     summed: bool  # whether each rank has the sum of its shard of the gradients after the way out, before any update
 
@@ -55,9 +56,9 @@ def prove(route: Route) -> Proof:
         raise RouteError(f"route {route.name!r}: all of its legs are due {said}")
     forms = (True, False) if any(leg.fits is not None for leg in route.legs) else (True,)
     found = [proof_of(route, legs, assumed=fits) for fits in forms for legs in route.orders()]
-    alike, exact = (all(each[place] for each in found) for place in range(2))
+    alike, exact, common = (all(each[place] for each in found) for place in range(3))
     states = {state for *_, state in found}
-    return Proof(alike, exact, states.pop() if len(states) == 1 else "own", is_summed(route))
+    return Proof(alike, exact, common, states.pop() if len(states) == 1 else "own", is_summed(route))
 
 
 def shortened(route: Route) -> Route:
@@ -86,8 +87,8 @@ def hosts_of(route: Route) -> tuple[int, ...]:
     return SEVERAL_HOSTS if route.has_levels else HOSTS
 
 
-def proof_of(route: Route, legs: Sequence[Leg], *, assumed: bool) -> tuple[bool, bool, str]:
-    """For one order in which legs may be carried out: ``alike``, ``exact`` and ``state`` of its proof."""
+def proof_of(route: Route, legs: Sequence[Leg], *, assumed: bool) -> tuple[bool, bool, bool, str]:
+    """For one order in which legs may be carried out: ``alike``, ``exact``, ``common`` and ``state`` of its proof."""
     memory, alike = Memory(hosts_of(route), route.lines, assumed=assumed), True
     for iteration in range(route.begin + PERIODS * route.period):
         memory.iteration = iteration
@@ -97,7 +98,7 @@ def proof_of(route: Route, legs: Sequence[Leg], *, assumed: bool) -> tuple[bool,
             (check_anchor if route.lags else check_values)(route, legs, memory, suspects)
     exact = all(memory.held["values", rank, shard] == synchronous(memory, shard) for rank, shard in memory.places)
     state = "shard" if route.update.shard else kind_of(memory, "state")
-    return alike, exact, state
+    return alike, exact, memory.common, state
 
 
 def check_form(route: Route) -> None:

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from dear_mpi.training.routes.codes import OfCodes
 from dear_mpi.training.routes.collective import Collective
-from dear_mpi.training.routes.legs import ENGINE, MAIN, Leg, Shape, Update
+from dear_mpi.training.routes.legs import ENGINE, LOOK, MAIN, Leg, Shape, Update
 
 WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}  # that schedules start
 # What schedules start beside the ways of a route, by the names in their ``extras``.
@@ -151,22 +151,22 @@ class Route:
             if objection := leg.objection(ranks):
                 raise ValueError(f"route {self.name!r} on {ranks} ranks: {objection}")
         if self.has_levels and len(set(hosts)) == 1:
-            what = (
-                f"has legs between hosts, and all ranks are on one ({ranks} ranks; a network of one link is one host)"
-            )
+            what = f"has legs between hosts, and all ranks are on one ({ranks} ranks; a network of one link is one)"
             example = "--link, or --network, 1gbit,20us/20mbit,100us,per_host=2"
             raise ValueError(f"route {self.name!r} {what}: take another wire or route, or emulate hosts ({example})")
 
     @cached_property
     def jobs(self) -> dict[str, tuple[tuple[Leg, ...], ...]]:
-        """What the engine does for what schedules start, by its name: the legs of each of its jobs.
+        """The engine's jobs for what schedules start, by its name: the legs of each.
 
-        A ``reduce_scatter`` and an ``all_gather`` of one line, with nothing between them, are an ``all_reduce``.
+        Halves of an all-reduce with nothing between them are one. All schedules take statistics where the way out ends,
+        because the way back may round the sums.
         """
-        jobs = {name: tuple(self.ways[way, ENGINE] for way in ways) for name, ways in WAYS.items()}
-        out, back = jobs["all_reduce"]
+        out, back = (self.ways[way, ENGINE] for way in WAYS["all_reduce"])
+        jobs = {"reduce_scatter": ((*out, LOOK),), "all_gather": (back,), "all_reduce": ((*out, LOOK), back)}
         if not any(isinstance(leg, Update) for leg in back):
-            jobs["all_reduce"] = (joined(out + back),)
+            whole, end = joined(out + back), len(joined(out))
+            jobs["all_reduce"] = ((*whole[:end], LOOK, *whole[end:]),)
         return jobs
 
     def collectives(self, name: str) -> tuple[Collective, ...]:
