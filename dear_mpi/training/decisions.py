@@ -17,6 +17,7 @@ import numpy as np
 from dear_mpi.collectives.program.hosts import share_served
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array
+from dear_mpi.training.costs.plan_cost import plan_s
 from dear_mpi.training.costs.wire_cost import whole_cost
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.order import Sequenced
@@ -206,6 +207,7 @@ class Decisions:
                 weights_s={use: weights_s[use] for use in group.split},
                 exchange_s={use: seconds for use, seconds in enumerate(exchange_s) if seconds},
                 price=group.prices.of((*schedule.collectives, *schedule.extras)),
+                loss_s=plan_s(group.fabric, group.meter.plan),
                 parts=group.options.accumulate,
                 ranks=group.world.size,
                 served=share_served(group.world.transport.hosts),

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from dear_mpi.collectives.lowering.messages import WHOLE
 from dear_mpi.collectives.program import user_file
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.slab import round_up
@@ -23,7 +24,7 @@ from dear_mpi.training.fabric.foresight import Nominal
 from dear_mpi.training.fabric.order import LOSS, Sequenced
 from dear_mpi.training.fabric.rules import Rules, ScheduleError
 from dear_mpi.training.fabric.virtual import VirtualFabric
-from dear_mpi.training.line.bucket import Cut
+from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.log import KEPT, Times
 from dear_mpi.training.prediction import Prediction, Tally
 from dear_mpi.training.routes.route import Route
@@ -223,8 +224,14 @@ def best_order(schedule: Schedule, rules: Rules, costs: Costs) -> Sequenced | No
 
     The fabric of the schedule has the buckets.
     """
-    price, costs = rules.route.priced(costs.price), replace(costs, compute=alike, noise=steady)
-    beside = {name: getattr(costs, name) for name in ("portions", "weights_s", "exchange_s")}
+    costs = replace(costs, compute=alike, noise=steady)
+    fabric = VirtualFabric(rules.another(), costs)
+
+    def price(collective: str, bucket: Bucket) -> float:
+        jobs = rules.route.jobs[collective][: 1 if rules.judged else None]  # the way back comes after the verdict
+        return sum(leg.share * fabric.act(leg, bucket, WHOLE, back=False) for job in jobs for leg in job)
+
+    beside = {name: getattr(costs, name) for name in ("portions", "weights_s", "exchange_s", "loss_s")}
     nominal = Nominal(costs.forward_s, costs.backward_s, price, judged=rules.judged, **beside)
     orders = list(dict.fromkeys(tuple(order or ()) or None for order in schedule.orders(nominal)))
 

@@ -65,6 +65,13 @@ def test_an_order_is_decided_the_same_on_all_ranks(schedule, ranks, judged):
     assert digest == reference[0][0]
 
 
+def test_an_order_knows_how_long_the_loss_keeps_the_wire_busy(monkeypatch):
+    """If it takes longer than the backward pass, all buckets are ready afterwards."""
+    monkeypatch.setattr("dear_mpi.training.decisions.plan_s", lambda fabric, plan: 1e6)
+    found = run_loopback(2, lambda transport: trained(transport, schedule="bytescheduler:credit=1", fusion="none"))
+    assert [order for _, order, *_ in found] == [tuple(("all_reduce", bucket) for bucket in range(4))] * 2
+
+
 @pytest.mark.parametrize("policy", BY_TIME)
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_fusion_by_time_is_decided_the_same_on_all_ranks(policy, ranks):

@@ -252,7 +252,7 @@ def test_where_the_gathers_of_an_order_go():
     fabric.follow([*order])
     assert followed == [
         [LOSS, ("all_reduce", 1), ("all_gather", 1), ("all_reduce", 0), ("all_gather", 0)],
-        [LOSS, *order, VERDICT, ("all_gather", 1), ("all_gather", 0)],
+        [LOSS, *order, VERDICT, ("all_gather", 0), ("all_gather", 1)],
     ]
 
 

@@ -1,10 +1,13 @@
 """What schedules may foresee: the times of layers and collectives, and the order that follows from them.
 
     backward   | 3 | 2 | 1 | 0 | forward: 0 needs bucket 0 first, then 1, ...
-    network        | RS 3 | RS 2 | RS 1 | RS 0 | AG 0 | AG 1 | ...      one at a time; RS b before AG b
+    network    | L | RS 3 | RS 2 | RS 1 | RS 0 | AG 0 | AG 1 | ...      one at a time; RS b before AG b
 
 List scheduling: whenever the network is free, the most urgent of what is ready goes next; it never idles while anything
-is ready. What it has begun it ends: a collective, or a portion of one, where collectives may be broken off.
+is ready. It finishes each collective, or each portion if collectives may be broken off.
+
+The sum of the loss (L) is the least urgent. It still goes first, because it is ready before any bucket, and all buckets
+of the iteration before have been waited for. The exchanges of layers are not foreseen.
 
 Source: Graham, Bounds on multiprocessing timing anomalies, 1969.
 """
@@ -27,11 +30,12 @@ class Nominal:
 
     forward_s: Sequence[float]
     backward_s: Sequence[float]
-    price: Callable[[str, Bucket], float]  # seconds of a collective with nothing beside it
+    price: Callable[[str, Bucket], float]  # seconds that the engine takes for a collective, updates and codes included
     judged: bool = False  # whether all gradients are looked at before any of them is used
     portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
     weights_s: Mapping[int, float] = field(default_factory=dict)
     exchange_s: Mapping[int, float] = field(default_factory=dict)
+    loss_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,11 @@ def chains_of(
     return found
 
 
-def list_scheduled(chains: Iterable[Chain], *, committed: int = 1) -> list[Key]:
-    """The order in which one network carries chains out.
+def list_scheduled(chains: Iterable[Chain], *, loss_s: float = 0.0, committed: int = 1) -> list[Key]:
+    """The order in which one network carries chains out, after the sum of the loss.
 
-    ``committed`` collectives are handed over ahead, and cannot be overtaken any more: 1 is the one that runs.
+    ``committed`` collectives, the loss included, are handed over ahead, and cannot be overtaken any more: 1 is the one
+    that runs.
 
     >>> late = Chain((("reduce_scatter", 1), ("all_gather", 1)), (3.0, 3.0), 0.0, urgency=1)
     >>> urgent = Chain((("reduce_scatter", 0), ("all_gather", 0)), (1.0, 1.0), 2.0, urgency=0)
@@ -85,7 +90,7 @@ def list_scheduled(chains: Iterable[Chain], *, committed: int = 1) -> list[Key]:
     heapify(coming)
     ready: list[tuple[int, int, Chain, int]] = []
     order: list[Key] = []
-    ends = [0.0]  # of what was handed over
+    ends = [0.0, loss_s]  # of what was handed over
     while coming or ready:
         now_s = ends[-committed] if len(ends) >= committed else 0.0  # when there is room for one more
         if not ready:

@@ -98,18 +98,19 @@ def turns_of(keys: Iterable[Key]) -> list[Key | Turn]:
 
 
 def completed(order: Sequenced, *, judged: bool, returns: bool) -> list[Key | Turn]:
-    """An order with what comes by itself: the loss first, and the verdict after the last reduction.
+    """An order with what comes by itself: the loss first, since it is ready first; the verdict after all reductions.
 
     Args:
         judged: whether there is a verdict, before all ways back.
-        returns: whether an all_reduce has a way back of its own, which no schedule starts: it comes right after.
+        returns: whether an all_reduce has a way back of its own, which no schedule starts: it comes right after, or in
+            the order of need after the verdict.
     """
     backs: dict[Key | Turn, Key] = {}
     if returns:
         backs = {each: ("all_gather", each[1]) for each in order if each[0] == "all_reduce" and Turn(*each).ends}
     if judged:
         last = max((number for number, (collective, *_) in enumerate(order) if reduces(collective)), default=-1)
-        return [LOSS, *order[: last + 1], VERDICT, *order[last + 1 :], *backs.values()]
+        return [LOSS, *order[: last + 1], VERDICT, *order[last + 1 :], *sorted(backs.values())]
     found: list[Key | Turn] = [LOSS]
     for each in order:
         found += [each, backs[each]] if each in backs else [each]

@@ -38,7 +38,7 @@ class ByteScheduler(Late):
 
     def ordered(self, nominal: Nominal) -> Sequence[Key]:
         chains = chains_of(self.fabric.buckets, self.collectives, nominal)
-        return list_scheduled(chains, committed=self.credit)
+        return list_scheduled(chains, loss_s=nominal.loss_s, committed=self.credit)
 
     def after_backward(self, use: int) -> None:
         for bucket in self.fabric.buckets.completed_by(use):

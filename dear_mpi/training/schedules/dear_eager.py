@@ -44,7 +44,7 @@ class DearEager(Dear):
 
     def ordered(self, nominal: Nominal, *, broken: bool = False) -> Sequence[Key]:
         first = ["reduce_scatter"] if nominal.judged else self.collectives
-        order = list_scheduled(chains_of(self.fabric.buckets, first, nominal, broken=broken))
+        order = list_scheduled(chains_of(self.fabric.buckets, first, nominal, broken=broken), loss_s=nominal.loss_s)
         return [*order, *self.gathers] if nominal.judged else order
 
     def orders(self, nominal: Nominal) -> Sequence[Sequenced]:
