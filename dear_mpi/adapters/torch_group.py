@@ -2,15 +2,26 @@
 
 A collective is a generator: the code above its ``yield`` looks at the arguments of this rank and moves nothing, and
 what it yields is the result. So whatever is wrong with the arguments is raised by all ranks, and the group goes on.
+
+[Note: Order]
+A callback may start a collective and wait for it, as DDP's PowerSGD hook does. It runs inside ``then`` if the future is
+done by then, and otherwise later, on the group's thread. This differs between ranks, but all ranks must run collectives
+in one order. So each collective, and each future that ``get_future`` gives, has a place in the order of the program:
+(1,), (2,), ... The thread always does what has the lowest place: it runs a collective, or it completes a future. What a
+callback starts on the thread has the place of the future and one more number: (2, 0), (2, 1), ... So it runs where it
+would have run if the future had been done at once. The thread runs it inside ``start``, because nobody else can.
 """
 
 import atexit
+import itertools
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import wraps
-from queue import SimpleQueue
+from functools import partial, wraps
+from pathlib import Path
+from queue import PriorityQueue
 from typing import Any
 
 import numpy as np
@@ -21,7 +32,7 @@ from torch.utils._pytree import tree_leaves
 from dear_mpi.adapters.torch_tensors import octets, plain
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.collectives.transports.transport import Meeting, Transport
 from dear_mpi.collectives.transports.watchdog import Watchdog
 from dear_mpi.kernels.array import Array
 
@@ -30,16 +41,20 @@ NOTHING = np.empty(0, np.uint8)
 Call = Callable[[], object]
 Calls = Sequence[Call]
 Steps = Iterator[Any]
+Place = tuple[float, ...]
+LAST: Place = (math.inf,)
 
 
 class Work(dist.Work):  # type: ignore[misc]
     """A collective under way; ``future`` is done when it is over. ``wait`` raises what went wrong."""
 
-    def __init__(self, future: Any) -> None:
+    def __init__(self, group: "TorchGroup") -> None:
         super().__init__()
-        self.future = future
+        self.group: TorchGroup = group
+        self.future: Any = torch.futures.Future()
 
     def wait(self, timeout: Any = None) -> bool:
+        self.group.carry_on(self)
         self.future.wait()
         return True
 
@@ -48,7 +63,25 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def get_future(self) -> Any:
         """What C++ waits for: an exception is an error there only if it leaves a callback."""
-        return self.future.then(lambda future: future.wait())
+        due: Any = torch.futures.Future()
+        result = due.then(lambda _: self.future.wait())
+        place = self.group.next_place()
+        if self.future.done():
+            due.set_result(None)
+        else:
+            self.future.add_done_callback(lambda _: self.group.complete(due, place))
+        return result
+
+
+class Callback(Meeting):
+    """A callback that a group's thread runs, as its watchdog sees it."""
+
+    def waits_for(self) -> str:
+        here, where = sys._current_frames().get(self.thread), ""
+        while here is not None and here.f_code is not torch.futures.Future.set_result.__code__:
+            where = f" {here.f_code.co_name} ({Path(here.f_code.co_filename).name}:{here.f_lineno})"
+            here = here.f_back
+        return f"{self.what}{where} to return"
 
 
 def collective(method: Callable[..., Calls]) -> Callable[..., Work]:
@@ -79,7 +112,9 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
         super().__init__(transport.rank, transport.size)
         self.group_name = name  # the base class's is from a C++ backend, which this group has not
         self.transport = transport
-        self.queue: SimpleQueue[tuple[Any, str, Steps] | None] = SimpleQueue()
+        self.queue: PriorityQueue[tuple[Place, Call]] = PriorityQueue()
+        self.numbers = itertools.count(1)
+        self.within: tuple[Place, Iterator[int]] = (), self.numbers  # on the thread: the place of what it does
         self.failure: BaseException | None = None  # that the other ranks may not know of
         # A daemon: a rank that failed elsewhere ends, and the job with it, though the thread still waits.
         self.thread = threading.Thread(target=self.serve, args=[stall_after_s], name="torch_backend", daemon=True)
@@ -89,15 +124,44 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
     def serve(self, stall_after_s: float) -> None:
         """Run what was started; after a failure nothing on the wire can be relied on, and nothing more is run."""
         with Watchdog(self.transport, stall_after_s) if stall_after_s else nullcontext():
-            while (item := self.queue.get()) is not None:
-                self.carry_out(*item)
+            while (task := self.queue.get())[0] < LAST:
+                self.do(*task)
+
+    @property
+    def on_its_thread(self) -> bool:
+        return threading.get_ident() == self.thread.ident
+
+    def next_place(self) -> Place:
+        """Where something that begins now stands in the order of all ranks: see [Note: Order]."""
+        place, numbers = self.within if self.on_its_thread else ((), self.numbers)
+        return (*place, next(numbers))
 
     def start(self, name: str, steps: Steps) -> Work:
-        future: Any = torch.futures.Future()
-        self.queue.put((future, name, steps))
-        return Work(future)
+        work = Work(self)
+        self.queue.put((self.next_place(), partial(self.carry_out, work, name, steps)))
+        self.carry_on(work)
+        return work
 
-    def carry_out(self, future: Any, name: str, steps: Steps) -> None:
+    def complete(self, future: Any, place: Place) -> None:
+        """Complete a future whose collective is over: on the group's thread when it is due, on another one at once."""
+        if self.on_its_thread:
+            self.queue.put((place, partial(future.set_result, None)))
+        else:
+            future.set_result(None)
+
+    def carry_on(self, work: Work) -> None:
+        """If a callback on this group's thread needs a collective: do what comes before, and the collective."""
+        while self.on_its_thread and not work.is_completed():
+            self.do(*self.queue.get())
+
+    def do(self, place: Place, task: Call) -> None:
+        waits = self.transport.waits
+        before, self.within = (self.within, waits.now), (place, itertools.count())
+        waits.now = Callback("a callback of torch.distributed:")
+        task()
+        self.within, waits.now = before
+
+    def carry_out(self, work: Work, name: str, steps: Steps) -> None:
         """Run a collective, and tell its future."""
         try:
             if self.failure is not None:
@@ -107,9 +171,9 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
         except BaseException as error:
             if not isinstance(error, AgreedError):
                 self.failure = self.failure or error
-            future.set_exception(error)
+            work.future.set_exception(error)
         else:
-            future.set_result(result)
+            work.future.set_result(result)
 
     def prepared(self, name: str, steps: Steps) -> Any:
         """What a collective yields. If it raises before, all ranks get an ArgumentError: the others begin theirs."""
@@ -130,7 +194,7 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
         What a rank that fails has started, the others may never start. So such a rank does not wait for long.
         """
         atexit.unregister(self.shutdown)
-        self.queue.put(None)
+        self.queue.put(((*LAST, next(self.numbers)), lambda: None))
         limit_s = FAILED_S if failing() else limit_s
         self.thread.join(limit_s)
         if self.thread.is_alive():

@@ -1,5 +1,8 @@
 """The collectives over MPI: the same checks as tests/collectives/test_loopback.py, on as many ranks as there are."""
 
+import itertools
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,12 +10,14 @@ from mpi4py import MPI
 
 from dear_mpi.collectives import ALGORITHMS, all_reduce, make_plan, transport_of
 from dear_mpi.collectives.plans.runners import native
+from dear_mpi.collectives.plans.tuning import Rule, write_rules
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.emulated import OUT
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.ranks.world import run_world
 from tests import collective_checks as checks
+from tests.collective_checks import OPS
 
 pytestmark = pytest.mark.mpi
 
@@ -166,6 +171,27 @@ def test_native_refuses_unaligned_arrays(transport):
         checks.check_error(
             transport, ValueError, message, lambda t, place=place: all_reduce(**place, comm=t, algorithm="native")
         )
+
+
+@pytest.mark.parametrize("op", ["sum", "prod"])
+@pytest.mark.parametrize("dtype", [f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)])
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "reduce"])
+def test_integers_wrap_or_native_is_refused(transport, tmp_path, monkeypatch, collective, dtype, op):
+    """Open MPI saturates sums of 8 and 16 bits in whole vectors: 127 + 127 gave 127. A rest wrapped."""
+    monkeypatch.chdir(tmp_path)
+    write_rules(Path("rules.json"), {}, [Rule(collective, transport.size, None, "native", 1 << 18)])
+    for algorithm, count in itertools.product(("native", "auto:rules.json"), (1, 17, 64, 1000)):
+        most = np.iinfo(dtype).max
+        x = np.full(count, most if op == "sum" else most // 2 + 2, dtype)
+        expected = OPS[op](np.array([x] * transport.size), axis=0, dtype=x.dtype)
+        try:
+            result = make_plan(collective, x, transport, op=op, algorithm=algorithm)()
+        except ArgumentError as error:
+            result, said = expected, str(error)
+        else:
+            said = ""
+        assert (result == expected[: result.size]).all() or (collective == "reduce" and transport.rank > 0)
+        assert not said or (x.itemsize <= 2 and f"'native' cannot take the {op} of {x.dtype}: " in said)
 
 
 @pytest.mark.parametrize(("collective", "dtype"), [("all_reduce", "i1"), ("broadcast", "f4")])

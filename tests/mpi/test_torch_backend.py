@@ -7,19 +7,27 @@ torch = pytest.importorskip("torch", reason="the backend of torch.distributed ne
 
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed.algorithms import ddp_comm_hooks as hooks  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (  # noqa: E402
+    PostLocalSGDState,
+    post_localSGD_hook,
+)
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from dear_mpi.adapters.torch_backend import init_process_group  # noqa: E402
-from dear_mpi.collectives import all_reduce  # noqa: E402
+from dear_mpi.bench.makers.gloo import gloo_group  # noqa: E402
+from dear_mpi.collectives import all_reduce, transport_of  # noqa: E402
 from dear_mpi.collectives.program.errors import (  # noqa: E402
     ArgumentError,
     CollectiveError,
     MismatchError,
     TransportError,
 )
+from dear_mpi.ranks.world import World  # noqa: E402
 from tests.adapters.torch_digits import ddp, learned, new, parts  # noqa: E402
 
 pytestmark = pytest.mark.mpi
@@ -142,6 +150,47 @@ def sharded(module):
     for each in (module.block, module):
         fully_shard(each)
     return module
+
+
+HOOKS = {  # of DDP, with the state that each is given
+    "all-reduce": lambda: (None, hooks.default.allreduce_hook),
+    "fp16": lambda: (None, hooks.default.fp16_compress_hook),
+    "quantized": lambda: (dist.group.WORLD, hooks.quantization.quantization_pertensor_hook),  # gloo has no such type
+    "PowerSGD": lambda: (PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=0.5), powerSGD_hook),
+    "post-local SGD": lambda: (PostLocalSGDState(None, dist.new_group(), 2), post_localSGD_hook),
+}
+
+
+def hooked(comm, hook, bucket_mb):
+    """The parameters after some steps of DDP with a communication hook."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3))
+    model = nn.parallel.DistributedDataParallel(module, bucket_cap_mb=bucket_mb)
+    model.register_comm_hook(*HOOKS[hook]())
+    optimizer = torch.optim.SGD(module.parameters(), 0.05)
+    torch.manual_seed(comm.rank)
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.randn(6, 8)).square().mean().backward()
+        optimizer.step()
+    return nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("hook", HOOKS)
+def test_hooks_of_ddp_train(comm, agree, hook):
+    """A callback of PowerSGD starts a collective and waits for it, which never returned; with one bucket and many."""
+    found = []
+    for bucket_mb in (25, 0.001):
+        init_process_group(comm)
+        try:
+            found.append(hooked(comm, hook, bucket_mb))
+        finally:
+            dist.destroy_process_group()
+        agree(len(set(comm.allgather(found[-1].tobytes()))) == 1, f"buckets of {bucket_mb} MB")
+    if hook != "quantized":
+        with gloo_group(World(transport_of(comm))):
+            agree(np.allclose(found[0], hooked(comm, hook, 25), atol=1e-6))
 
 
 def test_what_is_not_offered_says_so(comm, group):

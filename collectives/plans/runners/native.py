@@ -6,7 +6,7 @@ or ``advance``, and either does all of it at once.
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module, library_of, synchronize
 from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.reference import OPS
 
 INT_MAX = 2**31 - 1  # counts in MPI before version 4; from there on mpi4py takes the calls that have larger ones
 PARTS = (Part("device"), Part("whole"), Part("copying"))  # what the calls of a run do; not all have the last one
@@ -42,6 +43,24 @@ def check_call(call: Call, transport: Transport) -> None:
     if too_many(units):
         most = f"{INT_MAX} {'elements' if reduces else 'bytes'}, as MPI before version 4, not {units}"
         raise ValueError(f"algorithm {call.algorithm!r} takes at most {most}: use 'ring'")
+    if reduces and call.x.dtype.kind in "iu" and not wraps(call.x.dtype, call.op):
+        why = f"{transport.name.partition(';')[0]} saturates it, while NumPy and our algorithms wrap"
+        raise ValueError(f"algorithm {call.algorithm!r} cannot take the {call.op} of {call.x.dtype}: {why}; use 'ring'")
+
+
+@cache
+def wraps(dtype: np.dtype[Any], op: str) -> bool:
+    """Whether the library's integers overflow as NumPy's do.
+
+    Open MPI's code for AVX saturates sums of 8 and 16 bits, but only in whole vectors; the rest of an array wraps.
+    """
+    from mpi4py import MPI
+
+    limits = np.iinfo(dtype)
+    x = np.resize(np.array([limits.max, limits.min], dtype), 1000)  # whole vectors, and a rest
+    found = x.copy()
+    getattr(MPI, op.upper()).Reduce_local(x, found)
+    return bool((found == OPS[op](x, x)).all())
 
 
 def too_many(units: int) -> bool:
