@@ -48,8 +48,7 @@ def test_the_broken_step_is_red_and_can_be_stepped_to(slides):
     page.page.evaluate("location.hash = '5'")
     page.page.wait_for_selector("section.now [data-said]")
     assert (
-        page.text("section.now [data-said]")
-        == "rank 0, step 1, chunk 0: rank 3 sends it without holding any data of it"
+        page.text("section.now [data-said]") == "rank 3, step 1: sends chunk 0 to rank 0 before it holds any data of it"
     )
     assert page.text("section.now .where") == "step 1 fails"
     assert page.page.locator("section.now .board .failed").count() == 1

@@ -34,7 +34,7 @@ def test_steps_are_told_and_drawn(explained, opened):
     assert page.text(".said").startswith("Step 0: every rank sends to its successor. So rank 0 sends chunk 3 to rank 1")
     assert page.page.locator(".arrows path.added:not(.head)").count() == 4
     assert "Why step 0?" in page.text(".why")
-    assert "the proof finds: “rank 0 ends with the data of" in page.text(".why")
+    assert "the proof finds: “rank 0: chunk" in page.text(".why")
     page.page.keyboard.press("End")
     assert "after step 5" in page.text(".where")
     assert page.text(".said").endswith("Now every rank has all that it shall have.")
@@ -146,8 +146,13 @@ def test_two_algorithms_step_together(explained, opened):
 
 
 WRONG = [
-    ("Step(wrong.sends, ())", "step 1 fails", "rank 0, step 1: blocked for ever", (0, None)),
-    ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "after step 5", "rank 0 ends with", (0, 0)),
+    ("Step(wrong.sends, ())", "step 1 fails", "rank 0, step 1: waits forever", (0, None)),
+    (
+        "Step(wrong.sends, (replace(wrong.receives[0], combine=False),))",
+        "after step 5",
+        "rank 0: chunk 0 ends with",
+        (0, 0),
+    ),
     (
         "Step((replace(wrong.sends[0], chunks=range(3, 4)),), wrong.receives)",
         "step 1 fails",

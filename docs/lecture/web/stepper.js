@@ -39,7 +39,7 @@ function stepper(element, given, { at = 0, faulty = true } = {}) {
     shown.show({ at: now.at, flight: now.flight, followed });
     const number = now.flight > 0 ? now.at : now.at - 1;
     const short = failing && program.broken === null && !now.flight; // every step can be done, and something lacks
-    const done = short ? `After the last step ${program.fault.said}.` : sayStep(program, number, followed);
+    const done = short ? `The proof finds: ${program.fault.said}.` : sayStep(program, number, followed);
     const text = number < 0 ? `At first: ${given.begins}` : done;
     if (said.textContent !== text) said.textContent = text;
     element.classList.toggle("failing", Boolean(failing));
