@@ -118,6 +118,16 @@ def test_sliders_do_what_they_say(explained, opened):
     assert page.page.locator(".board .rank").count() == 16
 
 
+def test_pieces_are_a_slider_of_algorithms_that_ask_for_them(explained, opened):
+    page = opened(explained("double_tree", 8, "--pieces", "2"))
+    assert page.text("output[for=pieces]") == "2"
+    before = int(figure(page, "steps"))
+    page.slide("#pieces", 5)
+    assert page.text("output[for=pieces]") == "32"
+    assert int(figure(page, "steps")) > before + 8, "segments follow each other through the tree"
+    assert opened(explained("ring", 8)).page.locator("#pieces").count() == 0
+
+
 def test_by_time_a_slow_rank_is_seen(explained, opened):
     page = opened(explained())
     page.page.click("text=Time")

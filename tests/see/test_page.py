@@ -76,7 +76,10 @@ KINDS = {
     ("double_tree", 8, 1): "tree",
     ("torus", 12, 1): "torus",
     ("pairwise", 6, 1): "circle",
-    ("rabenseifner", 8, 1): "circle",
+    ("rabenseifner", 8, 1): "hypercube",
+    ("recursive_doubling", 4, 1): "hypercube",
+    ("recursive_doubling", 16, 1): "hypercube",
+    ("recursive_doubling", 6, 1): "circle",
     ("hierarchical", 6, 2): "hosts",
 }
 
