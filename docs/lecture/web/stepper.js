@@ -1,13 +1,14 @@
 /* A board that is stepped through: what a rank holds, what is sent, and the step that breaks. */
 
-/** given: the ``board`` of a reply. */
-function stepper(element, given, { at = 0, faulty = true } = {}) {
+/** given: the ``board`` of a reply; space: of the board's scene. */
+function stepper(element, given, { at = 0, faulty = true, space = null } = {}) {
   const program = readProgram(given.steps);
   const said = el("p", { class: "said", "aria-live": "polite" });
   const stage = el("div", { class: "stage-board" });
   let followed = null;
   const play = player({ last: () => lastOf(program), show });
   const shown = board(stage, program, {
+    space,
     onFollow(chunk) {
       followed = chunk === followed ? null : chunk;
       play.tell();
