@@ -21,7 +21,8 @@ from dear_mpi.collectives.lowering.phases import Move, Operand, Share
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.lanes import Lane
 from dear_mpi.collectives.program.program import COLLECTIVES, Program
-from dear_mpi.collectives.program.verify import after_steps, promised, ranks_in, run
+from dear_mpi.collectives.program.replay import after_steps, data_of, run
+from dear_mpi.collectives.program.verify import promised
 
 RUNS = 4  # of phases, one after the other
 
@@ -54,7 +55,7 @@ def check_instructions(
     for number, row in enumerate(run(programs)):
         for cell, mask in enumerate(grid.spread(row)):
             if held[number][cell] != mask:
-                raise ProgramError(f"rank {number} ends with the wrong data in cell {cell} of the buffer")
+                raise ProgramError(f"rank {number}: cell {cell} of the buffer ends with the wrong data")
 
 
 class SymbolicRank:
@@ -139,7 +140,7 @@ class SymbolicRank:
     def check_over(self) -> None:
         if self.position < len(self.listing.instructions):
             waits = [n for n in self.listing.instructions[self.position].waits if n not in self.over]
-            self.fail(waits[0], "is waited for in vain")
+            self.fail(waits[0], "never completes: its peer waits for this rank, too")
 
 
 End = tuple[SymbolicRank, int]  # one end of a message: its rank, and its number there
@@ -162,7 +163,7 @@ def check_phases(collective: str, share: Share, written: Sequence[list[list[Move
     the phase, the ranks, and the element. ``written`` has the ``phases`` of each rank, ``share`` is of any."""
     fewest = min(written, key=len)
     if len(fewest) < len(max(written, key=len)):
-        raise ProgramError(f"rank {written.index(fewest)} has fewer phases than others: {len(fewest)}")
+        raise ProgramError(f"rank {written.index(fewest)}: has {len(fewest)} phases, fewer than others")
     memory = SymbolicMemory(collective, share)
     for turn in range(RUNS):
         memory.fill(turn)
@@ -205,7 +206,8 @@ class SymbolicMemory:
             for source in move.sources:
                 mask = self.read(rank, source, element, where)
                 if total & mask or not mask:
-                    problem = f"combines {ranks_in(total & mask)} twice" if mask else "reads undefined data"
+                    twice = f"combines {data_of(total & mask, len(self.share.ranks))} twice"
+                    problem = twice if mask else "reads undefined data"
                     raise ProgramError(f"{where}: {problem} in element {element} of {source[0]} {source[1]}")
                 total |= mask
             self.write(rank, move.target, element, total, where)
@@ -232,5 +234,7 @@ class SymbolicMemory:
             if self.contract.ends(rank, owner):
                 held = self.read(rank, ("buffer", rank), element, f"the caller of rank {rank}")
                 if held != self.expected[owner]:
-                    due = f"{ranks_in(held)} in element {element}, not of {ranks_in(self.expected[owner])}"
-                    raise ProgramError(f"rank {rank} ends with the data of {due}")
+                    size = len(self.share.ranks)
+                    found = f"ends with {data_of(held, size)}" if held else "is still empty"
+                    due = f"expected {data_of(self.expected[owner], size)}"
+                    raise ProgramError(f"rank {rank}: element {element} {found}; {due}")

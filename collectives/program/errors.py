@@ -22,7 +22,7 @@ class MismatchError(AgreedError, ValueError):
 
 
 class ProgramError(CollectiveError):
-    """An algorithm is wrong, on this rank and chunk (None: on several); the message names rank, step and chunk."""
+    """An algorithm is wrong. ``rank`` errs in ``chunk`` (None: in several); the message also names the step."""
 
     def __init__(self, message: str, *, rank: int | None = None, chunk: int | None = None) -> None:
         super().__init__(message)

@@ -1,41 +1,101 @@
-"""Prove an algorithm without running it: replay the programs of all ranks on symbols, and look at the end.
+"""Prove an algorithm without running it: replay the programs of all ranks (``replay.py``), and look at the end.
 
 What is checked: every send has its receive, in the same step and with chunks that fit; nothing undefined is sent; no
 contribution is combined twice; no two receives of a step touch one chunk unless both combine; every rank finishes even
 if every send blocks until it is received; the collective's promise holds at the end. Errors name rank, step and chunk.
 
-The replay takes one step of all ranks after the other. In a run some ranks are further than others; but as both ends of
-a message are in the same step, they do the same. Nor can they block each other, even if each send blocks until it is
-received: what the ranks in the earliest step wait for is among themselves, and under way. Time: O(total number of
-chunks sent).
-
 The idea is taken from msccl-tools' ``Algorithm.check_implements``.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from statistics import mode
 
-from dear_mpi.collectives.program.errors import ProgramError, name_ranks
-from dear_mpi.collectives.program.program import COLLECTIVES, Program, Receive, Send, Step, label
+from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.collectives.program.program import COLLECTIVES, Program, Receive, Send, Step
+from dear_mpi.collectives.program.replay import Row, after_steps, data_of, members, run
 
 __all__ = ["verify"]
 
-# What one rank holds: bit i of ``row[chunk]`` is set where rank i's contribution is in; 0 is undefined data. Where data
-# is addressed, on ``size`` ranks, bit size + i says that it is for rank i alone.
-Row = list[int]
+MOST_BLAMED = 16  # ranks among which the one that errs is looked for: twice as many proofs
 
 
 def verify(programs: Sequence[Program]) -> None:
-    """Check the programs of all ranks, in order, of one collective; a ProgramError names rank, step, chunk or peer."""
+    """Check the programs of all ranks, in order, of one collective; a ProgramError names rank, step, chunk or peer.
+
+    The replay finds a fault where it shows, often on another rank than the one that errs. Where the proof holds as soon
+    as one rank does what its peers expect of it, the error names that rank and the step.
+    """
+    try:
+        check(programs)
+    except ProgramError as error:
+        raise who_errs(programs) or error from None
+
+
+def check(programs: Sequence[Program]) -> None:
+    """As ``verify``, but the error names the rank where a fault shows."""
     check_shapes(programs)
     collective, size = programs[0].collective, len(programs)
     for rank, (row, expected) in enumerate(zip(run(programs), promised(collective, size), strict=True)):
         for chunk, held in enumerate(row):
             owner = programs[rank].owner(chunk)
             if held != expected[owner] and COLLECTIVES[collective].ends(rank, owner):
-                found, due = (contributions(mask, size) for mask in (held, expected[owner]))
-                said = f"rank {rank} ends with the data of {found} in chunk {chunk}, not of {due}"
+                found = f"ends with {data_of(held, size)}" if held else "is still empty"
+                said = f"rank {rank}: chunk {chunk} {found}; expected {data_of(expected[owner], size)}"
                 raise ProgramError(said, rank=rank, chunk=chunk)
+
+
+def who_errs(programs: Sequence[Program]) -> ProgramError | None:
+    """The error of the one rank that errs; None if there are several, or it cannot be told."""
+    if len(programs) > MOST_BLAMED or COLLECTIVES[programs[0].collective].addressed or fault_of(programs, check_shapes):
+        return None
+    dues = [expected_of(programs, rank, flag) for flag in (False, True, None) for rank in range(len(programs))]
+    for due in sorted(dues, key=lambda due: transfers(due) - transfers(programs[due.rank])):  # first what is too much
+        if not fault_of([*programs[: due.rank], due, *programs[due.rank + 1 :]], check):
+            return difference(programs[due.rank], due)
+    return None
+
+
+def expected_of(programs: Sequence[Program], rank: int, combine: bool | None) -> Program:
+    """What a rank does if it sends what its peers receive, and receives what they send. Its own receives keep their way
+    to combine, those that it lacks have ``combine``; None: all do as most others of the step."""
+    steps = []
+    for number, mine in enumerate(programs[rank].steps):
+        others = [(other.rank, other.steps[number]) for other in programs if other.rank != rank]
+        flags = [receive.combine for _, step in others for receive in step.receives]
+        usual = 2 * sum(flags) > len(flags)
+        own = {receive.peer: receive.combine for receive in mine.receives}
+        arriving = [(peer, send.chunks) for peer, step in others for send in step.sends if send.peer == rank]
+        receives = tuple(
+            Receive(peer, chunks, usual if combine is None else own.get(peer, combine)) for peer, chunks in arriving
+        )
+        sends = tuple(Send(peer, each.chunks) for peer, step in others for each in step.receives if each.peer == rank)
+        steps.append(Step(sends, receives))
+    return replace(programs[rank], steps=tuple(steps))
+
+
+def difference(program: Program, due: Program) -> ProgramError | None:
+    """What a rank does wrong, in the first step that differs from the one that is due; None if only the order does."""
+    counted = ([Counter([*step.sends, *step.receives]) for step in each.steps] for each in (program, due))
+    pairs = enumerate(zip(*counted, strict=True))
+    differing = [(number, mine - right, right - mine) for number, (mine, right) in pairs if mine != right]
+    if not differing:
+        return None
+    number, wrong, lacking = differing[0]
+    must = f"must {acts(lacking)}" if lacking else f"must not {acts(wrong)}"
+    instead = f", not {acts(wrong)}" if wrong and lacking else ""
+    chunks = {chunk for transfer in wrong or lacking for chunk in transfer.chunks}
+    said = f"rank {program.rank}, step {number}: {must}{instead}; its peers expect this, and with it the proof holds"
+    return ProgramError(said, rank=program.rank, chunk=chunks.pop() if len(chunks) == 1 else None)
+
+
+def acts(transfers: Iterable[Send | Receive]) -> str:
+    return " and ".join(f"{'send' if isinstance(each, Send) else 'receive'} {each}" for each in transfers)
+
+
+def transfers(program: Program) -> int:
+    return sum(len(step.sends) + len(step.receives) for step in program.steps)
 
 
 def promised(collective: str, size: int) -> list[Row]:
@@ -48,23 +108,27 @@ def promised(collective: str, size: int) -> list[Row]:
 
 def check_shapes(programs: Sequence[Program]) -> None:
     """What must hold before programs can be replayed at all; or a ProgramError."""
+    kinds = [(program.collective, program.parts, len(program.steps)) for program in programs]
+    usual = kinds.index(mode(kinds))  # on which rank: who differs from most ranks errs
     for rank, program in enumerate(programs):
-        for problem in problems(program, rank, programs[0], len(programs)):
+        for problem in problems(program, rank, (usual, programs[usual]), len(programs)):
             raise ProgramError(problem, rank=rank)
 
 
-def problems(program: Program, rank: int, first: Program, size: int) -> Iterator[str]:
-    """What is not in range: rank, steps, peers, chunks; and receives of a step that race for a chunk."""
+def problems(program: Program, rank: int, like: tuple[int, Program], size: int) -> Iterator[str]:
+    """What is not in range, or differs from a rank and its program: rank, steps, peers, chunks; and receives of a step
+    that race for a chunk."""
+    other, first = like
     if program.collective not in COLLECTIVES:
-        yield f"the collective of rank {rank} must be one of {', '.join(COLLECTIVES)}, not {program.collective!r}"
+        yield f"rank {rank}: the collective must be one of {', '.join(COLLECTIVES)}, not {program.collective!r}"
     if (program.rank, program.size, program.collective) != (rank, size, first.collective):
         found = f"{program.collective} on rank {program.rank} of {program.size}"
-        yield f"program number {rank} must be {first.collective} on rank {rank} of {size}, not {found}"
+        yield f"rank {rank}: the program must be {first.collective} on rank {rank} of {size}, not {found}"
     if program.parts != first.parts or program.parts < 1:
-        given = f"{program.parts} on rank {rank} and {first.parts} on rank 0"
-        yield f"parts must be the same on all ranks, and at least 1, not {given}"
+        given = f"{program.parts} here and {first.parts} on rank {other}"
+        yield f"rank {rank}: parts must be the same on all ranks, and at least 1, not {given}"
     if len(program.steps) != len(first.steps):
-        yield f"rank {rank} has {len(program.steps)} steps and rank 0 has {len(first.steps)}: add empty steps"
+        yield f"rank {rank}: has {len(program.steps)} steps, and rank {other} has {len(first.steps)}: add empty steps"
     for number, step in enumerate(program.steps):
         where = f"rank {rank}, step {number}"
         if not isinstance(step.sends, tuple) or not isinstance(step.receives, tuple):
@@ -88,11 +152,11 @@ def races(step: Step, where: str) -> Iterator[str]:
     for receive in step.receives if len(step.receives) > 1 else ():
         for chunk in receive.chunks:
             other = seen.setdefault(chunk, receive)
-            both = f"{where}, chunk {chunk}: receives from ranks {other.peer} and {receive.peer}"
+            both = f"{where}: receives chunk {chunk} from ranks {other.peer} and {receive.peer} at once"
             if other is not receive and not (other.combine and receive.combine):
-                yield f"{both} race"
+                yield f"{both}: combine both, or use two steps"
             if other.chunks != receive.chunks:
-                yield f"{both} must be of the same chunks to be combined at once"
+                yield f"{both}, in ranges of chunks that differ: use the same range, or two steps"
 
 
 def keeps_rank_order(programs: Sequence[Program]) -> bool:
@@ -115,83 +179,11 @@ def in_order(rows: list[Row], rank: int, chunk: int, step: Step) -> bool:
     return numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
-def replay(programs: Sequence[Program]) -> list[list[Row]]:
-    """For each rank what it holds at first, and after each step; errors as in ``after_steps``."""
-    states = ([list(row) for row in rows] for rows in after_steps(programs))
-    return [list(history) for history in zip(*states, strict=True)]
-
-
-def run(programs: Sequence[Program]) -> list[Row]:
-    """What all ranks hold at the end; errors as in ``after_steps``."""
-    *_, rows = after_steps(programs)
-    return rows
-
-
-def after_steps(programs: Sequence[Program]) -> Iterator[list[Row]]:
-    """What all ranks hold at first, then after each step: rows that the next step will change; or a ProgramError."""
-    contract, size = COLLECTIVES[programs[0].collective], len(programs)
-    owners = [programs[0].owner(chunk) for chunk in range(programs[0].chunks)]
-    rows = [[contract.brings(rank, owner, size) for owner in owners] for rank in range(size)]
-    yield rows
-    for number in range(len(programs[0].steps)):
-        take_step(programs, number, rows)
-        yield rows
-
-
-def take_step(programs: Sequence[Program], number: int, rows: list[Row]) -> None:
-    """Carry out one step of all ranks: first all sends take what they find, then it is received."""
-    steps = [program.steps[number] for program in programs]
-    sent = defaultdict[tuple[int, int], deque[tuple[Send, Row]]](deque)  # by receiver and sender
-    for rank, step in enumerate(steps):
-        for send in step.sends:
-            sent[send.peer, rank].append((send, rows[rank][send.chunks.start : send.chunks.stop]))
-    waiting: list[tuple[int, str]] = []
-    for rank, step in enumerate(steps):
-        for receive in step.receives:
-            due = sent[rank, receive.peer]
-            if due:
-                take(*due.popleft(), receive, rows[rank], programs[rank], number=number)
-            else:
-                waiting.append((rank, f"receiving {receive}"))
-    waiting += [(rank, f"sending {send}") for (_, rank), left in sent.items() for send, _ in left]
-    if waiting:
-        first = min(rank for rank, _ in waiting)
-        what = "; ".join([*(each for rank, each in waiting if rank == first), "the other end must be in the same step"])
-        raise ProgramError(f"rank {first}, step {number}: blocked for ever, {what}", rank=first)
-
-
-def take(send: Send, data: Row, receive: Receive, row: Row, program: Program, *, number: int) -> None:
-    """Receive one message into the row of the program's rank, in a step."""
-    rank = program.rank
-    if not fit(send.chunks, receive.chunks, program):
-        differs = f"expects {label(receive.chunks)} from rank {receive.peer}, which sends {label(send.chunks)}"
-        raise ProgramError(f"rank {rank}, step {number}: {differs}", rank=rank)
-    for chunk, arriving in zip(receive.chunks, data, strict=True):
-        held = row[chunk] if receive.combine else 0
-        if not arriving or held & arriving:
-            undefined = f"rank {receive.peer} sends it without holding any data of it"
-            problem = f"combines the contribution of {ranks_in(held & arriving)} twice" if arriving else undefined
-            raise ProgramError(f"rank {rank}, step {number}, chunk {chunk}: {problem}", rank=rank, chunk=chunk)
-        row[chunk] = held | arriving
-
-
-def fit(sent: range, received: range, program: Program) -> bool:
-    """Whether chunks that are sent may be received as these."""
-    if not COLLECTIVES[program.collective].addressed:  # else all shards are equally long
-        return sent == received
-    return len(sent) == len(received) and (sent.start - received.start) % program.parts == 0
-
-
-def members(mask: int) -> list[int]:
-    """The ranks whose bits are set."""
-    return [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
-
-
-def ranks_in(mask: int) -> str:
-    return name_ranks(members(mask))
-
-
-def contributions(mask: int, size: int) -> str:
-    """The ranks whose contributions are in, and for whom these are."""
-    address, ranks = divmod(mask, 1 << size)
-    return f"{ranks_in(ranks)}{f' for {ranks_in(address)}' if address else ''}"
+def fault_of(programs: Sequence[Program], *checks: Callable[[Sequence[Program]], object]) -> ProgramError | None:
+    """The error of the first check that fails."""
+    try:
+        for check_one in checks:
+            check_one(programs)
+    except ProgramError as error:
+        return error
+    return None

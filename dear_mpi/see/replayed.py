@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from dear_mpi.collectives import verify
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import Program, Receive
-from dear_mpi.collectives.program.verify import Row, check_shapes, members, promised, replay, run
+from dear_mpi.collectives.program.replay import Row, members, replay, run
+from dear_mpi.collectives.program.verify import check, check_shapes, fault_of, promised, verify
 from dear_mpi.reporting.units import format_numbers
 
 
@@ -20,7 +20,8 @@ class Replayed:
 
     programs: Sequence[Program]  # up to the step that breaks them, which is the last one here if it can be read
     rows: list[list[Row]]  # of each rank: what it holds at first, and after each step that can be carried out
-    fault: ProgramError | None  # what is wrong, if anything is
+    fault: ProgramError | None  # what is wrong, if anything is, and which rank errs
+    shows: ProgramError | None  # the same, where it shows: on the rank that cannot go on
     broken: int | None  # the number of the step in which that is; None if it is wrong at the end, or right
 
     @classmethod
@@ -32,7 +33,9 @@ class Replayed:
         count = bisect_left(ends, True, key=lambda end: bool(fault_of(first(written, end), check_shapes, run)))
         whole, shown = first(written, count), first(written, count + 1)  # up to the step that breaks, and with it
         readable = whole if fault_of(shown, check_shapes) else shown
-        return cls(readable, replay(whole), fault_of(shown, verify), count if count < steps else None)
+        seen = fault_of(shown, check)
+        fault = seen and fault_of(shown if fault_of(written, check_shapes) else written, verify)
+        return cls(readable, replay(whole), fault, seen, count if count < steps else None)
 
     @cached_property
     def complete(self) -> list[Row]:
@@ -60,12 +63,3 @@ class Replayed:
 
 def first(written: Sequence[Program], count: int) -> list[Program]:
     return [replace(program, steps=program.steps[:count]) for program in written]
-
-
-def fault_of(written: Sequence[Program], *checks: Callable[[Sequence[Program]], object]) -> ProgramError | None:
-    try:
-        for check in checks:
-            check(written)
-    except ProgramError as error:
-        return error
-    return None

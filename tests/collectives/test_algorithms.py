@@ -17,7 +17,8 @@ from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE, served, servers
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.program.verify import keeps_rank_order, run
+from dear_mpi.collectives.program.replay import run
+from dear_mpi.collectives.program.verify import keeps_rank_order
 from dear_mpi.collectives.transports.loopback import run_loopback
 
 HIERARCHICAL = ALGORITHMS["hierarchical"]

@@ -157,11 +157,14 @@ def wrong_rank(rank, size):
 """
 
 MESSAGES = {
-    "never_sent": "rank 0 ends with the data of no rank in chunk 1, not of rank 1",
-    "sent_twice": "rank 1, step 1: blocked for ever, sending chunk 0 to rank 2; the other end must be in the same step",
-    "no_receive": "rank 0, step 1: blocked for ever, sending chunk 2 to rank 1; the other end must be in the same step",
-    "reduced_twice": "rank 0, step 1, chunk 0: combines the contribution of ranks 0, 1, 2 twice",
-    "circle": "rank 0, step 0: blocked for ever, sending chunk 0 to rank 1; the other end must be in the same step",
+    "never_sent": "rank 0: chunk 1 is still empty; expected rank 1's data",
+    "sent_twice": "rank 1, step 1: must not send chunk 0 to rank 2; its peers expect this, and with it the proof holds",
+    "no_receive": "rank 1, step 1: must receive chunk 2 from rank 0, replacing what is there; its peers expect this, "
+    "and with it the proof holds",
+    "reduced_twice": "rank 0, step 1: combines data of ranks 0, 1, 2 into chunk 0 again, from rank 1: combine each "
+    "rank's data once",
+    "circle": "rank 0, step 0: waits forever to send chunk 0 to rank 1: in this step the peer has no other end of "
+    "that message: add it, or leave this end out",
     "wrong_rank": "rank 2, step 0: the peer must be another rank of 0..2, not 3",
 }
 
@@ -340,7 +343,9 @@ def test_another_file_of_the_same_name_is_proved_again(files, monkeypatch, chang
         (files / "below").mkdir()
         monkeypatch.chdir(files / "below")
     Path("mine.py").write_text((files / "wrong.py").read_text().replace("my_wrong_ring", "my_ring"))
-    assert "rank 2 sends it without holding any data of it" in refusals("mine.py:my_ring", "all_reduce")
+    assert "rank 2, step 1: sends chunk 0 to rank 0 before it holds any data of it" in refusals(
+        "mine.py:my_ring", "all_reduce"
+    )
 
 
 def test_what_runs_is_what_was_proved(files):
@@ -355,7 +360,7 @@ def test_what_runs_is_what_was_proved(files):
     assert run_loopback(3, total) == [[3] * 5] * 3
     (files / "late").write_text("now")
     assert run_loopback(3, total) == [[3] * 5] * 3
-    assert "ends with the data of no rank" in refusals("mine.py:my_ring", "all_reduce", size=4)
+    assert "is still empty" in refusals("mine.py:my_ring", "all_reduce", size=4)
 
 
 def test_ranks_that_name_different_files_are_told(files):
@@ -387,13 +392,13 @@ def test_an_algorithm_is_proved_for_the_hosts_of_the_job(tmp_path):
     (tmp_path / "mine.py").write_text(ring)
     spec = f"{tmp_path / 'mine.py'}:my_ring"
     assert run_loopback(3, lambda t: int(all_reduce(np.ones(3), t, algorithm=spec)[0])) == [3] * 3
-    assert "rank 0 ends with the data of no rank in chunk 1, not of rank 1" in refusals(spec, hosts=[0, 0, 1])
+    assert "rank 0: chunk 1 is still empty; expected rank 1's data" in refusals(spec, hosts=[0, 0, 1])
 
 
 def test_what_is_wrong_in_a_mirrored_all_gather_is_told_of_the_all_gather(files):
     """An all-reduce made of it has other steps, which nobody wrote."""
     said = refusals("wrong.py:my_wrong_ring", "all_reduce")
-    assert said == "all_reduce: rank 0, step 1, chunk 0: rank 2 sends it without holding any data of it"
+    assert said == "all_reduce: rank 2, step 1: sends chunk 0 to rank 0 before it holds any data of it"
 
 
 @pytest.mark.parametrize("place", ["def f(rank, size):\n    ", ""])

@@ -39,31 +39,31 @@ def test_correct():
 BROKEN = {
     "a chunk that is never sent": (
         pair([], []),
-        "rank 0 ends with the data of no rank in chunk 1, not of rank 1",
+        "rank 0: chunk 1 is still empty; expected rank 1's data",
     ),
     "a send without receive": (
         pair([exchange(0)], [Step(exchange(1).sends)]),
-        "rank 0, step 0: blocked for ever, sending chunk 0 to rank 1",
+        "rank 1, step 0: must receive chunk 0 from rank 0, replacing what is there; its peers expect this",
     ),
     "a receive without send": (
         pair([Step((), exchange(0).receives)], [Step()]),
-        "rank 0, step 0: blocked for ever, receiving chunk 1 from rank 1",
+        "rank 0, step 0: waits forever to receive chunk 1 from rank 1",
     ),
     "ends of a message in different steps": (
         pair([Step(exchange(0).sends), exchange(0)], [Step(), exchange(1)]),
-        "rank 0, step 0: blocked for ever, sending chunk 0 to rank 1; the other end must be in the same step",
+        "rank 0, step 0: must not send chunk 0 to rank 1; its peers expect this, and with it the proof holds",
     ),
     "more steps than others": (
         pair([exchange(0)], [exchange(1), Step()]),
-        "rank 1 has 2 steps and rank 0 has 1: add empty steps",
+        "rank 1: has 2 steps, and rank 0 has 1: add empty steps",
     ),
     "chunks that do not match": (
         pair([exchange(0)], [exchange(1, received=1)]),
-        "rank 1, step 0: expects chunk 1 from rank 0, which sends chunk 0",
+        "rank 1, step 0: must receive chunk 0 from rank 0, replacing what is there, not receive chunk 1",
     ),
     "a chunk that the sender does not have": (
         pair([exchange(0, sent=1)], [exchange(1, received=1)]),
-        "rank 1, step 0, chunk 1: rank 0 sends it without holding any data of it",
+        "rank 0, step 0: sends chunk 1 to rank 1 before it holds any data of it",
     ),
     "a contribution that is reduced twice": (
         pair(
@@ -71,7 +71,7 @@ BROKEN = {
             [Step((), (Receive(0, range(2), True),)), Step((), (Receive(0, range(2), True),))],
             "all_reduce",
         ),
-        "rank 1, step 1, chunk 0: combines the contribution of rank 0 twice",
+        "rank 1, step 1: combines rank 0's data into chunk 0 again, from rank 0: combine each rank's data once",
     ),
     "data that is combined where nothing is": (
         pair([exchange(0, combine=True)], [exchange(1)]),
@@ -80,7 +80,7 @@ BROKEN = {
     "two blocking sends that wait for each other": (
         pair([Step(exchange(0).sends), Step((), exchange(0).receives)],
              [Step(exchange(1).sends), Step((), exchange(1).receives)]),
-        "rank 0, step 0: blocked for ever, sending chunk 0 to rank 1",
+        "rank 0, step 0: must receive chunk 1 from rank 1, replacing what is there, not send chunk 0 to rank 1",
     ),
     "a rank that does not exist": (
         pair([Step((Send(2, one(0)),))], [Step()]),
@@ -96,19 +96,19 @@ BROKEN = {
     ),
     "two receives that race": (
         pair([Step((), (Receive(1, one(1)), Receive(1, one(1))))], []),
-        "rank 0, step 0, chunk 1: receives from ranks 1 and 1 race",
+        "rank 0, step 0: receives chunk 1 from ranks 1 and 1 at once: combine both, or use two steps",
     ),
     "chunks of all_to_all that go astray": (
         swapping(3, lambda peer: Receive(peer, one((peer + 1) % 3))),
-        "rank 0 ends with the data of rank 2 for rank 0 in chunk 0, not of rank 0 for rank 0",
+        "rank 0: chunk 0 ends with rank 2's data for rank 0; expected rank 0's data for rank 0",
     ),
     "chunks of all_to_all that come twice": (
         swapping(3, lambda peer: Receive(peer, one(peer)), again=True),
-        "rank 0 ends with the data of rank 0 for rank 1 in chunk 1, not of rank 1 for rank 0",
+        "rank 0: chunk 1 ends with rank 0's data for rank 1; expected rank 1's data for rank 0",
     ),
     "chunks of all_to_all that stay": (
         pair([Step()], [Step()], "all_to_all"),
-        "rank 0 ends with the data of rank 0 for rank 1 in chunk 1, not of rank 1 for rank 0",
+        "rank 0: chunk 1 ends with rank 0's data for rank 1; expected rank 1's data for rank 0",
     ),
     "chunks of all_to_all of other lengths": (
         pair([Step((Send(1, range(2)),))], [Step((), (Receive(0, one(0)),))], "all_to_all"),
@@ -116,7 +116,7 @@ BROKEN = {
     ),
     "programs in the wrong order": (
         pair([], [])[::-1],
-        "program number 0 must be all_gather on rank 0 of 2, not all_gather on rank 1 of 2",
+        "rank 0: the program must be all_gather on rank 0 of 2, not all_gather on rank 1 of 2",
     ),
 }  # fmt: skip
 
@@ -157,5 +157,44 @@ def test_no_chunk_of_an_all_to_all_may_go_or_come_elsewhere(name, size):
             moved = replace(transfer, chunks=one((transfer.chunks.start + shift) % size))
             transfers = (*getattr(step, kind)[:at], moved, *getattr(step, kind)[at + 1 :])
             steps = (*program.steps[:number], replace(step, **{kind: transfers}), *program.steps[number + 1 :])
-            with pytest.raises(ProgramError, match=r"in chunk \d, not of rank|race"):
+            with pytest.raises(ProgramError, match=r"chunk \d ends with|at once"):
                 verify([*whole[: program.rank], replace(program, steps=steps), *whole[program.rank + 1 :]])
+
+
+ERRING = {  # one rank does something else in one step of a ring of 4
+    "sends to the wrong rank": lambda send, receive: ((replace(send, peer=(send.peer + 1) % 4),), (receive,)),
+    "sends another chunk": lambda send, receive: ((replace(send, chunks=moved(send)),), (receive,)),
+    "expects another chunk": lambda send, receive: ((send,), (replace(receive, chunks=moved(receive)),)),
+    "does not receive": lambda send, receive: ((send,), ()),
+    "does not send": lambda send, receive: ((), (receive,)),
+    "sends twice": lambda send, receive: ((send, send), (receive,)),
+    "does nothing": lambda send, receive: ((), ()),
+    "combines or not": lambda send, receive: ((send,), (replace(receive, combine=not receive.combine),)),
+}
+
+
+def moved(transfer):
+    return one((transfer.chunks.start + 2) % 4)
+
+
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("what", ERRING)
+def test_the_error_names_the_rank_that_errs(what, number, rank):
+    """Not the one that cannot go on, nor the one that ends with something else."""
+    whole = programs("ring", "all_reduce", 4)
+    steps = list(whole[rank].steps)
+    (send,), (receive,) = steps[number].sends, steps[number].receives
+    steps[number] = Step(*ERRING[what](send, receive))
+    whole[rank] = replace(whole[rank], steps=tuple(steps))
+    with pytest.raises(ProgramError, match=f"^rank {rank}, step {number}: must ") as caught:
+        verify(whole)
+    assert caught.value.rank == rank
+
+
+@pytest.mark.parametrize("odd", range(3))
+def test_the_rank_that_differs_from_most_others_errs(odd):
+    whole = programs("ring", "all_gather", 3)
+    whole[odd] = replace(whole[odd], steps=(*whole[odd].steps, Step()))
+    with pytest.raises(ProgramError, match=f"^rank {odd}: has 3 steps, and rank {int(odd == 0)} has 2"):
+        verify(whole)

@@ -89,9 +89,9 @@ def test_every_exercise_is_in_a_chapter_once():
 def test_a_broken_ring_is_refused_with_rank_step_and_chunk():
     reply = run("ring", text_of("break"))
     assert not reply["right"]
-    assert reply["said"] == "rank 0, step 1, chunk 0: rank 3 sends it without holding any data of it"
+    assert reply["said"] == "rank 3, step 1: sends chunk 0 to rank 0 before it holds any data of it"
     fault = reply["board"]["steps"]["fault"]
-    assert (fault["rank"], fault["step"], fault["chunk"]) == (0, 1, 0)
+    assert (fault["rank"], fault["step"], fault["chunk"]) == (3, 1, 0)
 
 
 def test_what_is_proved_on_the_shown_ranks_may_be_wrong_on_others():

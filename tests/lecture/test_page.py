@@ -20,9 +20,9 @@ def test_pictures_are_there_before_python(lecture, opened):
 
 def test_a_ring_is_proved_and_a_broken_one_refused(shown):
     page = shown("ring")
-    assert run(page, "ring") == "Refused. rank 0 ends with the data of no rank in chunk 1, not of rank 1."
+    assert run(page, "ring") == "Refused. rank 0: chunk 1 is still empty; expected rank 1's data."
     said = run(page, "ring", answer("break"))
-    assert said == "Refused. rank 0, step 1, chunk 0: rank 3 sends it without holding any data of it."
+    assert said == "Refused. rank 3, step 1: sends chunk 0 to rank 0 before it holds any data of it."
     assert cell(page, "ring").locator(".where").inner_text() == "step 1 fails"
     assert cell(page, "ring").locator(".board .failed").count() == 1
     assert page.text(".chapters a .done") == "0/1"

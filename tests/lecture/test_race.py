@@ -12,7 +12,7 @@ ANSWERS = ROOT / "docs" / "lecture" / "answers"
 MY_RING, DOUBLING, WRONG = (
     f"{ANSWERS}/{name}" for name in ("ring.py:my_ring", "race.py:my_doubling", "break.py:my_ring")
 )
-FAULT = "rank 0, step 1, chunk 0: rank 2 sends it without holding any data of it"
+FAULT = "rank 2, step 1: sends chunk 0 to rank 0 before it holds any data of it"
 
 
 def test_a_race_between_threads(capsys, monkeypatch):

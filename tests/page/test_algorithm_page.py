@@ -34,7 +34,7 @@ def test_steps_are_told_and_drawn(explained, opened):
     assert page.text(".said").startswith("Step 0: every rank sends to its successor. So rank 0 sends chunk 3 to rank 1")
     assert page.page.locator(".arrows path.added:not(.head)").count() == 4
     assert "Why step 0?" in page.text(".why")
-    assert "the proof finds: “rank 0 ends with the data of" in page.text(".why")
+    assert "the proof finds: “rank 0: chunk" in page.text(".why")
     page.page.keyboard.press("End")
     assert "after step 5" in page.text(".where")
     assert page.text(".said").endswith("Now every rank has all that it shall have.")
@@ -118,6 +118,16 @@ def test_sliders_do_what_they_say(explained, opened):
     assert page.page.locator(".board .rank").count() == 16
 
 
+def test_pieces_are_a_slider_of_algorithms_that_ask_for_them(explained, opened):
+    page = opened(explained("double_tree", 8, "--pieces", "2"))
+    assert page.text("output[for=pieces]") == "2"
+    before = int(figure(page, "steps"))
+    page.slide("#pieces", 5)
+    assert page.text("output[for=pieces]") == "32"
+    assert int(figure(page, "steps")) > before + 8, "segments follow each other through the tree"
+    assert opened(explained("ring", 8)).page.locator("#pieces").count() == 0
+
+
 def test_by_time_a_slow_rank_is_seen(explained, opened):
     page = opened(explained())
     page.page.click("text=Time")
@@ -146,8 +156,13 @@ def test_two_algorithms_step_together(explained, opened):
 
 
 WRONG = [
-    ("Step(wrong.sends, ())", "step 1 fails", "rank 0, step 1: blocked for ever", (0, None)),
-    ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "after step 5", "rank 0 ends with", (0, 0)),
+    ("Step(wrong.sends, ())", "step 1 fails", "rank 0, step 1: waits forever", (0, None)),
+    (
+        "Step(wrong.sends, (replace(wrong.receives[0], combine=False),))",
+        "after step 5",
+        "rank 0: chunk 0 ends with",
+        (0, 0),
+    ),
     (
         "Step((replace(wrong.sends[0], chunks=range(3, 4)),), wrong.receives)",
         "step 1 fails",

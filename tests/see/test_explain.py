@@ -110,8 +110,8 @@ def test_what_has_no_messages_speaks_of_memory(capsys):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "rank 0 ends with the data of"),
-        ("Step(wrong.sends, ())", "step 1: blocked for ever"),
+        ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "rank 0: chunk 0 ends with data of"),
+        ("Step(wrong.sends, ())", "step 1: waits forever to"),
         ("Step((replace(wrong.sends[0], peer=size),), wrong.receives)", "step 1: the peer must be another rank"),
     ],
     ids=["end", "blocked", "shape"],
@@ -150,8 +150,8 @@ def drawn(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("wrong", "said", "panels"),
     [
-        ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "ends with the data of", ["after step 5"]),
-        ("Step(wrong.sends, ())", "step 1: blocked for ever", ["after step 0", "step 1 fails"]),
+        ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "ends with data of", ["after step 5"]),
+        ("Step(wrong.sends, ())", "step 1: waits forever to", ["after step 0", "step 1 fails"]),
         ("Step((replace(wrong.sends[0], peer=size),), wrong.receives)", "must be another rank", ["step 1 fails"]),
     ],
     ids=["end", "blocked", "shape"],

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +17,7 @@ from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.timeline import timeline_of
 from dear_mpi.training.log.spans import KINDS as KINDS_OF_SPANS
 from dear_mpi.training.log.spans import LANES, Run
+from tests.markdown import ROOT
 
 SMALL = {"modules": [{"name": f"layer {n}", "params": [100_000, 100], "fwd_flops": 1 + n % 3} for n in range(6)]}
 
@@ -35,6 +37,17 @@ def predicted(small):
 
 def data_of(file):
     return json.loads(re.search(r"^const DATA = (.*);$", file.read_text(), re.MULTILINE)[1])
+
+
+def test_the_documented_example_shows_that_schedules_differ(tmp_path):
+    """Each of its rows takes another time: a page with three equal rows teaches nothing."""
+    page = (ROOT / "docs" / "pages.md").read_text("utf-8")
+    (words,) = re.findall(r"dear-mpi (simulate .*) --html", page)
+    result = CliRunner().invoke(app, [*words.split(), "--json", str(tmp_path / "rows.json")])
+    assert result.exit_code == 0, result.output
+    times = [row["iteration_s"] for row in json.loads((tmp_path / "rows.json").read_text())]
+    assert len(times) == 3
+    assert all(later < 0.95 * sooner for sooner, later in pairwise(times))
 
 
 def test_lanes_are_those_of_the_timeline(predicted):

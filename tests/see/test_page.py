@@ -76,7 +76,10 @@ KINDS = {
     ("double_tree", 8, 1): "tree",
     ("torus", 12, 1): "torus",
     ("pairwise", 6, 1): "circle",
-    ("rabenseifner", 8, 1): "circle",
+    ("rabenseifner", 8, 1): "hypercube",
+    ("recursive_doubling", 4, 1): "hypercube",
+    ("recursive_doubling", 16, 1): "hypercube",
+    ("recursive_doubling", 6, 1): "circle",
     ("hierarchical", 6, 2): "hosts",
 }
 
@@ -102,7 +105,7 @@ def test_each_chunk_is_shown_in_its_tree():
 
 def test_why_a_step_is_there():
     written = programs("ring", "all_reduce", 4)
-    assert all("ends with the data of" in text for text in steps_of(written, [0] * 4)["without"])
+    assert all(": chunk " in text for text in steps_of(written, [0] * 4)["without"])
     idle = [program.__class__(program.collective, program.rank, 4, (Step(), *program.steps)) for program in written]
     assert steps_of(idle, [0] * 4)["without"][0] == "", "it could be left out"
 
@@ -125,6 +128,15 @@ def test_a_wrong_program_is_there_up_to_its_fault(wrong, due, tmp_path):
     assert len(data["changes"]) == (6 if step is None else step)
     assert kind in data["steps"][1][5::6]
     assert len(data["steps"]) == (6 if step is None else 2)
+
+
+@pytest.mark.parametrize("wrong", [*WRONG, "Step((), ())"])
+def test_red_is_the_rank_that_errs(wrong, tmp_path):
+    """Not the one that waits for it, or gets what it has not."""
+    (tmp_path / "mine.py").write_text(RING_THAT_BREAKS.format(step=1, wrong=f"{wrong} if rank == 2 else wrong"))
+    fault = steps_of(programs(f"{tmp_path}/mine.py:all_reduce", "all_reduce", 4), [0] * 4)["fault"]
+    assert fault["rank"] == 2
+    assert fault["said"].startswith("rank 2, step 1: must ")
 
 
 def test_of_two_algorithms_the_wrong_one_is_named(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from dear_mpi.bench.data import COMBINE, PERIOD, patterns
 from dear_mpi.collectives.lowering.messages import Message
 from dear_mpi.collectives.plans.checked import ARRIVED, SENT
 from dear_mpi.collectives.program.program import Program
-from dear_mpi.collectives.program.verify import Row, after_steps, members
+from dear_mpi.collectives.program.replay import Row, after_steps, members
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import TYPES
 

@@ -10,13 +10,14 @@ from dear_mpi.collectives import programs
 from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import rates_of, spread
-from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.collectives.program.program import COLLECTIVES, asks_for
 from dear_mpi.reporting.units import plural
 from dear_mpi.see.page.steps import steps_of
 from dear_mpi.see.page.whole import Kind, whole, write_page
 
 MOST_ALGORITHMS = 2  # side by side
 MOST_RANKS = 16
+PIECES = (1, 2, 4, 8, 16, 32)  # of a buffer, on the slider of an algorithm that asks for them
 MOST_BYTES = 800_000  # of the data of a page, which with its scripts is below 1 MB
 BOARD = ("program.js", "words.js", "ways.js", "cells.js", "board.js")  # beside those of all pages: a component
 PRICE = ("heap.js", "fair.js", "network.js", "price.js")
@@ -97,14 +98,17 @@ def algorithms_data(
         "meaning": dict(zip(("begins", "ends"), MEANINGS[collective], strict=True)),
         "ranks": size,
         "hosts": hosts,
+        "pieces": pieces,
         "algorithms": shown,
         "least": {str(each): least(collective, each) for each in range(1, MOST_RANKS + 1)},
     }
 
 
 def shown_of(name: str, collective: str, size: int, room: int, **how: Any) -> dict[str, Any]:
-    """One algorithm: its lesson, and its programs by the number of ranks, as many as there is room for."""
-    lesson = inspect.getdoc(inspect.getmodule(find_algorithm(name, collective))) or ""
+    """One algorithm: its lesson, and its programs by the number of ranks, as many as there is room for; in ``cuts`` also
+    for other numbers of pieces."""
+    algorithm = find_algorithm(name, collective)
+    lesson = inspect.getdoc(inspect.getmodule(algorithm)) or ""
     found: dict[int, Mapping[str, Any]] = {}
     for each in (size, *(other for other in range(2, MOST_RANKS + 1) if other != size)):
         one = one_size(name, collective, each, **how)
@@ -113,7 +117,14 @@ def shown_of(name: str, collective: str, size: int, room: int, **how: Any) -> di
             break
         found[each] = one
     sizes = {str(each): found[each] for each in sorted(found)}
-    return {"name": shown_name(name), "lesson": lesson, "sizes": sizes}
+    cuts: dict[str, Any] = {}
+    for pieces in sorted({*PIECES} - {how["pieces"]}) if asks_for(algorithm, "pieces") else ():
+        cut = {each: one_size(name, collective, int(each), **(how | {"pieces": pieces})) for each in sizes}
+        room -= len(json.dumps(cut, separators=(",", ":")))
+        if room < 0:
+            break
+        cuts[str(pieces)] = cut
+    return {"name": shown_name(name), "lesson": lesson, "sizes": sizes, "cuts": cuts}
 
 
 def shown_name(name: str) -> str:

@@ -1,8 +1,9 @@
-"""Where ranks stand on a page: on a ring, a star, trees, a torus or hosts, as who talks to whom tells.
+"""Where ranks stand on a page: on a ring, a star, trees, a hypercube, a torus or hosts, as who talks to whom tells.
 
     ring        every rank talks to its neighbours only
     star        all talk to one rank
     tree        of each chunk the messages make a tree; there are at most two, such as those of a double tree
+    hypercube   every rank talks to those whose numbers differ from its own in one bit only
     torus       every rank talks to its neighbours in a row and in a column
     hosts       there are several hosts: a box for each
     circle      anything else
@@ -28,6 +29,8 @@ STAR = "A star: all ranks talk to rank {root}."
 TREE = "A tree: messages go along its branches, whose root is rank {root}."
 TREES = "Two trees, each for some of the chunks. Shown is that of {chunks}; follow another chunk to see the other."
 TORUS = "A torus of {rows} rows and {columns} columns: every rank talks to its neighbours in both."
+CUBE = "A hypercube of {bits} dimensions: every rank talks to the ranks whose numbers differ from its own in one bit."
+SQUARE = "A square, which is a hypercube of 2 dimensions and a torus of 2 rows and 2 columns."
 HOSTS = "{hosts} hosts, each in a box."
 CIRCLE = "A circle: every rank talks to several others."
 
@@ -71,6 +74,8 @@ def places_of(replayed: Replayed, hosts: Sequence[int]) -> tuple[list[Places], l
     if len(kinds) <= MOST_TREES and all(is_tree(each, size) for each in kinds):
         shown = [kinds.index(frozenset(by_chunk[chunk])) if chunk in by_chunk else 0 for chunk in range(chunks)]
         return [tree(replayed, each, shown, number, len(kinds)) for number, each in enumerate(kinds)], shown
+    if size.bit_count() == 1 and all(is_one_bit(edge) for edge in edges):
+        return [hypercube(size)], whole
     for rows in divisors(size):
         if all(is_near(edge, rows, size // rows) for edge in edges):
             return [torus(rows, size // rows)], whole
@@ -91,6 +96,12 @@ def is_next(edge: Edge, size: int) -> bool:
     """Whether two ranks are neighbours on a ring."""
     low, high = sorted(edge)
     return high - low in (1, size - 1)
+
+
+def is_one_bit(edge: Edge) -> bool:
+    """Whether the numbers of two ranks differ in one bit only."""
+    low, high = edge
+    return (low ^ high).bit_count() == 1
 
 
 def is_near(edge: Edge, rows: int, columns: int) -> bool:
@@ -172,6 +183,16 @@ def ellipse(size: int) -> list[Place]:
 def torus(rows: int, columns: int) -> Places:
     at = [((column + 0.5) / columns, (row + 0.5) / rows) for row in range(rows) for column in range(columns)]
     return Places("torus", TORUS.format(rows=rows, columns=columns), at)
+
+
+def hypercube(size: int) -> Places:
+    """A grid in which ranks that talk are neighbours in a row or column, whose ends meet: places go by a Gray code."""
+    bits = (size - 1).bit_length()
+    columns = 1 << (bits + 1) // 2
+    rows = size // columns
+    place = {number ^ number >> 1: number for number in range(columns)}
+    at = [((place[rank % columns] + 0.5) / columns, (place[rank // columns] + 0.5) / rows) for rank in range(size)]
+    return Places("hypercube", CUBE.format(bits=bits) if bits > 2 else SQUARE, at)
 
 
 def on_hosts(hosts: Sequence[int]) -> Places:

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dear_mpi.collectives import verify
 from dear_mpi.collectives.program.program import COLLECTIVES, Program, Receive, Step
-from dear_mpi.collectives.program.verify import fit, members
+from dear_mpi.collectives.program.replay import fit, members
+from dear_mpi.collectives.program.verify import check, fault_of
 from dear_mpi.see.page.places import places_of
-from dear_mpi.see.replayed import Replayed, fault_of
+from dear_mpi.see.replayed import Replayed
 
 # What becomes of a message. The last three are of a step that breaks: its receiver cannot take it; nobody receives it;
 # nobody sends it.
@@ -87,21 +87,22 @@ def messages(replayed: Replayed, at: int) -> list[tuple[int, ...]]:
 
 
 def breaks(replayed: Replayed, at: int, rank: int, sent: range, receive: Receive) -> bool:
-    """Whether a message is what is wrong in a step: its receiver expects another one, or cannot take this chunk."""
-    found = replayed.fault
-    if found is None or at != replayed.broken or rank != found.rank:
+    """Whether a message is what is wrong in a step: its receiver expects another one, or cannot take this chunk; or its
+    sender does not have it."""
+    found = replayed.shows
+    if found is None or at != replayed.broken:
         return False
-    return (
-        found.chunk in receive.chunks
-        if found.chunk is not None
-        else not fit(sent, receive.chunks, replayed.programs[rank])
+    if found.chunk is None:
+        return rank == found.rank and not fit(sent, receive.chunks, replayed.programs[rank])
+    return (rank, found.chunk in receive.chunks) == (found.rank, True) or (
+        (receive.peer, found.chunk in sent) == (found.rank, True)
     )
 
 
 def without(written: Sequence[Program], at: int) -> str:
     """What the proof says of the programs if a step is left out: why it is needed; "" if it is not."""
     left = [replace(each, steps=(*each.steps[:at], Step(), *each.steps[at + 1 :])) for each in written]
-    return str(fault_of(left, verify) or "")
+    return str(fault_of(left, check) or "")
 
 
 def fault(replayed: Replayed) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
 /* Lines in a plane with logarithmic axes, each with its name at its end; the lowest at a touched place is told. */
 
-const ROOMY = { left: 64, right: 152, top: 12, bottom: 44, every: 1 };
+const ROOMY = { left: 64, right: 152, top: 12, bottom: 44 };
 const NARROW_CHART = { left: 56, right: 24, top: 12, bottom: 44, every: 3 }; // names stand below
 const NARROW_CHART_BELOW = 480; // pixels
 const STROKES = ["", "9 4", "3 3", "12 3 3 3", "2 5"]; // so that lines are told apart without colours, too
@@ -20,7 +20,7 @@ function curvesView(element, given, looks) {
 /** The picture in a space of some width, and names below it where there is no room beside. */
 function curvesOf(given, { inX, title, linear = false, width, told }) {
   const narrow = width < NARROW_CHART_BELOW;
-  const { left, right, top, bottom, every } = narrow ? NARROW_CHART : ROOMY;
+  const { left, right, top, bottom, every } = narrow ? NARROW_CHART : { ...ROOMY, every: width < 640 ? 2 : 1 };
   const height = Math.min(440, Math.max(280, width * 0.53));
   const values = given.lines.flatMap(({ y }) => y);
   const [low, high] = linear ? [0, Math.max(...values) * 1.08] : [Math.min(...values) / 1.3, Math.max(...values) * 1.3];

@@ -9,38 +9,40 @@ const tools = el("nav", { class: "tools" }, place, themeButton(), el("a", { href
 document.body.append(tools);
 let at = 0;
 
+// Scenes of boards whose least letters are 20 pixels high: over the whole slide, or over half of it.
+const WHOLE = { width: 900, height: 280, wide: 200, tall: 100 };
+const HALF = { width: 500, height: 300, wide: 150, tall: 100 };
+const spaceOf = (view) => (view.classList.contains("large") ? WHOLE : HALF);
+
 const FIGURES = {
   lanes: (view, reply) => lanesView(view, reply.lanes),
   curves: (view, reply) =>
     curvesView(view, reply.curves, { inX: (x) => inBytes(x).replace(" ", ""), title: "bytes of the buffer" }),
   cuts: (view, reply) => curvesView(view, reply.curves, { inX: String, title: "buckets", linear: true }),
-  board: (view, reply) => stepper(view, reply.board),
+  board: (view, reply) => stepper(view, reply.board, { space: spaceOf(view) }),
   route: (view, reply) => legsView(view, reply),
 };
 
-/** Pictures are drawn when their slide is shown first: before, it has no width. */
-function draw(slide) {
-  if (slide.dataset.drawn) return;
-  slide.dataset.drawn = "yes";
-  for (const each of slide.querySelectorAll("[data-figure]")) {
+/** All pictures are drawn at once: slides that are not shown have a width, too, so that they can be printed. */
+function draw() {
+  for (const each of deck.querySelectorAll("[data-figure]")) {
     const { request, reply } = DATA.figures[each.dataset.figure];
-    each.classList.add("view");
+    each.classList.add("view", `${request.ask}-view`);
     FIGURES[request.ask](each, reply);
   }
-  for (const each of slide.querySelectorAll("[data-cell-view]")) {
+  for (const each of deck.querySelectorAll("[data-cell-view]")) {
     const reply = DATA.replies[each.dataset.cellView];
-    each.classList.add("view");
-    if (reply.board) stepper(each, reply.board);
+    each.classList.add("view", reply.board ? "board-view" : "route-view");
+    if (reply.board) stepper(each, reply.board, { space: spaceOf(each) });
     else legsView(each, reply);
   }
-  for (const each of slide.querySelectorAll("[data-said]")) each.textContent = DATA.replies[each.dataset.said].said;
-  for (const each of slide.querySelectorAll("[data-code]")) each.append(...coloured(DATA.code[each.dataset.code]));
+  for (const each of deck.querySelectorAll("[data-said]")) each.textContent = DATA.replies[each.dataset.said].said;
+  for (const each of deck.querySelectorAll("[data-code]")) each.append(...coloured(DATA.code[each.dataset.code]));
 }
 
 function show(number) {
   at = Math.max(0, Math.min(slides.length - 1, number));
   slides.forEach((slide, index) => slide.classList.toggle("now", index === at));
-  draw(slides[at]);
   place.textContent = `${at + 1} / ${slides.length}`;
   history.replaceState(null, "", `#${at + 1}`);
 }
@@ -70,11 +72,7 @@ deck.addEventListener("click", (event) => {
   show(event.clientX < innerWidth / 4 ? at - 1 : event.clientX > (innerWidth * 3) / 4 ? at + 1 : at);
 });
 addEventListener("resize", scale);
-addEventListener("beforeprint", () => {
-  document.documentElement.classList.add("printed");
-  slides.forEach(draw);
-});
-addEventListener("afterprint", () => document.documentElement.classList.remove("printed"));
 addEventListener("hashchange", () => show(Number(location.hash.slice(1) || 1) - 1));
 scale();
+draw();
 show(Number(location.hash.slice(1) || 1) - 1);

@@ -1,13 +1,14 @@
 /* A board that is stepped through: what a rank holds, what is sent, and the step that breaks. */
 
-/** given: the ``board`` of a reply. */
-function stepper(element, given, { at = 0, faulty = true } = {}) {
+/** given: the ``board`` of a reply; space: of the board's scene. */
+function stepper(element, given, { at = 0, faulty = true, space = null } = {}) {
   const program = readProgram(given.steps);
   const said = el("p", { class: "said", "aria-live": "polite" });
   const stage = el("div", { class: "stage-board" });
   let followed = null;
   const play = player({ last: () => lastOf(program), show });
   const shown = board(stage, program, {
+    space,
     onFollow(chunk) {
       followed = chunk === followed ? null : chunk;
       play.tell();
@@ -39,7 +40,7 @@ function stepper(element, given, { at = 0, faulty = true } = {}) {
     shown.show({ at: now.at, flight: now.flight, followed });
     const number = now.flight > 0 ? now.at : now.at - 1;
     const short = failing && program.broken === null && !now.flight; // every step can be done, and something lacks
-    const done = short ? `After the last step ${program.fault.said}.` : sayStep(program, number, followed);
+    const done = short ? `The proof finds: ${program.fault.said}.` : sayStep(program, number, followed);
     const text = number < 0 ? `At first: ${given.begins}` : done;
     if (said.textContent !== text) said.textContent = text;
     element.classList.toggle("failing", Boolean(failing));

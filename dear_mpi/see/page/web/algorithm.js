@@ -1,11 +1,14 @@
 /* The page of an algorithm, or of two side by side. */
 
 const page = document.getElementById("page");
-const given = { ...FIRST, between: { ...FIRST.between }, ranks: DATA.ranks };
+const given = { ...FIRST, between: { ...FIRST.between }, ranks: DATA.ranks, pieces: DATA.pieces };
 const algorithms = DATA.algorithms;
 const sizesOfAll = Object.keys(algorithms[0].sizes)
   .map(Number)
   .filter((size) => algorithms.every(({ sizes }) => size in sizes));
+const cutsOfAll = [...new Set([DATA.pieces, ...algorithms.flatMap(({ cuts }) => Object.keys(cuts).map(Number))])].sort(
+  (one, other) => one - other,
+);
 let followed = null;
 let sides = [];
 let seconds = 1; // of the axis of time
@@ -44,18 +47,14 @@ const play = player({ last: () => Math.max(...sides.map(({ last }) => last)), sh
 const showBar = playerBar(bar, play);
 const offered = priceSliders(sliders, given, {
   sizes: sizesOfAll,
+  cuts: cutsOfAll,
   hosts: DATA.hosts,
   pairs: [],
   change: price,
-  resize,
+  rebuild: build,
 });
 
-function resize(size) {
-  given.ranks = size;
-  build();
-}
-
-/** Everything that depends on the number of ranks. */
+/** Everything that depends on the number of ranks and of pieces. */
 function build() {
   const hooks = {
     onFollow: follow,
@@ -65,7 +64,7 @@ function build() {
     },
   };
   sides = algorithms.map((algorithm, number) => {
-    const data = algorithm.sizes[given.ranks];
+    const data = (algorithm.cuts[given.pieces] ?? algorithm.sizes)[given.ranks];
     return { ...sideOf(algorithm, number, data.unreadable ? data : readProgram(data), hooks), name: algorithm.name };
   });
   const both = sides.flatMap(({ program }) => (program.unreadable ? [] : pairsOf(program)));

@@ -9,8 +9,9 @@ const MOST_NAMED = 40; // messages whose chunks are written on them
 
 const MOST_CLEAR = 40; // links; where there are more they are fainter
 
-/** onFollow: called with a chunk that is clicked. The result has ``show`` and ``element``. */
-function board(element, program, { onFollow = () => {} } = {}) {
+/** onFollow: called with a chunk that is clicked; space: of the scene, else one of the two above, by the width. The result
+ * has ``show`` and ``element``. */
+function board(element, program, { onFollow = () => {}, space = null } = {}) {
   let scene = null;
   let last = null;
   const holder = el("div", { class: "board" });
@@ -18,7 +19,7 @@ function board(element, program, { onFollow = () => {} } = {}) {
   element.append(holder, said);
 
   function build(width) {
-    scene = sceneOf(program, width < NARROW_BELOW ? NARROW : WIDE, onFollow);
+    scene = sceneOf(program, space ?? (width < NARROW_BELOW ? NARROW : WIDE), onFollow);
     holder.replaceChildren(scene.element);
     if (last) show(last);
   }

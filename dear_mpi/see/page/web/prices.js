@@ -11,8 +11,8 @@ const FIRST = {
 };
 const ITEMSIZE = 4; // bytes of an element: fp32
 
-/** given: what is set now, changed in place; pairs: of ranks that talk; change, resize: called after each move. */
-function priceSliders(element, given, { sizes, hosts, pairs, change, resize }) {
+/** given: what is set now, changed in place; pairs: of ranks that talk; change, rebuild: called after each move. */
+function priceSliders(element, given, { sizes, cuts, hosts, pairs, change, rebuild }) {
   const set =
     (name, into = given) =>
     (value) => {
@@ -20,17 +20,22 @@ function priceSliders(element, given, { sizes, hosts, pairs, change, resize }) {
       change();
     };
   const bits = (value) => inBits(value);
-  const ranks = slider({
-    name: "Ranks",
-    id: "ranks",
-    low: 0,
-    high: sizes.length - 1,
-    value: sizes.indexOf(given.ranks),
-    format: (place) => String(sizes[place]),
-    change: (place) => resize(sizes[place]),
-  });
+  const oneOf = (label, name, values) =>
+    slider({
+      name: label,
+      id: name,
+      low: 0,
+      high: values.length - 1,
+      value: values.indexOf(given[name]),
+      format: (place) => String(values[place]),
+      change: (place) => {
+        given[name] = values[place];
+        rebuild();
+      },
+    });
   const fields = [
-    ranks,
+    oneOf("Ranks", "ranks", sizes),
+    ...(cuts.length > 1 ? [oneOf("Pieces of the buffer", "pieces", cuts)] : []),
     slider({
       name: "Bytes of the buffer",
       id: "bytes",

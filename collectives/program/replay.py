@@ -1,0 +1,105 @@
+"""Carry out the programs of all ranks on symbols: what each rank holds after each step; or a ProgramError.
+
+The replay takes one step of all ranks after the other. In a run some ranks are further than others; but as both ends of
+a message are in the same step, they do the same. Nor can they block each other, even if each send blocks until it is
+received: what the ranks in the earliest step wait for is among themselves, and under way. Time: O(total number of
+chunks sent).
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+
+from dear_mpi.collectives.program.errors import ProgramError, name_ranks
+from dear_mpi.collectives.program.program import COLLECTIVES, Program, Receive, Send, label
+
+# What one rank holds: bit i of ``row[chunk]`` is set where rank i's contribution is in; 0 is undefined data. Where data
+# is addressed, on ``size`` ranks, bit size + i says that it is for rank i alone.
+Row = list[int]
+
+
+def replay(programs: Sequence[Program]) -> list[list[Row]]:
+    """For each rank what it holds at first, and after each step; errors as in ``after_steps``."""
+    states = ([list(row) for row in rows] for rows in after_steps(programs))
+    return [list(history) for history in zip(*states, strict=True)]
+
+
+def run(programs: Sequence[Program]) -> list[Row]:
+    """What all ranks hold at the end; errors as in ``after_steps``."""
+    *_, rows = after_steps(programs)
+    return rows
+
+
+def after_steps(programs: Sequence[Program]) -> Iterator[list[Row]]:
+    """What all ranks hold at first, then after each step: rows that the next step will change; or a ProgramError."""
+    contract, size = COLLECTIVES[programs[0].collective], len(programs)
+    owners = [programs[0].owner(chunk) for chunk in range(programs[0].chunks)]
+    rows = [[contract.brings(rank, owner, size) for owner in owners] for rank in range(size)]
+    yield rows
+    for number in range(len(programs[0].steps)):
+        take_step(programs, number, rows)
+        yield rows
+
+
+def take_step(programs: Sequence[Program], number: int, rows: list[Row]) -> None:
+    """Carry out one step of all ranks: first all sends take what they find, then it is received."""
+    steps = [program.steps[number] for program in programs]
+    sent = defaultdict[tuple[int, int], deque[tuple[Send, Row]]](deque)  # by receiver and sender
+    for rank, step in enumerate(steps):
+        for send in step.sends:
+            sent[send.peer, rank].append((send, rows[rank][send.chunks.start : send.chunks.stop]))
+    waiting: list[tuple[int, str]] = []
+    for rank, step in enumerate(steps):
+        for receive in step.receives:
+            due = sent[rank, receive.peer]
+            if due:
+                take(*due.popleft(), receive, rows[rank], programs[rank], number=number)
+            else:
+                waiting.append((rank, f"receive {label(receive.chunks)} from rank {receive.peer}"))
+    waiting += [(rank, f"send {send}") for (_, rank), left in sent.items() for send, _ in left]
+    if waiting:
+        first = min(rank for rank, _ in waiting)
+        what = " and to ".join(each for rank, each in waiting if rank == first)
+        both = "in this step the peer has no other end of that message: add it, or leave this end out"
+        raise ProgramError(f"rank {first}, step {number}: waits forever to {what}: {both}", rank=first)
+
+
+def take(send: Send, data: Row, receive: Receive, row: Row, program: Program, *, number: int) -> None:
+    """Receive one message into the row of the program's rank, in a step."""
+    rank, peer, where = program.rank, receive.peer, f"step {number}"
+    if not fit(send.chunks, receive.chunks, program):
+        differs = f"expects {label(receive.chunks)} from rank {peer}, which sends {label(send.chunks)}"
+        both = "both ends of a message must name the same chunks"
+        raise ProgramError(f"rank {rank}, {where}: {differs}: {both}", rank=rank)
+    for sent, chunk, arriving in zip(send.chunks, receive.chunks, data, strict=True):
+        held = row[chunk] if receive.combine else 0
+        if not arriving:
+            said = f"rank {peer}, {where}: sends chunk {sent} to rank {rank} before it holds any data of it"
+            raise ProgramError(said, rank=peer, chunk=sent)
+        if held & arriving:
+            twice = f"combines {data_of(held & arriving, program.size)} into chunk {chunk} again, from rank {peer}"
+            once = "combine each rank's data once"
+            raise ProgramError(f"rank {rank}, {where}: {twice}: {once}", rank=rank, chunk=chunk)
+        row[chunk] = held | arriving
+
+
+def fit(sent: range, received: range, program: Program) -> bool:
+    """Whether chunks that are sent may be received as these."""
+    if not COLLECTIVES[program.collective].addressed:  # else all shards are equally long
+        return sent == received
+    return len(sent) == len(received) and (sent.start - received.start) % program.parts == 0
+
+
+def members(mask: int) -> list[int]:
+    """The ranks whose bits are set."""
+    return [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
+
+
+def data_of(mask: int, size: int) -> str:
+    """The ranks whose contributions are in, and for whom these are.
+
+    >>> data_of(0b11, 4), data_of(1 << 2 | 1 << 4 + 3, 4)
+    ('data of ranks 0, 1', "rank 2's data for rank 3")
+    """
+    address, ranks = (members(each) for each in divmod(mask, 1 << size))
+    data = f"rank {ranks[0]}'s data" if len(ranks) == 1 else f"data of {name_ranks(ranks)}"
+    return f"{data}{f' for {name_ranks(address)}' if address else ''}"
