@@ -271,11 +271,14 @@ def test_kernels_are_not_timed(arguments, message, monkeypatch, tmp_path):
     assert_one_line(run("bench-kernels", *arguments), message)
 
 
-def test_bad_arrays(arrays):
-    file = arrays(x=np.zeros((10, 4)), y=np.zeros(9, int))
-    result = run("train", "--threads", 2, "--data", file)
-    assert result.exit_code == 2
-    assert "x and y must have the same length, not 10 and 9" in result.stderr
+@pytest.mark.parametrize(("shape", "said"), [
+    ((10, 4), "x and y must have the same length, not 10 and 9"),
+    ((9, 0), "x must hold finite numbers (n, ...), one or more in each row, not float64[9, 0]"),
+    ((9, 3, 0), "one or more in each row, not float64[9, 3, 0]"),
+])  # fmt: skip
+def test_bad_arrays(arrays, shape, said):
+    file = arrays(x=np.zeros(shape), y=np.arange(9) % 2)
+    assert_one_line(run("train", "--threads", 2, "--data", file), said)
 
 
 def test_good_arrays(arrays):
