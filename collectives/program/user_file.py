@@ -6,6 +6,7 @@ its own, which ends with the process.
 
 import ast
 import importlib.util
+import os
 import sys
 import textwrap
 import threading
@@ -50,7 +51,7 @@ def is_in_file(name: str) -> bool:
 def source_of(spec: str, kind: str, example: str) -> Source:
     """What a user has named; ValueError: there is no such Python file, or no name was given."""
     path, _, name = (spec, "", "") if spec.endswith(".py") else spec.rpartition(":")
-    file = Path(path).resolve()
+    file = Path(os.path.realpath(path))  # resolve fails for a link to itself
     if file.suffix != ".py" or not file.is_file():
         wrong = "is no Python file" if file.exists() else "does not exist"
         raise ValueError(f"{kind} file {str(file)!r} {wrong}: write it like path/to/mine.py:{example}")

@@ -47,6 +47,13 @@ class Observed:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What a file has beside the profile, by ``KEY``."""
+
+    observed: Observed
+
+
+@dataclass(frozen=True)
 class Observation:
     """A script on one rank."""
 
@@ -80,4 +87,4 @@ def read_observation(path: Path) -> Observation:
     with reading("observation", path, "dear-mpi advise --save") as content:
         profile = convert(content, Profile)
         profile.check()
-        return Observation(profile, convert(content.get(KEY, {}), Observed))
+        return Observation(profile, convert(content, Kept).observed)

@@ -25,7 +25,7 @@ from dear_mpi.cli.explain import explain
 from dear_mpi.cli.flags import PanelledCommand, as_switch
 from dear_mpi.cli.links import links
 from dear_mpi.cli.plot import plot
-from dear_mpi.cli.run import complain
+from dear_mpi.cli.run import WITHOUT_WORK, check_all_ask, complain
 from dear_mpi.cli.simulate import simulate
 from dear_mpi.cli.timeline import timeline
 from dear_mpi.cli.train import train
@@ -67,9 +67,12 @@ class Commands(TyperGroup):
     def main(self, *given: Any, **how: Any) -> Any:
         arguments = given[0] if given else how.get("args")
         arguments = sys.argv[1:] if arguments is None else arguments
-        rank = launch_of(os.environ).rank
-        if rank > 0 and (not arguments or {"--help", "--version"} & set(arguments)):
-            sys.exit(0)
+        launch = launch_of(os.environ)
+        rank = launch.rank
+        if launch.size > 1 and (not arguments or not set(WITHOUT_WORK).isdisjoint(arguments)):
+            check_all_ask(arguments)
+            if rank > 0:
+                sys.exit(0)
         if not arguments or "--help" in arguments:
             fit_help_to_screen()
         try:

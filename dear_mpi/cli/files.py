@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from dear_mpi.collectives.program.user_file import is_in_file
-from dear_mpi.reporting.files import check_writable, older
+from dear_mpi.reporting.files import at_end, check_writable, older
 from dear_mpi.see.timeline.picture import draw_timeline
 from dear_mpi.see.timeline.write import TimelineFiles
 from dear_mpi.training.declared import listed
@@ -57,10 +57,10 @@ def check_files(read: Mapping[str, Iterable[str]], written: Written) -> None:
     set_aside = [(f"the older file of {flag}", older(path)) for flag, path in written if flag in OLDER]
     taken: dict[Path, str] = {}
     for flag, path in (*written, *set_aside):
-        if path.resolve() in taken:
-            flags = " and ".join(dict.fromkeys((taken[path.resolve()], flag)))
+        if at_end(path) in taken:
+            flags = " and ".join(dict.fromkeys((taken[at_end(path)], flag)))
             raise ValueError(f"{flags} must be different files, not both {str(path)!r}")
-        taken[path.resolve()] = flag
+        taken[at_end(path)] = flag
     named = [(flag, Path(file)) for flag, texts in read.items() for text in texts if (file := file_of(text))]
     for flag, path in (*written, *set_aside):
         for what, each in named:
@@ -73,7 +73,7 @@ def is_same(one: Path, other: Path) -> bool:
     try:
         return one.samefile(other)
     except OSError:  # not both are there
-        return one.resolve() == other.resolve()
+        return at_end(one) == at_end(other)
 
 
 def file_of(text: str) -> str:

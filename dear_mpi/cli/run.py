@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 from dear_mpi.cli.files import Written, try_files, written_by
-from dear_mpi.cli.flags import STALL_AFTER, Flags, Table, chosen, parameter, typed_as
+from dear_mpi.cli.flags import PANELS, STALL_AFTER, Flags, Table, chosen, parameter, typed_as
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.errors import AgreedError, ProgramError, TransportError
 from dear_mpi.collectives.transports.agree import by_rank_0
@@ -29,8 +29,10 @@ from dear_mpi.simulate.machine import read_rates
 from dear_mpi.training.declared import parsed
 from dear_mpi.training.runs.config import Config
 
+WITHOUT_WORK = ("--help", "--version")
 STAGES = ("input", "job")
 NAMED = r"^((?:\w+: )?)(\w+)(?= (?:must|does not apply) )"  # an option, maybe behind a collective
+SPELLED = [f"--{name.removesuffix('_file').replace('_', '-')}" for names in PANELS.values() for name in names.split()]
 READ: dict[str, Callable[[str], Any]] = {"link": parse_links, "rates": read_rates}
 
 
@@ -62,6 +64,28 @@ def complaining(command: str, *, mpi: bool, flags: Mapping[str, str] = MappingPr
     except KeyboardInterrupt:
         print(f"rank {launch_of(os.environ).rank} was interrupted", file=sys.stderr)
         raise
+
+
+def command_line(arguments: Sequence[str]) -> dict[str, str | None]:
+    """What must be equal on all ranks: the command, and which flags are given. Their values are compared where they are
+    used, and the file of a flag may differ."""
+    typed = {each.partition("=")[0] for each in arguments}
+    asked = [each for each in arguments if each in WITHOUT_WORK]
+    given = {flag: "given" if flag in typed else None for flag in SPELLED}
+    return {"command": " ".join([*arguments[:1], *asked]) or "none", **given}
+
+
+def check_all_ask(arguments: Sequence[str]) -> None:
+    """Collective, of the ranks that are to show help: an error on all ranks if others have work to do."""
+    try:
+        run_world(
+            lambda world: None, facts=lambda rank: command_line(arguments), stall_after_s=parse_seconds(STALL_AFTER)
+        )
+    except AgreedError as error:
+        complain(str(error).removeprefix("input: "), launched_rank())
+        sys.exit(2)
+    except ValueError:
+        pass  # there is no MPI that the others could wait in
 
 
 def agreed_on(error: Exception) -> Exception:
@@ -117,17 +141,18 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
     """Call ``command(world)`` as every rank, as ``RUN_FLAGS`` say. The result, or the report of an ``Output``: rank 0
     writes it as JSON, and then the other files of the output.
 
-    Before the work rank 0 sees that the file of --json and ``others`` can be written. An older report is ``aside``
-    during the work: where all processes of a host die, a launcher may return 0, and then no report must be there. A
-    file that cannot be written in the end is no reason to lose another one: it is said, and the exit code is 1; 2 if
-    it is that of --json.
+    First the ranks compare their flags: one that acts on some ranks alone, such as --timeline, would leave the others
+    waiting. Before the work rank 0 sees that the file of --json and ``others`` can be written. An older report is
+    ``aside`` during the work: where all processes of a host die, a launcher may return 0, and then no report must be
+    there. A file that cannot be written in the end is no reason to lose another one: it is said, and the exit code is
+    1; 2 if it is that of --json.
     """
     json_file, stall_after = flags.get("json_file"), flags.get("stall_after", STALL_AFTER)
 
     def facts(rank: int) -> Mapping[str, Any]:
         if rank == 0:
             try_files([("--json", json_file), *others] if json_file is not None else others)
-        return {"command": " ".join(sys.argv[1:2])}
+        return command_line(sys.argv[1:])
 
     def on_each_rank(world: World) -> tuple[Any, bool]:
         if world.rank == 0:

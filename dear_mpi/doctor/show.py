@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from dear_mpi.doctor.examine import Facts, RankFacts
 from dear_mpi.doctor.finding import Finding
@@ -43,7 +43,8 @@ def show_doctor(facts: Facts, found: Sequence[Finding]) -> None:
 
 def show_findings(screen: Console, found: Sequence[Finding]) -> None:
     for finding in found:
-        screen.print(f"[{STYLES[finding.severity]}]{finding.severity}[/]: {escape(finding.text)}", soft_wrap=True)
+        severity = finding.severity, STYLES[finding.severity]
+        screen.print(Text.assemble(severity, f": {finding.text}"), soft_wrap=True)
         if finding.advice:
             screen.print(f"    -> {finding.advice}", markup=False, soft_wrap=True)
 

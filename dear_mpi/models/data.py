@@ -124,8 +124,9 @@ def load_arrays(path: Path, dtype: np.dtype[Any]) -> Dataset:
             raise ValueError(f"y must hold {allowed}, not {y.dtype}{list(y.shape)}")
         with np.errstate(over="ignore"):
             cast = x.astype(dtype) if x.dtype.kind in "iuf" else None
-        if cast is None or x.ndim < 2 or not np.isfinite(cast).all():
-            raise ValueError(f"x must hold finite numbers (n, ...), not {x.dtype}{list(x.shape)}")
+        if cast is None or x.ndim < 2 or not x.size or not np.isfinite(cast).all():
+            allowed = "finite numbers (n, ...), one or more in each row"
+            raise ValueError(f"x must hold {allowed}, not {x.dtype}{list(x.shape)}")
         if len(x) != len(y):
             raise ValueError(f"x and y must have the same length, not {len(x)} and {len(y)}")
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError) as error:

@@ -112,7 +112,7 @@ def run_world(
         if link is not None:
             link.hosts(transport.hosts)  # which may be none
         said = {"device_memory": device_memory, "link": None if link is None else str(link), "rates": rates}
-        return {**said, **facts(transport.rank)}
+        return {**facts(transport.rank), **said}
 
     def guarded(transport: Transport) -> T:
         if rates is not None:

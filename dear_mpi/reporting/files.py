@@ -35,13 +35,21 @@ def replacing(flag: str, path: Path) -> Iterator[Path]:
         if is_plain(path):
             with unfinished(path) as partial:
                 yield partial
-                partial.replace(path.resolve())  # a link stays one
+                partial.replace(at_end(path))  # a link stays one
         else:
             yield path
 
 
+def at_end(path: Path) -> Path:
+    """Where a link leads, which need not exist; a link to itself leads to itself."""
+    return Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for such a link, before Python 3.13
+
+
 def is_plain(path: Path) -> bool:
-    """Whether it may be replaced: not so a pipe, or /dev/stdout, also where that leads to a file."""
+    """Whether it may be replaced: not so a pipe, or /dev/stdout, also where that leads to a file. An OSError if it is a
+    link to itself, which no file can be written through."""
+    with suppress(FileNotFoundError):
+        path.stat()
     return not path.exists() or (path.is_file() and not is_stream(path))
 
 
@@ -56,19 +64,29 @@ def is_stream(path: Path) -> bool:
 
 @contextmanager
 def unfinished(path: Path) -> Iterator[Path]:
-    """A file beside this one, of the same ending and the mode of the file that it replaces; gone after the block.
+    """A file beside this one, of the same ending, with the mode and owner of the file that it replaces; gone after the
+    block. The replaced file may have been set aside.
 
     It is locked meanwhile, so that ``tidy`` can tell it from what a killed run left.
     """
-    whole = path.resolve()
+    whole = at_end(path)
     with locked(whole) as mine:
         partial = Path(mine.name)
         try:
-            if whole.is_file():
-                partial.chmod(stat.S_IMODE(whole.stat().st_mode) | stat.S_IWUSR)
+            for replaced in filter(Path.is_file, (whole, older(path))):
+                keep_access(partial, replaced.stat())
+                break
             yield partial
         finally:
             partial.unlink(missing_ok=True)
+
+
+def keep_access(partial: Path, replaced: os.stat_result) -> None:
+    """Give a new file the owner, if we may, and then the mode of another: a change of owner can clear bits."""
+    for owner in ((replaced.st_uid, -1), (-1, replaced.st_gid)):
+        with suppress(PermissionError):
+            os.chown(partial, *owner)
+    partial.chmod(stat.S_IMODE(replaced.st_mode) | stat.S_IWUSR)
 
 
 def locked(whole: Path) -> BinaryIO:
@@ -89,7 +107,7 @@ def named(whole: Path, token: str) -> str:
 
 def tidy(path: Path) -> None:
     """Remove the unfinished files that killed runs on this host left of this file; what is being written stays."""
-    whole = path.resolve()
+    whole = at_end(path)
     for each in whole.parent.glob(named(Path(escape(whole.name)), "?" * 8)):
         with suppress(OSError), each.open("r+b") as left:
             fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -100,7 +118,7 @@ def set_aside(path: Path) -> None:
     """Let the file that was there be FILE.old."""
     if path.is_file() and is_plain(path):
         with suppress(FileNotFoundError):  # another run has just done it
-            path.resolve().rename(older(path))
+            at_end(path).rename(older(path))
 
 
 @contextmanager
@@ -117,13 +135,13 @@ def aside(path: Path | None) -> Iterator[Callable[[], None]]:
         yield move
     except (ValueError, AgreedError):
         for each in moved:
-            older(each).rename(each.resolve())
+            older(each).rename(at_end(each))
         raise
 
 
 def older(path: Path) -> Path:
     """Where the file before the last is kept: beside the file to which a link leads, so that the link stays a link."""
-    whole = path.resolve()
+    whole = at_end(path)
     return whole.with_name(f"{whole.name}.old")
 
 

@@ -8,14 +8,15 @@ from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, TextIO, TypeVar
 
-from rich.console import Console, RenderableType
-from rich.markup import escape
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from dear_mpi.collectives.launch.launcher import OPEN_MPI, launch_of, launcher_process
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.output import to_nowhere
+from dear_mpi.reporting.output import printable, to_nowhere
 
 T = TypeVar("T")
 
@@ -27,7 +28,18 @@ COMMENT = "# "
 
 
 class Screen(Console):
-    """What nobody reads any more, such as behind ``head``, goes nowhere; all else that a command does is done."""
+    """A console on which text of any file commands nothing: ``printable``, and no markup.
+
+    What nobody reads any more, such as behind ``head``, goes nowhere; all else that a command does is done.
+    """
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        """Before a table measures its cells."""
+        return super().render_str(printable(text), **how)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for each in super().render(renderable, options):
+            yield each if each.control else each._replace(text=printable(each.text))
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -42,6 +54,7 @@ def console(world: World | None = None, *, stderr: bool = False) -> Console:
         quiet=world is not None and world.rank != 0,
         stderr=stderr,
         highlight=False,
+        markup=False,  # a name in a file may have brackets
         emoji=False,  # the function x in mine.py is mine.py:x: and no cross
         force_terminal=columns is not None,
         width=int(asked) if asked.isdigit() else columns or FILE_COLUMNS,
@@ -64,7 +77,7 @@ def commented(screen: Console) -> Iterator[None]:
     finally:
         screen.width = width
     for line in shown.get().splitlines():
-        screen.out(f"{COMMENT}{line}".rstrip(), highlight=False)
+        screen.print(Text.from_ansi(f"{COMMENT}{line}".rstrip()), soft_wrap=True)
 
 
 def columns_of(stream: TextIO) -> int | None:
@@ -105,7 +118,7 @@ def table(
     for group in groups:
         made.add_section()
         for row in group:
-            made.add_row(*(escape(text(row)) for text in columns.values()))
+            made.add_row(*(text(row) for text in columns.values()))
     return made
 
 
@@ -132,7 +145,7 @@ def bar(world: World | None, total: int, note: str) -> Iterator[Callable[[str], 
     """
     screen = console(world)  # where the tables go, too, so that both arrive in order
     screen = screen if screen.is_terminal else console(world, stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     hidden = screen.quiet or not screen.is_terminal
     with WholeLines(*columns, console=screen, transient=True, auto_refresh=False, disable=hidden) as progress:
         task = progress.add_task(note, total=total)

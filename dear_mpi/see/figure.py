@@ -7,6 +7,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from dear_mpi.reporting.files import replacing
+from dear_mpi.reporting.output import printable
 
 DOTS_PER_INCH = 150  # of a PNG
 BELOW_INCHES = 0.65  # for a legend of two lines
@@ -31,10 +32,20 @@ def write_figure(flag: str, path: Path, figure: Any) -> None:
     """
     import matplotlib
 
+    as_it_is(figure)
     kind = path.suffix.lower().removeprefix(".")
     undated = {"metadata": {"Date": None}} if kind == "svg" else {}
     with replacing(flag, path) as file, matplotlib.rc_context({"svg.hashsalt": "dear-mpi"}):
         figure.savefig(file, dpi=DOTS_PER_INCH, format=kind, **undated)
+
+
+def as_it_is(figure: Any) -> None:
+    """Let no text of a figure be a formula (two ``$`` in the name of a file), or have signs that no font can draw."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_text(printable(text.get_text()))
+        text.set_parse_math(False)
 
 
 def panels(

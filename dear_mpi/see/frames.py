@@ -9,7 +9,7 @@ from typing import Any
 
 from dear_mpi.reporting.files import replacing
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.figure import legend_below, panels
+from dear_mpi.see.figure import as_it_is, legend_below, panels
 from dear_mpi.see.picture import WRONG, draw_panel, draw_shape, mark, signs
 from dear_mpi.see.replayed import Replayed
 
@@ -26,7 +26,9 @@ def write_frames(flag: str, path: Path, name: str, replayed: Replayed) -> None:
     frames = []
     for number in range(count):
         with io.BytesIO() as memory:
-            draw_frame(name, replayed, number, last=number == count - 1).savefig(memory, dpi=DOTS_PER_INCH)
+            figure = draw_frame(name, replayed, number, last=number == count - 1)
+            as_it_is(figure)
+            figure.savefig(memory, dpi=DOTS_PER_INCH)
             with Image.open(memory) as image:
                 frames.append(image.convert("RGB"))
     times = [FRAME_MS] * (count - 1) + [LAST_MS]

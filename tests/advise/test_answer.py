@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -129,9 +130,21 @@ def test_a_file_is_read_as_it_was_written_and_simulate_takes_it(tmp_path):
     seen.write(path)
     assert read_observation(path) == observe(path, ()) == seen
     content = json.loads(path.read_text())
-    del content["observed"]["threads"]
+    observed = content["observed"]
+    for wrong, named in (
+        (
+            {name: each for name, each in observed.items() if name != "threads"},
+            "observed must have the field 'threads'",
+        ),
+        (observed | {"low_s": "1"}, 'observed.low_s must be a number, not "1"'),
+        (None, "observed must be an object, not null"),
+    ):
+        path.write_text(json.dumps(content | {"observed": wrong}))
+        with pytest.raises(ValueError, match=re.escape(f"must be a file of dear-mpi advise --save: {named}")):
+            read_observation(path)
+    del content["observed"]
     path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"must be a file of dear-mpi advise --save: .*'threads'"):
+    with pytest.raises(ValueError, match="it must have the field 'observed'"):
         read_observation(path)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
-from dear_mpi.see.timeline.read import read_timeline
+from dear_mpi.see.timeline.read import put_together, read_timeline
 from dear_mpi.see.timeline.trace import trace
 from dear_mpi.training.blame import blamed, causes
 from dear_mpi.training.blame.blamed import FEWEST, LEAST, BlameError, Trial, blame, check_enough, checked, next_cause
@@ -244,3 +244,32 @@ def test_a_file_that_is_no_timeline_is_refused(tmp_path):
     path.write_text("{}")
     with pytest.raises(ValueError, match="is no timeline of all ranks"):
         read_timeline(str(path))
+
+
+SPAN = {"name": "wait", "ph": "X", "pid": 0, "tid": 0, "cat": "wait", "ts": 0.0, "dur": 1.0, "args": {}}
+NAME = {"name": "process_name", "ph": "M", "pid": 0, "args": {"name": "run: rank 0"}}
+ABOUT = {"runs": ["run"], "sizes": [1], "times": "live"}
+
+
+@pytest.mark.parametrize(("event", "said"), [
+    (NAME | {"args": {"name": 5}}, {}),
+    (NAME | {"args": {}}, {}),
+    (NAME | {"args": 5}, {}),
+    (SPAN | {"name": 5}, {}),
+    (SPAN | {"ts": 10**400}, {}),
+    (SPAN | {"dur": "1"}, {}),
+    (SPAN | {"cat": ["wait"]}, {}),
+    (SPAN | {"tid": [0]}, {}),
+    (SPAN | {"pid": 7}, {}),
+    ({}, {"runs": [5]}),
+    ({}, {"sizes": [[]]}),
+    ({}, {"sizes": [10**400]}),
+    ({}, {"times": None}),
+    ({}, {"of_rank": {}}),
+])  # fmt: skip
+@pytest.mark.parametrize("read", [read_timeline, lambda path: put_together([path])])
+def test_a_timeline_with_values_of_another_kind_is_refused(read, event, said, tmp_path):
+    path = tmp_path / "no.json"
+    path.write_text(json.dumps({"otherData": ABOUT | said, "traceEvents": [NAME, SPAN, *([event] if event else [])]}))
+    with pytest.raises(ValueError, match=r"no.json' is no timeline of"):
+        read(str(path))

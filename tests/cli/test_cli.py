@@ -271,11 +271,14 @@ def test_kernels_are_not_timed(arguments, message, monkeypatch, tmp_path):
     assert_one_line(run("bench-kernels", *arguments), message)
 
 
-def test_bad_arrays(arrays):
-    file = arrays(x=np.zeros((10, 4)), y=np.zeros(9, int))
-    result = run("train", "--threads", 2, "--data", file)
-    assert result.exit_code == 2
-    assert "x and y must have the same length, not 10 and 9" in result.stderr
+@pytest.mark.parametrize(("shape", "said"), [
+    ((10, 4), "x and y must have the same length, not 10 and 9"),
+    ((9, 0), "x must hold finite numbers (n, ...), one or more in each row, not float64[9, 0]"),
+    ((9, 3, 0), "one or more in each row, not float64[9, 3, 0]"),
+])  # fmt: skip
+def test_bad_arrays(arrays, shape, said):
+    file = arrays(x=np.zeros(shape), y=np.arange(9) % 2)
+    assert_one_line(run("train", "--threads", 2, "--data", file), said)
 
 
 def test_good_arrays(arrays):
@@ -537,13 +540,29 @@ def test_usage_errors_are_one_line_of_the_first_rank(rank, lines, monkeypatch):
     assert result.stderr.startswith("error: No such option: --nope" if lines else "")
 
 
-def test_a_wrong_flag_of_one_rank_is_named_to_all():
+GIVEN = "--{} must be the same on all ranks, not given on rank 1"
+
+
+@pytest.mark.parametrize(("common", "alone", "said"), [
+    (["train"], ["--batch", "x"], "Invalid value for '--batch': .* on rank 1"),
+    (["train"], ["--timelin", "t.json"], "No such option: --timelin .* on rank 1"),
+    (["train"], ["--timeline", "t.json"], GIVEN.format("timeline")),
+    (["train"], ["--blame"], GIVEN.format("blame")),
+    (["train"], ["--json=t.json"], GIVEN.format("json")),
+    (["compare"], ["--plot", "t.png"], GIVEN.format("plot")),
+    (["bench"], ["--raw", "--json", "t.json"], GIVEN.format("json")),
+    (["train"], ["--help"], "command must be the same on all ranks, not train on rank 0; train --help on rank 1"),
+    ([], ["train"], "command must be the same on all ranks, not none on rank 0; train on rank 1"),
+])  # fmt: skip
+def test_what_one_rank_alone_is_told_is_an_error_on_all(common, alone, said, tmp_path):
+    """None of them waits for the others, or shows help."""
     if not mpis_at_hand():
         pytest.skip("there is no mpirun")
-    mpi, train = mpis_at_hand()[0], ["-n", "1", sys.executable, "-m", "dear_mpi", "train", "--iterations", "1"]
+    mpi, base = mpis_at_hand()[0], ["-n", "1", sys.executable, "-m", "dear_mpi", *common]
     job = subprocess.run(
-        [*mpi.mpirun, *train, ":", *train, "--batch", "x"],
-        env=mpi.environment(2),
+        [*mpi.mpirun, *base, ":", *base, *alone],
+        env=mpi.environment(2) | {"PYTHONPATH": os.getcwd()},
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=600,
@@ -551,8 +570,9 @@ def test_a_wrong_flag_of_one_rank_is_named_to_all():
     )
     assert job.returncode == 2, job.stderr
     (line,) = (line for line in job.stderr.splitlines() if line.startswith("error: "))
-    assert line.startswith("error: Invalid value for '--batch': ")
-    assert line.endswith(" on rank 1")
+    assert re.fullmatch(f"error: {said}", line)
+    assert "Usage" not in job.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_only_the_first_rank_shows_help(monkeypatch):

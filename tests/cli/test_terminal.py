@@ -1,8 +1,10 @@
 """What ends up on a terminal and in files when ranks are started by a launcher, which shows neither to the ranks."""
 
 import fcntl
+import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import termios
 import threading
 
 import pytest
+from rich.text import Text
 
 from dear_mpi.reporting import terminal
 from tests.launch import mpis_at_hand
@@ -218,6 +221,35 @@ def test_names_stay_as_they_are(capsys):
     assert capsys.readouterr().out == "mine.py:x: is proved\n"
 
 
+HOSTILE = "x\x1b[2J\x9b31m\u202e\ud800[/red][bold]"
+SHOWN = HOSTILE.encode("unicode_escape").decode()
+
+
+@pytest.mark.parametrize("colours", [False, True])
+@pytest.mark.parametrize("made", [
+    lambda text: text,
+    lambda text: Text(text, style="red"),
+    lambda text: terminal.table([[text]], {text: str}, title=text, caption=text),
+    lambda text: terminal.listing({text: text}, title=text),
+])  # fmt: skip
+def test_text_of_a_file_commands_no_terminal(made, colours, monkeypatch, capsys):
+    """However it is shown, on a terminal or not, and above or in comments. Its brackets are no markup either."""
+    if colours:
+        monkeypatch.setattr(terminal, "columns_of", lambda stream: 200)
+    screen = terminal.console()
+    screen.print(made(HOSTILE))
+    with terminal.commented(screen):
+        screen.print(made(HOSTILE))
+    terminal.note(None, HOSTILE)
+    said = capsys.readouterr()
+    styles = re.compile("\x1b\\[[0-9;]*m")
+    assert bool(styles.search(said.out)) <= colours
+    for text in (said.out, said.err):
+        plain = styles.sub("", text)
+        assert plain.count(SHOWN) >= 1
+        assert all(each.isprintable() for each in plain if each != "\n"), plain
+
+
 def test_a_reader_that_goes_away_ends_nothing():
     """As `head` does: what comes after the screen, such as the file of --json, is still written."""
     show = "from dear_mpi.reporting.terminal import console\nfor _ in range(2):\n    console().print('x' * 100000)\n"
@@ -226,3 +258,23 @@ def test_a_reader_that_goes_away_ends_nothing():
         job.stdout.close()
         assert job.stderr.read() == "over\n"
     assert job.returncode == 0
+
+
+@pytest.mark.parametrize(("closed", "arguments", "code", "said"), [
+    (">&-", ["simulate", "--ranks", "2", "--json", "rows.json"], 1, "standard output cannot be written: Bad file"),
+    (">&-", ["--version"], 1, "error: standard output cannot be written: Bad file descriptor"),
+    ("<&- >&-", ["simulate", "--rnks", "2"], 2, "error: No such option"),
+    ("2>&-", ["simulate", "--rnks", "2"], 2, ""),
+    ("<&- 2>&-", ["simulate", "--ranks", "2"], 0, ""),
+])  # fmt: skip
+def test_streams_that_the_caller_has_closed(closed, arguments, code, said, tmp_path):
+    """As `ls` does: text that is lost is an error, and no file of ours gets the number of a stream."""
+    command = ["bash", "-c", f'exec "$@" {closed}', "bash", sys.executable, "-m", "dear_mpi", *arguments]
+    environment = os.environ | {"PYTHONPATH": os.getcwd()}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert done.stderr.count("\n") == (1 if said else 0)
+    for file in tmp_path.iterdir():
+        assert json.loads(file.read_text())[0]["ranks"] == 2
+    assert len(list(tmp_path.iterdir())) == ("rows.json" in arguments)

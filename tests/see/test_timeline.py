@@ -4,10 +4,12 @@ import json
 import sys
 
 import pytest
+from matplotlib.text import Text
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
-from dear_mpi.see.figure import write_figure
+from dear_mpi.reporting.output import printable
+from dear_mpi.see.figure import legend_below, panels, write_figure
 from dear_mpi.see.timeline.looks import COLORS, INSIDE_COLORS
 from dear_mpi.see.timeline.picture import draw_timeline
 from dear_mpi.see.timeline.trace import trace
@@ -333,3 +335,17 @@ def test_without_matplotlib(command, tmp_path, monkeypatch):
 def test_no_two_kinds_look_alike():
     looks = [*COLORS.values(), *INSIDE_COLORS.values()]
     assert len(set(looks)) == len(looks)
+
+
+@pytest.mark.parametrize("name", ["a$x^{$b", "$a$", "a\\$b$c$", "x\x1b[2J\ud800"])
+def test_a_picture_has_names_as_they_are(name, tmp_path):
+    """Not as a formula, however many dollars there are; and what no font can draw as an escape."""
+    figure, (axes,) = panels(1, columns=1, inches=(3, 3), title=name)
+    axes.plot([1, 2], [1, 2], label=name)
+    axes.set(title=name, xlabel=name)
+    axes.set_xticks([1, 2], ["$1$", "2"])
+    legend_below(figure)
+    write_figure("--plot", tmp_path / "names.png", figure)
+    shown = [text for text in figure.findobj(Text) if text.get_text() == printable(name)]
+    assert len(shown) == 4
+    assert not any(text.get_parse_math() for text in figure.findobj(Text))

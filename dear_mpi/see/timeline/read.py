@@ -3,9 +3,12 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from msgspec import Meta, convert
 
 from dear_mpi.collectives.plans.notes import Noted, Part
 from dear_mpi.ranks.aligned import aligned_of
@@ -13,8 +16,43 @@ from dear_mpi.reporting.units import plural
 from dear_mpi.training.log.merged import Recording, merged
 from dear_mpi.training.log.spans import LANES, STEPS, Iteration, Rank, Run, Span, Timeline
 
+MOST_US = 1e15  # 30 years
+MOST_RANKS = 10**6
 OF_PARTS = ("number", "step", "peer", "message", "direction", "chunk", "bytes", "call", "under_way")
 OF_FILES = ("runs", "sizes", "clocks", "clock_uncertainty_us", "of_rank", "own_clocks", "zeros_s", "program", "times")
+
+
+Microseconds = Annotated[float, Meta(ge=-MOST_US, le=MOST_US)]
+
+
+@dataclass(frozen=True)
+class TraceEvent:
+    """What must hold of an event of a trace, whoever wrote it."""
+
+    name: str
+    ph: str
+    pid: int
+    cat: str = ""
+    ts: Microseconds = 0.0
+    dur: Microseconds = 0.0
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Told:
+    """And of what a trace says of all of it."""
+
+    runs: list[str]
+    sizes: list[Annotated[int, Meta(ge=1, le=MOST_RANKS)]]
+    times: str = ""
+    job: str = ""
+    of_rank: int = 0
+
+
+@dataclass(frozen=True)
+class Trace:
+    otherData: Told
+    traceEvents: list[TraceEvent]
 
 
 class Process(NamedTuple):
@@ -69,10 +107,11 @@ def opened(path: str, what: str) -> Iterator[tuple[dict[str, Any], dict[int, Pro
     trace it has to be."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
+        convert(content, Trace)
         yield content["otherData"], processes_of(content["traceEvents"])
     except OSError as error:
         raise ValueError(f"{path!r} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, IndexError):
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         raise ValueError(f"{path!r} is no timeline of {what}") from None
 
 

@@ -105,7 +105,7 @@ def blame(run: Run, usual_s: Usual | None = None, reference: str = "") -> Blame:
 
 def checked(run: Run) -> Run:
     """A run with the iterations of which all is known on all ranks."""
-    if 1 < len(run.ranks) < run.size:
+    if len(run.ranks) not in (1, run.size):
         raise BlameError(f"blame needs all {run.size} ranks of a run, and has {len(run.ranks)}")
     whole = set.intersection(*({each.number for each in rank.iterations if is_whole(rank, each)} for rank in run.ranks))
     if len(whole) < FEWEST:
