@@ -184,6 +184,7 @@ class Options(Training):
     """The choices of a session.
 
     Attributes:
+        optimizer: updates the parameters, for example ``Adam(lr=0.001)``; without one it is ``SGD()``.
         learning_rate: a function from the number of the update, counted from 0, to the learning rate, for example
             ``Cosine``; without one it is the optimiser's rate. It must depend on that number alone: ranks compare its
             first 1000 values before training. An iteration that was skipped has no update.
