@@ -29,6 +29,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.training.checkpoints.checkpoint import read, restore, snapshot, write
 from dear_mpi.training.decisions import Decisions
 from dear_mpi.training.fabric.engine import Engine
+from dear_mpi.training.fabric.loss_meter import whole_number
 from dear_mpi.training.facts import checksum, model_of, sha256
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.log.log import Times
@@ -122,14 +123,15 @@ class Session:
         """One iteration with the first schedule; the mean loss over the whole batch.
 
         Args:
-            x, targets: this rank's part of the batch, arrays of the host.
-            total: the number of targets in the whole batch. If it is not given, all ranks have as many as this one.
+            x, targets: this rank's part of the batch, arrays of the host. The loss is given all targets.
+            total: the sum of losses is divided by it, alike on all ranks: the number of targets in the whole batch, or
+                of those that count (``ignore_index``). If it is not given, all ranks have as many as this one.
 
         Raises:
-            TrainingError, ArgumentError: see ``Trainer.iteration``; or ``total`` is wrong.
+            TrainingError, ArgumentError, ValueError: see ``Trainer.iteration``; or ``total`` is wrong.
         """
-        expected = np.asarray(targets).size * self.world.size if total is None else total
-        return self.iterate(next(iter(self.schedules)), x, targets, expected)[0]
+        number = np.asarray(targets).size * self.world.size if total is None else whole_number("total", total)
+        return self.iterate(next(iter(self.schedules)), x, targets, number)[0]
 
     def iterate(self, schedule: str, x: Array, targets: Array, total: int) -> tuple[float, Times]:
         """One iteration with a schedule, after a flush if the last one was another; see ``Trainer.iteration``."""

@@ -85,7 +85,7 @@ class VirtualMeter:
     def __init__(self, fabric: VirtualFabric) -> None:
         self.fabric = fabric
 
-    def start(self, loss: Array | float, targets: int, total: int) -> None:
+    def start(self, loss: Array | float, targets: Array, total: int) -> None:
         self.fabric.spend(self.fabric.costs.rest_s)
         self.handle = self.fabric.launch_sum(LOSS, self.fabric.costs.loss_s)
 

@@ -1,6 +1,7 @@
 """The front door: a user's own model, on threads; tests/mpi/test_session.py has the same under mpirun."""
 
 import gc
+import warnings
 import weakref
 
 import numpy as np
@@ -158,9 +159,84 @@ def test_unequal_parts_need_a_total():
     losses = on_all(lambda transport: body(transport, 9))
     assert losses == losses[:1] * 3
     said = on_all(lambda transport: body(transport, 12))
-    assert (
-        said == ["the whole batch has 9 targets, not 12 as expected: where ranks have unequal parts, give total="] * 3
-    )
+    assert said == said[:1] * 3
+    assert "total must be at most 9, the targets of all ranks, not 12: if ranks have unequal parts" in said[0]
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (16,), (5,), ()])
+def test_the_loss_is_given_all_targets_whatever_their_shape(shape):
+    """A batch that is split must have an entry for each example, or it is refused before anything is sent."""
+
+    def body(transport, accumulate):
+        loss = Summed()
+        options = {"optimizer": SGD(1e-9), "accumulate": accumulate}
+        with Session([Dense("a", np.eye(6))], loss, transport, **options) as session:
+            session.step(np.ones((8, 6)), np.zeros(shape))
+            return loss.shapes
+
+    assert on_all(lambda transport: body(transport, 1)) == [[shape]] * 3
+    with pytest.raises(ValueError, match=r"targets cannot be split into 2 parts with x, of shape \("):
+        on_all(lambda transport: body(transport, 2))
+
+
+def test_a_batch_is_split_with_its_targets():
+    def body(transport):
+        loss = Summed()
+        with Session([Dense("a", np.eye(6))], loss, transport, optimizer=SGD(1e-9), accumulate=3) as session:
+            session.step(np.ones((8, 6)), np.zeros((8, 2)))
+            return loss.shapes
+
+    assert on_all(body) == [[(3, 2), (3, 2), (2, 2)]] * 3
+
+
+def test_more_targets_than_outputs_are_refused():
+    def body(transport):
+        with Session([Dense("a", np.eye(6))], SoftmaxCrossEntropy(), transport) as session:
+            session.step(np.ones((8, 6)), np.arange(12) % 3)
+
+    with pytest.raises(ValueError, match=r"targets must have shape \(8,\), one per row of logits, not \(12,\)"):
+        on_all(body)
+
+
+@pytest.mark.parametrize("total", [-1, 2.5, float("nan"), "many", [4, 4]])
+def test_a_total_must_be_a_whole_number(total):
+    def body(transport):
+        with Session([Dense("a", np.eye(6))], SoftmaxCrossEntropy(), transport) as session:
+            session.step(np.ones((8, 6)), np.zeros(8, int), total=total)
+
+    with pytest.raises(ValueError, match="total must be a whole number, the targets of all ranks that count, not"):
+        on_all(body)
+
+
+def test_a_total_may_be_0_only_if_the_loss_is():
+    """No target of the whole batch counts, as ``ignore_index`` may have it."""
+
+    def body(transport, factor):
+        with Session([Dense("a", np.eye(6))], Summed(), transport) as session:
+            return session.step(np.full((8, 6), factor), np.zeros(8), total=0)
+
+    assert on_all(lambda transport: body(transport, 0.0)) == [0.0] * 3
+    assert on_all(lambda transport: body(transport, 1.0)) == ["total must not be 0, because the loss is not: 144"] * 3
+
+
+@pytest.mark.parametrize(
+    ("totals", "ignored", "warned"),
+    [((4, 4, 4, 4), 4, 1), ((4, 5, 4, 4), 4, 0), ((12, 12, 12), 4, 0), ((4, 4, 4), -100, 0)],
+)
+def test_the_total_of_one_rank_alone_is_doubted(totals, ignored, warned):
+    """Twice it may be a coincidence of targets that do not count; if some are marked as such, always."""
+
+    def body(transport):
+        with Session(layers(), Summed(), transport, optimizer=SGD(1e-9)) as session:
+            for iteration, total in enumerate(totals):
+                x, targets = batch(iteration, transport.rank)
+                targets[: transport.rank] = ignored
+                session.step(x, targets, total=total)
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        on_all(body)
+    assert len([each for each in found if "count all 3 ranks" in str(each.message)]) == warned
 
 
 def test_a_layer_of_the_session_runs_where_the_order_says():
@@ -254,8 +330,12 @@ def test_large_numbers_of_targets_are_compared_exactly():
 
 
 class Summed:
+    def __init__(self):
+        self.shapes = []
+
     def forward(self, y, targets):
         self.y = y
+        self.shapes.append(targets.shape)
         return y.sum()
 
     def backward(self, scale):

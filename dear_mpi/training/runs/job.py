@@ -57,7 +57,8 @@ class Job(Session):
         self.workload.take(owners.speeds[self.world.rank] * owners.ranks)
         if self.batches is None:
             own = Partition.of(self.config.batch, owners.ranks, owners.weights).shard(self.world.rank)
-            return np.zeros(own.stop - own.start), np.zeros(0), 0
+            nothing = np.zeros(own.stop - own.start)
+            return nothing, nothing, 0
         x, targets = self.batches.part(iteration, owners.weights)
         return x, targets, self.config.batch * int(np.prod(targets.shape[1:]))
 
