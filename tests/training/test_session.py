@@ -1,6 +1,7 @@
 """The front door: a user's own model, on threads; tests/mpi/test_session.py has the same under mpirun."""
 
 import gc
+import os
 import warnings
 import weakref
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from dear_mpi.collectives.program.errors import CollectiveError
+from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
 from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.training import Session
@@ -447,3 +449,48 @@ def test_parameters_that_ranks_have_changed_differently_are_named(saves, tmp_pat
     assert said == said[:1] * 3
     assert "parameter 2 (last.weight) must be the same on all ranks, not checksum " in said[0]
     assert list(tmp_path.iterdir()) == []
+
+
+class Forks(Dense):
+    """In its second pass, a child runs what a test gives it and comes back, unless that ends it."""
+
+    passes = 0
+
+    def forward(self, x):
+        self.passes += 1
+        if self.passes == 2:
+            child = os.fork()
+            if child == 0:
+                self.in_child()
+            else:
+                self.status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return super().forward(x)
+
+
+def leave(status):
+    raise SystemExit(status)
+
+
+@pytest.mark.parametrize(
+    ("in_child", "status", "said"),
+    [
+        (lambda: 1 / 0, 1, "ZeroDivisionError: division by zero"),
+        (lambda: leave(3), 3, ""),
+        (lambda: None, 1, "is a forked child of a rank, and cannot train"),
+        (lambda: os._exit(4), 4, ""),
+    ],
+    ids=["raises", "exits", "goes on", "ends itself"],
+)
+def test_a_forked_child_ends_alone(in_child, status, said, capfd):
+    """It must not wait for a thread that it does not have, nor take its rank's way out of the session."""
+
+    def body(transport):
+        layer = Forks("a", np.eye(6))
+        layer.in_child = in_child
+        with Session([layer], SoftmaxCrossEntropy(), transport) as session:
+            for _ in range(3):
+                session.step(np.ones((8, 6)), np.zeros(8, int))
+            return layer.status
+
+    assert run_loopback(1, body) == [status]
+    assert said in capfd.readouterr().err

@@ -62,11 +62,11 @@ class Job(Session):
         x, targets = self.batches.part(iteration, owners.weights)
         return x, targets, self.config.batch * int(np.prod(targets.shape[1:]))
 
-    def check_alike(self) -> None:
+    def check_alike(self, place: str = "check_alike") -> None:
         """Once after an iteration: between them nothing changes the parameters of a job."""
         done = [trainer.done for trainer in self.group.trainers.values()]
         if self.alike != done:
-            super().check_alike()
+            super().check_alike(place)
             self.alike = done
 
     def outcome(self) -> dict[str, Any]:
