@@ -41,7 +41,19 @@ LAYERS = list(ROOMS)
 TRAINING = (
     *("declared", "learning_rate", "facts", "wires", "routes", "line", "log", "fusion", "fabric", "costs", "schedules"),
     *("trainer", "prediction", "virtual_trainer", "options", "chosen_route", "layer_copies", "layer_use"),
-    *("group", "profiles", "tuning", "decisions", "checkpoints", "session", "recording", "recorder", "blame", "runs"),
+    *(
+        "group",
+        "profiles",
+        "tuning",
+        "decisions",
+        "checkpoints",
+        "attendance",
+        "session",
+        "recording",
+        "recorder",
+        "blame",
+        "runs",
+    ),
 )
 
 

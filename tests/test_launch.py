@@ -260,3 +260,73 @@ def test_a_rank_that_dies_in_the_benchmark_ends_the_job(tmp_path, death):
     assert output.count("has died without a word") == launches, output
     assert len(re.findall(r"^rank 1 \(process \d+\) has died without a word", output, re.MULTILINE)) == launches, output
     assert [file.name for file in tmp_path.iterdir()] == ["rows.json.old"]
+
+
+UNEQUAL = """
+import sys
+from contextlib import nullcontext
+import numpy as np
+from mpi4py import MPI
+from dear_mpi.models.layers import Dense, SoftmaxCrossEntropy
+from dear_mpi.training import Session
+
+comm = MPI.COMM_WORLD
+session = Session([Dense("a", np.eye(6))], SoftmaxCrossEntropy(), comm)
+with session if "with" in sys.argv else nullcontext():
+    for step in range(5):
+        if step == 3 and comm.rank == 1:
+            if "raise" in sys.argv:
+                raise RuntimeError("on purpose")
+            break
+        session.step(np.ones((4, 6)), np.zeros(4, int))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (["with"], "rank 1 has come to the end of the session after 3 calls of step"),
+        (["with", "raise"], "rank 1 has left the session in or after call 3 of step (RuntimeError: on purpose)"),
+        (
+            [],
+            "rank 1 has left the session in or after call 3 of step (its program has ended: ",
+        ),
+        (["raise"], "rank 1 has left the session in or after call 3 of step (its program has ended: on purpose)"),
+    ],
+    ids=["leaves", "raises", "ends", "raises without with"],
+)
+def test_a_rank_that_makes_fewer_steps_than_the_others_ends_the_job(how, said):
+    """Also without ``-m mpi4py``: then it waits for the others at the end of MPI."""
+    status, output = launch("--keep-going", "--limit", "120", "--ranks", "3", "--", "-c", UNEQUAL, *how)
+    assert_failed_by_itself(status, output)
+    for job in output.split("3 rank(s): python")[1:]:
+        assert re.search(r"rank [02] waits for .*, in or after call 4 of step, but " + re.escape(said), job), output
+
+
+CHILDREN = """
+import multiprocessing, os, sys
+import numpy as np
+from mpi4py import MPI
+from dear_mpi.collectives import all_reduce
+
+if __name__ == "__main__":
+    all_reduce(np.ones(4), MPI.COMM_WORLD)
+    for how in ("spawn", "forkserver"):  # which run the lines above again
+        with multiprocessing.get_context(how).Pool(1) as pool:
+            assert pool.map(abs, [-1]) == [1]
+    child = os.fork()
+    if child == 0:
+        raise RuntimeError("on purpose")
+    assert os.waitpid(child, 0)[1]
+    all_reduce(np.ones(4), MPI.COMM_WORLD)
+    print("all is well")
+"""
+
+
+def test_children_of_a_rank_leave_mpi_alone(tmp_path):
+    """They neither start it, as they would by an import at the top of the script, nor end it."""
+    script = tmp_path / "script.py"
+    script.write_text(CHILDREN)
+    status, output = launch("--keep-going", "--limit", "120", "--ranks", "2", "--", "-m", "mpi4py", str(script))
+    assert status == 0, output
+    assert output.count("all is well") == 2 * output.count("2 rank(s): python"), output

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 OPEN_MPI = "Open MPI's mpirun"
+NOT_AT_IMPORT = "MPI4PY_RC_INITIALIZE"  # whether importing mpi4py.MPI starts MPI
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ PREFIXES = (
     *("OMPI_ARGV", "OMPI_COMMAND", "OMPI_FILE_LOCATION"),
     *("OMPI_MCA_ess", "OMPI_MCA_orte_", "OMPI_MCA_num_procs", "OMPI_MCA_initial_wdir"),
     *("PMIX_", "PRTE_", "PMI_", "PMI2_", "HYDI_", "HYDRA_", "MPI_LOCAL", "MPIEXEC_", "I_MPI_HYDRA_"),
-    *("MPIRUN_", "MV2_COMM_WORLD_", "PALS_", "ALPS_APP_", "FLUX_TASK_", "SLURM_"),
+    *("MPIRUN_", "MV2_COMM_WORLD_", "PALS_", "ALPS_APP_", "FLUX_TASK_", "SLURM_", NOT_AT_IMPORT),
 )
 SETTINGS = ("PMIX_MCA_", "PRTE_MCA_", "PMIX_PREFIX", "PRTE_PREFIX")  # kept: the user's, or where the library is
 

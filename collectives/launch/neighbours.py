@@ -178,12 +178,19 @@ class Sentinel:
             finally:
                 os._exit(0)
         os.close(reading)
+        os.register_at_fork(after_in_child=self.forget)
         atexit.register(self.tell, b"e")
 
     def tell(self, state: bytes) -> None:
         """MPI is being started (s), the rank runs (r), MPI will be ended (e)."""
-        with contextlib.suppress(OSError):  # the child was killed
+        with contextlib.suppress(OSError):  # the child was killed, or this is another child of the rank
             os.write(self.writing, state)
+
+    def forget(self) -> None:
+        """In another child of the rank: speak no more for it, and do not keep its end from being seen."""
+        with contextlib.suppress(OSError):  # a child of a child has closed it
+            os.close(self.writing)
+        self.writing = -1
 
     def watch(self, reading: int, after_s: float, *, abort: bool) -> None:
         """In the child: until the rank is gone."""

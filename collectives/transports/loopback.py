@@ -42,6 +42,7 @@ class Hub:
         self.barrier = threading.Barrier(size)
         self.failure: str | None = None
         self.neighbours = [Neighbour(rank) for rank in range(size)]
+        self.notes: list[tuple[int, int, Any]] = []  # rank, tag, note
 
     def fail(self, message: str) -> None:
         with self.changed:
@@ -137,6 +138,12 @@ class LoopbackTransport:
                 self.hub.barrier.wait()
             except threading.BrokenBarrierError:
                 raise TransportError(self.hub.failure or "a rank ended early") from None
+
+    def tell(self, note: Any, tag: int) -> None:
+        self.hub.notes.append((self.rank, tag, note))
+
+    def told(self, tag: int) -> list[Any]:
+        return [note for rank, its_tag, note in list(self.hub.notes) if rank != self.rank and its_tag == tag]
 
     def part(self, ranks: int) -> "LoopbackTransport | None":
         hub = self.gather_values(Hub(ranks, self.hosts[:ranks]) if self.rank == 0 else None)[0]

@@ -3,7 +3,9 @@
 Bytes are sent, never typed elements: MPI has no bf16, and the reduction is ours.
 """
 
+import os
 from array import array
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 from threading import Lock
@@ -13,6 +15,8 @@ from weakref import WeakSet
 from mpi4py import MPI
 
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
+from dear_mpi.collectives.launch.forks import end_children_at_exit
+from dear_mpi.collectives.launch.launcher import NOT_AT_IMPORT
 from dear_mpi.collectives.launch.neighbours import abort_job, own_notice
 from dear_mpi.collectives.program.hosts import Rates, rates_of_first
 from dear_mpi.collectives.transports.patience import PatientRequest
@@ -51,6 +55,12 @@ class MpiTransport:
         self.ballot, self.kept = array("q", (0, 0)), WeakSet[Any]()
         self.moment = array("d", (0.0,))
         self.under_way = UNDER_WAY
+        self.notes, self.telling = defaultdict[int, list[Any]](list), list[MPI.Request]()
+        end_children_at_exit()
+        if (
+            self.size > 1
+        ):  # or a child that runs the script again (spawn, forkserver) starts MPI as this rank, and hangs
+            os.environ.setdefault(NOT_AT_IMPORT, "false")
 
     @classmethod
     def of(cls, comm: MPI.Intracomm) -> "MpiTransport":
@@ -137,6 +147,18 @@ class MpiTransport:
             self.native.Barrier()
         finally:
             waits.now = None
+
+    def tell(self, note: Any, tag: int) -> None:
+        if MPI.Query_thread() == MPI.THREAD_MULTIPLE:  # the engine may be inside MPI
+            others = [rank for rank in range(self.size) if rank != self.rank]
+            self.telling = [each for each in self.telling if not each.Test()]
+            self.telling += [self.native.isend(note, rank, tag) for rank in others]
+
+    def told(self, tag: int) -> list[Any]:
+        if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+            while (message := self.native.improbe(tag=tag)) is not None:
+                self.notes[tag].append(message.recv())
+        return self.notes[tag]
 
     def part(self, ranks: int) -> "MpiTransport | None":
         comm = self.native.Split(0 if self.rank < ranks else MPI.UNDEFINED, self.rank)

@@ -175,6 +175,12 @@ class Transport(Protocol):
         """Collective: return when all ranks have come. If ``asleep``, one of them does something long: the others wait
         without using their cores, and that is no stall."""
 
+    def tell(self, note: Any, tag: int) -> None:
+        """Send all other ranks a small (picklable) note; wait for none of them."""
+
+    def told(self, tag: int) -> list[Any]:
+        """The notes of other ranks that have come so far with a tag of ``next_tag``; any thread may ask."""
+
     def part(self, ranks: int) -> "Transport | None":
         """Collective: the first so many ranks as a group of their own, on these, which ``free`` it; None on the
         others. What one of them waits for is seen as a wait of this transport."""

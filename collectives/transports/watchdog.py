@@ -1,4 +1,4 @@
-"""A watchdog: a thread that says when a rank has waited for too long, for what, and which ranks keep it waiting.
+"""A watchdog: a thread that reports when a rank has waited too long, for what, and which ranks keep it waiting.
 
 It looks at the transport's ``Waits`` now and then, and costs the waiting ranks nothing. It calls MPI only to abort.
 docs/faults.md says what it cannot know.
@@ -7,6 +7,7 @@ docs/faults.md says what it cannot know.
 import os
 import sys
 import threading
+from collections.abc import Callable
 
 from dear_mpi.collectives.launch.launcher import end_launcher, launch_of
 from dear_mpi.collectives.transports.transport import Transport
@@ -17,11 +18,24 @@ ABORT_S = 10.0  # for which an abort may take
 
 
 class Watchdog:
-    """A context manager; watches over one rank, which may wait ``after_s`` for one thing. With ``abort`` it ends the
-    job then, with an exit code that is not 0."""
+    """A context manager; watches over one rank.
 
-    def __init__(self, transport: Transport, after_s: float, *, abort: bool = False) -> None:
+    Args:
+        after_s: report after this many seconds of waiting for one thing.
+        abort: end the job then, with an exit code that is not 0.
+        doomed: takes the seconds waited; a reason why the wait cannot end makes the watchdog end the job, "" does not.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        after_s: float,
+        *,
+        abort: bool = False,
+        doomed: Callable[[float], str] = lambda waited_s: "",
+    ) -> None:
         self.transport, self.waits, self.after_s, self.abort = transport, transport.waits, after_s, abort
+        self.doomed = doomed
         self.nap_s = min(1.0, after_s / LOOKS)
         self.over = threading.Event()
         self.progress: tuple[int, ...] = ()
@@ -55,12 +69,14 @@ class Watchdog:
             for alarm in self.waits.alarms:
                 alarm()
             if self.abort:
-                self.end()
+                self.end(f"ends the job after a stall of {self.after_s:g} s, as asked")
+        elif why := self.doomed(self.waited_s):
+            self.end(f"waits for {what}, {why}")
 
     def say(self, text: str) -> None:
         print(f"stall: rank {self.transport.rank} {text}", file=sys.stderr, flush=True)
 
-    def end(self) -> None:
+    def end(self, why: str) -> None:
         """End the job; this process at least, if MPI does not come back."""
         if self.over.wait(GRACE_S):
             return
@@ -69,7 +85,7 @@ class Watchdog:
         timer.start()
         if launch_of(os.environ).size > 1:
             end_launcher()
-        self.transport.abort(f"rank {self.transport.rank} ends the job after a stall of {self.after_s:g} s, as asked")
+        self.transport.abort(f"rank {self.transport.rank} {why}")
         timer.cancel()
 
     def __enter__(self) -> "Watchdog":

@@ -4,6 +4,7 @@ A launcher that hears of an abort tells the other ranks to end (SIGTERM), as Ope
 MPICH's. So a rank that fails first tells those of its host (SIGUSR2), and leaves them a moment.
 
 Python runs the handlers of signals on the main thread, which may be blocked in MPI. So a signal wakes another thread.
+A forked child has none of this: it would wake the rank's thread, by the socket that it inherits, and end the rank.
 """
 
 import os
@@ -12,13 +13,17 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.launch.neighbours import own_notice
 
 TOLD, ENDS = signal.SIGUSR2, signal.SIGTERM
 STATUS = 128 + ENDS
+SIGNALS: dict[signal.Signals, Any] = {}  # what we listen to at present, each with its handler before
+MASKS = threading.local()  # of the thread that forks
 
 
 @contextmanager
@@ -41,18 +46,43 @@ def before_the_end(act: Callable[[], object]) -> Iterator[None]:
                     os._exit(STATUS)
 
     thread = threading.Thread(target=wait, name="termination", daemon=True)
+    protect_children()
     descriptor = signal.set_wakeup_fd(inside.fileno(), warn_on_full_buffer=False)
-    handlers = [(number, signal.signal(number, lambda number, frame: None)) for number in (TOLD, ENDS)]
+    SIGNALS.update({number: signal.signal(number, lambda number, frame: None) for number in (TOLD, ENDS)})
     thread.start()
     try:
         yield
     finally:
-        for number, handler in handlers:
-            signal.signal(number, handler)
+        stop_listening()
         signal.set_wakeup_fd(descriptor)
-        inside.close()  # the thread reads no more
+        inside.shutdown(socket.SHUT_WR)  # the thread reads no more, even if a child still has this end
         thread.join()
+        inside.close()
         outside.close()
+
+
+def stop_listening() -> None:
+    if SIGNALS:
+        signal.set_wakeup_fd(-1)
+    while SIGNALS:
+        signal.signal(*SIGNALS.popitem())
+
+
+@cache
+def protect_children() -> None:
+    """Let children that are forked from now on be as if we did not listen. Their signals wait until they are so far."""
+
+    def begin() -> None:
+        MASKS.before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+    def end() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, MASKS.before)
+
+    def end_in_child() -> None:
+        stop_listening()
+        end()
+
+    os.register_at_fork(before=begin, after_in_parent=end, after_in_child=end_in_child)
 
 
 def tell_others(*, idle: bool = False) -> bool:

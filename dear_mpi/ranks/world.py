@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
+from dear_mpi.collectives.launch.forks import no_child_leaves
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.launch.mpi_facts import started
 from dear_mpi.collectives.launch.neighbours import abort_job, sentinel
@@ -120,7 +121,8 @@ def run_world(
         if threads is not None and device_memory == "staged":  # MPI's transport stages by itself
             transport = StagedTransport(transport)
         try:
-            with Watchdog(transport, stall_after_s, abort=stall_abort) if stall_after_s else nullcontext():
+            watchdog = Watchdog(transport, stall_after_s, abort=stall_abort) if stall_after_s else nullcontext()
+            with no_child_leaves(), watchdog:
                 agree(transport, "input", lambda: given(transport))
                 if link is None:
                     return function(World(transport))

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from dear_mpi.collectives.launch.forks import no_child_leaves
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.ranks.drift import CommonClock
@@ -78,7 +79,7 @@ class Recorder:
         alarms = self.world.transport.waits.alarms
         alarms.append(last.stalls)
         try:
-            with before_the_end(last.ends):
+            with no_child_leaves(), before_the_end(last.ends):
                 yield
         except BaseException as error:
             last.fails(error)

@@ -7,6 +7,8 @@ with Session(layers, loss, comm, schedule="dear", optimizer=Adam(lr=1e-3)) as se
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,6 +19,7 @@ import numpy as np
 
 from dear_mpi.collectives import transport_of
 from dear_mpi.collectives.algorithms.registry import runner_of
+from dear_mpi.collectives.launch.forks import end_child, no_child_leaves
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.program.user_file import source_text
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
@@ -26,9 +29,11 @@ from dear_mpi.kernels.kfac import KFAC
 from dear_mpi.models.factored import factored
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
 from dear_mpi.ranks.world import World
+from dear_mpi.training.attendance import END, Attendance
 from dear_mpi.training.checkpoints.checkpoint import read, restore, snapshot, write
 from dear_mpi.training.decisions import Decisions
-from dear_mpi.training.fabric.engine import Engine
+from dear_mpi.training.fabric.engine import Engine, check_process
+from dear_mpi.training.fabric.loss_meter import whole_number
 from dear_mpi.training.facts import checksum, model_of, sha256
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.log.log import Times
@@ -37,6 +42,7 @@ from dear_mpi.training.schedules import MINE, find_schedules
 from dear_mpi.training.trainer import Trainer
 
 S = TypeVar("S", bound="Session")
+REPORT_S = 30.0
 PARAMETERS = "parameters (SHA-256; give all ranks one seed, or the values of rank 0)"  # said where ranks differ
 DIFFER = "the ranks no longer train one model, as where forward changes a parameter in place"
 
@@ -44,8 +50,9 @@ DIFFER = "the ranks no longer train one model, as where forward changes a parame
 class Session:
     """Trains a model on all ranks. Constructing is collective, and so is every method unless it says that it is not.
 
-    A context manager: leaving it flushes, ends the engine, and gives all plans back. After an error of this rank alone
-    the others would wait for ever: ``run_world`` then ends the job, and so does ``python -m mpi4py script.py``.
+    A context manager: leaving it flushes, ends the engine, and gives all plans back. If one rank leaves after
+    fewer steps, by an error, or because its program ends, the others end the job: they would wait for ever. A rank may
+    take long between steps. Ranks that have waited for 30 s for it report that (unless ``comm`` is a ``World``).
 
     Args:
         layers: with ``parameters``, ``forward(x)`` and ``backward(dy)``, see ``dear_mpi.models.layer``.
@@ -98,9 +105,11 @@ class Session:
             agree(self.world.transport, name, build)
             transport = patient(self.world.transport, self.threads, runner_of(self.options.algorithm))
             self.world = replace(self.world, transport=transport)
+            self.attendance = Attendance(transport, math.inf if isinstance(comm, World) else REPORT_S)
             stack.enter_context(self.group.streams.compute.use())
             stack.push(self.free)
             self.engine = stack.enter_context(Engine(self.group.streams))  # which ends before its plans are freed
+            stack.enter_context(self.attendance)
             self.open(self.engine)
             self.stack, self.closed = stack.pop_all(), False
 
@@ -122,23 +131,25 @@ class Session:
         """One iteration with the first schedule; the mean loss over the whole batch.
 
         Args:
-            x, targets: this rank's part of the batch, arrays of the host.
-            total: the number of targets in the whole batch. If it is not given, all ranks have as many as this one.
+            x, targets: this rank's part of the batch, arrays of the host. The loss is given all targets.
+            total: the sum of losses is divided by it, alike on all ranks: the number of targets in the whole batch, or
+                of those that count (``ignore_index``). If it is not given, all ranks have as many as this one.
 
         Raises:
-            TrainingError, ArgumentError: see ``Trainer.iteration``; or ``total`` is wrong.
+            TrainingError, ArgumentError, ValueError: see ``Trainer.iteration``; or ``total`` is wrong.
         """
-        expected = np.asarray(targets).size * self.world.size if total is None else total
-        return self.iterate(next(iter(self.schedules)), x, targets, expected)[0]
+        number = np.asarray(targets).size * self.world.size if total is None else whole_number("total", total)
+        return self.iterate(next(iter(self.schedules)), x, targets, number)[0]
 
     def iterate(self, schedule: str, x: Array, targets: Array, total: int) -> tuple[float, Times]:
         """One iteration with a schedule, after a flush if the last one was another; see ``Trainer.iteration``."""
         self.check_open()
+        self.attendance.steps += 1
         if schedule != self.last:
             self.flush()
             self.last = schedule
         x, targets = (self.group.streams.put(np.asarray(array)) for array in (x, targets))
-        with np.errstate(all="ignore"):  # what is not finite is looked for, and said once
+        with np.errstate(all="ignore"), no_child_leaves():  # what is not finite is looked for, and reported once
             found = self.group.trainers[schedule].iteration(x, targets, total)
         self.decisions.look(schedule)
         return found
@@ -168,7 +179,7 @@ class Session:
 
     def state(self, notes: Any = None) -> dict[str, Array]:
         """All that ``load`` needs, as arrays of the host, with anything that JSON can hold; ends with a flush."""
-        self.check_alike()
+        self.check_alike("state")
         return snapshot(self.group, self.parameters, notes).packed()
 
     def load(self, state: dict[str, Array]) -> Any:
@@ -177,7 +188,7 @@ class Session:
 
     def save(self, path: str | Path, notes: Any = None) -> None:
         """Write the state to a file of rank 0, which replaces an older one; ArgumentError if it cannot be written."""
-        self.check_alike()
+        self.check_alike("save")
         state = snapshot(self.group, self.parameters, notes, keep=self.world.rank == 0)
         by_rank_0(self.world.transport, "save", lambda: write(Path(path), state.packed()))
 
@@ -187,29 +198,37 @@ class Session:
         by_rank_0(self.world.transport, "resume", lambda: arrays.update(read(Path(path))))
         return restore(self.group, self.parameters, arrays, f"checkpoint {str(path)!r}")
 
-    def check_alike(self) -> None:
-        """Flush, end a round that is under way, and see that all ranks have the same parameters.
+    def check_alike(self, place: str = "check_alike") -> None:
+        """Flush, end a round that is under way, and see that all ranks come to one place with the same parameters.
 
-        MismatchError, which names one, if they differ.
+        MismatchError, which names a parameter, if they differ.
         """
+        self.attendance.meet(place)
         self.flush()
         self.group.settle()
         named = [(f"parameter {number} ({each.name})", each) for number, each in enumerate(self.parameters)]
-        agree(self.world.transport, DIFFER, lambda: {name: f"checksum {checksum(each.value)}" for name, each in named})
+
+        def facts() -> dict[str, str]:
+            return {"call": place} | {name: f"checksum {checksum(each.value)}" for name, each in named}
+
+        agree(self.world.transport, DIFFER, facts)
 
     def check_open(self) -> None:
         if self.closed:
             raise CollectiveError("the session is over: its plans were given back when its block was left")
+        check_process(self.engine.process)
 
     def __enter__(self: S) -> S:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if os.getpid() != self.engine.process:
+            end_child(error)
         with self.stack:  # which sees what is raised here
             self.closed = True
             if error is not None:
                 raise error
-            self.check_alike()
+            self.check_alike(END)
 
     def leave(self) -> None:
         if "group" in vars(self):

@@ -40,8 +40,8 @@ class Meter(Protocol):
     @property
     def trouble(self) -> bool: ...  # whether any rank was in trouble; backward is over
 
-    def start(self, loss: Array | float, targets: int, total: int, *, trouble: bool) -> None:
-        """Begin the sum of the losses over ``total``, and of the numbers of targets, and of the ranks in trouble."""
+    def start(self, loss: Array | float, targets: Array, total: int, *, trouble: bool) -> None:
+        """Begin the sums over ranks: of the losses over ``total``, of the numbers of targets, of ranks in trouble."""
 
     def read(self) -> float:
         """The sum; backward is over."""
@@ -103,27 +103,27 @@ class Trainer:
         the batch of the whole job, and where the time went.
 
         Args:
-            x, targets: this rank's part of the batch.
-            total: the number of targets in the whole batch. Gradients are summed over ranks and averaged here, in the
-                loss, once; so ranks may have unequal parts.
+            x, targets: this rank's part of the batch, see ``parts``.
+            total: the number of targets that count in the whole batch. Gradients are summed over ranks and averaged
+                here, in the loss, once; so ranks may have unequal parts.
 
         Raises:
             TrainingError: the loss or a gradient is infinite or not a number, or ``total`` is wrong.
             ArgumentError: a layer of some rank has not written its gradients where they travel.
+            ValueError: this rank's targets cannot be split.
         """
-        fabric = self.fabric
+        fabric, parts = self.fabric, self.parts(x, targets)
         fabric.rules = self.rules
         self.rules.follow(self.schedule.order)
         fabric.follow(self.rules.followed)
         fabric.log.begin(self.done, fabric.now())
         losses: Array | float = 0.0
         self.examples = len(x)
-        for part in range(self.accumulate):
-            last = part == self.accumulate - 1
-            span = slice(*chunk_bounds(len(x), self.accumulate, part))
-            losses += self.loss.forward(self.forward(x[span]), targets[span])
+        for number, (some, theirs) in enumerate(parts, start=1):
+            last = number == self.accumulate
+            losses += self.loss.forward(self.forward(some), theirs)
             if last:
-                self.meter.start(losses, targets.size, total, trouble=bool(self.trouble))
+                self.meter.start(losses, targets, total, trouble=bool(self.trouble))
             self.backward(self.loss.backward(fabric.loss_scale / max(1, total)), last=last)
         self.hook("end_backward")
         self.rules.end_backward([each.use for each in fabric.delayed])
@@ -133,6 +133,20 @@ class Trainer:
         self.done, self.first = self.done + 1, False
         self.times = times_of(fabric.log.last, fabric.seconds)
         return loss, self.times
+
+    def parts(self, x: Array, targets: Array) -> list[tuple[Array, Array]]:
+        """Split a batch into ``accumulate`` parts, x and targets along their first axis, which has the examples.
+
+        Without a split, targets may have any shape, such as (boxes, 5) or (n * context,).
+        """
+        if self.accumulate == 1:
+            return [(x, targets)]
+        if x.shape[:1] != targets.shape[:1]:
+            advice = "give targets an entry for each example, or take accumulate=1"
+            found = f"shape {targets.shape} where x has {x.shape}"
+            raise ValueError(f"targets cannot be split into {self.accumulate} parts with x, of {found}: {advice}")
+        spans = [slice(*chunk_bounds(len(x), self.accumulate, part)) for part in range(self.accumulate)]
+        return [(x[span], targets[span]) for span in spans]
 
     def forward(self, x: Array) -> Array:
         for number, step in enumerate(self.uses):

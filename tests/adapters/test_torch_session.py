@@ -420,3 +420,89 @@ def test_an_embedding_that_scales_its_rows_in_forward_is_named():
     said = on_all(body, 3)
     assert said == said[:1] * 3
     assert "as where forward changes a parameter in place: parameter 0 (0.weight) must be the same on all" in said[0]
+
+
+class Shaped(nn.Module):
+    """The output of a module in another shape."""
+
+    def __init__(self, below, shape):
+        super().__init__()
+        self.below, self.shape = below, shape
+
+    def forward(self, x):
+        return self.shape(self.below(x))
+
+
+def tokens(shape):
+    return Shaped(nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 11)), shape)
+
+
+def near_boxes(outputs, targets):
+    """Each target is (image, x, y)."""
+    return ((outputs[targets[:, 0].long()] - targets[:, 1:]) ** 2).sum()
+
+
+ENTROPY = nn.CrossEntropyLoss(reduction="sum")
+OTHER_TARGETS = {
+    "boxes": (
+        lambda: nn.Linear(8, 2),
+        near_boxes,
+        (2, 8),
+        torch.tensor([[0.0, 1, 2], [0, 3, 4], [1, 5, 6], [1, 7, 8]]),
+    ),
+    "flat tokens": (lambda: tokens(lambda y: y.flatten(0, 1)), ENTROPY, (4, 6), torch.arange(24) % 11),
+    "time first": (lambda: Shaped(nn.LSTM(8, 3), lambda y: y[0][-1]), ENTROPY, (5, 7, 8), torch.arange(7) % 3),
+    "fewer": (lambda: Shaped(nn.Linear(8, 3), lambda y: y.mean(0, True)), ENTROPY, (5, 8), torch.tensor([2])),
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("name", OTHER_TARGETS)
+def test_targets_need_not_begin_with_the_axis_of_examples(name, ranks):
+    make, loss, shape, targets = OTHER_TARGETS[name]
+    torch.manual_seed(0)
+    template = make()
+    x = torch.randint(11, shape) if name == "flat tokens" else torch.randn(shape)
+    right = float(loss(template(x), targets).detach()) / targets.numel()
+
+    def body(transport):
+        with TorchSession(copy.deepcopy(template), loss, transport, example=x) as session:
+            return session.step(x, targets)
+
+    np.testing.assert_allclose(on_all(body, ranks), right, rtol=1e-5)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_loss_is_divided_by_the_targets_that_count(ranks, accumulate):
+    """As sum(losses) / valid targets of all ranks in PyTorch, also where a rank has none."""
+    torch.manual_seed(3)
+    template = tokens(lambda y: y.transpose(1, 2))
+    batches = [[tuple(torch.randint(11, (2, 4, 6)).unbind()) for _ in range(ranks)] for _ in range(4)]
+    for batch_of_all in batches:
+        for rank, (_, targets) in enumerate(batch_of_all):
+            targets[torch.rand(4, 6) < rank / (ranks - 1)] = -100
+    totals = [sum(int((targets != -100).sum()) for _, targets in each) for each in batches]
+    plain = copy.deepcopy(template)
+    optimizer = torch.optim.SGD(plain.parameters(), 0.5)
+    losses = []
+    for batch_of_all, total in zip(batches, totals, strict=True):
+        optimizer.zero_grad()
+        loss = sum(ENTROPY(plain(x), targets) for x, targets in batch_of_all) / total
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+
+    def body(transport):
+        module = copy.deepcopy(template)
+        options = {"optimizer": SGD(0.5), "accumulate": accumulate}
+        with TorchSession(module, ENTROPY, transport, example=batches[0][0][0], **options) as session:
+            found = [
+                session.step(*each[transport.rank], total=torch.tensor(total))
+                for each, total in zip(batches, totals, strict=True)
+            ]
+        return found, values(module)
+
+    for found, parameters in on_all(body, ranks):
+        np.testing.assert_allclose(found, losses, rtol=1e-4)
+        np.testing.assert_allclose(parameters, values(plain), atol=1e-5)

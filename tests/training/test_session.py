@@ -1,12 +1,15 @@
 """The front door: a user's own model, on threads; tests/mpi/test_session.py has the same under mpirun."""
 
 import gc
+import os
+import warnings
 import weakref
 
 import numpy as np
 import pytest
 
 from dear_mpi.collectives.program.errors import CollectiveError
+from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
 from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.training import Session
@@ -158,9 +161,84 @@ def test_unequal_parts_need_a_total():
     losses = on_all(lambda transport: body(transport, 9))
     assert losses == losses[:1] * 3
     said = on_all(lambda transport: body(transport, 12))
-    assert (
-        said == ["the whole batch has 9 targets, not 12 as expected: where ranks have unequal parts, give total="] * 3
-    )
+    assert said == said[:1] * 3
+    assert "total must be at most 9, the targets of all ranks, not 12: if ranks have unequal parts" in said[0]
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (16,), (5,), ()])
+def test_the_loss_is_given_all_targets_whatever_their_shape(shape):
+    """A batch that is split must have an entry for each example, or it is refused before anything is sent."""
+
+    def body(transport, accumulate):
+        loss = Summed()
+        options = {"optimizer": SGD(1e-9), "accumulate": accumulate}
+        with Session([Dense("a", np.eye(6))], loss, transport, **options) as session:
+            session.step(np.ones((8, 6)), np.zeros(shape))
+            return loss.shapes
+
+    assert on_all(lambda transport: body(transport, 1)) == [[shape]] * 3
+    with pytest.raises(ValueError, match=r"targets cannot be split into 2 parts with x, of shape \("):
+        on_all(lambda transport: body(transport, 2))
+
+
+def test_a_batch_is_split_with_its_targets():
+    def body(transport):
+        loss = Summed()
+        with Session([Dense("a", np.eye(6))], loss, transport, optimizer=SGD(1e-9), accumulate=3) as session:
+            session.step(np.ones((8, 6)), np.zeros((8, 2)))
+            return loss.shapes
+
+    assert on_all(body) == [[(3, 2), (3, 2), (2, 2)]] * 3
+
+
+def test_more_targets_than_outputs_are_refused():
+    def body(transport):
+        with Session([Dense("a", np.eye(6))], SoftmaxCrossEntropy(), transport) as session:
+            session.step(np.ones((8, 6)), np.arange(12) % 3)
+
+    with pytest.raises(ValueError, match=r"targets must have shape \(8,\), one per row of logits, not \(12,\)"):
+        on_all(body)
+
+
+@pytest.mark.parametrize("total", [-1, 2.5, float("nan"), "many", [4, 4]])
+def test_a_total_must_be_a_whole_number(total):
+    def body(transport):
+        with Session([Dense("a", np.eye(6))], SoftmaxCrossEntropy(), transport) as session:
+            session.step(np.ones((8, 6)), np.zeros(8, int), total=total)
+
+    with pytest.raises(ValueError, match="total must be a whole number, the targets of all ranks that count, not"):
+        on_all(body)
+
+
+def test_a_total_may_be_0_only_if_the_loss_is():
+    """No target of the whole batch counts, as ``ignore_index`` may have it."""
+
+    def body(transport, factor):
+        with Session([Dense("a", np.eye(6))], Summed(), transport) as session:
+            return session.step(np.full((8, 6), factor), np.zeros(8), total=0)
+
+    assert on_all(lambda transport: body(transport, 0.0)) == [0.0] * 3
+    assert on_all(lambda transport: body(transport, 1.0)) == ["total must not be 0, because the loss is not: 144"] * 3
+
+
+@pytest.mark.parametrize(
+    ("totals", "ignored", "warned"),
+    [((4, 4, 4, 4), 4, 1), ((4, 5, 4, 4), 4, 0), ((12, 12, 12), 4, 0), ((4, 4, 4), -100, 0)],
+)
+def test_the_total_of_one_rank_alone_is_doubted(totals, ignored, warned):
+    """Twice it may be a coincidence of targets that do not count; if some are marked as such, always."""
+
+    def body(transport):
+        with Session(layers(), Summed(), transport, optimizer=SGD(1e-9)) as session:
+            for iteration, total in enumerate(totals):
+                x, targets = batch(iteration, transport.rank)
+                targets[: transport.rank] = ignored
+                session.step(x, targets, total=total)
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        on_all(body)
+    assert len([each for each in found if "count all 3 ranks" in str(each.message)]) == warned
 
 
 def test_a_layer_of_the_session_runs_where_the_order_says():
@@ -254,8 +332,12 @@ def test_large_numbers_of_targets_are_compared_exactly():
 
 
 class Summed:
+    def __init__(self):
+        self.shapes = []
+
     def forward(self, y, targets):
         self.y = y
+        self.shapes.append(targets.shape)
         return y.sum()
 
     def backward(self, scale):
@@ -367,3 +449,48 @@ def test_parameters_that_ranks_have_changed_differently_are_named(saves, tmp_pat
     assert said == said[:1] * 3
     assert "parameter 2 (last.weight) must be the same on all ranks, not checksum " in said[0]
     assert list(tmp_path.iterdir()) == []
+
+
+class Forks(Dense):
+    """In its second pass, a child runs what a test gives it and comes back, unless that ends it."""
+
+    passes = 0
+
+    def forward(self, x):
+        self.passes += 1
+        if self.passes == 2:
+            child = os.fork()
+            if child == 0:
+                self.in_child()
+            else:
+                self.status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return super().forward(x)
+
+
+def leave(status):
+    raise SystemExit(status)
+
+
+@pytest.mark.parametrize(
+    ("in_child", "status", "said"),
+    [
+        (lambda: 1 / 0, 1, "ZeroDivisionError: division by zero"),
+        (lambda: leave(3), 3, ""),
+        (lambda: None, 1, "is a forked child of a rank, and cannot train"),
+        (lambda: os._exit(4), 4, ""),
+    ],
+    ids=["raises", "exits", "goes on", "ends itself"],
+)
+def test_a_forked_child_ends_alone(in_child, status, said, capfd):
+    """It must not wait for a thread that it does not have, nor take its rank's way out of the session."""
+
+    def body(transport):
+        layer = Forks("a", np.eye(6))
+        layer.in_child = in_child
+        with Session([layer], SoftmaxCrossEntropy(), transport) as session:
+            for _ in range(3):
+                session.step(np.ones((8, 6)), np.zeros(8, int))
+            return layer.status
+
+    assert run_loopback(1, body) == [status]
+    assert said in capfd.readouterr().err

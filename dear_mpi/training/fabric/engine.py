@@ -11,11 +11,13 @@ does block, in the plan, until the device has reached what MPI is to send: a ran
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from queue import SimpleQueue
 
+from dear_mpi.collectives.launch.forks import ADVICE
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Step, Turn
@@ -24,12 +26,18 @@ from dear_mpi.training.log.log import Log
 GRACE_S = 2.0  # after an error on all ranks, plans still end by themselves; after one on a single rank, they may not
 
 
+def check_process(process: int) -> None:
+    """CollectiveError in a forked child of this process: it has no engine's thread, and would wait for ever."""
+    if os.getpid() != process:
+        raise CollectiveError(f"process {os.getpid()} is a forked child of a rank, and cannot train: {ADVICE}")
+
+
 class PlanHandle(Handle):
     """A plan under way: the buffer is the plan's until ``wait`` has returned."""
 
     def __init__(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]], streams: Streams) -> None:
         super().__init__(key, label, steps)
-        self.streams = streams
+        self.streams, self.process = streams, os.getpid()
         self.ready, self.done = streams.compute.mark(), None  # after what wrote the buffer, and after the last step
         self.running = threading.Lock()  # until it is over; an event would take ten times as many calls
         self.running.acquire()
@@ -40,6 +48,7 @@ class PlanHandle(Handle):
 
         CollectiveError, which names the plan, if it failed.
         """
+        check_process(self.process)
         with self.running:  # and let others wait, too
             pass
         if self.error is not None:
@@ -75,7 +84,7 @@ class Engine:
     """Runs plans on a thread of its own; a context manager that ends the thread. It writes into ``log`` what it did."""
 
     def __init__(self, streams: Streams) -> None:
-        self.streams, self.log = streams, Log()
+        self.streams, self.log, self.process = streams, Log(), os.getpid()
         self.order: Order[PlanHandle] = Order()
         self.queue: SimpleQueue[tuple[Turn, PlanHandle] | None] = SimpleQueue()
         # A daemon, so that a rank that failed elsewhere ends (and with it the job) though the engine still waits.
@@ -88,6 +97,7 @@ class Engine:
 
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> PlanHandle:
         """The same with the steps of each turn."""
+        check_process(self.process)
         handle = PlanHandle(key, label, steps, self.streams)
         for item in self.order.submit(key, handle):
             self.queue.put(item)

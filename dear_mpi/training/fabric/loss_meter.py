@@ -1,5 +1,10 @@
 """The loss of the whole job."""
 
+import math
+import warnings
+from contextlib import suppress
+from typing import Any
+
 from dear_mpi.collectives import make_plan
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
@@ -7,8 +12,9 @@ from dear_mpi.kernels.slab import Slab
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fabric.order import LOSS, SUMS
 
+DOUBTS = 3  # after this many first iterations, totals that seem to count one rank's targets are no coincidence
 HALF = 1 << 20  # totals are compared in two halves: squares of small numbers are exact
-GIVE = "where ranks have unequal parts, give total="
+GIVE = "if ranks have unequal parts, or some targets do not count, give total=, the same on all ranks"
 
 
 class LossMeter:
@@ -18,34 +24,56 @@ class LossMeter:
     """
 
     def __init__(self, fabric: LiveFabric, slab: Slab) -> None:
-        self.fabric, self.value = fabric, slab.zeros(7, DTYPES["fp64"])
+        self.fabric, self.value = fabric, slab.zeros(8, DTYPES["fp64"])
         self.plan = make_plan("all_reduce", self.value, fabric.world.transport, algorithm="auto", slab=slab)
         self.plan.noted(SUMS[LOSS], fabric.log.notes)
+        self.doubts: float = 0
 
-    def start(self, loss: Array | float, targets: int, total: int, *, trouble: bool) -> None:
+    def start(self, loss: Array | float, targets: Array, total: int, *, trouble: bool) -> None:
         self.value[0] = loss
         self.value[0] *= 1 / max(1, total)
         high, low = divmod(total, HALF)
-        for place, number in enumerate((targets, high, high**2, low, low**2, trouble), start=1):
+        own = 0 <= self.doubts < DOUBTS and seems_own(total, targets)
+        for place, number in enumerate((targets.size, high, high**2, low, low**2, own, trouble), start=1):
             self.value[place] = number
         self.handle = self.fabric.launch_sum(LOSS, self.plan)
 
     def read(self) -> float:
         self.fabric.wait_for(self.handle)
+        size = self.fabric.world.size
+        self.doubts += 1 if round(float(self.value[6])) == size > 1 else -math.inf
+        if self.doubts == DOUBTS and self.fabric.world.rank == 0:
+            advice = f"count all {size} ranks, or leave it out if all targets count"
+            warnings.warn(f"total= seems to count the targets of one rank: {advice}", stacklevel=2)
         return float(self.value[0])
 
     @property
     def trouble(self) -> bool:
-        return bool(self.value[6] > 0)
+        return bool(self.value[7] > 0)
 
     def complaint(self) -> str | None:
         targets, high, high_squares, low, low_squares = map(round, self.value[1:6].tolist())
         size, totals = self.fabric.world.size, high * HALF + low
         if (high**2, low**2) != (size * high_squares, size * low_squares):  # of numbers that are all equal, they are
             return f"ranks expect different numbers of targets in the whole batch, {totals / size:g} on average: {GIVE}"
-        if targets * size != totals:
-            return f"the whole batch has {targets} targets, not {totals // size} as expected: {GIVE}"
+        if totals > targets * size:
+            return f"total must be at most {targets}, the targets of all ranks, not {totals // size}: {GIVE}"
+        if totals == 0 != self.value[0]:
+            return f"total must not be 0, because the loss is not: {float(self.value[0]):g}"
         return None
 
     def free(self) -> None:
         self.plan.free()
+
+
+def whole_number(name: str, value: Any) -> int:
+    """A number, or a tensor with one, as an integer; ValueError if it is not whole, or negative."""
+    with suppress(TypeError, ValueError, OverflowError):
+        if int(value) == value and value >= 0:
+            return int(value)
+    raise ValueError(f"{name} must be a whole number, the targets of all ranks that count, not {value!r:.99}")
+
+
+def seems_own(total: int, targets: Array) -> bool:
+    """Whether a total counts just this rank's targets, and no target is marked (negative) to be ignored."""
+    return 0 < total == targets.size and not (targets.dtype.kind == "i" and bool((targets < 0).any()))

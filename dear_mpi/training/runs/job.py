@@ -57,15 +57,16 @@ class Job(Session):
         self.workload.take(owners.speeds[self.world.rank] * owners.ranks)
         if self.batches is None:
             own = Partition.of(self.config.batch, owners.ranks, owners.weights).shard(self.world.rank)
-            return np.zeros(own.stop - own.start), np.zeros(0), 0
+            nothing = np.zeros(own.stop - own.start)
+            return nothing, nothing, 0
         x, targets = self.batches.part(iteration, owners.weights)
         return x, targets, self.config.batch * int(np.prod(targets.shape[1:]))
 
-    def check_alike(self) -> None:
+    def check_alike(self, place: str = "check_alike") -> None:
         """Once after an iteration: between them nothing changes the parameters of a job."""
         done = [trainer.done for trainer in self.group.trainers.values()]
         if self.alike != done:
-            super().check_alike()
+            super().check_alike(place)
             self.alike = done
 
     def outcome(self) -> dict[str, Any]:

@@ -1,0 +1,50 @@
+"""Forked children of a rank: they have its memory, but are no ranks. They must neither call MPI nor end the job."""
+
+import atexit
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+ADVICE = "end a forked child with os._exit before it comes back to dear-mpi"
+
+
+@contextmanager
+def no_child_leaves() -> Iterator[None]:
+    """End a child that is forked inside the block and leaves it: what follows is for the rank alone."""
+    process = os.getpid()
+    try:
+        yield
+    except BaseException as error:
+        if os.getpid() != process:
+            end_child(error)
+        raise
+    if os.getpid() != process:
+        end_child(RuntimeError(ADVICE))
+
+
+def end_child(error: BaseException | None) -> None:
+    """End this process, which is a child, with the traceback of its error, and without anything that the rank does."""
+    status: object = 0 if error is None else 1
+    if isinstance(error, SystemExit):
+        status = error.code or 0
+    elif error is not None:
+        print(f"dear-mpi: forked child {os.getpid()} fails:", file=sys.stderr)
+        traceback.print_exception(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status if isinstance(status, int) else 1)
+
+
+@cache
+def end_children_at_exit() -> None:
+    """Let children end before MPI, which only the rank may finalise or abort, when they come to Python's end."""
+    process = os.getpid()
+
+    def ends() -> None:
+        if os.getpid() != process:  # an exception that ended it has been shown
+            end_child(SystemExit(int(hasattr(sys, "last_type"))))
+
+    atexit.register(ends)
