@@ -84,7 +84,8 @@ def train(
         if len(losses) >= config.iterations:
             raise TrainingError(f"the checkpoint has all of the {config.iterations} iterations: ask for more of them")
         room = config.iterations - len(losses)
-        agree(world.transport, "train", lambda: decisions.check_room(room, profiled=profile is not None))
+        how = {"done": len(losses), "profiled": profile is not None}
+        agree(world.transport, "train", lambda: decisions.check_room(config.iterations, **how))
         blamer = Blamer(job, room, FILL, recorder.clock if recorder else None) if blame else None
         times: list[Times] = []
         fill, profiler = FILL, None
