@@ -17,6 +17,7 @@ import numpy as np
 from dear_mpi.collectives.program.hosts import share_served
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array
+from dear_mpi.reporting.terminal import note
 from dear_mpi.training.costs.plan_cost import plan_s
 from dear_mpi.training.costs.wire_cost import whole_cost
 from dear_mpi.training.fabric.costs import Costs
@@ -146,9 +147,11 @@ class Decisions:
         orders = (trainer.schedule.order for trainer in self.group.trainers.values())
         self.group.fabric.prepare_turns([order for order in orders if order])
 
-    def check_room(self, iterations: int, *, profiled: bool) -> dict[str, Any]:
-        """See that so many iterations decide what is to be decided, and that one more is left; else ValueError."""
-        first, due = self.weighing.needs, dict[int, str]()  # after so many iterations: what they are for
+    def check_room(self, iterations: int, *, done: int, profiled: bool) -> dict[str, Any]:
+        """See that so many iterations decide what is to be decided, and that one more is left; else ValueError. If the
+        ``done`` before a checkpoint leave too few, decide nothing, and rank 0 notes it; for a profile it is an error.
+        """
+        first, due = self.weighing.needs, dict[int, str]()  # what so many iterations are for
         if first or (self.waiting and (profiled or self.by_time)):
             needs = first + (1 + TIMED) * bool(self.waiting)
             what = "a profile is of the iterations after them" if profiled else "at least one has to follow"
@@ -158,8 +161,15 @@ class Decisions:
             needs = first + self.tuning.needs
             due.setdefault(needs, f"tuning takes {needs} iterations, and at least one has to follow")
         for needs, said in due.items():
-            if iterations <= needs:
-                raise ValueError(f"iterations must be more than {needs}, not {iterations}: {said}")
+            if iterations <= (least := needs + done * profiled):
+                after = f"after {done} of them " * (least > needs)
+                raise ValueError(f"iterations must be more than {least}, not {iterations}: {after}{said}")
+        if few := "; ".join(said for needs, said in due.items() if iterations <= done + needs):
+            self.weighing.over = self.tuning.over = True
+            self.fusion = USUAL if self.by_time else self.tuning.fusion
+            self.waiting, self.by_time = {} if self.by_time else self.waiting, None
+            what = f"too few iterations are left, {iterations - done}: {few}; the run goes on with fusion {self.fusion}"
+            note(self.group.world, what)
         return {}
 
     def look(self, name: str) -> None:

@@ -15,6 +15,7 @@ from dear_mpi.ranks.world import World, run_world
 from dear_mpi.reporting.files import named
 from dear_mpi.training import Session
 from dear_mpi.training import session as front_door
+from dear_mpi.training.checkpoints.checkpoint import read
 from dear_mpi.training.facts import checksum
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
@@ -96,12 +97,54 @@ def test_a_truncated_one_is_refused_and_the_one_before_it_works(tmp_path):
     assert len(run(2, 6, Saving(file, resume=True))["loss"]) == 6, "it goes on from FILE.old"
 
 
-def test_a_flipped_bit_is_found(tmp_path):
-    file = saved(tmp_path)
-    content = bytearray(file.read_bytes())
-    content[content.index(b"value.0.npy") + 5000] ^= 1
-    file.write_bytes(content)
-    assert "is damaged" in run(2, 6, Saving(file, resume=True))
+def test_any_damage_names_the_file_and_the_one_before_it(tmp_path):
+    """Flipped bits in the directory of the zip file were encryption, or a method that is not supported."""
+    file, old = tmp_path / "run.npz", tmp_path / "run.npz.old"
+
+    def body(transport):
+        with one(transport=transport) as session:
+            session.save(file)
+
+    run_loopback(1, body)
+    whole, draw = file.read_bytes(), np.random.default_rng(0)
+    kept = read(file)
+    old.touch()
+    flipped = [
+        whole[:at] + bytes([whole[at] ^ 1 << draw.integers(8)]) + whole[at + 1 :] for at in range(0, len(whole), 3)
+    ]
+    cut = [whole[:length] for length in range(0, len(whole), 50)]
+    for content in (*flipped, *cut, b"", b"PK", bytes(len(whole)), whole + b"x", whole[:99] + whole[199:]):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=f"checkpoint '{file}' is damaged .*: the one before it is '{old}'"):
+            read(file)
+    old.unlink()
+    with pytest.raises(ValueError, match=f"checkpoint '{file}' is damaged .*[)]$"):
+        read(file)
+    np.savez(file, **kept)  # as older versions wrote it
+    assert read(file).keys() == kept.keys()
+
+
+@pytest.mark.parametrize(
+    ("choices", "reported", "said"),
+    [
+        ({"fusion": "mgwfbp"}, "25MB", "the first 3 decide an order or a fusion"),
+        ({"fusion": "auto", "schedule": "dear-eager"}, "25MB", "tuning takes 12 iterations"),
+        ({"fusion": "bo:grid:1KB..256KB"}, "16KB", "tuning takes 20 iterations"),
+        ({"fusion": "layers:2", "weights": "measured"}, "layers:2", "the first 3 decide weights"),
+    ],
+)
+@pytest.mark.parametrize("left", [1, 3])
+def test_what_is_decided_from_times_needs_no_iterations_that_are_not_left(
+    choices, reported, said, left, tmp_path, capsys
+):
+    """It was refused, with a number of iterations that nobody had given."""
+    file = tmp_path / "run.npz"
+    run(2, 21, Saving(file), batch=2)
+    capsys.readouterr()
+    report = run(2, 21 + left, Saving(file, resume=True), batch=2, **choices)
+    assert (report["iterations"], report["fusion"]) == (left, reported)
+    note = f"note: too few iterations are left, {left}: {said}"
+    assert note in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

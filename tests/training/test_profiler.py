@@ -17,7 +17,7 @@ from dear_mpi.training.profiles.profile import read_profile
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
-from dear_mpi.training.runs.train import train
+from dear_mpi.training.runs.train import Saving, train
 from tests.cli_checks import assert_one_line
 from tests.training.route_checks import OnHosts
 from tests.training_checks import README, settings
@@ -283,6 +283,21 @@ def test_one_that_would_never_begin_is_refused_before_training(choice, tmp_path)
     with pytest.raises(AgreedError, match=said):
         run_loopback(2, lambda transport: train(config, World(transport), profile=file))
     assert not file.exists()
+
+
+def test_one_of_a_run_that_goes_on_counts_from_its_checkpoint(tmp_path):
+    file = tmp_path / "profile.json"
+
+    def run(iterations, profile=file, *, resume=True):
+        config = Config.of(settings(fusion="mgwfbp", iterations=iterations))
+        saving = Saving(tmp_path / "c.npz", resume=resume)
+        run_loopback(2, lambda each: train(config, World(each), saving=saving, profile=profile))
+
+    run(5, None, resume=False)
+    with pytest.raises(AgreedError, match="iterations must be more than 8, not 8: after 5 of them the first 3 decide"):
+        run(8)
+    run(9)
+    assert len(read_profile(file).uses) == 6
 
 
 def test_a_fusion_by_time_needs_an_iteration_after_it():

@@ -140,7 +140,7 @@ def test_late_news_are_mixed_with_what_a_rank_has_done_meanwhile():
 def test_it_goes_on_from_a_checkpoint_to_the_same_bits(schedule, at, tmp_path):
     """A checkpoint within a round ends it, in the run that goes on, too."""
     saving = Saving(tmp_path / "c.npz", every=at)
-    whole = run({"schedule": schedule}, saving=saving)
+    whole = run({"schedule": schedule, "debug": True}, saving=saving)
     run({"schedule": schedule, "iterations": at}, saving=Saving(tmp_path / "d.npz"))
     again = run({"schedule": schedule}, saving=Saving(tmp_path / "d.npz", every=at, resume=True))
     assert again["params_sha256"] == whole["params_sha256"]

@@ -1,16 +1,16 @@
 """From a group of workers to a state of training, and back: in memory, and in a file that is there as a whole or not.
 
 What each rank has for itself is shared out on another number of ranks: of what codes have lost the sum stays the same,
-of the optimiser's state the mean. The file is one of NumPy (npz): its arrays have checksums, so one that was damaged is
-found. The checkpoint before the last stays as FILE.old.
+of the optimiser's state the mean. The file is one of NumPy (npz), a zip file whose comment is a checksum of all that
+comes before it: so any damage is found. The checkpoint before the last stays as FILE.old.
 """
 
 import json
 import os
-import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -24,6 +24,9 @@ from dear_mpi.reporting.terminal import note
 from dear_mpi.training.checkpoints.state import VALUE, About, TrainingState, frozen_sha256, stored
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.shards import take_state, whole_state
+
+BLOCK = 1 << 20  # bytes
+COMMENT = b"crc32 %08x"
 
 
 def snapshot(group: WorkerGroup, parameters: Sequence[Parameter], notes: Any, *, keep: bool = True) -> TrainingState:
@@ -173,11 +176,23 @@ def write(path: Path, arrays: dict[str, Array]) -> None:
     """Write arrays; the file that was there becomes FILE.old. Raises ValueError if it cannot be written."""
     with replacing("checkpoint", path) as partial:
         tidy(path)
-        with partial.open("wb") as file:
+        with partial.open("w+b") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
+            file.seek(-2, os.SEEK_END)  # where the length of the comment is
+            file.write(len(COMMENT % 0).to_bytes(2, "little"))
+            file.write(checksum(file, file.tell()))
             file.flush()
             os.fsync(file.fileno())
         set_aside(path)
+
+
+def checksum(file: IO[bytes], length: int) -> bytes:
+    """The comment of a zip file that has so many bytes before it, where the file stands then."""
+    file.seek(0)
+    found = 0
+    for start in range(0, length, BLOCK):
+        found = zlib.crc32(file.read(min(BLOCK, length - start)), found)
+    return COMMENT % found
 
 
 def read(path: Path) -> dict[str, Array]:
@@ -187,8 +202,13 @@ def read(path: Path) -> dict[str, Array]:
         raise ValueError(f"checkpoint {str(path)!r} is not there: --save FILE --every N writes one")
     try:
         with found.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            length = found.stat().st_size - len(arrays.zip.comment)
+            if arrays.zip.comment not in (b"", checksum(file, length)):  # older versions wrote none
+                raise ValueError("its checksum is another")
             return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
+    except PermissionError as error:
+        raise ValueError(f"checkpoint {str(found)!r} cannot be read: {error.strerror}") from None
+    except Exception as error:  # of what zipfile and NumPy make of bytes that are not as they were written
         hint = f": the one before it is {str(older(path))!r}" if found == path and older(path).exists() else ""
-        what = "it is no npz file" if "pickled" in str(error) else error
+        what = "it is no npz file" if "pickled" in str(error) else str(error) or type(error).__name__
         raise ValueError(f"checkpoint {str(found)!r} is damaged ({what}){hint}") from None

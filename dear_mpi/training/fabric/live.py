@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.line.shards import take_state, whole_state
 from dear_mpi.training.routes.collective import Collective
 from dear_mpi.training.routes.legs import Leg
+
+Line: TypeAlias = tuple[str, tuple[int, int]]  # the name of one, and the interval of a bucket
 
 
 class LiveFabric(Fabric):
@@ -63,7 +65,7 @@ class LiveFabric(Fabric):
             bound.tally = self.tally
             bound.look = self.verdict and self.verdict.add
         self.calls: dict[tuple[int, int], Callable[[float], object]] = {}  # by the leg's identity and bucket
-        self.kept: dict[tuple[int, int], dict[str, str]] = {}  # checksums of lines, where all is to be looked at
+        self.kept: dict[Line, str] = {}  # checksums, where all is to be looked at
 
     def cut(self, buckets: Cut) -> None:
         """Collective: go on with other buckets. To be called while nothing is under way, after a flush.
@@ -186,10 +188,10 @@ class LiveFabric(Fabric):
         key = id(leg), bucket.index
         if key not in self.calls:
             call = leg.bind(self.bound[bucket])
-            lines = {line: self.bound[bucket].line(line) for line, kind in leg.lines.items() if kind != "scratch"}
-            kept = self.kept.setdefault(bucket.interval, {})
             if self.options.get("debug"):
-                call = watched(call, lines, kept, self.route.name, f"leg ({leg}) of {bucket}")
+                names = [(name, bucket.interval) for name, kind in leg.lines.items() if kind != "scratch"]
+                lines = {each: self.bound[bucket].line(each[0]) for each in names}
+                call = watched(call, lines, self.kept, self.route.name, f"leg ({leg}) of {bucket}")
             self.calls[key] = call
         return self.calls[key]
 
@@ -230,17 +232,17 @@ class LiveFabric(Fabric):
 
 
 def watched(
-    call: Callable[[float], object], lines: Mapping[str, Array], kept: dict[str, str], route: str, leg: str
+    call: Callable[[float], object], lines: Mapping[Line, Array], kept: dict[Line, str], route: str, leg: str
 ) -> Callable[[float], object]:
-    """A call that sees first that nothing else has changed its lines since the last such call; for ``debug``.
+    """Check before a call that its lines are as the last such call left them; for ``debug``.
 
-    All calls on the same lines share what is ``kept``, their checksums; ``leg`` says what the call does.
+    All calls share what is ``kept``, the checksums of lines; ``leg`` says what the call does.
     """
 
     def watch(factor: float) -> None:
         for name, line in lines.items():
             if kept.get(name, now := checksum(line)) != now:
-                changed = f"has changed {name!r}, before {leg}"
+                changed = f"has changed {name[0]!r}, before {leg}"
                 raise CollectiveError(f"something else than the route {route!r} {changed}")
         call(factor)
         kept.update({name: checksum(line) for name, line in lines.items()})

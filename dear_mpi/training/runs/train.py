@@ -83,8 +83,9 @@ def train(
         losses: list[float] = gone_on(job, saving.path) if saving is not None and saving.resume else []
         if len(losses) >= config.iterations:
             raise TrainingError(f"the checkpoint has all of the {config.iterations} iterations: ask for more of them")
-        room = config.iterations - len(losses)
-        agree(world.transport, "train", lambda: decisions.check_room(room, profiled=profile is not None))
+        done, profiled = len(losses), profile is not None
+        room = config.iterations - done
+        agree(world.transport, "train", lambda: decisions.check_room(config.iterations, done=done, profiled=profiled))
         blamer = Blamer(job, room, FILL, recorder.clock if recorder else None) if blame else None
         times: list[Times] = []
         fill, profiler = FILL, None
