@@ -54,11 +54,13 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
     Ranks that combine the same arrays in the same order get the same bits, whichever of the arrays is their ``dst``.
 
     Args:
-        dst: an array of any type that the kernels know; fp16 and bf16 are combined in fp32, and rounded once.
+        dst: an array of any type that the kernels know; fp16 and bf16 are combined in fp32, and rounded once. NumPy's
+            sums of bool are "or", its products "and".
         before: what comes before ``dst``: arrays of its shape and type, which are only read, each once. They may be
             pinned host memory where ``dst`` is on a device.
         after: what comes after it. One of the two may be empty.
-        op: ``sum``, ``prod``, ``min`` or ``max``; the last two pass a NaN on.
+        op: ``sum``, ``prod``, ``min`` or ``max``; the last two pass a NaN on. On the host, for integers and bool, also
+            ``band``, ``bor`` and ``bxor``.
 
     Raises:
         ValueError: there is no source, ``op`` is unknown, or the arrays differ in shape or type. Arrays with gaps are

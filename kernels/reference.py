@@ -24,6 +24,8 @@ Step = Callable[[], object]
 
 # NumPy's minimum and maximum pass a NaN on, so a poisoned contribution is seen by every rank.
 OPS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+# Of integers and bool; there are no kernels for GPUs.
+BITWISE: dict[str, np.ufunc] = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
 
 
 def spans(count: int, block: int = BLOCK) -> Iterator[slice]:
@@ -61,7 +63,7 @@ def updater(
 
 def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str) -> Step:
     """Several sources are cut into blocks when the call is bound, which takes some 2 % of their memory."""
-    combine, terms = lookup("op", op, OPS), [*before, dst, *after]
+    combine, terms = lookup("op", op, OPS | BITWISE), [*before, dst, *after]
     if len(terms) == 2:
         return partial(combine, *terms, out=dst)
     wide = compute_dtype(dst.dtype) if is_floating(dst.dtype) else dst.dtype
@@ -105,7 +107,7 @@ def flat(array: Array) -> Array:
 def copier(dst: Array, src: Array, scale: float) -> Step:
     if scale != 1 or dst.dtype != src.dtype:
         return partial(copy_scaled, dst, src, scale)
-    if (dst.ctypes.data - src.ctypes.data) % PAGE in SLOW_TO_COPY:
+    if (dst.ctypes.data - src.ctypes.data) % PAGE in SLOW_TO_COPY and dst.itemsize in (1, 2, 4, 8):
         dst, src = (array.view(f"u{array.itemsize}") for array in (dst, src))
         return partial(np.bitwise_or, src, src, out=dst)
     return partial(np.copyto, dst, src)

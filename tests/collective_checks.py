@@ -25,15 +25,19 @@ from dear_mpi.collectives import (
     make_plan,
     reduce_scatter,
 )
+from dear_mpi.collectives.plans import functions
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.emulated import Link, port_of_host
 from dear_mpi.collectives.transports.transport import Wrapper
 from dear_mpi.kernels.array import array_module, to_host
 from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.reference import BITWISE
+from dear_mpi.kernels.reference import OPS as ARITHMETIC
 from dear_mpi.kernels.slab import Slab
 
 OPS = {"sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max}
+UFUNCS = ARITHMETIC | BITWISE
 LARGE = 1_000_003
 
 
@@ -241,6 +245,87 @@ def check_odd_inputs(transport) -> None:
         assert (mapped == size).all()
     counts = np.array([0] * (size - 1) + [7])
     assert reduce_scatter(np.ones(7), transport, counts=counts).size == counts[transport.rank]
+
+
+MOVED = {
+    **{name: np.dtype(name) for name in ("bool", "complex64", "complex128", "longdouble", ">i4", "m8[s]", "S5", "U3")},
+    "record": np.dtype([("a", "<u8"), ("b", "<f4")]),
+    "larger than a message": np.dtype("V300000"),
+}
+
+
+def check_moved_type(transport, dtype, algorithm: str) -> None:
+    """Broadcasts, all-gathers and all-to-alls move bytes, in place and out of place, with a new plan and a kept one."""
+    rank, size = transport.rank, transport.size
+    parts = np.array([np.random.default_rng(other).integers(0, 2, (size, 3 * dtype.itemsize)) for other in range(size)])
+    parts, sent = parts.astype(np.uint8), parts.astype(np.uint8)[rank].view(dtype)
+    gathered = parts[range(size), range(size)].reshape(-1).view(dtype)
+    own, shard = np.zeros_like(gathered), slice(3 * rank, 3 * rank + 3)
+    own[shard] = gathered[shard]
+    for collective, x, expected in (
+        ("broadcast", sent, parts[size - 1].view(dtype)),
+        ("all_to_all", sent.reshape(-1), parts[:, rank].copy().view(dtype).reshape(-1)),
+        ("all_gather", own, gathered),
+    ):
+        if algorithm in ("native", *(name for name in ALGORITHMS if collective in ALGORITHMS[name])):
+            options = {"algorithm": algorithm} | ({"root": size - 1} if collective == "broadcast" else {})
+            call = getattr(functions, collective)
+            for _ in range(2):
+                assert call(x.copy(), transport, **options).tobytes() == expected.tobytes()
+                given = x[shard] if collective == "all_gather" else x
+                out = np.zeros_like(expected)
+                assert call(given.copy(), transport, out=out, **options) is out
+                assert out.tobytes() == expected.tobytes()
+
+
+COMBINED = [  # types, and the ops that they have
+    (("bool", "int8", "uint64"), ("sum", "prod", "min", "max", "band", "bor", "bxor")),
+    (("longdouble",), ("sum", "prod", "min", "max")),
+    (("complex64", "complex128", "clongdouble"), ("sum", "prod")),
+]
+
+
+def check_combined_types(transport, algorithm: str) -> None:
+    """What NumPy makes of the numbers of all ranks: a sum of bool is "or"."""
+    for dtype, op in ((dtype, op) for dtypes, ops in COMBINED for dtype in dtypes for op in ops):
+        if algorithm == "native" and dtype == "int8":
+            continue  # some libraries saturate
+        signs = [np.array([1, 0, 1, 1, -1, 0, 2])[(np.arange(40) * (rank + 1)) % 7] for rank in range(transport.size)]
+        data = [(1j if dtype.startswith("c") else 1) * part for part in signs]
+        data = [part.astype(dtype) for part in data]
+        expected = functools.reduce(UFUNCS[op], data)
+        found = all_reduce(data[transport.rank].copy(), transport, op=op, algorithm=algorithm)
+        assert found.tolist() == expected.tolist(), (dtype, op)
+
+
+def check_products_of_complex_numbers_have_the_same_bits(transport, algorithm: str) -> None:
+    """Wherever a rank has them in memory."""
+    for dtype in ("complex64", "complex128"):
+        data = np.random.default_rng(transport.rank).standard_normal((2, 200 + transport.rank))
+        x = (data[0] + 1j * data[1]).astype(dtype)[transport.rank :]
+        all_reduce(x, transport, op="prod", algorithm=algorithm, segment_bytes=208)
+        assert len(set(transport.gather_values(x.tobytes()))) == 1
+
+
+def check_fortran_order(transport) -> None:
+    """Elements may follow each other as Fortran has them, where their places do not matter."""
+    size, root = transport.size, transport.size - 1
+    for shape in ((3, 4), (300, 400), (2, 3, 5)):
+        data = [np.random.default_rng(rank).integers(0, 99, shape) for rank in range(size)]
+        for call, expected in (
+            (all_reduce, sum(data)),
+            (functools.partial(broadcast, root=root), data[root]),
+            (functools.partial(functions.reduce, root=root), sum(data)),
+        ):
+            for _ in range(2):
+                x, out = np.asfortranarray(data[transport.rank]), np.zeros(shape, int, order="F")
+                for result in (call(x, transport, out=out), call(x, transport)):
+                    assert result is out or result is x
+                    if transport.rank == root or call is all_reduce:
+                        np.testing.assert_array_equal(result, expected)
+        with make_plan("all_reduce", x := np.asfortranarray(data[transport.rank]), transport) as plan:
+            assert plan() is x
+            np.testing.assert_array_equal(x, sum(data))
 
 
 def check_same_bits(transport, algorithm: str, dtype: str) -> None:
@@ -499,10 +584,26 @@ BAD_CALLS = [
      strided_call),
     ("read-only", ValueError, "x must be writable, because the result is stored there; it is read-only",
      read_only_call),
-    ("type", ValueError, "x must be of an integer type or one of fp64, fp32, fp16, bf16, not complex64",
-     lambda t: all_reduce(np.zeros(5, np.complex64), t)),
-    ("byte order", ValueError, "x must be of an integer type or one of fp64, fp32, fp16, bf16, not >i4",
+    ("type", ValueError, "x must be of an integer type, bool, complex or one of fp64, fp32, fp16, bf16 for all_red",
+     lambda t: all_reduce(np.zeros(5, "S3"), t)),
+    ("byte order", ValueError, "bf16 for all_reduce, not >i4: pass x.astype('int32')",
      lambda t: all_reduce(np.zeros(5, ">i4"), t)),
+    ("objects", ValueError, "x must have elements of a fixed size, above 0, without Python objects, not object",
+     lambda t: broadcast(np.array([None]), t)),
+    ("no size", ValueError, "x must have elements of a fixed size, above 0, without Python objects, not |V0",
+     lambda t: broadcast(np.zeros(3, "V0"), t)),
+    ("max of complex", ValueError, "op 'max' needs numbers that have an order, not complex64",
+     lambda t: all_reduce(np.zeros(5, "c8"), t, op="max")),
+    ("average of complex", ValueError, "op 'average' needs one of fp64, fp32, fp16, bf16, not complex64: use 'sum'",
+     lambda t: all_reduce(np.zeros(5, "c8"), t, op="average")),
+    ("bits of floats", ValueError, "op 'bor' needs integers or bool, in an array of NumPy, not float64 of numpy",
+     lambda t: all_reduce(np.zeros(5), t, op="bor")),
+    ("order of ranks", ValueError, "order of the elements must be the same on all ranks, not C on rank 0; Fortran on",
+     lambda t: all_reduce(np.zeros((3, 4), order="F" if t.rank else "C"), t)),
+    ("order of parts", ValueError, "x must be in C's order, because ranks own parts of it: pass numpy.ascontiguous",
+     lambda t: reduce_scatter(np.zeros((3, 4), order="F"), t)),
+    ("order of out", ValueError, "out must have its elements in the order of x, C, not Fortran",
+     lambda t: all_reduce(np.zeros((3, 4)), t, out=np.zeros((3, 4), order="F"))),
     ("op of all_gather", ValueError, "op must be left out for all_gather, which combines nothing, not 'average'",
      lambda t: make_plan("all_gather", np.zeros(5), t, op="average")),
     ("type of a number", ValueError, "must be a whole number from 8 (one element) to 1073741824, not '1KB'",
@@ -525,7 +626,7 @@ BAD_CALLS = [
      lambda t: all_reduce(Tensor(), t)),
     ("place of MPI", ValueError, "x must be a plain array of NumPy or CuPy, not mpi4py.MPI.InPlaceType",
      lambda t: all_reduce(InPlaceType(), t)),
-    ("timedelta", ValueError, "x must be of an integer type or one of fp64, fp32, fp16, bf16, not timedelta64[s]",
+    ("timedelta", ValueError, "bf16 for all_reduce, not timedelta64[s]",
      lambda t: all_reduce(np.ones(3, "m8[s]"), t)),
     ("name of an argument", ValueError, "all_reduce: argument 'algoritm' is unknown: did you mean 'algorithm'?",
      lambda t: all_reduce(np.zeros(5), t, algoritm="ring")),
@@ -592,7 +693,7 @@ BAD_CALLS = [
 ]  # fmt: skip
 NEEDS_PEERS = {
     *("weights of ranks", "count", "dtype", "op of ranks", "collective of ranks", "order of plans"),
-    *("debug of ranks", "slab of ranks", "counts of ranks", "out of ranks", "chunks of all_to_all"),
+    *("order of ranks", "debug of ranks", "slab of ranks", "counts of ranks", "out of ranks", "chunks of all_to_all"),
 }
 
 

@@ -12,14 +12,15 @@ import numpy as np
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.collectives.plans.tuning import SEGMENT_BYTES, Rule, alike, default_segment, pick, rules_of
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.collectives.program.program import COLLECTIVES, the_owner
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import KERNELS, Array, array_module, library_of
-from dear_mpi.kernels.dtypes import DTYPES, is_floating
+from dear_mpi.kernels.dtypes import DTYPES, TYPES, is_floating
 from dear_mpi.kernels.lookup import lookup
+from dear_mpi.kernels.reference import BITWISE
 
 MESSAGE_BYTES = 1 << 30  # older MPI libraries count the bytes of a message in 31 bits
-OPS = ("sum", "prod", "min", "max", "average")
+OPS = ("sum", "prod", "min", "max", "average", *BITWISE)
 PLAIN = (np.ndarray, np.memmap)  # other arrays of NumPy give operators another meaning, or hide elements
 INSTEAD = {  # by how the name of a type begins
     "torch.": "pass x.numpy(), which has the same memory",
@@ -64,7 +65,9 @@ class Call:
             if ":" in self.algorithm:  # the segments of the table built in were not measured here
                 segment_bytes = rule.segment_bytes
         given = segment_bytes if self.segment_bytes is None else self.segment_bytes
-        check_segment(given, self.x.dtype.itemsize)
+        if self.segment_bytes is None:
+            given = max(given, self.x.itemsize)  # an element of a user's type may have any size
+        check_segment(given, self.x.itemsize)
         return replace(self, algorithm=algorithm, segment_bytes=given)
 
     @property
@@ -89,13 +92,15 @@ class Call:
         lookup("collective", self.collective, COLLECTIVES)
         if not isinstance(self.algorithm, str):
             raise ValueError(f"algorithm must be a name such as 'ring', not {self.algorithm!r}")
-        check_array("x", self.x, written=self.out is None)
+        contract = COLLECTIVES[self.collective]
+        any_order = not contract.addressed and the_owner not in (contract.begins, contract.ends)
+        check_array("x", self.x, written=self.out is None, any_order=any_order)
         if self.out is not None:
-            check_array("out", self.out, written=True)
+            check_array("out", self.out, written=True, any_order=any_order)
         partition = self.partition(transport.size)
         if self.out is not None:
             self.check_out(self.out, transport.rank, partition)
-        check_op(self.op, self.x.dtype, self.collective)
+        check_op(self.op, self.x, self.collective)
         if self.portion != WHOLE and (self.out is not None or self.op == "average"):
             raise ValueError("portion must be left out where out is given or op is an average: both are of the whole")
         if type(self.root) is not int:
@@ -108,6 +113,7 @@ class Call:
             "collective": self.collective,
             "count": self.count,
             "dtype": str(self.x.dtype),
+            "order of the elements": order_of(self.x),
             "library of the arrays": library_of(self.x),
             "op": self.op,
             "algorithm": self.algorithm,
@@ -150,6 +156,8 @@ class Call:
             raise ValueError(f"out must be an array of {library_of(self.x)}, as x is, not of {library_of(out)}")
         if out.dtype != self.x.dtype:
             raise ValueError(f"out must have the dtype of x, {self.x.dtype}, not {out.dtype}")
+        if order_of(out) != order_of(self.x):
+            raise ValueError(f"out must have its elements in the order of x, {order_of(self.x)}, not {order_of(out)}")
         own, size = partition.counts[rank], len(partition.counts)
         for name, array, shard_in in (("x", self.x, "all_gather"), ("out", out, "reduce_scatter")):
             count = own if self.collective == shard_in else self.count
@@ -165,7 +173,8 @@ def plain(value: Any) -> Any:
         return int(value)
     mpi = sys.modules.get("mpi4py.MPI")  # loaded, if this is an operator of it
     if mpi is not None and isinstance(value, mpi.Op):
-        return next((name for name in OPS[:4] if value == getattr(mpi, name.upper())), "another operator of MPI")
+        names = [name for name in OPS if name != "average"]
+        return next((name for name in names if value == getattr(mpi, name.upper())), "another operator of MPI")
     return value
 
 
@@ -175,24 +184,54 @@ def check_segment(given: object, itemsize: int) -> None:
         raise ValueError(f"segment_bytes must be {allowed}, not {given!r}")
 
 
-def check_array(name: str, array: Array, *, written: bool) -> None:
-    """See that this is a plain array, contiguous, of a known library and type, writable if results go into it."""
+def order_of(array: Array) -> str:
+    """How the elements follow each other in memory: as C has them, or Fortran; "" if there are gaps."""
+    return "C" if array.flags.c_contiguous else "Fortran" if array.flags.f_contiguous else ""
+
+
+def flat(array: Array) -> Array:
+    """The elements of a contiguous array, as they follow each other in memory."""
+    return (array if array.flags.c_contiguous else array.T).reshape(-1)
+
+
+def check_array(name: str, array: Array, *, written: bool, any_order: bool) -> None:
+    """See that this is a plain array of a known library, contiguous, of elements that are bytes, writable if results go
+    into it; in Fortran's order only if ``any_order`` will do."""
     library = library_of(array)
     if library not in KERNELS or (library == "numpy" and type(array) not in PLAIN):
         given = f"{type(array).__module__}.{type(array).__qualname__}".removeprefix("builtins.")
         hints = [f": {instead}" for start, instead in INSTEAD.items() if given.startswith(start)]
         raise ValueError(f"{name} must be a plain array of NumPy or CuPy, not {given}{''.join(hints)}")
-    if not (is_floating(array.dtype) or array.dtype.kind in "iu") or not array.dtype.isnative:
-        raise ValueError(f"{name} must be of an integer type or one of {', '.join(DTYPES)}, not {array.dtype}")
-    if not array.flags.c_contiguous:
+    if array.dtype.hasobject or not array.itemsize:
+        raise ValueError(
+            f"{name} must have elements of a fixed size, above 0, without Python objects, not {array.dtype}"
+        )
+    if not order_of(array):
         raise ValueError(f"{name} must be contiguous, not of strides {array.strides}: pass a copy")
+    if not (any_order or array.flags.c_contiguous):
+        raise ValueError(
+            f"{name} must be in C's order, because ranks own parts of it: pass numpy.ascontiguousarray({name})"
+        )
     if written and not getattr(array.flags, "writeable", True):  # CuPy arrays always are, and do not say so
         raise ValueError(f"{name} must be writable, because the result is stored there; it is read-only")
 
 
-def check_op(op: str, dtype: np.dtype[Any], collective: str) -> None:
+def check_op(op: str, x: Array, collective: str) -> None:
+    """See that elements of this type can be combined by this op; all can be moved."""
     lookup("op", op, dict.fromkeys(OPS))
-    if not COLLECTIVES[collective].reduces and op != "sum":
-        raise ValueError(f"op must be left out for {collective}, which combines nothing, not {op!r}")
-    if op == "average" and not is_floating(dtype):
-        raise ValueError(f"op 'average' needs one of {', '.join(DTYPES)}, not {dtype}: use 'sum'")
+    if not COLLECTIVES[collective].reduces:
+        if op != "sum":
+            raise ValueError(f"op must be left out for {collective}, which combines nothing, not {op!r}")
+        return
+    kind, floats, on_host = x.dtype.kind, ", ".join(DTYPES), library_of(x) == "numpy"
+    if x.dtype not in TYPES.values() and not (on_host and kind in "bfc" and x.dtype.isnative):
+        allowed = f"an integer type{', bool, complex' * on_host} or one of {floats}"
+        native = x.dtype.newbyteorder("=")
+        where, hint = "" if on_host else " on a GPU", "" if x.dtype.isnative else f": pass x.astype({native.name!r})"
+        raise ValueError(f"x must be of {allowed} for {collective}{where}, not {x.dtype}{hint}")
+    if op == "average" and not is_floating(x.dtype):
+        raise ValueError(f"op 'average' needs one of {floats}, not {x.dtype}: use 'sum'")
+    if op in BITWISE and (kind not in "iub" or not on_host):
+        raise ValueError(f"op {op!r} needs integers or bool, in an array of NumPy, not {x.dtype} of {library_of(x)}")
+    if op in ("min", "max") and kind == "c":
+        raise ValueError(f"op {op!r} needs numbers that have an order, not {x.dtype}")

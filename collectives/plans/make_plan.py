@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
-from dear_mpi.collectives.plans.call import Call, plain
+from dear_mpi.collectives.plans.call import Call, flat, plain
 from dear_mpi.collectives.plans.execution import Task
 from dear_mpi.collectives.plans.plan import Plan, Workspace
 from dear_mpi.collectives.plans.reach import reach_for
@@ -55,7 +55,8 @@ def make_plan(
         comm: an mpi4py communicator, or a ``Transport``.
         algorithm: a name in ``ALGORITHMS``; ``path/to/mine.py:my_ring`` for a function of yours; ``auto`` or
             ``auto:FILE`` for what a tuning table says is best; ``native`` for the MPI library's own collective.
-        op: ``sum``, ``prod``, ``min``, ``max``, or MPI's own; or ``average``. ``docs/algorithms.md`` says more.
+        op: ``sum``, ``prod``, ``min``, ``max``, ``band``, ``bor``, ``bxor``, or MPI's own; or ``average``.
+            ``docs/algorithms.md`` says more.
         segment_bytes: the largest message. If not given, the tuning table decides; without one it is 256 KiB on one
             host and 60 KiB between hosts.
         weights: a number for each rank: it owns a part in proportion, in whole elements. Equal ones if not given.
@@ -128,11 +129,11 @@ def workspace_of(call: Call, rank: int, size: int) -> Workspace:
     """Where a call works: in ``x``, in ``out``, or (reduce_scatter with ``out``) in a buffer of its own."""
     own, scatters = call.partition(size).shard(rank), call.collective == "reduce_scatter"
     first, last = scales(call, size)
-    x = call.x.reshape(-1)
+    x = flat(call.x)
     if call.out is None:
         scaled = x[own] if scatters else x
         return Workspace(x, scaled if scatters else call.x, scaling(x, first), scaling(scaled, last))
-    out = call.out.reshape(-1)
+    out = flat(call.out)
     if scatters:
         buffer = array_module(x).empty_like(x)
         return Workspace(buffer, call.out, [copier(buffer, x, first)], [copier(out, buffer[own], last)])

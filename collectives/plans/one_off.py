@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives.plans.call import PLAIN, plain
+from dear_mpi.collectives.plans.call import PLAIN, flat, plain
 from dear_mpi.collectives.plans.make_plan import make_plan, workspace_of
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.transports.transport import Transport
@@ -79,14 +79,14 @@ class OneOffs:
     def key(self, collective: str, x: Array, out: Array | None, options: dict[str, Any]) -> Key:
         """What tells this call from others; empty if only a plan of its own can check or run it."""
         target = x if out is None else out
-        if type(x) not in PLAIN or type(target) not in PLAIN or not target.flags.carray:
+        if type(x) not in PLAIN or type(target) not in PLAIN or not (target.flags.carray or target.flags.farray):
             return ()
-        if out is not None and (not x.flags.c_contiguous or not x.flags.aligned or np.may_share_memory(x, out)):
+        if out is not None and (not x.flags.forc or not x.flags.aligned or np.may_share_memory(x, out)):
             return ()
         given = [(name, tuple(value) if type(value) is list else value) for name, value in options.items()]
-        key: Key = (collective, x.size, x.dtype, *given)
+        key: Key = (collective, x.size, x.dtype, x.flags.c_contiguous, *given)
         if out is not None:
-            key = (*key, out.size, out.dtype)
+            key = (*key, out.size, out.dtype, out.flags.c_contiguous)
         try:
             path = file_of(options.get("algorithm", "ring"))
             if path:  # the file may be another one by now
@@ -143,13 +143,13 @@ class OneOff:
 
     def __call__(self, x: Array, out: Array | None) -> Array:
         target = x if out is None else out
-        flat = x if x.ndim == 1 else x.reshape(-1)
-        into = target if target.ndim == 1 else target.reshape(-1)
+        given = x if x.ndim == 1 else flat(x)
+        into = target if target.ndim == 1 else flat(target)
         plan = self.plans.get(0 if self.private else target.ctypes.data) or self.bind(target)
         assert plan is not None, "it could be bound before"
         buffer = plan.call.x
         if self.private or self.into:
-            np.copyto(buffer[self.own] if self.gathers and self.into else buffer, flat)
+            np.copyto(buffer[self.own] if self.gathers and self.into else buffer, given)
         try:
             plan.once()
         except BaseException:

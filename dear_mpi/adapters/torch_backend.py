@@ -33,6 +33,7 @@ Arrays = Sequence[Array]
 Tensors = Sequence[Any]
 Lists = Sequence[Tensors]
 OPS = {"SUM": "sum", "AVG": "average", "PRODUCT": "prod", "MIN": "min", "MAX": "max"}  # PyTorch's names and ours
+OPS |= {"BAND": "band", "BOR": "bor", "BXOR": "bxor"}
 
 
 def init_process_group(comm: Any, *, algorithm: str = "ring", stall_after_s: float = 0.0, **options: Any) -> None:

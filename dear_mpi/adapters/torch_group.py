@@ -9,7 +9,7 @@ done by then, and otherwise later, on the group's thread. This differs between r
 in one order. So each collective, and each future that ``get_future`` gives, has a place in the order of the program:
 (1,), (2,), ... The thread always does what has the lowest place: it runs a collective, or it completes a future. What a
 callback starts on the thread has the place of the future and one more number: (2, 0), (2, 1), ... So it runs where it
-would have run if the future had been done at once. The thread runs it inside ``start``, because nobody else can.
+would have run if the future had been done at once. Only this thread can run it, and does so inside ``start``.
 """
 
 import atexit
@@ -114,7 +114,7 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
         self.transport = transport
         self.queue: PriorityQueue[tuple[Place, Call]] = PriorityQueue()
         self.numbers = itertools.count(1)
-        self.within: tuple[Place, Iterator[int]] = (), self.numbers  # on the thread: the place of what it does
+        self.within: tuple[Place, Iterator[int]] = (), self.numbers  # the place of the thread's task
         self.failure: BaseException | None = None  # that the other ranks may not know of
         # A daemon: a rank that failed elsewhere ends, and the job with it, though the thread still waits.
         self.thread = threading.Thread(target=self.serve, args=[stall_after_s], name="torch_backend", daemon=True)
@@ -132,7 +132,7 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
         return threading.get_ident() == self.thread.ident
 
     def next_place(self) -> Place:
-        """Where something that begins now stands in the order of all ranks: see [Note: Order]."""
+        """The place of a collective or a future that begins now: see [Note: Order]."""
         place, numbers = self.within if self.on_its_thread else ((), self.numbers)
         return (*place, next(numbers))
 

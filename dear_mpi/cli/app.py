@@ -52,6 +52,14 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "advise": advise,
 }
 
+# Flags of nccl-tests and of OSU's benchmarks, and what ``bench`` has for them.
+SIZES = "--sizes 8B:128MiB:x2 (nccl-tests: -b 8 -e 128M -f 2)"
+INSTEAD = dict.fromkeys(("-b", "-e", "-f", "-m", "--minbytes", "--maxbytes", "--stepfactor"), SIZES)
+INSTEAD |= {"-d": "--dtype", "--datatype": "--dtype", "-o": "--op", "-n": "--iterations", "--iters": "--iterations"}
+INSTEAD |= {"-i": "--iterations", "-w": "--warmup", "-x": "--warmup"} | dict.fromkeys(
+    ("-g", "-t"), "--threads, or mpirun"
+)
+
 UsageError: type[Any] = typer.BadParameter.__bases__[0]  # of the click that this Typer brings or uses
 
 
@@ -81,7 +89,9 @@ class Commands(TyperGroup):
             said = ""
             if error.message or hasattr(error, "param"):  # not so where help was shown because nothing was asked for
                 where = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
-                said = f"{error.format_message().rstrip('.')}{typed_for(error, arguments)}{where}"
+                said = f"{error.format_message().rstrip('.')}{typed_for(error, arguments)}"
+                instead = INSTEAD.get(getattr(error, "option_name", ""), "") if "bench" in arguments[:1] else ""
+                said += f": use {instead}" * bool(instead) + where
                 complain(said, rank)
             raise SystemExit(2) from ValueError(said)  # for ``__main__.py``: without the flag its own text tells little
 

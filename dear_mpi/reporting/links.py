@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from dear_mpi.collectives.program.hosts import Blocks
 from dear_mpi.collectives.transports.emulated import Link
-from dear_mpi.reporting.units import above_zero, named_values, parse_link
+from dear_mpi.reporting.units import BETWEEN_LINKS, above_zero, named_values, parse_link
 
 BLOCKS = ("hosts", "per_host")
 
@@ -36,7 +36,7 @@ def parse_levels(what: str, text: str, names: Sequence[str] = ()) -> tuple[list[
     """One link, or the links inside and between hosts, and the hosts; a ValueError, which begins with ``what``, if it
     is anything else. ``names`` may be named after a link, beside hosts."""
     found, hosts, given = list[Level](), dict[str, str](), f"{what} {text!r}"
-    for part in text.split("/"):
+    for part in BETWEEN_LINKS.split(text):
         of_hosts = [f"{name}={value}" for name, value in hosts.items()]
         plain, named = named_values(given, [*of_hosts, *part.split(",")])
         link = parse_link(",".join(plain), f"{given}: the")

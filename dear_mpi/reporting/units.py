@@ -16,6 +16,9 @@ from dear_mpi.collectives.transports.emulated import Link
 MOST_SLOWER = 1000  # times
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 SHORT_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}  # as OSU's benchmarks and nccl-tests have them
+# A bandwidth as vendors and tools write it: 400Gbps, 25GB/s. B is a byte and b a bit; only before "ps" may K be small.
+PER_SECOND = re.compile(r"(.*[0-9.])\s*(?:([kKMGT])(b|bit|B)/s|([kKmMgGtT])(b|B)ps)\s*")
+BETWEEN_LINKS = re.compile(r"/(?!s(?:[,/]|$))")
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12, "gbe": 1e9}  # 10GbE is Ethernet of 10 Gbit/s
 FLOPS = {"mflops": 1e6, "gflops": 1e9, "tflops": 1e12, "pflops": 1e15}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -90,8 +93,7 @@ def named_values(what: str, texts: Iterable[str]) -> tuple[list[str], dict[str, 
     return plain, named
 
 
-def parse_rate(text: str) -> float:
-    """Floating-point operations in a second, of a text such as 10TFLOPS."""
+def parse_rate(text: str) -> float:  # of floating-point operations
     return parse("rate", text, FLOPS, "10TFLOPS", zero=False)
 
 
@@ -159,15 +161,19 @@ def parse_link(text: str, what: str = "the") -> Link:
     """A bandwidth per direction and, after a comma, a latency, else 0. A ValueError, which begins with ``what``, says
     that it cannot be read, or that no message would ever end on such a link.
 
-    >>> str(parse_link("10gbit,50us"))
-    '10 Gbit/s, 50 us'
+    >>> str(parse_link("10gbit,50us")), str(parse_link("400Gbps")), str(parse_link("25GB/s"))
+    ('10 Gbit/s, 50 us', '400 Gbit/s, 0 us', '200 Gbit/s, 0 us')
     """
     bandwidth, _, latency = text.partition(",")
-    bits_per_s = parse("bandwidth", bandwidth, BANDWIDTH, "10gbit,50us", zero=False)
-    if bits_per_s / 8 < LEAST_BANDWIDTH:
+    bits = 1
+    if match := PER_SECOND.fullmatch(bandwidth):
+        number, prefix, unit = filter(None, match.groups())
+        bandwidth, bits = f"{number}{prefix}bit", 8 if unit == "B" else 1
+    bytes_per_s = bits / 8 * parse("bandwidth", bandwidth, BANDWIDTH, "10gbit,50us, 400Gbps or 25GB/s", zero=False)
+    if bytes_per_s < LEAST_BANDWIDTH:
         raise ValueError(f"{what} bandwidth must be at least 0.008kbit, a byte in a second")
     latency_s = parse("latency", latency, SECONDS, "10gbit,50us") if latency else 0.0
-    return Link(bits_per_s / 8, check_seconds(f"{what} latency", latency_s))
+    return Link(bytes_per_s, check_seconds(f"{what} latency", latency_s))
 
 
 def parse_rates(text: str) -> tuple[float, float]:
@@ -176,10 +182,10 @@ def parse_rates(text: str) -> tuple[float, float]:
     >>> parse_rates("100gbit/10gbit")
     (12500000000.0, 1250000000.0)
     """
-    inside, slash, between = text.partition("/")
-    if not slash or "," in text:
+    inside, *between = BETWEEN_LINKS.split(text, 1)
+    if not between or "," in text:
         raise ValueError(f"rates {text!r} must be two bandwidths, INSIDE/BETWEEN, as 100gbit/10gbit")
-    return parse_link(inside).bandwidth, parse_link(between).bandwidth
+    return parse_link(inside).bandwidth, parse_link(between[0]).bandwidth
 
 
 def parse_share(name: str, text: str, most: float) -> float:

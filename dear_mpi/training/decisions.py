@@ -54,8 +54,7 @@ class Weighing:
 
     @property
     def needs(self) -> int:
-        """Iterations until it is over, from the first one on."""
-        return 0 if self.over else 1 + TIMED
+        return 0 if self.over else 1 + TIMED  # iterations until it is over
 
     def look(self, name: str, times: Array) -> None:
         """An iteration of a schedule took these times; after enough of them, the line is shared out anew."""
@@ -144,13 +143,12 @@ class Decisions:
 
     def prepare_turns(self) -> None:
         """Make the plans that the orders of all schedules need."""
-        orders = (trainer.schedule.order for trainer in self.group.trainers.values())
-        self.group.fabric.prepare_turns([order for order in orders if order])
+        schedules = (trainer.schedule for trainer in self.group.trainers.values())
+        self.group.fabric.prepare_turns([each.order for each in schedules if each.order])
 
     def check_room(self, iterations: int, *, done: int, profiled: bool) -> dict[str, Any]:
-        """See that so many iterations decide what is to be decided, and that one more is left; else ValueError. If the
-        ``done`` before a checkpoint leave too few, decide nothing, and rank 0 notes it; for a profile it is an error.
-        """
+        """Raise ValueError if ``iterations`` are too few to decide and leave one more. If those ``done`` before a
+        checkpoint leave too few, decide nothing, and rank 0 notes it; a profile raises."""
         first, due = self.weighing.needs, dict[int, str]()  # what so many iterations are for
         if first or (self.waiting and (profiled or self.by_time)):
             needs = first + (1 + TIMED) * bool(self.waiting)
@@ -168,8 +166,8 @@ class Decisions:
             self.weighing.over = self.tuning.over = True
             self.fusion = USUAL if self.by_time else self.tuning.fusion
             self.waiting, self.by_time = {} if self.by_time else self.waiting, None
-            what = f"too few iterations are left, {iterations - done}: {few}; the run goes on with fusion {self.fusion}"
-            note(self.group.world, what)
+            left = f"too few iterations are left, {iterations - done}: {few}"
+            note(self.group.world, f"{left}; the run goes on with fusion {self.fusion}")
         return {}
 
     def look(self, name: str) -> None:

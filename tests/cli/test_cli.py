@@ -540,6 +540,22 @@ def test_usage_errors_are_one_line_of_the_first_rank(rank, lines, monkeypatch):
     assert result.stderr.startswith("error: No such option: --nope" if lines else "")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("bench", "-b", "8", "-e", "128M"), "No such option: -b: use --sizes 8B:128MiB:x2"),
+        (("bench", "--datatype", "float"), "use --dtype (see"),
+        (("bench", "--threads", 1, "--dtype", "half"), "dtype 'half' is unknown: did you mean 'fp16'?"),
+        (("bench", "--threads", 1, "--op", "avg"), "op 'avg' is unknown: did you mean 'average'?"),
+        (("train", "--threads", 1, "--dtype", "float"), "dtype 'float' is unknown: did you mean 'fp32'?"),
+    ],
+)
+def test_what_other_tools_call_it_is_told_in_our_words(arguments, said):
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+
+
 GIVEN = "--{} must be the same on all ranks, not given on rank 1"
 
 

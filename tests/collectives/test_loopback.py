@@ -51,6 +51,24 @@ def test_average_in_fp16(size):
     run_loopback(size, checks.check_average_in_fp16)
 
 
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_any_type_is_moved_and_numbers_are_combined(size, algorithm):
+    def body(transport):
+        for dtype in checks.MOVED.values():
+            checks.check_moved_type(transport, dtype, algorithm)
+        if "all_reduce" in ALGORITHMS[algorithm]:
+            checks.check_combined_types(transport, algorithm)
+            checks.check_products_of_complex_numbers_have_the_same_bits(transport, algorithm)
+
+    run_loopback(size, body)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_fortran_order(size):
+    run_loopback(size, checks.check_fortran_order)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_odd_inputs(size):
     run_loopback(size, checks.check_odd_inputs)

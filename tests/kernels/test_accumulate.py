@@ -2,6 +2,7 @@
 
 import operator
 import tracemalloc
+from functools import reduce
 from itertools import product
 
 import numpy as np
@@ -9,10 +10,11 @@ import pytest
 
 from dear_mpi.kernels.calls import combiner, copier
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype, is_floating
-from dear_mpi.kernels.reference import COMBINE_BLOCK, OPS, allocate
+from dear_mpi.kernels.reference import BITWISE, COMBINE_BLOCK, OPS, allocate
 
 TYPES = {**DTYPES, "int32": np.dtype(np.int32), "int64": np.dtype(np.int64)}
 EXACT = {"sum": operator.add, "prod": operator.mul, "min": min, "max": max}  # of Python's numbers
+EXACT_BITS = {"band": operator.and_, "bor": operator.or_, "bxor": operator.xor}
 
 
 def some(dtype, seed, shape=(101,)):
@@ -42,8 +44,22 @@ def test_every_op_and_type(op, dtype):
     assert src.tobytes() == before.tobytes()
 
 
+@pytest.mark.parametrize("op", EXACT_BITS)
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "uint16"])
+def test_every_bitwise_op(op, dtype):
+    arrays = [
+        np.random.default_rng(seed).integers(0, 2 if dtype == "bool" else 99, 101).astype(dtype) for seed in range(3)
+    ]
+    dst = arrays[1].copy()
+    combiner(dst, arrays[:1], arrays[2:], op)()
+    assert dst.tolist() == [
+        reduce(EXACT_BITS[op], terms) for terms in zip(*(each.tolist() for each in arrays), strict=True)
+    ]
+
+
 def test_every_op_is_tested():
     assert EXACT.keys() == OPS.keys()
+    assert EXACT_BITS.keys() == BITWISE.keys()
 
 
 @pytest.mark.parametrize("op", ["min", "max"])

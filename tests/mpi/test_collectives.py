@@ -59,20 +59,35 @@ def test_average_in_fp16(transport):
     checks.check_average_in_fp16(transport)
 
 
+@pytest.mark.parametrize("dtype", checks.MOVED)
+@pytest.mark.parametrize("algorithm", ["ring", "binomial", "pairwise", "shared", "native"])
+def test_any_type_is_moved(transport, algorithm, dtype):
+    checks.check_moved_type(transport, checks.MOVED[dtype], algorithm)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "shared", "native"])
+def test_numbers_are_combined(transport, algorithm):
+    checks.check_combined_types(transport, algorithm)
+
+
+def test_fortran_order(transport):
+    checks.check_fortran_order(transport)
+
+
 def test_odd_inputs(transport):
     checks.check_odd_inputs(transport)
 
 
-@pytest.mark.parametrize("op", checks.OPS)
+@pytest.mark.parametrize("op", checks.UFUNCS)
 def test_operators_of_mpi(transport, op):
-    x = np.full(3, transport.rank + 1.0)
-    expected = checks.OPS[op](np.arange(transport.size) + 1.0)
+    x = np.full(3, transport.rank + 1)
+    expected = checks.UFUNCS[op].reduce(np.arange(transport.size) + 1)
     assert (all_reduce(x, transport, op=getattr(MPI, op.upper())) == expected).all()
 
 
 def test_other_operators_of_mpi(transport):
     message = "op 'another operator of MPI' is unknown"
-    checks.check_error(transport, ValueError, message, lambda t: all_reduce(np.zeros(3, int), t, op=MPI.BAND))
+    checks.check_error(transport, ValueError, message, lambda t: all_reduce(np.zeros(3, int), t, op=MPI.LAND))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

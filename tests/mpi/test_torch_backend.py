@@ -61,6 +61,28 @@ def test_an_all_reduce_has_the_bits_of_our_algorithm(comm, agree, group, op, the
     agree(found.numpy().tobytes() == array.tobytes())
 
 
+def test_bool_and_bitwise_reductions_are_those_of_gloo(comm, agree):
+    """PyTorch's optimizers reduce ``found_inf`` by MAX; gloo adds bool as it adds bytes, where we have "or"."""
+    cases = [(dtype, name) for name in ("BAND", "BOR", "BXOR") for dtype in (torch.bool, torch.uint8, torch.int64)]
+    cases += [(torch.bool, name) for name in ("SUM", "PRODUCT", "MIN", "MAX")]
+
+    def results():
+        for dtype, name in cases:
+            tensor = ((torch.arange(64) >> comm.rank) % 5).to(dtype)
+            dist.all_reduce(tensor, getattr(dist.ReduceOp, name))
+            yield tensor.tolist()
+
+    init_process_group(comm)
+    try:
+        found = list(results())
+    finally:
+        dist.destroy_process_group()
+    with gloo_group(World(transport_of(comm))):
+        expected = list(results())
+    for case, mine, theirs in zip(cases, found, expected, strict=True):
+        agree(mine == theirs, f"{case}: {mine} beside {theirs}")
+
+
 def test_the_collectives_do_what_they_say(comm, agree, group):
     size, rank = comm.size, comm.rank
     columns = torch.arange(12.0).reshape(4, 3).T + rank  # which are not contiguous
@@ -194,8 +216,8 @@ def test_hooks_of_ddp_train(comm, agree, hook):
 
 
 def test_what_is_not_offered_says_so(comm, group):
-    with pytest.raises(ArgumentError, match=r"reduction BXOR is not offered by backend 'dear'\. Allowed: SUM"):
-        dist.all_reduce(torch.ones(3, dtype=torch.int64), dist.ReduceOp.BXOR)
+    with pytest.raises(ArgumentError, match=r"reduction PREMUL_SUM is not offered by backend 'dear'\. Allowed: SUM"):
+        dist.all_reduce(torch.ones(3), dist._make_nccl_premul_sum(2.0))
     with pytest.raises(NotImplementedError, match="backend 'dear' does not offer send and receive"):
         dist.isend(torch.ones(3), (comm.rank + 1) % comm.size)
 
@@ -208,7 +230,10 @@ SPARSE = torch.ones(3).to_sparse()
     [
         (lambda size, bad: dist.all_reduce(SPARSE.clone() if bad else torch.ones(3)), "must be dense"),
         (lambda size, bad: dist.broadcast(SPARSE.clone() if bad else torch.ones(3), 0), "must be dense"),
-        (lambda size, bad: dist.all_reduce(torch.ones(3), dist.ReduceOp.BXOR if bad else dist.ReduceOp.SUM), "BXOR"),
+        (
+            lambda size, bad: dist.all_reduce(torch.ones(3), dist.ReduceOp.BXOR if bad else dist.ReduceOp.SUM),
+            "'bxor' needs",
+        ),
         (lambda size, bad: dist.all_reduce(torch.ones(1).expand(3) if bad else torch.ones(3)), "memory for each"),
         (lambda size, bad: dist.all_gather([torch.ones(2)] * size, torch.ones(2 + bad)), "must have 2 elements"),
         (

@@ -99,6 +99,21 @@ def test_sizes_are_refused_as_they_were_given(text, said):
         parse_sizes(text)
 
 
+@pytest.mark.parametrize(
+    ("texts", "gbit_per_s"),
+    [
+        (("400gbit", "400Gbps", "400gbps", "400 Gb/s", "400Gbit/s", "50GB/s", "50GBps", "0.4Tb/s"), 400),
+        (("800mbit", "800Mbps", "100MB/s", "0.8Gbit/s"), 0.8),
+    ],
+)
+def test_bandwidths_as_others_write_them(texts, gbit_per_s):
+    for text in texts:
+        assert parse_link(f"{text},2us").bandwidth == pytest.approx(gbit_per_s * 1e9 / 8)
+        assert parse_rates(f"{text}/{text}") == pytest.approx((gbit_per_s * 1e9 / 8,) * 2)
+        both = parse_links(f"{text},2us/{text},5us,hosts=2")
+        assert both == parse_links(f"{texts[0]},2us/{texts[0]},5us,hosts=2")
+
+
 def test_latency_may_be_left_out():
     assert parse_link("10gbit") == parse_link("10 Gbit,0us")
 
@@ -150,10 +165,12 @@ ERRORS = {
         "/": "bandwidth '' cannot be read",
     },
     parse_link: {
-        "10": "bandwidth '10' has no unit: write it like 10gbit,50us; units are kbit, mbit, gbit, tbit",
+        "10": "bandwidth '10' has no unit: write it like 10gbit,50us, 400Gbps or 25GB/s; units are kbit, mb",
         "": "bandwidth '' cannot be read",
         ",50us": "bandwidth '' cannot be read",
         "25MB": "bandwidth '25MB' cannot be read",
+        "25gb/s": "bandwidth '25gb/s' cannot be read: write it like 10gbit,50us, 400Gbps or 25GB/s",
+        "0GB/s": "bandwidth '0Gbit' must be above zero",
         "0gbit": "bandwidth '0gbit' must be above zero",
         "10gbit,50": "latency '50' has no unit: write it like 10gbit,50us; units are ns, us, ms, s",
         "10gbit,-5us": "latency '-5us' cannot be read",

@@ -24,6 +24,7 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.reference import OPS
 
 INT_MAX = 2**31 - 1  # counts in MPI before version 4; from there on mpi4py takes the calls that have larger ones
+LOGICAL = {"sum": "LOR", "max": "LOR", "bor": "LOR", "prod": "LAND", "min": "LAND", "band": "LAND", "bxor": "LXOR"}
 PARTS = (Part("device"), Part("whole"), Part("copying"))  # what the calls of a run do; not all have the last one
 
 
@@ -43,7 +44,7 @@ def check_call(call: Call, transport: Transport) -> None:
     if too_many(units):
         most = f"{INT_MAX} {'elements' if reduces else 'bytes'}, as MPI before version 4, not {units}"
         raise ValueError(f"algorithm {call.algorithm!r} takes at most {most}: use 'ring'")
-    if reduces and call.x.dtype.kind in "iu" and not wraps(call.x.dtype, call.op):
+    if reduces and call.x.dtype.kind in "iu" and call.op in OPS and not wraps(call.x.dtype, call.op):
         why = f"{transport.name.partition(';')[0]} saturates it, while NumPy and our algorithms wrap"
         raise ValueError(f"algorithm {call.algorithm!r} cannot take the {call.op} of {call.x.dtype}: {why}; use 'ring'")
 
@@ -118,7 +119,7 @@ def mpi_call(
     """
     from mpi4py import MPI  # it is started: there is a communicator
 
-    combine = getattr(MPI, op.upper())
+    combine = getattr(MPI, LOGICAL[op] if x.dtype == np.bool_ else op.upper())
     target, by_counts = x if out is None else out, by_counts or len(set(partition.counts)) > 1
     send = MPI.IN_PLACE if out is None else x
     # MPI does not have all of our types; what is only moved is octets.
