@@ -19,6 +19,7 @@ from dear_mpi.kernels.dtypes import DTYPES, is_floating
 from dear_mpi.kernels.lookup import lookup
 
 MESSAGE_BYTES = 1 << 30  # older MPI libraries count the bytes of a message in 31 bits
+MOST_SEGMENTS = 10**6  # of a buffer: more take minutes to plan
 OPS = ("sum", "prod", "min", "max", "average")
 PLAIN = (np.ndarray, np.memmap)  # other arrays of NumPy give operators another meaning, or hide elements
 INSTEAD = {  # by how the name of a type begins
@@ -65,6 +66,9 @@ class Call:
                 segment_bytes = rule.segment_bytes
         given = segment_bytes if self.segment_bytes is None else self.segment_bytes
         check_segment(given, self.x.dtype.itemsize)
+        if self.count * self.x.dtype.itemsize > MOST_SEGMENTS * given:
+            cut = f"cuts {self.count * self.x.dtype.itemsize} bytes into more than {MOST_SEGMENTS} messages"
+            raise ValueError(f"segment_bytes {given} {cut}, which take too long to plan: take larger ones")
         return replace(self, algorithm=algorithm, segment_bytes=given)
 
     @property
