@@ -20,6 +20,7 @@ from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.reference import BITWISE
 
 MESSAGE_BYTES = 1 << 30  # older MPI libraries count the bytes of a message in 31 bits
+MOST_SEGMENTS = 10**6  # of a buffer: more take minutes to plan
 OPS = ("sum", "prod", "min", "max", "average", *BITWISE)
 PLAIN = (np.ndarray, np.memmap)  # other arrays of NumPy give operators another meaning, or hide elements
 INSTEAD = {  # by how the name of a type begins
@@ -67,7 +68,10 @@ class Call:
         given = segment_bytes if self.segment_bytes is None else self.segment_bytes
         if self.segment_bytes is None:
             given = max(given, self.x.itemsize)  # an element of a user's type may have any size
-        check_segment(given, self.x.itemsize)
+        check_segment(given, self.x.dtype.itemsize)
+        if self.count * self.x.dtype.itemsize > MOST_SEGMENTS * given:
+            cut = f"cuts {self.count * self.x.dtype.itemsize} bytes into more than {MOST_SEGMENTS} messages"
+            raise ValueError(f"segment_bytes {given} {cut}, which take too long to plan: take larger ones")
         return replace(self, algorithm=algorithm, segment_bytes=given)
 
     @property

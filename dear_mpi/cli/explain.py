@@ -17,6 +17,7 @@ from dear_mpi.training.options import NAMES
 from dear_mpi.training.routes.find import FULL, ROUTES
 from dear_mpi.training.wires.find import EXAMPLES
 
+MOST_PIECES = 256  # of 64 ranks they take some seconds
 OF_ROUTES = ("route", "wire")
 RATES = "Bandwidths inside and between hosts, for themis: 100gbit/10gbit, or FILE.json."
 HTML = (
@@ -31,7 +32,7 @@ FLAGS = (
     | flag("ranks", int, f"Number of ranks, at most {MOST_RANKS}.", 4, min=1)
     | flag("hosts", int, "Number of hosts that the ranks are spread over, at most as many as ranks.", 1, min=1)
     | flag("rates", str | None, RATES)
-    | flag("pieces", int, "Number of segments in the buffer, for double_tree and themis.", 1, min=1)
+    | flag("pieces", int, "Number of segments in the buffer, for double_tree and themis.", 1, min=1, max=MOST_PIECES)
     | flag("check", bool, "Prove the algorithm for every number of ranks up to --ranks.", False)
     | flag("picture", Path | None, PICTURE, metavar="FILE")
 )

@@ -19,7 +19,7 @@ from dear_mpi.simulate.contention import ALL_STALL, Contention
 from dear_mpi.simulate.model import Model
 from dear_mpi.simulate.network import Machine
 from dear_mpi.simulate.prices.prices import Prices
-from dear_mpi.simulate.settings import Settings
+from dear_mpi.simulate.settings import MOST_PARTS, Settings
 from dear_mpi.simulate.uneven import Jitter, parse_jitter, straggling
 from dear_mpi.training.chosen_route import check_sent
 from dear_mpi.training.costs.wire_cost import whole_cost
@@ -81,11 +81,14 @@ class Scenario:
             ValueError: the fusion policy cannot be read, or the route does not bring what is chosen.
         """
         policy, settings = own_fusion(fusion, schedule), self.settings
-        check_sent(settings, name, settings.route_of(schedule), settings.types[0])
+        route = settings.route_of(schedule)
+        if route.period > MOST_PARTS:
+            raise ValueError(f"schedule {name!r}: rounds must have at most {MOST_PARTS} iterations, not {route.period}")
+        check_sent(settings, name, route, settings.types[0])
         check_file(policy)
         if not is_by_time(policy):  # they need prices, which take time
             borders(policy, self.model.layout)
-        if name not in SCHEDULES or settings.judged or settings.route_of(schedule).updates_under_way:
+        if name not in SCHEDULES or settings.judged or route.updates_under_way:
             parts = min(self.model.costs.parts, REHEARSED_PARTS)
             how: dict[str, Any] = {"split": self.model.costs.weights_s, "accumulate": parts}
             rehearse(schedule, self.rules(name, schedule, fusion), len(self.model.names), **how)

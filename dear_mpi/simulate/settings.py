@@ -11,7 +11,7 @@ from pathlib import Path
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
 from dear_mpi.reporting.units import check_distinct, check_seconds, parse_rate, parse_straggler, whole_number
 from dear_mpi.simulate.contention import Contention, parse_stall
-from dear_mpi.simulate.network import PRESETS
+from dear_mpi.simulate.network import MOST_RANKS, PRESETS
 from dear_mpi.simulate.uneven import parse_jitter, straggling
 from dear_mpi.training.chosen_route import SEVERAL, Wire, check_wires, pairs, serve_halves
 from dear_mpi.training.declared import BETWEEN_FUSIONS, listed, option, parsed, several
@@ -49,6 +49,8 @@ def ranks_of(text: str) -> tuple[int, ...]:
         if not first or not last or last < first:
             allowed = "whole numbers of at least 1, or ranges that go up, as 8:64"
             raise ValueError(f"--ranks must be {allowed}, not {item!r}")
+        if last > MOST_RANKS:
+            raise ValueError(f"--ranks must be from 1 to {MOST_RANKS}, not {item:.40}")
         powers = (first << power for power in range((last // first).bit_length()))
         found += [*(each for each in powers if each < last), last]
     return tuple(found)

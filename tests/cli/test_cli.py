@@ -207,6 +207,28 @@ def test_bad_input(arguments, message):
     assert "Traceback" not in result.output
 
 
+HUGE, RING = 10**9, ("--algorithms", "ring", "--sizes")
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("simulate", "--ranks", HUGE), f"--ranks must be from 1 to 65536, not {HUGE}"),
+    (("simulate", "--ranks", f"1:{HUGE}"), f"--ranks must be from 1 to 65536, not 1:{HUGE}"),
+    (("simulate", "--ranks", "9" * 999), "--ranks must be from 1 to 65536, not 9999"),
+    (("simulate", "--schedules", f"local:{HUGE}"), f"'local:{HUGE}' has rounds of {HUGE} iterations: at most 10000"),
+    (("simulate", "--schedules", f"diloco:{HUGE}"), f"has rounds of {HUGE} iterations: at most 10000 are simulated"),
+    (("explain", "--ranks", HUGE), f"--ranks must be at most 64, not {HUGE}"),
+    (("explain", "--pieces", HUGE), f"Input should be less than or equal to 256, not '{HUGE}'"),
+    (("train", "--threads", 2, "--iterations", 10**12), f"--iterations must be at most {HUGE}, not {10**12}"),
+    (("train", "--threads", 2, "--fusion", f"buckets:{HUGE}"), "asks for more buckets than the 3 layers"),
+    (("bench", "--threads", 2, *RING, "4", "--iterations", HUGE), f"--iterations must be at most 10000000, not {HUGE}"),
+    (("bench", "--threads", 2, *RING, "4", "--overlap", "--tests", HUGE), f"tests must be at most 1000000, not {HUGE}"),
+    (("bench", "--threads", 2, *RING, "8M", "--segment", "4B"), "4 cuts 8388608 bytes into more than 1000000 messages"),
+])  # fmt: skip
+def test_a_number_that_is_too_large_is_refused_before_anything_is_made_of_it(arguments, message):
+    """Lists of so many things would take minutes, or all memory."""
+    assert_one_line(run(*arguments), message)
+
+
 @pytest.mark.parametrize(
     ("command", "meant"),
     [

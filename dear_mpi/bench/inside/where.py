@@ -17,6 +17,7 @@ from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.reporting.groups import grouped
 from dear_mpi.training.declared import Declared, option
 
+MOST_TESTS = 10**6
 NONBLOCKING = "native-nonblocking"
 ON_HOST = {"steps": "on a GPU a call only launches what combines and copies", "overlap": "the compute is the host's"}
 Cases = Mapping[Case, Sequence[Key]]  # with who takes part in each
@@ -50,7 +51,9 @@ class Closer(Declared):
         False,
         flag="--overlap",
     )
-    tests: int = option("With --overlap: calls of advance(), or of MPI_Test, during the compute.", 16, least=0)
+    tests: int = option(
+        "With --overlap: calls of advance(), or of MPI_Test, during the compute.", 16, least=0, most=MOST_TESTS
+    )
 
     def check_device(self, device: str) -> None:
         for name, why in ON_HOST.items():

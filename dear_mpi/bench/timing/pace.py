@@ -19,6 +19,7 @@ from dear_mpi.training.declared import Declared, option, parsed
 
 K = TypeVar("K")
 MOST_SAMPLES = 10_000  # of each contestant at a point, unless --iterations asks for more
+MOST_ASKED = 10**7  # by --iterations: all samples of all ranks are kept
 WARM_UP_SHARE = 0.25  # of a point's time, at most
 FEWEST_IN_A_BLOCK = 11  # turns, where a block needs one that does not count
 MORE_BLOCKS = 3  # at most, if too few samples count; a start by the clock is at a later moment in each
@@ -46,10 +47,17 @@ class Pace(Declared):
         parse=lambda text: parse_percentage("--precision", text, 1.0),
     )
     iterations: int | None = option(
-        "Samples of each at each size, however long that takes.", None, shown="by --budget and --precision", least=1
+        "Samples of each at each size, however long that takes.",
+        None,
+        shown="by --budget and --precision",
+        least=1,
+        most=MOST_ASKED,
     )
     warmup: int = option(
-        "Turns at each size before those that count; they take at most a quarter of --budget.", 3, least=0
+        "Turns at each size before those that count; they take at most a quarter of --budget.",
+        3,
+        least=0,
+        most=MOST_ASKED,
     )
 
     def check_pace(self) -> None:

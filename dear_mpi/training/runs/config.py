@@ -87,7 +87,7 @@ class Config(Training):
     batch: int = option(
         "Number of examples in an iteration, over all ranks together.", shown="by model", least=1, reported=True
     )
-    iterations: int = option("Number of iterations.", shown="by model", least=1)
+    iterations: int = option("Number of iterations.", shown="by model", least=1, most=10**9)
     seed: int = option("Seed of the initial parameters and of the order of the data.", 0, least=0, reported=True)
     context: int = option("Number of bytes of text that gpt sees at once.", 64, least=1, decides=True)
     forward_time: float | None = option(
