@@ -25,13 +25,14 @@ MPI4PY_FILES = STARTS_MPI | {
 }
 CUPY_FILES = {"dear_mpi.ranks.streams", "dear_mpi.collectives.launch.cuda_aware"}  # and the kernels
 # importlib could load what no import statement names. The facade and two tables of optional libraries need it, and
-# the digits, which are a file of one.
+# the digits, which are a file of one; advise asks only whether PyTorch is there.
 IMPORTLIB_FILES = {
     "dear_mpi.collectives.__init__",
     "dear_mpi.collectives.program.user_file",
     "dear_mpi.bench.makers.gloo",
     "dear_mpi.training.__init__",
     "dear_mpi.kernels.array",
+    "dear_mpi.advise.observe",
     "dear_mpi.models.digits",
 }
 WITHOUT_NUMPY = ("program", "algorithms", "lowering")  # rooms of collectives: who only reads programs needs no array

@@ -22,6 +22,10 @@ END = "end"  # a backward pass has ended
 STEP = "step"  # the optimiser begins
 STEPPED = "stepped"  # the optimiser has ended
 
+# What torchrun sets in a job of one rank.
+JOB = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+JOB |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # any port that is free
+
 
 class Mark(NamedTuple):
     """A moment; its seconds count from a begin that all moments share."""
@@ -83,3 +87,21 @@ class Watched:
     wrapped: Wrapped | None = None
     notes: Sequence[str] = ()
     threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a script ended, as its process reports it.
+
+    Attributes:
+        failed: a sentence about why nothing can be predicted; "" with ``watched``.
+        trace: the script's own traceback, if it has failed with one.
+        iterations: how many have ended.
+        missed: variables of a launcher that the script asked for and that were not set.
+    """
+
+    watched: Watched | None = None
+    failed: str = ""
+    trace: str = ""
+    iterations: int = 0
+    missed: Sequence[str] = ()

@@ -1,12 +1,12 @@
 """What a ``Watcher`` has seen, as names and numbers: which uses of layers there are, and which tensors each takes."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any
 
 import torch
 
-from dear_mpi.adapters.observed import READY, Mark, Seen, Watched, Wrapped
-from dear_mpi.adapters.torch_watcher import COMPILED, Watcher
+from dear_mpi.adapters.observed import BACK, END, READY, USE, Mark, Seen, Watched, Wrapped
+from dear_mpi.adapters.torch_watcher import COMPILED, Watcher, ids, own_parameters
 
 NAMES = {torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 MOST_NAMED = 3
@@ -21,18 +21,64 @@ def found(watcher: Watcher) -> Watched:
         Seen(names.get(tensor, f"tensor {number}"), tuple(tensor.shape), type_name(tensor), tuple(users[tensor]))
         for tensor, number in watcher.tensors.items()
     ]
+    same, passing = made_anew(watcher)
     model = max(watcher.roots, key=lambda root: sum(each.numel() for each in root.parameters()))
     return Watched(
         model=type(unwrapped(model)).__name__,
         device=watcher.clock.device,
         names=[f"{names[module]}{f' again {nth}' if nth else ''}" for module, nth in watcher.uses],
         tensors=tensors,
-        watched=[[Mark(kind, key, seconds(at)) for kind, key, at in marks] for marks in watcher.watched],
+        watched=[
+            [
+                Mark(kind, same.get(key, key) if kind in (USE, BACK) else key, seconds(at))
+                for kind, key, at in marks
+                if kind != READY or key not in passing
+            ]
+            for marks in watcher.watched
+        ],
         plain_s=[seconds(end) - seconds(begin) for begin, end in watcher.plain],
         wrapped=wrapped,
-        notes=tuple(notes(watcher, tensors)),
+        notes=tuple(notes(watcher, tensors, passing)),
         threads=torch.get_num_threads(),
     )
+
+
+def made_anew(watcher: Watcher) -> tuple[dict[int, int], set[int]]:
+    """Uses of modules that the script makes anew, each with the earlier use that it repeats; tensors made with them.
+
+    Many scripts make their loss in each pass, or in each epoch. A module that does not run in every iteration is
+    compared by its class, its lasting parameters and its place among such modules of the pass. Parameters that are made
+    anew cannot be trained, and DDP never sees them.
+    """
+    passes: list[list[list[int]]] = []  # of each iteration the uses of each pass
+    for marks in watcher.watched:
+        passes.append([[]])
+        for kind, key, _ in marks:
+            if kind == USE:
+                passes[-1][-1].append(key)
+            elif kind == END:
+                passes[-1].append([])
+    module_of = {number: module for (module, _), number in watcher.uses.items()}
+    runs = Counter(module for each in passes for module in {module_of[use] for part in each for use in part})
+    owned = {
+        module: [watcher.tensors[each] for each in own_parameters(module) if each in watcher.tensors] for module in runs
+    }
+    owners = Counter(number for numbers in owned.values() for number in numbers)
+    trained = set(ids(watcher.optimizer))
+    lasting = {number for tensor, number in watcher.tensors.items() if id(tensor) in trained or owners[number] > 1}
+    lasting.update(*(owned[module] for module in runs if runs[module] == len(passes)))
+    first: dict[Any, int] = {}
+    same: dict[int, int] = {}
+    for part in (part for each in passes for part in each):
+        places, again = defaultdict[Any, dict[Any, int]](dict), Counter[Any]()
+        for use in part:
+            module = module_of[use]
+            like = type(module).__qualname__, tuple(number for number in owned[module] if number in lasting)
+            if runs[module] < len(passes):
+                place = places[like].setdefault(module, len(places[like]))
+                same[use] = first.setdefault((like, place, again[module]), use)
+            again[module] += 1
+    return same, {number for number in watcher.tensors.values() if number not in lasting}
 
 
 def type_name(tensor: Any) -> str:
@@ -89,12 +135,14 @@ def wrapped_of(watcher: Watcher) -> Wrapped | None:
     return None
 
 
-def notes(watcher: Watcher, tensors: list[Seen]) -> list[str]:
+def notes(watcher: Watcher, tensors: list[Seen], passing: set[int]) -> list[str]:
     """What could not be seen."""
     ready = {key for marks in watcher.watched for kind, key, _ in marks if kind == READY}
-    silent = [each.name for number, each in enumerate(tensors) if number not in ready]
+    silent = [each.name for number, each in enumerate(tensors) if number not in ready | passing]
     lost = [each.name for number, each in enumerate(tensors) if not each.uses and number in ready]
+    anew = list(dict.fromkeys(each.name for number, each in enumerate(tensors) if number in passing))
     said = [f"{some(silent)}: no gradient came"] * bool(silent)
+    said += [f"{some(anew)}: made anew in each pass, so never trained, and not counted"] * bool(anew)
     said += [f"{some(lost)}: no module that ran has them, so each stands where its gradient came"] * bool(lost)
     said += [SEVERAL] * bool(watcher.others)
     few = f"watched {len(watcher.watched)} of {watcher.most} iterations: the script ended after {watcher.count}"

@@ -6,6 +6,7 @@ the difference is what watching costs.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -22,15 +23,24 @@ COMPILED = "OptimizedModule"  # what torch.compile makes; no hook runs inside, s
 WARM = 3  # iterations that do not count: memory, caches, and the buckets of DDP are new
 
 
-class Enough(BaseException):
-    """The script has run long enough. It is no ``Exception``, which scripts may catch."""
+def own_parameters(module: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Leave out modules inside, unless no hook sees them."""
+    return list(module.parameters(recurse=type(module).__name__ == COMPILED))
+
+
+def ids(optimizer: torch.optim.Optimizer) -> list[int]:
+    """Which parameters it updates."""
+    return [id(each) for group in optimizer.param_groups for each in group["params"]]
 
 
 class Watcher:
-    """Sees iterations of whatever is trained while its block runs; ``Enough`` ends it after so many of each kind."""
+    """Sees iterations of whatever is trained while its block runs.
 
-    def __init__(self, iterations: int) -> None:
-        self.most = iterations
+    It calls ``enough`` in the middle of the script, after ``iterations`` of each kind.
+    """
+
+    def __init__(self, iterations: int, enough: Callable[["Watcher"], None]) -> None:
+        self.most, self.enough = iterations, enough
         self.clock: HostClock | CudaClock = HostClock()
         self.optimizer: Any = None  # the one whose steps end iterations: the first that makes one
         self.others = 0  # steps of other optimisers
@@ -58,18 +68,15 @@ class Watcher:
         self.hooks.close()
         self.marks = None
 
-    def forget(self) -> None:
-        """Keep nothing of the script."""
-        self.optimizer, self.marks = None, None
-        for kept in (self.roots, self.uses, self.tensors, self.nodes, self.calls):
-            kept.clear()
-
     def mark(self, kind: str, key: int = 0) -> None:
         if self.marks is not None:
             self.marks.append((kind, key, self.clock.now()))
 
     def step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self.optimizer = self.optimizer or optimizer
+        if self.optimizer is None:
+            self.optimizer = optimizer
+        elif optimizer is not self.optimizer and ids(optimizer) == ids(self.optimizer):
+            self.optimizer = optimizer  # some scripts make theirs anew in each iteration
         self.mark(STEP)
 
     def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -86,7 +93,7 @@ class Watcher:
         if self.count == 1 and any(each.is_cuda for group in optimizer.param_groups for each in group["params"]):
             self.clock = CudaClock()
         if len(self.watched) >= self.most and len(self.plain) >= self.most:
-            raise Enough
+            self.enough(self)
         self.turn()
 
     def turn(self) -> None:
@@ -122,8 +129,7 @@ class Watcher:
             if isinstance(module, torch.nn.parallel.DistributedDataParallel):
                 self.synced.append(bool(module.require_backward_grad_sync))
         self.depth += 1
-        whole = type(module).__name__ == COMPILED
-        own = list(module.parameters(recurse=whole))
+        own = own_parameters(module)
         if own or next(module.children(), None) is None:
             self.know(own)
             self.mark(USE, self.uses.setdefault((module, self.calls[module]), len(self.uses)))

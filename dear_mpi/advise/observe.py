@@ -1,19 +1,35 @@
 """From a script, or the file of one that was observed before, to an observation."""
 
-from collections.abc import Sequence
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
+import msgspec
+
+from dear_mpi.adapters.observed import JOB, Outcome, Watched
 from dear_mpi.advise.assembled import assemble
 from dear_mpi.advise.observation import Observation, read_observation
+from dear_mpi.reporting.terminal import note
 
 ITERATIONS = 10
+PROCESS = "dear_mpi.adapters.torch_script"
+MARK = "DEAR_MPI_ADVISE"  # a variable that all processes of a script inherit
+GRACE_S = 5.0  # between SIGTERM and SIGKILL
 
 
 def observe(script: Path, arguments: Sequence[str], iterations: int = ITERATIONS) -> Observation:
     """Run the script, or read the file.
 
     Raises:
-        ValueError: there is no such file; PyTorch is missing; or as for ``watch_script`` and ``read_observation``.
+        ValueError: there is no such file; PyTorch is missing; or as for ``watch`` and ``read_observation``.
     """
     if not script.is_file():
         wrong = "it is a folder" if script.is_dir() else "there is no such file"
@@ -22,11 +38,82 @@ def observe(script: Path, arguments: Sequence[str], iterations: int = ITERATIONS
         if arguments:
             raise ValueError(f"{str(script)!r} was observed before: it takes no arguments, as {arguments[0]!r}")
         return read_observation(script)
-    try:
-        from dear_mpi.adapters.torch_script import watch_script  # PyTorch is optional, and takes a second
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
+    if find_spec("torch") is None:  # PyTorch is optional
         advice = "pip install torch; or give FILE.json, which advise --save wrote elsewhere"
-        raise ValueError(f"advise runs scripts of PyTorch, which is not installed: {advice}") from None
-    return assemble(watch_script(script, arguments, iterations))
+        raise ValueError(f"advise runs scripts of PyTorch, which is not installed: {advice}")
+    return assemble(watch(script, arguments, iterations))
+
+
+def watch(script: Path, arguments: Sequence[str], iterations: int) -> Watched:
+    """Run the script in a separate process until enough iterations were watched.
+
+    If a script reads a launcher's variables and fails without them, it runs again as ``torchrun`` would start one rank.
+
+    Raises:
+        ValueError: it failed (its own traceback is on standard error), or trains nothing that can be seen, or too
+            little of it.
+    """
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    if ranks != "1":
+        raise ValueError(f"advise watches a script on one rank, not on {ranks}: start it without torchrun")
+    alone = outcome_of(script, arguments, iterations, {})
+    if not alone.failed or alone.iterations or not alone.missed:
+        return watched_in(alone)
+    job = {name: value for name, value in JOB.items() if name not in os.environ}
+    said = "as torchrun does for one rank: " + " ".join(f"{name}={value}" for name, value in job.items())
+    why = f"asked for {', '.join(alone.missed)} in vain, and {alone.failed.removeprefix(named(script))}"
+    note(None, f"{named(script)}{why}; it runs again with variables set {said}")
+    launched = outcome_of(script, arguments, iterations, job)
+    if launched.failed:
+        print(alone.trace, end="", file=sys.stderr)
+        launched = replace(launched, failed=f"{launched.failed}, with variables set {said}; without them it {why}")
+    watched = watched_in(launched)
+    return replace(watched, notes=(*watched.notes, f"the script failed without variables set {said}"))
+
+
+def named(script: Path) -> str:
+    return f"script {str(script)!r} "
+
+
+def outcome_of(script: Path, arguments: Sequence[str], iterations: int, job: Mapping[str, str]) -> Outcome:
+    """Run the script in a separate process with these variables, and wait for its end."""
+    with tempfile.TemporaryDirectory(prefix="dear-mpi-advise-") as folder:
+        path = Path(folder) / "outcome.json"
+        given = [str(path), str(iterations), str(script), *arguments]
+        env = os.environ | job | {MARK: folder}
+        try:
+            code = subprocess.run([sys.executable, "-m", PROCESS, *given], env=env, check=False).returncode
+        finally:
+            end_marked(folder)
+        if path.is_file():
+            return msgspec.json.decode(path.read_bytes(), type=Outcome)
+    how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+    return Outcome(failed=f"{named(script)}ended its process {how} before enough iterations were seen", iterations=1)
+
+
+def end_marked(folder: str) -> None:
+    """End the processes that a script has started, and theirs: on Linux, which shows with what variables they began."""
+    last = time.monotonic() + GRACE_S
+    while processes := marked(folder):
+        for process in processes:
+            with suppress(OSError):  # it has just ended
+                os.kill(process, signal.SIGTERM if time.monotonic() < last else signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def marked(folder: str) -> list[int]:
+    """The running processes that have inherited the mark."""
+    found, entry = list[int](), f"{MARK}={folder}".encode()
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has just ended, or is another user's
+            if entry in environ.read_bytes().split(b"\0"):
+                found.append(int(environ.parent.name))
+    return found
+
+
+def watched_in(outcome: Outcome) -> Watched:
+    """What a script has shown. ValueError if it failed, after its traceback."""
+    print(outcome.trace, end="", file=sys.stderr)
+    if outcome.watched is None:
+        raise ValueError(outcome.failed)
+    return outcome.watched

@@ -90,7 +90,10 @@ def unseen(observation: Observation) -> Iterator[str]:
     if profile.accumulate > 1 and seen.wrapped is None:
         yield f"each batch has {profile.accumulate} parts: DDP is taken with no_sync for all but the last"
     if seen.wrapped is None:
-        yield "the script does not use DDP, whose own work (copies into buckets) is not in these figures"
+        yield (
+            "DDP did not run on the one rank that was watched: its default buckets are assumed, and its own work "
+            "(copies into buckets) is not in these figures"
+        )
     elif seen.wrapped.unlike:
         yield f"DDP has {', '.join(seen.wrapped.unlike)}: what that changes is not predicted"
     yield from seen.notes
