@@ -105,8 +105,8 @@ def algorithms_data(
 
 
 def shown_of(name: str, collective: str, size: int, room: int, **how: Any) -> dict[str, Any]:
-    """One algorithm: its lesson, and its programs by the number of ranks, as many as there is room for; in ``cuts`` also
-    for other numbers of pieces."""
+    """One algorithm: its lesson, and its programs by the number of ranks, as many as there is room for; in ``cuts``
+    also for other numbers of pieces."""
     algorithm = find_algorithm(name, collective)
     lesson = inspect.getdoc(inspect.getmodule(algorithm)) or ""
     found: dict[int, Mapping[str, Any]] = {}
