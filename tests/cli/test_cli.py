@@ -214,7 +214,7 @@ HUGE, RING = 10**9, ("--algorithms", "ring", "--sizes")
     (("simulate", "--ranks", HUGE), f"--ranks must be from 1 to 65536, not {HUGE}"),
     (("simulate", "--ranks", f"1:{HUGE}"), f"--ranks must be from 1 to 65536, not 1:{HUGE}"),
     (("simulate", "--ranks", "9" * 999), "--ranks must be from 1 to 65536, not 9999"),
-    (("simulate", "--schedules", f"local:{HUGE}"), f"'local:{HUGE}': rounds must have at most 10000 iterations, not {HUGE}"),
+    (("simulate", "--schedules", f"local:{HUGE}"), f"'local:{HUGE}': rounds must have at most 10000 iterations"),
     (("simulate", "--schedules", f"diloco:{HUGE}"), f"rounds must have at most 10000 iterations, not {HUGE}"),
     (("explain", "--ranks", HUGE), f"--ranks must be at most 64, not {HUGE}"),
     (("explain", "--pieces", HUGE), f"Input should be less than or equal to 256, not '{HUGE}'"),

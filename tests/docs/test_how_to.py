@@ -1,10 +1,12 @@
-"""The steps of docs/how-to/optimiser.md, taken in a copy of the project: its example is imported, and trains."""
+"""The steps of docs/how-to/optimiser.md, taken in a copy of the project: its example is imported,
+trains, and breaks no rule of the project."""
 
 import os
 import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,21 +31,40 @@ def applied(change, folder):
             (folder / name).write_text(text.replace(old, new))
 
 
+GATES = ("tests/test_style.py", "tests/test_layering.py", "tests/test_algorithm_names.py")
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
+    """A copy of the project in which the page was followed."""
     folder = tmp_path_factory.mktemp("project")
-    for layer in LAYERS:
-        shutil.copytree(ROOT / layer, folder / layer, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    optimizers = folder / "kernels" / "optimizers.py"
-    optimizers.write_text(optimizers.read_text().replace("\n\nOPTIMIZERS", f"\n\n{CODE[0]}\n\nOPTIMIZERS"))
+    for name in (*LAYERS, "tests", "docs", "hostfiles"):
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in (*ROOT.glob("*.md"), *ROOT.glob("*.toml"), *ROOT.glob("*.py"), *ROOT.glob("*.yml"), ROOT / "Makefile"):
+        shutil.copy(file, folder)
+    (folder / "kernels" / "lion.py").write_text(CODE[0])
     applied(CHANGES[0], folder)
     return folder
+
+
+def run(words, project):
+    environment = os.environ | {"PYTHONPATH": str(project)}
+    how = {"cwd": project, "env": environment, "capture_output": True, "text": True, "timeout": 300}
+    done = subprocess.run(words, shell=True, **how)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS[0].splitlines())
 def test_its_commands_run(command, project):
     words = command.replace("dear-mpi", f"{sys.executable} -m dear_mpi").replace("python -c", f"{sys.executable} -c")
-    environment = os.environ | {"PYTHONPATH": str(project)}
-    done = subprocess.run(words, shell=True, cwd=project, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "Lion(lr=0.001" in done.stdout or "test accuracy" in done.stdout
+    said = run(words, project)
+    assert "Lion(lr=0.001" in said or "test accuracy" in said
+
+
+def test_the_gates_hold_after_the_page_was_followed(project):
+    """The limits of the style, the order of rooms, and this file: what the page quotes is still there."""
+    run(f"{sys.executable} -m pytest -q -p no:cacheprovider {' '.join(GATES)}", project)
+    run(f"{sys.executable} -m pytest -q -p no:cacheprovider {Path(__file__).relative_to(ROOT)} -k commands", project)
+    run(f"{sys.executable} -m ruff check --no-cache kernels dear_mpi/training", project)
+    run(f"{sys.executable} -m ruff format --no-cache --check kernels dear_mpi/training", project)
