@@ -120,7 +120,7 @@ class Trainer:
             span = slice(*chunk_bounds(len(x), self.accumulate, part))
             losses += self.loss.forward(self.forward(x[span]), targets[span])
             if last:
-                self.meter.start(losses, targets.size, total)
+                self.meter.start(math.nan if self.complaints else losses, targets.size, total)
             self.backward(self.loss.backward(fabric.loss_scale / max(1, total)), last=last)
         self.hook("end_backward")
         self.rules.end_backward([each.use for each in fabric.delayed])
@@ -213,8 +213,12 @@ class Trainer:
         if wrong:
             raise TrainingError("; ".join(wrong))
 
+    @property
+    def complaints(self) -> Sequence[str]:
+        """Faults of this rank's layers."""
+        return [complaint for step in self.uses[:1] for complaint in step.complaints]
+
     def complain(self) -> dict[str, Any]:
-        said = [complaint for step in self.uses[:1] for complaint in step.complaints]
-        if said:
-            raise ValueError("; ".join(list(dict.fromkeys(said))[:3]))
+        if self.complaints:
+            raise ValueError("; ".join(list(dict.fromkeys(self.complaints))[:3]))
         return self.fabric.facts() if self.debug else {}
