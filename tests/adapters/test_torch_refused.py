@@ -98,6 +98,36 @@ def test_compiled_modules_are_refused():
     assert "module Sequential has a compiled one in it (Linear)" in said(module)
 
 
+PACKED = nn.utils.rnn.pack_sequence([torch.ones(3, 6), torch.ones(2, 6)])
+INPUTS = [
+    ({"x": torch.ones(2, 6)}, "dict"),
+    ((torch.ones(2, 6), torch.ones(2, 6)), "tuple"),
+    ([np.ones((2, 6)), np.ones((2, 3))], "list"),
+    ([[1.0, 2.0], [3.0]], "list"),
+    (PACKED, "PackedSequence"),
+    (None, "NoneType"),
+    ("text", "str"),
+]
+
+
+@pytest.mark.parametrize(("given", "kind"), INPUTS)
+def test_inputs_and_targets_must_be_one_tensor(given, kind):
+    """Two tensors of one shape were silently stacked; the others ended in an error about object arrays."""
+    wanted = f"must be one tensor or array of numbers, not {kind}: pass one padded, stacked or concatenated tensor, and"
+    assert f"session: example {wanted} let a module around the model take it apart" in said(
+        lambda rank: new("sequential"), example=given
+    )
+
+    def body(transport):
+        with whole(new("sequential"), transport) as session:
+            for name, arguments in {"x": (given, [0, 1]), "targets": (np.ones((2, 6)), given)}.items():
+                with pytest.raises(ValueError, match=f"^{name} {wanted}"):
+                    session.step(*arguments)
+            return session.step([[0.5] * 6, [1.0] * 6], [0, 1])  # lists of numbers are arrays
+
+    assert len(set(run_loopback(2, body))) == 1
+
+
 def test_a_loss_must_be_one_number():
     loss = TorchLoss(lambda outputs, targets: outputs - targets)
     with pytest.raises(ValueError, match=r"loss must be one number, the sum over its examples, not tensor\(\["):
