@@ -8,12 +8,14 @@ with TorchSession(model, torch.nn.CrossEntropyLoss(reduction="sum"), comm, examp
 import copy
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from dear_mpi.adapters.hooked import HookedTrainer
@@ -22,6 +24,7 @@ from dear_mpi.adapters.torch_tensors import array_of, check_mode, leaves_of, ten
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.profiles.profile import Profile
 from dear_mpi.training.profiles.profiler import Profiler
@@ -148,8 +151,16 @@ def flops_of(module: Any, x: Array) -> float | None:
 
 
 def given(name: str, value: Any) -> Array:
-    """An argument as an array, over the memory of a tensor; ValueError if that is not the host's."""
-    try:
-        return array_of(value) if isinstance(value, torch.Tensor) else np.asarray(value)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+    """An argument as an array, over the memory of a tensor; ValueError if it is not one tensor or array of the host."""
+    if isinstance(value, torch.Tensor):
+        try:
+            return array_of(value)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise ValueError(f"{name}: {error}") from None
+    several = isinstance(value, list | tuple) and any(getattr(each, "ndim", 0) for each in tree_leaves(value))
+    with suppress(ValueError):  # lists of unequal length
+        array = np.asarray(value)
+        if not several and (array.dtype.kind in "biufc" or array.dtype == DTYPES["bf16"]):
+            return array
+    advice = "pass one padded, stacked or concatenated tensor, and let a module around the model take it apart"
+    raise ValueError(f"{name} must be one tensor or array of numbers, not {type(value).__name__}: {advice}")

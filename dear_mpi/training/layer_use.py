@@ -38,7 +38,13 @@ class LayerUse:
         return self.arena.places[self.number]
 
     def forward(self, x: Array, *, inspect: bool) -> Array:
-        """Run the layer; if it is to be inspected, see first that it computes with ``parameter.value``."""
+        """Run the layer; if it is to be inspected, see first that it computes with ``parameter.value``.
+
+        Complain if it has other trained parameters than when training began.
+        """
+        if [each for each in self.layer.parameters if each.trained] != [place.parameter for place in self.places]:
+            advice = "since the session began; begin a new session for that"
+            self.complaints.append(f"{self.name}: its trained parameters were replaced, added or removed {advice}")
         left = [place.left for place in self.places if place.left is not None] if inspect else []
         if not left:
             return self.layer.forward(x)
@@ -150,9 +156,12 @@ class LayerUse:
                 kept[...] = place.grad
         self.parts += 1
 
+    @property
+    def name(self) -> str:
+        return f"layer {self.number} ({type(self.layer).__name__})"
+
     def complain(self, place: GradPlace, what: str) -> None:
-        layer = f"layer {self.number} ({type(self.layer).__name__})"
-        self.complaints.append(f"{layer}, parameter {place.parameter.name}: {what}")
+        self.complaints.append(f"{self.name}, parameter {place.parameter.name}: {what}")
 
 
 def backward_of(layer: Layer, dy: Array, *, late: bool) -> Array:

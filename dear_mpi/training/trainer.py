@@ -123,7 +123,7 @@ class Trainer:
             last = number == self.accumulate
             losses += self.loss.forward(self.forward(some), theirs)
             if last:
-                self.meter.start(losses, targets, total, trouble=bool(self.trouble))
+                self.meter.start(losses, targets, total, trouble=bool(self.trouble or self.complaints))
             self.backward(self.loss.backward(fabric.loss_scale / max(1, total)), last=last)
         self.hook("end_backward")
         self.rules.end_backward([each.use for each in fabric.delayed])
@@ -143,8 +143,7 @@ class Trainer:
             return [(x, targets)]
         if x.shape[:1] != targets.shape[:1]:
             advice = "give targets an entry for each example, or take accumulate=1"
-            found = f"shape {targets.shape} where x has {x.shape}"
-            raise ValueError(f"targets cannot be split into {self.accumulate} parts with x, of {found}: {advice}")
+            raise ValueError(f"targets of shape {targets.shape} cannot be split like x, of shape {x.shape}: {advice}")
         spans = [slice(*chunk_bounds(len(x), self.accumulate, part)) for part in range(self.accumulate)]
         return [(x[span], targets[span]) for span in spans]
 
@@ -231,7 +230,7 @@ class Trainer:
             wrong.append(f"the loss is {loss} in iteration {self.done}: try a lower learning rate (--lr)")
         self.trouble = self.trouble or "".join(found)
         ask = not self.fabric.common and (over or bool(wrong) or self.meter.trouble)
-        if ask or wrong or self.first or self.debug:
+        if ask or wrong or self.meter.trouble or self.first or self.debug:
             self.flush()
             try:
                 self.fabric.agree(f"iteration {self.done}", self.complain)
@@ -240,9 +239,12 @@ class Trainer:
         if wrong:
             raise TrainingError("; ".join(wrong))
 
+    @property
+    def complaints(self) -> Sequence[str]:  # faults of this rank's layers
+        return [complaint for step in self.uses[:1] for complaint in step.complaints]
+
     def complain(self) -> dict[str, Any]:
-        said = [complaint for step in self.uses[:1] for complaint in step.complaints]
-        said += [self.trouble] * (not self.fabric.common and bool(self.trouble))
+        said = [*self.complaints, *[self.trouble] * (not self.fabric.common and bool(self.trouble))]
         if said:
             raise ValueError("; ".join(list(dict.fromkeys(said))[:3]))
         return self.fabric.facts() if self.debug else {}

@@ -11,7 +11,7 @@ import pytest
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.optimizers import SGD, Adam, AdamW
-from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
+from dear_mpi.models.layers import Dense, Gelu, Parameter, SoftmaxCrossEntropy
 from dear_mpi.training import Session
 from dear_mpi.training.schedules import SCHEDULES
 from tests.training_checks import KINDS, on_all, session_script
@@ -177,7 +177,7 @@ def test_the_loss_is_given_all_targets_whatever_their_shape(shape):
             return loss.shapes
 
     assert on_all(lambda transport: body(transport, 1)) == [[shape]] * 3
-    with pytest.raises(ValueError, match=r"targets cannot be split into 2 parts with x, of shape \("):
+    with pytest.raises(ValueError, match=r"targets of shape \(.*\) cannot be split like x, of shape \("):
         on_all(lambda transport: body(transport, 2))
 
 
@@ -388,6 +388,37 @@ def test_a_value_that_was_bound_anew_is_named():
     said = on_all(body)
     assert said == said[:1] * 3
     assert "parameter first.weight: its value was bound to another array; change it in place" in said[0]
+
+
+def replaced(layers):
+    layers[0].weight = Parameter.of("new", layers[0].weight.value.copy())
+    layers[0].parameters = (layers[0].weight, layers[0].bias)
+
+
+def added(layers):
+    layers[1].parameters = (Parameter.of("new", np.zeros(3)),)
+
+
+def removed(layers):
+    layers[2].parameters = (layers[2].weight,)
+
+
+@pytest.mark.parametrize("change", [replaced, added, removed])
+@pytest.mark.parametrize("where", [{1}, {0, 1, 2}])
+def test_other_parameters_of_a_layer_are_refused_on_all_ranks(change, where):
+    """They would be used, and never trained."""
+
+    def body(transport):
+        mine = layers()
+        with Session(mine, SoftmaxCrossEntropy(), transport) as session:
+            session.step(*batch(0, transport.rank))
+            if transport.rank in where:
+                change(mine)
+            session.step(*batch(1, transport.rank))
+
+    said = on_all(body)
+    assert said == said[:1] * 3
+    assert "its trained parameters were replaced, added or removed since the session began; begin a new" in said[0]
 
 
 @pytest.mark.parametrize("dtype", [bool, np.int64, np.longdouble, np.complex64])
