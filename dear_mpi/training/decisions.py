@@ -147,10 +147,10 @@ class Decisions:
         self.group.fabric.prepare_turns([order for order in orders if order])
 
     def check_room(self, iterations: int, *, done: int, profiled: bool) -> dict[str, Any]:
-        """See that so many iterations decide what is to be decided, and that one more is left; else ValueError. If the
-        ``done`` before a checkpoint leave too few, decide nothing, and rank 0 notes it; for a profile it is an error.
+        """See that a run has the iterations that decisions need, and one more; else ValueError. If only the ``done``
+        before a checkpoint leave too few, decide nothing, and rank 0 notes it; for a profile it is an error.
         """
-        first, due = self.weighing.needs, dict[int, str]()  # what so many iterations are for
+        first, due = self.weighing.needs, dict[int, str]()  # from a number of iterations to what decides with them
         if first or (self.waiting and (profiled or self.by_time)):
             needs = first + (1 + TIMED) * bool(self.waiting)
             what = "a profile is of the iterations after them" if profiled else "at least one has to follow"
