@@ -149,7 +149,7 @@ class Decisions:
     def check_room(self, iterations: int, *, done: int, profiled: bool) -> dict[str, Any]:
         """Raise ValueError if ``iterations`` are too few to decide and leave one more. If those ``done`` before a
         checkpoint leave too few, decide nothing, and rank 0 notes it; a profile raises."""
-        first, due = self.weighing.needs, dict[int, str]()  # what so many iterations are for
+        first, due = self.weighing.needs, dict[int, str]()  # from a number of iterations to what decides with them
         if first or (self.waiting and (profiled or self.by_time)):
             needs = first + (1 + TIMED) * bool(self.waiting)
             what = "a profile is of the iterations after them" if profiled else "at least one has to follow"

@@ -187,7 +187,7 @@ def write(path: Path, arrays: dict[str, Array]) -> None:
 
 
 def checksum(file: IO[bytes], length: int) -> bytes:
-    """The comment of a zip file that has so many bytes before it, where the file stands then."""
+    """Return the comment for a zip file with ``length`` bytes before it; the file's position is there afterwards."""
     file.seek(0)
     found = 0
     for start in range(0, length, BLOCK):
@@ -208,7 +208,7 @@ def read(path: Path) -> dict[str, Array]:
             return {name: arrays[name] for name in arrays.files}
     except PermissionError as error:
         raise ValueError(f"checkpoint {str(found)!r} cannot be read: {error.strerror}") from None
-    except Exception as error:  # of what zipfile and NumPy make of bytes that are not as they were written
+    except Exception as error:  # zipfile and NumPy raise many kinds if bytes were changed
         hint = f": the one before it is {str(older(path))!r}" if found == path and older(path).exists() else ""
         what = "it is no npz file" if "pickled" in str(error) else str(error) or type(error).__name__
         raise ValueError(f"checkpoint {str(found)!r} is damaged ({what}){hint}") from None
