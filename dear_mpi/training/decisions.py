@@ -8,17 +8,15 @@ all ranks, and they compare what they decided.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives.program.hosts import share_served
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array
 from dear_mpi.reporting.terminal import note
-from dear_mpi.training.costs.plan_cost import plan_s
 from dear_mpi.training.costs.wire_cost import whole_cost
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.order import Sequenced
@@ -28,6 +26,7 @@ from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.weights import MEASURED, measured
 from dear_mpi.training.log.log import pass_s
+from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.tuning.tuned_fusion import Tuning, tuning_of
 from dear_mpi.training.virtual_trainer import best_order, in_time, rehearse
@@ -77,7 +76,8 @@ class Decisions:
         name: of the session, for errors.
         fusion: the policy that was asked for, or decided.
         by_time: the fusion that is still to be decided, or None.
-        waiting: the schedules that are to decide an order, with the times of each iteration since buckets were cut.
+        waiting: the schedules that are to decide an order or a fusion; with what their iterations took since buckets
+            were cut, after the first one.
     """
 
     def __init__(self, group: WorkerGroup, name: str) -> None:
@@ -133,13 +133,13 @@ class Decisions:
     def begin(self, start: Start) -> None:
         """Buckets have been cut."""
         self.fusion, self.tuning, self.by_time = start.fusion, start.tuning or self.tuning, start.by_time
-        self.waiting: dict[str, list[Array]] = {}
+        self.waiting: dict[str, Profiler | None] = {}
         for name, schedule in self.group.schedules.items():
             if self.by_time is None and (name, start.buckets) in self.orders:
                 self.group.trainers[name].schedule.take(self.orders[name, start.buckets])
                 self.prepare_turns()
             elif schedule.foresees or self.by_time is not None:
-                self.waiting[name] = []
+                self.waiting[name] = None
 
     def prepare_turns(self) -> None:
         """Make the plans that the orders of all schedules need."""
@@ -178,9 +178,14 @@ class Decisions:
                 self.begin(Start(self.fusion, self.group.buckets, self.by_time, None))
             return
         if name in self.waiting:
-            self.waiting[name].append(self.times())
-            if len(self.waiting[name]) > TIMED:
-                self.decide(name, np.mean(self.waiting.pop(name)[1:], axis=0))
+            profiler = self.waiting[name]
+            if profiler is None:
+                self.waiting[name] = Profiler(self.group, name)
+                return
+            profiler.note()
+            if profiler.noted == TIMED:
+                del self.waiting[name]
+                self.decide(name, profiler)
             return
         tuning = self.tuning
         tuning.schedule = tuning.schedule or name
@@ -198,41 +203,32 @@ class Decisions:
         """Whether nothing is to be decided any more."""
         return self.tuning.over and not self.waiting and self.weighing.over
 
-    def decide(self, name: str, own_s: Array) -> None:
-        """Cut buckets by time, if that is to be done; then let the schedule order its iteration."""
+    def decide(self, name: str, profiler: Profiler) -> None:
+        """Cut buckets by time, if that is to be done; then let the schedule order its iteration.
+
+        Collectives cost what they took, also on an emulated link. In an order for a faster wire, the most urgent
+        buckets would wait for late ones that there is no time for (``docs/decisions/0028``).
+        """
         group = self.group
         group.flush()
-        gathered = group.world.transport.gather_values(own_s)
-        forward_s, backward_s, weights_s, exchange_s = np.mean(gathered, axis=0).tolist()
+        costs = profiler.costs(timed=True)
+        costs = replace(costs, price=profiler.beside_layers(costs.price))
         if self.by_time is not None:
-            self.cut(self.found_by_time(self.by_time, name, PassTimes(forward_s, backward_s)))
+            self.cut(self.found_by_time(self.by_time, name, costs))
             self.waiting.pop(name, None)
-        schedule = group.trainers[name].schedule
-        if schedule.foresees:
-            costs = Costs(
-                forward_s=forward_s,
-                backward_s=backward_s,
-                weights_s={use: weights_s[use] for use in group.split},
-                exchange_s={use: seconds for use, seconds in enumerate(exchange_s) if seconds},
-                price=group.prices.of((*schedule.collectives, *schedule.extras)),
-                loss_s=plan_s(group.fabric, group.meter.plan),
-                parts=group.options.accumulate,
-                ranks=group.world.size,
-                served=share_served(group.world.transport.hosts),
-                portions=group.fabric.portions,
-            )
+        if group.trainers[name].schedule.foresees:
+            costs = replace(costs, work=group.arena.sharing.work)
             agree(group.world.transport, self.name, lambda: self.order(name, costs))
             self.prepare_turns()
 
-    def found_by_time(self, policy: str, name: str, times: PassTimes) -> str:
-        """What a policy says to these times."""
+    def found_by_time(self, policy: str, name: str, costs: Costs) -> str:
+        """What a policy says to these costs."""
         group, wanted = self.group, self.group.schedules[name].collectives
-        prices = group.prices.of(wanted)
-        cost = whole_cost(wanted, group.route, group.layout, lambda probe: prices)
+        cost = whole_cost(wanted, group.route, group.layout, lambda probe: costs.price)
         found: list[str] = []
 
         def choose() -> dict[str, Any]:  # a user's function may fail on one rank alone
-            found.append(by_time(policy, group.layout, times, cost))
+            found.append(by_time(policy, group.layout, PassTimes(costs.forward_s, costs.backward_s), cost))
             return {"fusion": found[0]}
 
         agree(group.world.transport, self.name, choose)

@@ -3,8 +3,9 @@
 import json
 from dataclasses import asdict, replace
 
+from tests.simulate import validation
 from tests.simulate.validation import losses, page
-from tests.simulate.validation_runs import PEERS, USUAL, Compared
+from tests.simulate.validation_runs import PEERS, SHARDED, SHARDED_LINK, USUAL, Compared
 from tests.test_benchmark_pages import RECORD
 
 
@@ -42,3 +43,14 @@ def test_what_was_lost_is_that_of_the_commands_of_this_page(tmp_path):
     said = " ".join(losses(tmp_path, {"bench", "compare", "train"}).split())
     assert "Of 3 commands, 2 ran again." in said
     assert "Still above that: train (10.0%)." in said
+
+
+def test_a_run_has_sharded_updates_on_an_emulated_link(monkeypatch):
+    asked = []
+    monkeypatch.setattr(validation, "compared", lambda link, models, contest: asked.append((link.text, contest)) or [])
+    monkeypatch.setattr(validation, "page", lambda found, lost: [])
+    monkeypatch.setattr(validation, "write_page", lambda *written: None)
+    monkeypatch.setattr("sys.argv", ["validation"])
+    validation.main()
+    contests = [("hosts:1gbit", each) for each in (USUAL, SHARDED, PEERS)]
+    assert set(asked) == {*contests, (SHARDED_LINK, SHARDED)}

@@ -15,6 +15,7 @@ from dear_mpi.training import Session
 from dear_mpi.training.costs.wire_cost import WireCost
 from dear_mpi.training.fabric.foresight import Chain, Nominal, list_scheduled
 from dear_mpi.training.fusion.by_time import BY_TIME
+from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.routes.route import EXTRAS
 from dear_mpi.training.runs.compare import outcome
 from dear_mpi.training.runs.config import Config
@@ -67,9 +68,34 @@ def test_an_order_is_decided_the_same_on_all_ranks(schedule, ranks, judged):
 
 def test_an_order_knows_how_long_the_loss_keeps_the_wire_busy(monkeypatch):
     """If it takes longer than the backward pass, all buckets are ready afterwards."""
-    monkeypatch.setattr("dear_mpi.training.decisions.plan_s", lambda fabric, plan: 1e6)
+    monkeypatch.setattr("dear_mpi.training.profiles.profiler.plan_s", lambda fabric, plan, timed: 1e6)
     found = run_loopback(2, lambda transport: trained(transport, schedule="bytescheduler:credit=1", fusion="none"))
     assert [order for _, order, *_ in found] == [tuple(("all_reduce", bucket) for bucket in range(4))] * 2
+
+
+@pytest.mark.parametrize("link", [None, "1gbit,1us"])
+def test_an_order_is_for_what_collectives_took_in_training(link, monkeypatch):
+    """Also on an emulated link, where hosts add to what the link takes; on the rank that waited for no other one."""
+    took_s, found, note = {0: 9.0, 1: 7.0, 2: 8.0}, {}, Profiler.note
+
+    def noted(profiler):
+        note(profiler)
+        profiler.carried_s = {("all_reduce", 0): took_s[profiler.group.world.rank]}
+
+    def ordered(schedule, rules, costs):
+        (leg,) = rules.route.collectives("all_reduce")
+        found[schedule.fabric.world.rank] = costs.price(leg, rules.buckets[0])
+
+    def body(world):
+        options = {"schedule": "bytescheduler", "fusion": "buckets:1"}
+        with Session(layers(), SoftmaxCrossEntropy(), world, **options) as session:
+            for iteration in range(3):
+                session.step(*batch(iteration, world.rank))
+
+    monkeypatch.setattr(Profiler, "note", noted)
+    monkeypatch.setattr("dear_mpi.training.decisions.best_order", ordered)
+    run_world(body, threads=3, link=link and parse_link(link))
+    assert found == dict.fromkeys(range(3), pytest.approx(7.0))
 
 
 @pytest.mark.parametrize("policy", BY_TIME)

@@ -13,6 +13,7 @@ iteration. Medians of each layer alone would not, where a layer takes now more, 
 times until a sleep is worth it, so the medians of most are 0.
 """
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,7 +26,7 @@ from dear_mpi.kernels.dtypes import name_of
 from dear_mpi.kernels.kfac import Inverses, Sides
 from dear_mpi.models.layer import Parameter, layer_name
 from dear_mpi.training.costs.plan_cost import WirePrices, plan_s
-from dear_mpi.training.fabric.costs import Costs
+from dear_mpi.training.fabric.costs import Costs, Price
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.log.log import EXCHANGE, middle, sums_s, uses_s
 from dear_mpi.training.profiles.handoffs import starts_s, wakes_s
@@ -49,6 +50,7 @@ class Profiler:
         self.samples = deque[Array](maxlen=MOST)
         self.noted = 0
         self.update_s = 0.0  # per element
+        self.carried_s: dict[tuple[str, int], float] = {}  # the least that the engine took, by its kind and number
 
     def note(self) -> None:
         """Keep what the last iteration took."""
@@ -66,6 +68,12 @@ class Profiler:
         last = [self.update_s_per_element(), max(0.0, rest_s), *self.codes_s(), *self.handoffs_s(), length_s]
         self.samples.append(np.concatenate([forward_s, input_s + weights_s, weights_s, exchange_s, last]))
         self.noted += 1
+        for event in list(fabric.log.last.engine):
+            key, carried_s = (
+                (event.kind, event.number),
+                self.group.streams.communication.seconds(event.begin, event.end),
+            )
+            self.carried_s[key] = min(carried_s, self.carried_s.get(key, carried_s))
 
     def codes_s(self) -> tuple[float, float]:
         """What the engine has taken for codes in the last iteration, so far; and what their wire says of the same."""
@@ -137,7 +145,7 @@ class Profiler:
             timed: time collectives on an emulated link, too: with what hosts add to it.
         """
         group, schedule, found = self.group, self.group.schedules[self.schedule], self.profile(self.schedule).costs()
-        prices = WirePrices(group.fabric, timed=True) if timed else group.prices
+        prices = WirePrices(group.fabric, timed=True) if timed and group.world.link else group.prices
         loss_s = plan_s(group.fabric, group.meter.plan, timed=timed)
         return replace(
             found,
@@ -149,6 +157,25 @@ class Profiler:
             work=group.arena.sharing.work,
             portions=group.fabric.portions,
         )
+
+    def beside_layers(self, price: Price) -> Price:
+        """Collective: prices while layers compute. To be called before buckets are cut anew.
+
+        One factor leads there from prices of collectives that run alone: the median over buckets. The rank that took
+        the least time counts, because ranks that begin early wait for others.
+        """
+        group, alone_s = self.group, dict[tuple[str, int], float]()
+        for leg in (
+            leg for each in group.schedules[self.schedule].collectives for leg in group.route.collectives(each)
+        ):
+            for bucket in group.buckets:
+                key = leg.label, bucket.index
+                alone_s[key] = min(price(leg, bucket), alone_s.get(key, math.inf))
+        own = [self.carried_s.get(key, math.inf) for key in alone_s]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = np.min(group.world.transport.gather_values(own), axis=0) / [*alone_s.values()]
+        factor = float(np.median(found[np.isfinite(found)])) if np.isfinite(found).any() else 1.0
+        return lambda leg, bucket: factor * price(leg, bucket)
 
     def use(self, number: int, seconds: Sequence[float]) -> Use:
         layout, layer = self.group.layout, self.group.uses[number].layer
