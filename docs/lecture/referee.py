@@ -3,18 +3,22 @@
     python -m docs.lecture.referee anna.py:my_ring all_reduce 4 '[5e-05, 8e-10]' 1024 65536
 
 prints a line of JSON for each number of ranks: the number, what is wrong, and for that of the race the seconds at each
-size, on a network of this alpha and beta.
+size, on a network of this alpha and beta. The lines go into a file, not a pipe: a pipe would end only when all that
+holds it has ended. A file that starts a process is refused, because the process could stay and slow the race down.
 
 Python cannot end a thread. A function of a student that never ends would spin on while others are timed, in the process
 of the race; what this process loads has ended here before.
 """
 
 import json
+import os
 import resource
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from dear_mpi.collectives import programs
@@ -25,6 +29,16 @@ from docs.lecture.desk.algorithms import NETWORK, own_collective, prove, seconds
 
 PROVED_UP_TO = 8  # ranks
 LIMIT_S = 15.0  # of a file; proofs of what ends take milliseconds, and a call that does not is told after 10 s
+STARTS = (
+    "os.exec",
+    "os.fork",
+    "os.forkpty",
+    "os.posix_spawn",
+    "os.spawn",
+    "os.system",
+    "pty.spawn",
+    "subprocess.Popen",
+)
 MOST_BYTES = 1 << 30  # of its process: a loop that never ends may append to a list
 
 
@@ -55,15 +69,22 @@ class Pricing:
 def proved(name: str, collective: str, ranks: int, pricing: Pricing = Pricing(), *, limit_s: float = LIMIT_S) -> Runner:
     """Who takes part, with what the proof says for these ranks, and the other numbers of ranks for which it holds."""
     command = [sys.executable, "-m", "docs.lecture.referee", name, collective, str(ranks), *pricing.as_arguments()]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with tempfile.TemporaryFile() as said:
+        quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(command, stdout=said, **quiet, start_new_session=True)
         try:
-            said, _ = process.communicate(timeout=limit_s)
-            late = f"its process ended with {process.returncode}"
+            late = f"its process ended with {process.wait(limit_s)}"
         except subprocess.TimeoutExpired:
-            process.kill()
-            said, _ = process.communicate()
             late = f"it has not come to an end after {limit_s:g} seconds"
-    verdicts = list(map(json.loads, said.splitlines()))
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+        process.wait()
+        said.seek(0)
+        lines = said.read().splitlines()
+    try:
+        verdicts = [(int(size), str(fault), list(seconds)) for size, fault, seconds in map(json.loads, lines)]
+    except (ValueError, TypeError):
+        return Runner(name, "it wrote among the verdicts of its proof")
     faults = {size: fault for size, fault, _ in verdicts}
     predicted_s = dict(zip(pricing.sizes, verdicts[0][-1], strict=False)) if verdicts else {}
     return Runner(name, faults.get(ranks, late), [size for size, fault in faults.items() if not fault], predicted_s)
@@ -80,13 +101,19 @@ def fault_on(name: str, collective: str, ranks: int) -> str:
     return ""
 
 
+def refuse_processes(event: str, _: object) -> None:
+    if event in STARTS:
+        raise PermissionError(f"an algorithm must not start a process ({event})")
+
+
 def main() -> None:
     """Prove for the ranks of the race, and price; if that is right, prove for the others."""
     name, collective, ranks, (alpha, beta) = *sys.argv[1:3], int(sys.argv[3]), json.loads(sys.argv[4])
     sizes, network = list(map(int, sys.argv[5:])), Network(alpha=alpha, beta=beta)
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
-    verdicts = sys.stdout
-    with redirect_stdout(sys.stderr):  # what students print
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as verdicts:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what students print, or their processes
+        sys.addaudithook(refuse_processes)
         for size in dict.fromkeys((ranks, *range(1, PROVED_UP_TO + 1))):
             fault = fault_on(name, collective, size)
             priced = sizes if size == ranks and not fault else ()

@@ -1,6 +1,7 @@
 """The board of a class: who is right stands first, by time; who is wrong is not run, and told why."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,50 @@ def test_what_never_ends_is_killed(kind, tmp_path):
     assert runner.fault.endswith("MemoryError: " if kind == "a list" else "not come to an end after 5 seconds")
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+STARTED = {
+    "a process": "import subprocess\nsubprocess.Popen(['sleep', '50'])\n",
+    "a shell": "import os\nos.system('echo hello')\n",
+    "a fork": "import os\nif os.fork() == 0:\n    os._exit(0)\n",
+}
+
+
+@pytest.mark.parametrize("kind", STARTED)
+def test_a_file_that_starts_a_process_is_refused_and_the_race_goes_on(kind, tmp_path, capsys, monkeypatch):
+    """It held the pipe of the verdicts, so that everybody waited; or it wrote there, and the race ended."""
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "bad.py").write_text(STARTED[kind] + (ANSWERS / "ring.py").read_text())
+    run(arguments([f"{tmp_path}/bad.py:my_ring", MY_RING, "--threads", "2", "--sizes", "4KiB"]))
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"{tmp_path}/bad.py:my_ring: ")
+    assert "PermissionError: an algorithm must not start a process" in last
+
+
+BESIDE = {  # what students write to, and what they start where nothing refuses it
+    "output": "import os\nprint('hello')\nos.write(1, b'[3, ')\n",
+    "a process of C": "import ctypes\nctypes.CDLL(None).system(b'echo hello; sleep 500 & echo $! > PID')\n",
+}
+
+
+@pytest.mark.parametrize("endless", [False, True])
+@pytest.mark.parametrize("kind", BESIDE)
+def test_nothing_gets_among_the_verdicts_and_nothing_stays(kind, endless, tmp_path):
+    text = BESIDE[kind].replace("PID", f"{tmp_path}/pid") + (ANSWERS / "ring.py").read_text()
+    (tmp_path / "mine.py").write_text(text + "while True:\n    pass\n" * endless)
+    runner = proved(f"{tmp_path}/mine.py:my_ring", "all_reduce", 2, limit_s=5.0 if endless else 60.0)
+    assert runner.fault == ("it has not come to an end after 5 seconds" if endless else "")
+    assert endless or runner.right_on[0] == 2
+    if (tmp_path / "pid").exists():
+        status = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+        assert not status.exists() or status.read_text().split()[2] == "Z"  # nobody has waited for it
+
+
+def test_what_is_written_among_the_verdicts_is_told_of_its_file(tmp_path):
+    reach = "import contextlib, os\nfor file in range(3, 20):\n    with contextlib.suppress(OSError):\n"
+    reach += "        os.write(file, b'hello')\n"
+    (tmp_path / "mine.py").write_text(reach + (ANSWERS / "ring.py").read_text())
+    assert proved(f"{tmp_path}/mine.py:my_ring", "all_reduce", 2).fault == "it wrote among the verdicts of its proof"
 
 
 def test_what_ends_on_some_ranks_alone_may_race_there(tmp_path):
