@@ -6,6 +6,7 @@ its own, which ends with the process.
 
 import ast
 import importlib.util
+import re
 import sys
 import textwrap
 import threading
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+WITH_OPTIONS = ("schedule",)  # kinds that take options after their names
 VALUES = ("route",)  # kinds that are neither functions nor classes
 MOST = 500  # characters of an error of a user
 LIMIT_S = 10.0  # from one place to the next: what users write for us takes milliseconds
@@ -35,11 +37,12 @@ class Source:
     path: Path  # of the file, absolute
     code: bytes
     name: str  # in the file
+    given: str = ""  # options in parentheses after the name
 
     @property
     def text(self) -> str:
         """What ranks compare, whose files may have different paths."""
-        return f"{self.name} of a file with checksum {zlib.crc32(self.code):08x}"
+        return f"{self.name}{self.given} of a file with checksum {zlib.crc32(self.code):08x}"
 
 
 def is_in_file(name: str) -> bool:
@@ -49,17 +52,30 @@ def is_in_file(name: str) -> bool:
 
 def source_of(spec: str, kind: str, example: str) -> Source:
     """What a user has named; ValueError: there is no such Python file, or no name was given."""
+    spec, given = split_options(spec)
+    if given and kind not in WITH_OPTIONS:
+        raise ValueError(f"{kind} {spec + given!r}: a {kind} from a file takes no options: write {spec}")
     path, _, name = (spec, "", "") if spec.endswith(".py") else spec.rpartition(":")
     file = Path(path).resolve()
     if file.suffix != ".py" or not file.is_file():
         wrong = "is no Python file" if file.exists() else "does not exist"
         raise ValueError(f"{kind} file {str(file)!r} {wrong}: write it like path/to/mine.py:{example}")
-    source = Source(kind, file, file.read_bytes(), name)
+    source = Source(kind, file, file.read_bytes(), name, given)
     if not name:
         meant = " or ".join(f"{path}:{each}" for each in defined(source))
         missing = f"{path}:{example}, and define {example} there"
         raise ValueError(f"{kind} {spec!r} names a file alone: write {meant or missing}")
     return source
+
+
+def split_options(spec: str) -> tuple[str, str]:
+    """Split the name of something in a file from options in parentheses after it.
+
+    >>> split_options("a(1)/mine.py:Mine(limit=4MB)"), split_options("mine.py:Mine")
+    (('a(1)/mine.py:Mine', '(limit=4MB)'), ('mine.py:Mine', ''))
+    """
+    found = re.fullmatch(r"(.*\.py:[^:(]*)(\(.*\))", spec)
+    return (found[1], found[2]) if found else (spec, "")
 
 
 def source_text(name: str, kind: str, example: str) -> str:

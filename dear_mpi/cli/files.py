@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from dear_mpi.collectives.program.user_file import is_in_file
+from dear_mpi.collectives.program.user_file import is_in_file, split_options
 from dear_mpi.reporting.files import check_writable, older
 from dear_mpi.see.timeline.picture import draw_timeline
 from dear_mpi.see.timeline.write import TimelineFiles
@@ -79,10 +79,10 @@ def is_same(one: Path, other: Path) -> bool:
 def file_of(text: str) -> str:
     """The file in what was given to a flag; "" if that is a name alone.
 
-    >>> [file_of(text) for text in ("mine.py:build", "synthetic:mine.json", "mine.npz", "synthetic:resnet50", "mlp")]
-    ['mine.py', 'mine.json', 'mine.npz', '', '']
+    >>> [file_of(text) for text in ("mine.py:Mine(a=b:c)", "synthetic:mine.json", "mine.npz", "synthetic:bert")]
+    ['mine.py', 'mine.json', 'mine.npz', '']
     """
     if is_in_file(text):
-        return text.rpartition(":")[0] or text
+        return split_options(text)[0].rpartition(":")[0] or text
     file = text.partition(":")[2] or text
     return file if Path(file).suffix else ""

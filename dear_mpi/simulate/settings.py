@@ -14,7 +14,7 @@ from dear_mpi.simulate.contention import Contention, parse_stall
 from dear_mpi.simulate.network import PRESETS
 from dear_mpi.simulate.uneven import parse_jitter, straggling
 from dear_mpi.training.chosen_route import SEVERAL, Wire, check_wires, pairs, serve_halves
-from dear_mpi.training.declared import BETWEEN_FUSIONS, listed, option, parsed, several
+from dear_mpi.training.declared import BETWEEN, BETWEEN_FUSIONS, listed, option, parsed, several
 from dear_mpi.training.fusion.policies import in_bytes
 from dear_mpi.training.line.owners import Ownership
 from dear_mpi.training.line.weights import MEASURED, measured
@@ -121,7 +121,7 @@ class Settings(Exchange):
         flag="--wire",
         typed=str,
         parse=partial(listed, "--wire"),
-        between=",",
+        between=BETWEEN,
     )
     optimizer: str | None = option(
         f"Optimiser: {', '.join(OPTIMIZERS)}. If it looks at whole tensors, each has one owner, and updates take time "

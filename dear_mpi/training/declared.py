@@ -12,6 +12,7 @@ from dear_mpi.kernels.lookup import lookup
 
 T = TypeVar("T")
 # A comma; but not one before a plain number, which goes on with the numbers of at:N,N.
+BETWEEN = r",(?![^(]*\))"  # not the commas of mine.py:Mine(a=1,b=2)
 BETWEEN_FUSIONS = r",(?!\d+(?:,|$))"
 # Of fields, by the name of their type.
 KINDS: dict[str, tuple[Any, str]] = {"str": (str, "a text"), "bool": (bool, "True or False")}
@@ -67,7 +68,7 @@ def option(help: str, default: Any = MISSING, **said: Any) -> Any:
     return field(default=default, metadata={"option": Option(help=help, **said)})
 
 
-def several(help: str, default: tuple[str, ...], *, flag: str, between: str = ",", **said: Any) -> Any:
+def several(help: str, default: tuple[str, ...], *, flag: str, between: str = BETWEEN, **said: Any) -> Any:
     """A field of several texts, with commas between them, each of which may name a file."""
     parse = partial(listed, flag, between=between)
     how: dict[str, Any] = {"flag": flag, "typed": str, "parse": parse, "between": between, "may_be_file": True}
@@ -110,11 +111,11 @@ def parsed(flag: str, parse: Callable[[str], T], text: str) -> T:
         raise ValueError(f"{flag}: {error}") from None
 
 
-def listed(flag: str, text: str, between: str = ",") -> tuple[str, ...]:
-    """What stands between commas, or between what this pattern finds.
+def listed(flag: str, text: str, between: str = BETWEEN) -> tuple[str, ...]:
+    """Split a text at commas outside parentheses, or at what another pattern finds.
 
-    >>> listed("--fusion", "own,at:0,100,25MB", BETWEEN_FUSIONS)
-    ('own', 'at:0,100', '25MB')
+    >>> listed("--schedules", "wfbp,mine.py:Mine(a=1,b=2)"), listed("--fusion", "own,at:0,100,25MB", BETWEEN_FUSIONS)
+    (('wfbp', 'mine.py:Mine(a=1,b=2)'), ('own', 'at:0,100', '25MB'))
     """
     items = tuple(re.split(between, text))
     if not all(items):

@@ -1,9 +1,11 @@
 """Schedules: when each bucket communicates during training. A small file for each, or for a family of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
-from dear_mpi.collectives.program.user_file import is_in_file, load, source_of
+from dear_mpi.collectives.program.user_file import is_in_file, load, source_of, telling
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import check_distinct, named_values
 from dear_mpi.training.fusion.policies import USUAL
@@ -61,22 +63,30 @@ def find_schedule(name: str) -> type[Schedule]:
         base, *given = name.split(":")
         schedule = lookup("schedule", base, SCHEDULES | ROUNDS)
         return schedule.specialised(**options_of(name, schedule, given)) if given else schedule
-    found = load(source_of(name, "schedule", MINE))
+    source = source_of(name, "schedule", MINE)
+    found = load(replace(source, given=""))
     if not (isinstance(found, type) and issubclass(found, Schedule)):
         raise ValueError(f"schedule {name!r} must be a class derived from Schedule, not {found!r}")
     if not isinstance(found.fusion, str):
         raise ValueError(f"schedule {name!r}: fusion must be a text such as '{USUAL}', not {found.fusion!r}")
-    return found
+    if not (isinstance(found.options, Mapping) and all(map(callable, found.options.values()))):
+        raise ValueError(f"schedule {name!r}: options must map names to functions, not be {found.options!r}")
+    given = list(filter(None, source.given[1:-1].split(",")))
+    return found.specialised(**options_of(name, found, given)) if given else found
 
 
 def options_of(name: str, schedule: type[Schedule], given: Sequence[str]) -> dict[str, Any]:
     """The values of ``option=value`` texts; a value alone is of the first option."""
     what, options = f"schedule {name!r}", schedule.options
     if not options:
-        option = given[0].partition("=")[0]
-        raise ValueError(f"{what}: {name.partition(':')[0]} has no options, so not {option!r} either")
+        option, whose = given[0].partition("=")[0], schedule.__name__ if is_in_file(name) else name.partition(":")[0]
+        remedy = f": name what may be set in {whose}.options" * is_in_file(name)
+        raise ValueError(f"{what}: {whose} has no options, so not {option!r} either{remedy}")
     first = next(iter(options))
     _, named = named_values(what, (text if "=" in text else f"{first}={text}" for text in given))
-    return {
-        option: lookup(f"{what}: option", option, options)(f"{what}: {option}", text) for option, text in named.items()
-    }
+    found = {}
+    for option, text in named.items():
+        read = lookup(f"{what}: option", option, options)
+        with telling(f"{what}: {option}={text} cannot be read") if is_in_file(name) else nullcontext():
+            found[option] = read(f"{what}: {option}", text)
+    return found
