@@ -14,6 +14,8 @@ from dear_mpi.training.schedules import BASELINE, SCHEDULES, Schedule, find_sche
 Change = tuple[Scenario, str, type[Schedule], str]  # what is simulated then: under which schedule and fusion
 GAIN = 0.995  # what is not worth half a percent is not named
 FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")
+SLOW = 1.02  # of the baseline's time with its best buckets: more is an unfair baseline
+BOUND = 1.005  # times a bound: up to this a row reaches it
 LEAST_GAIN = 5e-4  # less is 0.0 % in a sentence
 
 
@@ -35,13 +37,18 @@ def verdicts(found: Sequence[Simulated]) -> list[str]:
     return [verdict(rows) for rows in cases.values()]
 
 
+def case_text(simulated: Simulated) -> str:
+    row = simulated.row
+    return f"{row['model'].removeprefix('synthetic:')}, {plural(row['ranks'], 'rank')}"
+
+
 def verdict(rows: Sequence[Simulated]) -> str:
     """What one model takes on one number of ranks, what our schedules could gain, and what the fastest row does."""
     base = min((each.base for each in rows), key=lambda base: base.iteration_s)
     (best,) = fastest(rows)
     row, limit_s, reduced_s = best.row, min(map(least_s, rows)), sum(base.network_s.values())
     takes = f"all-reduce takes {ms(reduced_s)} ms, forward {ms(base.forward_s)}, backward {ms(base.backward_s)}"
-    where = f"{row['model'].removeprefix('synthetic:')}, {plural(row['ranks'], 'rank')}"
+    where = case_text(best)
     alike = all(each.prediction.buckets == base.buckets for each in rows)
     over = f"{BASELINE} with these buckets" if alike else BASELINE
     most, gained = (gain(base.iteration_s, seconds) for seconds in (limit_s, row["iteration_s"]))
@@ -53,6 +60,42 @@ def verdict(rows: Sequence[Simulated]) -> str:
     said = f"{where}: {takes}: none of our schedules gains more than {100 * most:.1f} % over {over}"
     names = f"{row['schedule']}, fusion {row['fusion']}, {row['algorithm']}{best.wire_text}"
     return f"{said}; the fastest row ({names}) gains {100 * gained:.1f} %."
+
+
+def slow_baselines(found: Sequence[Simulated]) -> list[str]:
+    """A warning for each model, number of ranks and algorithm whose baseline has clearly better buckets than asked for.
+
+    Speed-ups over a peer whose buckets were chosen badly are larger than it deserves.
+    """
+    cases = defaultdict[tuple[object, ...], list[Simulated]](list)
+    for each in found:
+        if each.row["schedule"] != BASELINE:
+            cases[tuple(each.row[key] for key in ("model", "ranks", "algorithm"))].append(each)
+    return list(filter(None, map(slow_baseline, cases.values())))
+
+
+def slow_baseline(rows: Sequence[Simulated]) -> str:
+    """The warning; "" if no row's baseline takes more than 2 % longer than with the best buckets tried."""
+    scenario, kind = rows[0].scenario, SCHEDULES[BASELINE]
+    asked = {each.row["fusion"]: each.base.iteration_s for each in rows}
+    tried = asked | {each: seconds_of(scenario, BASELINE, kind, each) for each in FUSIONS if each not in asked}
+    worst, best = max(asked, key=asked.__getitem__), min(tried, key=tried.__getitem__)
+    if asked[worst] <= SLOW * tried[best]:
+        return ""
+    return (
+        f"warning: {case_text(rows[0])}, {rows[0].row['algorithm']}: {BASELINE} takes {ms(asked[worst])} ms with "
+        f"fusion {worst}, {ms(tried[best])} ms with {best}: speed-ups over the first are "
+        f"{gain(asked[worst], tried[best]):.1%} too high."
+    )
+
+
+def at_bound(found: Sequence[Simulated]) -> str:
+    """A sentence if all rows take as long as their bounds, updates and the rest."""
+    for each in found:
+        now = each.prediction
+        if now.iteration_s > BOUND * (now.bound_s + now.update_s + now.rest_s):
+            return ""
+    return "All rows reach their bounds: with these buckets no order of messages is faster."
 
 
 def least_s(simulated: Simulated) -> float:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from dear_mpi.reporting.terminal import alike, console
 from dear_mpi.reporting.units import format_bytes, plural
-from dear_mpi.simulate.gains import fastest, verdicts
+from dear_mpi.simulate.gains import at_bound, fastest, slow_baselines, verdicts
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.training.routes.find import FULL
@@ -54,7 +54,8 @@ def show_simulation(found: Sequence[Simulated], helps: Sequence[tuple[str, float
     tables = [table_of([each.row for each in found if each.row["model"] == model], times) for model in models]
     tables[0].title = f"{heading(found)}\n{tables[0].title}"
     tables[-1].caption = caption(times)
-    console().print(*tables, *warnings(found), *verdicts(found), *notes(found, helps), sep="\n", markup=False)
+    said = [*warnings(found), *slow_baselines(found), *verdicts(found), *filter(None, [at_bound(found)])]
+    console().print(*tables, *said, *notes(found, helps), sep="\n", markup=False)
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], times: Mapping[str, str]) -> Table:
