@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-WITH_OPTIONS = ("schedule",)  # kinds whose names may have options behind them
+WITH_OPTIONS = ("schedule",)  # kinds that take options after their names
 VALUES = ("route",)  # kinds that are neither functions nor classes
 MOST = 500  # characters of an error of a user
 LIMIT_S = 10.0  # from one place to the next: what users write for us takes milliseconds
@@ -38,7 +38,7 @@ class Source:
     path: Path  # of the file, absolute
     code: bytes
     name: str  # in the file
-    given: str = ""  # options in parentheses behind the name
+    given: str = ""  # options in parentheses after the name
 
     @property
     def text(self) -> str:
@@ -70,7 +70,7 @@ def source_of(spec: str, kind: str, example: str) -> Source:
 
 
 def split_options(spec: str) -> tuple[str, str]:
-    """What names something in a file, and options in parentheses behind it.
+    """Split the name of something in a file from options in parentheses after it.
 
     >>> split_options("a(1)/mine.py:Mine(limit=4MB)"), split_options("mine.py:Mine")
     (('a(1)/mine.py:Mine', '(limit=4MB)'), ('mine.py:Mine', ''))

@@ -11,9 +11,10 @@ from dear_mpi.cli.flags import JOB_FLAGS, Flags, files_of, flag, shared
 from dear_mpi.cli.run import Output, run_job, with_flags
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
+from dear_mpi.see.compared import draw_comparison
 from dear_mpi.see.figure import write_figure
 from dear_mpi.see.page.schedules import write_schedules
-from dear_mpi.see.tables import draw_comparison, show_comparison
+from dear_mpi.see.tables import algorithm, show_comparison
 from dear_mpi.see.timeline.write import TimelineFiles
 from dear_mpi.training.chosen_route import SEVERAL
 from dear_mpi.training.declared import BETWEEN_FUSIONS, listed
@@ -71,7 +72,7 @@ def compare_and_show(
     show_comparison(world, rows)
     files: dict[str, Callable[[], object]] = {}
     if plot is not None:
-        files["--plot"] = lambda: write_figure("--plot", plot, draw_comparison(rows))
+        files["--plot"] = lambda: write_figure("--plot", plot, draw_comparison(rows, algorithm(rows[0])))
     if isinstance(kept, Kept):
         files["--html"] = partial(kept.write, rows)
     return Output(rows, files)

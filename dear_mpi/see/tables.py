@@ -13,7 +13,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES, median
 from dear_mpi.reporting.terminal import PLUS_MINUS, alike, console, interval, listing
 from dear_mpi.reporting.units import format_hosts, plural
-from dear_mpi.see.sweep import draw_sweep, named
+from dear_mpi.see.sweep import named
 from dear_mpi.training.runs.compare import compared
 
 Row = dict[str, Any]
@@ -32,6 +32,8 @@ ABOUT_RESULTS = (
     "the fastest was through these; s until near it: seconds of iterations to 1 point below that of the first one"
 )
 OF_BEST = ("schedule", "fusion", "buckets", "iteration", "speed-up", "")
+SLOW = 0.02  # of a baseline's time: buckets that cost more give a warning
+BOUND = 1.005  # times a bound: up to this a row reaches it
 LEFT = ("schedule", "fusion", "")
 
 
@@ -68,7 +70,7 @@ def show_comparison(world: World, rows: Sequence[Row]) -> None:
     for group in groups:
         screen.print(fusion_table(group), *notes(group), sep="\n", markup=False)
     if len(groups) > 1:
-        screen.print(best_table(rows))
+        screen.print(best_table(rows), *filter(None, [slow_baseline(rows)]), sep="\n", markup=False)
 
 
 def fusion_table(rows: Sequence[Row]) -> Table:
@@ -184,6 +186,8 @@ def notes(rows: Sequence[Row]) -> list[str]:
     if first["ranks"] > 1 and all(row["buckets"] == 1 for row in rows):
         what = "With one bucket, only the layers before the first trained one can overlap communication"
         return [*said, f"{what}: all others run before it or after it. Try a finer --fusion."]
+    if len(rows) > 1 and all(row["median_s"] <= BOUND * (row["bound_s"] + row["rest_s"]) for row in rows):
+        said.append("All rows reach their bounds: with these buckets no order of messages is faster.")
     return said + [
         f"{row['schedule']} and {first['schedule']} have equal bounds here: the least time possible is the same."
         for row in rows[1:]
@@ -191,16 +195,15 @@ def notes(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def draw_comparison(rows: Sequence[Row]) -> Any:
-    """A figure of the rows, drawn as rows of a simulation are."""
-    first = rows[0]
-    where = f"{first['device']}, {format_hosts(first['hosts'])}, over {first['transport']}"
-    heading = f"Measured, with {algorithm(first)} on {where}\nmedians"
-    drawn = [
-        row | {"iteration_s": row["median_s"], "speedup_vs_wfbp": row["speedup"], "fusion": row["asked_fusion"]}
-        for row in named(rows, "wire")
-    ]
-    return draw_sweep(drawn, heading, over=first["schedule"])
+def slow_baseline(rows: Sequence[Row]) -> str:
+    """A warning if the baseline's median is clearly above its own with other buckets; else ""."""
+    bases = [row for row in rows if row["schedule"] == rows[0]["schedule"]]
+    worst, best = (choose(bases, key=lambda row: row["median_s"]) for choose in (max, min))
+    over = worst["median_s"] / best["median_s"] - 1 if best["median_s"] else 0.0
+    if over <= SLOW or worst["median_low_s"] <= best["median_high_s"]:
+        return ""
+    slow, fast = (f"{row['median_s'] * 1e3:.1f} ms with {row['asked_fusion']}" for row in (worst, best))
+    return f"warning: {best['schedule']} takes {slow}, {fast}: speed-ups over the first are {over:.1%} too high."
 
 
 def buckets(fusion: str, counts: Collection[int]) -> str:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dear_mpi.simulate.gains import least_s, verdicts
+from dear_mpi.simulate.gains import at_bound, least_s, slow_baselines, verdicts
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.schedules import SCHEDULES
@@ -43,6 +43,30 @@ def test_where_nothing_travels_no_schedule_is_faster():
     assert said(ranks=(1,), network="1gbit", schedules=("dear",)).endswith(
         ": none of our schedules is faster than wfbp with these buckets."
     )
+
+
+FEW = {"network": "10gbit,50us", "forward_s": 0.06, "ranks": (16,), "schedules": ("wfbp", "dear")}
+
+
+@pytest.mark.parametrize("fusions", [("cut:4MB",), ("25MB", "cut:4MB")])
+def test_a_baseline_with_bad_buckets_is_told(fusions):
+    """wfbp takes 221 ms with its own 25 MB: a gain over 251 ms is no gain of the other schedule."""
+    (said,) = slow_baselines(simulate(Settings(**MODEL | FEW | {"fusions": fusions})))
+    takes = "wfbp takes 251.0 ms with fusion cut:4MB, 221.0 ms with 25MB"
+    assert said == f"warning: resnet50, 16 ranks, ring: {takes}: speed-ups over the first are 13.6% too high."
+
+
+def test_a_baseline_at_its_best_is_fair():
+    assert slow_baselines(simulate(Settings(**MODEL | FEW | {"fusions": ("25MB",)}))) == []
+    alone = FEW | {"fusions": ("cut:4MB",), "schedules": ("wfbp",)}
+    assert slow_baselines(simulate(Settings(**MODEL | alone))) == [], "nothing is compared with it"
+
+
+def test_rows_that_reach_their_bounds_are_told():
+    fast = {"network": "400gbit,1us", "forward_s": 0.6, "fusions": ("10MB",), "schedules": ("wfbp", "dear")}
+    said = "All rows reach their bounds: with these buckets no order of messages is faster."
+    assert at_bound(simulate(Settings(**MODEL | fast))) == said
+    assert at_bound(simulate(Settings(**MODEL | FEW | {"fusions": ("25MB",)}))) == ""
 
 
 LAZY = """

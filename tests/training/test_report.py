@@ -11,7 +11,7 @@ from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES
 from dear_mpi.reporting.terminal import console
-from dear_mpi.see.tables import best_table, notes, show_comparison
+from dear_mpi.see.tables import best_table, notes, show_comparison, slow_baseline
 from dear_mpi.training.log.log import Times
 from dear_mpi.training.runs.compare import compared, outcome
 from dear_mpi.training.runs.config import Config
@@ -118,6 +118,33 @@ def test_it_is_said_where_bounds_are_equal():
     assert notes([first | few, row()]) == []
     (said,) = notes([first | few, row(verdict="slower")])
     assert said.startswith("Fewer than 15 iterations do not show whether the machine was slow for several in a row")
+
+
+def test_rows_that_reach_their_bounds_are_told():
+    rows = [row(schedule=name, ideal_speedup=1.0, bound_s=0.9, rest_s=0.1) for name in ("wfbp", "dear")]
+    assert notes(rows)[0] == "All rows reach their bounds: with these buckets no order of messages is faster."
+    assert "All rows" not in " ".join(notes([rows[0], rows[1] | {"median_s": 1.1}]))
+
+
+@pytest.mark.parametrize(
+    ("slow", "reach", "said"),
+    [
+        (
+            1.1,
+            0.01,
+            "wfbp takes 1100.0 ms with cut:4MB, 1000.0 ms with 25MB: speed-ups over the first are 10.0% too high",
+        ),
+        (1.01, 0.001, ""),
+        (1.1, 0.2, ""),  # the difference may be noise
+    ],
+)
+def test_a_baseline_with_bad_buckets_is_told(slow, reach, said):
+    def timed(schedule, fusion, median_s):
+        near = {"median_low_s": median_s - reach, "median_high_s": median_s + reach}
+        return row(schedule=schedule, asked_fusion=fusion, median_s=median_s, **near)
+
+    rows = [timed("wfbp", "25MB", 1.0), timed("dear", "25MB", 0.9), timed("wfbp", "cut:4MB", slow)]
+    assert slow_baseline(rows) == (f"warning: {said}." if said else "")
 
 
 def test_the_best_fusions_are_compared_as_any_others(capsys):
