@@ -32,7 +32,7 @@ COLLECTIVES = """All-reduce, reduce-scatter and all-gather of fp32 (sum, in plac
 
 - The tables have the fastest call of each MPI library at each size (`native-best`, `mpich-best`; `--json` has all).
 - `ring` sends messages, in private arrays. `auto` is a plan that was made once, in memory that is prepared for it;
-  above 16 KiB the ranks share that memory. `function` is `all_reduce(x, comm, algorithm="auto")` and its like on a
+  above 4 KiB the ranks share that memory. `function` is `all_reduce(x, comm, algorithm="auto")` and its like on a
   private array, as in a program that prepares nothing: each call looks for its plan.
 - A cell has us: the median over calls, and the distance to the farther end of its 95 % interval. In brackets stand the
   ratio to the time of the fastest MPI call at that size, and the call or algorithm that `-best` or `auto` chose.

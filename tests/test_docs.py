@@ -131,3 +131,13 @@ def test_the_table_of_algorithms_is_right(row):
             assert keeps
         elif size >= 5:
             assert not keeps
+
+
+def test_no_table_shows_dear_eager_slower_than_dear():
+    """With the same buckets; ``docs/schedules.md`` excludes it."""
+    page = (ROOT / "docs" / "will-dear-help-me.md").read_text("utf-8")
+    rows = re.findall(r"^ (dear|dear-eager) +(?:(\S+) +\d+ +)?([\d.]+) +[\d.]+ +[\d.]+ ", page, re.MULTILINE)
+    assert len(rows) == 6
+    for (dear, fusion, seconds), (eager, same, fewer) in zip(rows[::2], rows[1::2], strict=True):
+        assert (dear, eager, fusion) == ("dear", "dear-eager", same)
+        assert float(fewer) <= float(seconds)

@@ -1,8 +1,9 @@
 """Prove an algorithm without running it: replay the programs of all ranks (``replay.py``), and look at the end.
 
-What is checked: every send has its receive, in the same step and with chunks that fit; nothing undefined is sent; no
-contribution is combined twice; no two receives of a step touch one chunk unless both combine; every rank finishes even
-if every send blocks until it is received; the collective's promise holds at the end. Errors name rank, step and chunk.
+The proof checks these rules: every send has its receive, in the same step and with chunks that fit; nothing undefined
+is sent; no contribution is combined twice; no two receives of a step touch one chunk unless both combine; every rank
+finishes even if every send blocks until it is received; the collective's promise holds at the end. Errors name rank,
+step and chunk.
 
 The idea is taken from msccl-tools' ``Algorithm.check_implements``.
 """
@@ -58,8 +59,11 @@ def who_errs(programs: Sequence[Program]) -> ProgramError | None:
 
 
 def expected_of(programs: Sequence[Program], rank: int, combine: bool | None) -> Program:
-    """What a rank does if it sends what its peers receive, and receives what they send. Its own receives keep their way
-    to combine, those that it lacks have ``combine``; None: all do as most others of the step."""
+    """Return the program of a rank that sends what its peers receive, and receives what they send.
+
+    Args:
+        combine: for receives that the rank lacks; its own keep their way. None: all are as most others of the step.
+    """
     steps = []
     for number, mine in enumerate(programs[rank].steps):
         others = [(other.rank, other.steps[number]) for other in programs if other.rank != rank]
@@ -76,7 +80,7 @@ def expected_of(programs: Sequence[Program], rank: int, combine: bool | None) ->
 
 
 def difference(program: Program, due: Program) -> ProgramError | None:
-    """What a rank does wrong, in the first step that differs from the one that is due; None if only the order does."""
+    """Name the first step of a program that differs from the one that is due; None if only the order differs."""
     counted = ([Counter([*step.sends, *step.receives]) for step in each.steps] for each in (program, due))
     pairs = enumerate(zip(*counted, strict=True))
     differing = [(number, mine - right, right - mine) for number, (mine, right) in pairs if mine != right]
@@ -116,8 +120,7 @@ def check_shapes(programs: Sequence[Program]) -> None:
 
 
 def problems(program: Program, rank: int, like: tuple[int, Program], size: int) -> Iterator[str]:
-    """What is not in range, or differs from a rank and its program: rank, steps, peers, chunks; and receives of a step
-    that race for a chunk."""
+    """Yield each value that is out of range or unlike that of ``like`` (a rank and its program), and each race."""
     other, first = like
     if program.collective not in COLLECTIVES:
         yield f"rank {rank}: the collective must be one of {', '.join(COLLECTIVES)}, not {program.collective!r}"

@@ -20,8 +20,8 @@ class Replayed:
 
     programs: Sequence[Program]  # up to the step that breaks them, which is the last one here if it can be read
     rows: list[list[Row]]  # of each rank: what it holds at first, and after each step that can be carried out
-    fault: ProgramError | None  # what is wrong, if anything is, and which rank errs
-    shows: ProgramError | None  # the same, where it shows: on the rank that cannot go on
+    fault: ProgramError | None  # names the rank that errs
+    shows: ProgramError | None  # the same fault, on the rank that cannot go on
     broken: int | None  # the number of the step in which that is; None if it is wrong at the end, or right
 
     @classmethod

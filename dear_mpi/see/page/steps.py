@@ -87,8 +87,7 @@ def messages(replayed: Replayed, at: int) -> list[tuple[int, ...]]:
 
 
 def breaks(replayed: Replayed, at: int, rank: int, sent: range, receive: Receive) -> bool:
-    """Whether a message is what is wrong in a step: its receiver expects another one, or cannot take this chunk; or its
-    sender does not have it."""
+    """Tell whether a message breaks a step: its receiver cannot take it or expects another, or its sender lacks it."""
     found = replayed.shows
     if found is None or at != replayed.broken:
         return False

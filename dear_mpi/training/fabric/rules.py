@@ -2,7 +2,7 @@
 
     a bucket's gradients   written -> under way -> reduced, in shards or whole -> updated -> written ...
 
-A schedule that keeps the rules in this book gives the same parameters as any other one. If it breaks one, the error
+A schedule that keeps the rules in this book gives the same parameters as ``sequential``. If it breaks one, the error
 names the bucket, and the point of the iteration.
 """
 
