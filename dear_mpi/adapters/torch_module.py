@@ -115,7 +115,7 @@ class TorchModule:
 
     def accumulated(self, use: int, parameter: TorchParameter, tensor: Any) -> None:
         """Autograd has all of a gradient; ValueError if it had said so before."""
-        if self.wrote is None:
+        if self.wrote is None or tensor.grad is None:  # a function returned None: as if nothing depended on it
             return
         if parameter not in self.missing[use]:
             advice = "checkpoints must be of the kind use_reentrant=False"

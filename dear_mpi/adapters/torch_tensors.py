@@ -88,6 +88,9 @@ class TorchParameter(Parameter):
             value = array_of(tensor)
         except (ValueError, TypeError, RuntimeError) as error:
             raise ValueError(f"parameter {name}: {error}") from None
+        dtype = getattr(tensor, "grad_dtype", None) or tensor.dtype
+        if tensor.requires_grad and dtype != tensor.dtype:
+            raise ValueError(f"parameter {name}: grad_dtype must be {tensor.dtype}, as its own type, not {dtype}")
         grad = np.zeros(value.shape, value.dtype)  # of pages that no code touches before the line takes its place
         outputs = None if isinstance(self.module, torch.nn.Embedding) else 0
         super().__init__(name, value, grad, trained=bool(tensor.requires_grad), outputs=outputs)

@@ -204,15 +204,15 @@ def test_ranks_may_take_different_ways():
     np.testing.assert_allclose(answers[0][0], expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_inputs_may_be_integers_and_gradients_sparse(sparse):
+@pytest.mark.parametrize(("sparse", "accumulate"), [(False, 1), (True, 1), (True, 2)])
+def test_inputs_may_be_integers_and_gradients_sparse(sparse, accumulate):
     torch.manual_seed(0)
     template = nn.Sequential(nn.Embedding(9, 4, sparse=sparse), nn.Flatten(), nn.Linear(12, 4)).double()
     x = [np.random.default_rng(rank).integers(0, 9, (5, 4, 3)) for rank in range(2)]
 
     def body(transport):
         module, mine = copy.deepcopy(template), x[transport.rank]
-        with TorchSession(module, LOSS, transport, example=x[0][0]) as session:
+        with TorchSession(module, LOSS, transport, example=x[0][0], accumulate=accumulate) as session:
             return [session.step(each, each[:, 0] % 4) for each in mine]
 
     answers = on_all(body, 2)
@@ -224,6 +224,47 @@ def test_inputs_may_be_integers_and_gradients_sparse(sparse):
         loss.backward()
         optimizer.step()
     for losses in answers:
+        np.testing.assert_allclose(losses, expected, rtol=1e-10)
+
+
+class Constant(torch.autograd.Function):
+    """A linear layer that returns no gradient for its weight."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        ctx.save_for_backward(weight)
+        return x @ weight.T + bias
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy @ ctx.saved_tensors[0], None, dy.sum(0)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_function_may_return_none_for_a_gradient(accumulate):
+    """Its gradient is then zero, as if nobody used the parameter."""
+
+    class Partly(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.fixed, self.head = (nn.Linear(*each) for each in [(6, 8), (8, 8), (8, 4)])
+
+        def forward(self, x):
+            return self.head(Constant.apply(self.stem(x), self.fixed.weight, self.fixed.bias))
+
+    torch.manual_seed(0)
+    template = Partly().double()
+
+    def body(transport):
+        module = copy.deepcopy(template)
+        session = whole(module, transport, schedule="dear", fusion="none", accumulate=accumulate)
+        losses, _, _ = trained(session, module, rank=transport.rank)
+        assert torch.equal(module.fixed.weight, template.fixed.weight)
+        return losses
+
+    module = copy.deepcopy(template)
+    expected = plain_losses(module, torch.optim.SGD(module.parameters(), SGD().lr), 6, 2)
+    for losses in on_all(body, 2):
         np.testing.assert_allclose(losses, expected, rtol=1e-10)
 
 
