@@ -41,6 +41,12 @@ def with_parameter(dtype, *, trained=True):
     return module
 
 
+def with_gradients(dtype):
+    module = nn.Linear(6, 4).double()
+    module.weight.grad_dtype = dtype
+    return module
+
+
 class Pair(nn.Module):
     def __init__(self):
         super().__init__()
@@ -58,6 +64,10 @@ REFUSED = [
     (nn.DataParallel(nn.Linear(6, 4).double()), "has a DataParallel in it, which communicates by itself: unwrap it"),
     (Pair(), "module Pair must return one tensor, not tuple: wrap it in a module that returns the tensor"),
     (with_parameter(torch.complex64), "parameter odd must have one of the types fp64, fp32, fp16, bf16, not complex64"),
+    (
+        with_gradients(torch.float32),
+        "parameter weight: grad_dtype must be torch.float64, as its own type, not torch.float32",
+    ),
     (nn.Linear(6, 4, device="meta"), "parameter weight: tensors must be dense and in the host's memory, not on meta"),
     (nn.Linear(5, 4).double(), "mat1 and mat2 shapes cannot be multiplied"),
     (lambda rank: nn.Linear(6, 4 + rank).double(), "session: model must be the same on all ranks"),
@@ -163,9 +173,14 @@ def test_what_is_frozen_stays_so_during_a_session(frozen):
     run_loopback(1, body)
 
 
-@pytest.mark.parametrize("change", [lambda module: module.float(), lambda module: module.load_state_dict(
-    copy.deepcopy(module.state_dict()), assign=True)])  # fmt: skip
-def test_parameters_that_were_bound_anew_are_named(change):
+BOUND_ANEW = [
+    (lambda module: module.float(), "its value was bound to another array; change it in place"),
+    (lambda module: module.load_state_dict(copy.deepcopy(module.state_dict()), assign=True), "0.weight, 2.bias: added"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BOUND_ANEW)
+def test_parameters_that_were_bound_anew_are_named(change, message):
     def body(transport):
         module = new("sequential")
         with TorchSession(module, LOSS, transport, example=batch(0, 0)[0]) as session:
@@ -183,7 +198,7 @@ def test_parameters_that_were_bound_anew_are_named(change):
 
     first, second = run_loopback(2, caught)
     assert first == second
-    assert "its value was bound to another array; change it in place" in first
+    assert message in first
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "uint8", "bool"])
