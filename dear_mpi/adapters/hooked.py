@@ -17,7 +17,7 @@ buckets back in the same way: Li et al., VLDB 2020, section 3.2.3.)
 ``before_backward(u)`` comes after ``after_backward(u + 1)``, when autograd may have begun with u.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from dear_mpi.kernels.array import Array
@@ -27,13 +27,20 @@ from dear_mpi.training.trainer import Trainer
 class HookedModel(Protocol):
     """A model that runs as a whole, such as ``TorchModule``."""
 
-    def forward(self, x: Array, begun: Callable[[int], None]) -> Array:
-        """Its output; before a use needs its parameters, ``begun`` is called with it or a later one; it may wait."""
+    @property
+    def faults(self) -> Sequence[str]:
+        """Why it cannot go on, after ``forward``: then all ranks end with this iteration."""
 
-    def backward(self, dy: Array, wrote: Callable[[int], None], *, fresh: bool) -> None:
+    def forward(self, x: Array, begun: Callable[[int], None]) -> Any:
+        """Its output; before a use needs its parameters, ``begun`` is called with it or a later one; it may wait.
+
+        If it cannot go on: None.
+        """
+
+    def backward(self, dy: Any, wrote: Callable[[int], None], *, fresh: bool) -> None:
         """Write all gradients; ``wrote(use)`` is called once for each use, when its gradients are there.
 
-        If not ``fresh``, they are added to the gradients of the last call.
+        If not ``fresh``, they are added to the gradients of the last call. Without ``dy`` any gradients will do.
         """
 
 
@@ -44,7 +51,11 @@ class HookedTrainer(Trainer):
         super().__init__(*arguments, **options)
         self.model, self.last = model, True
 
-    def forward(self, x: Array) -> Array:
+    @property
+    def complaints(self) -> Sequence[str]:
+        return self.model.faults[:1] or super().complaints
+
+    def forward(self, x: Array) -> Any:
         self.running = -1
         y = self.model.forward(x, self.begin)
         self.begin(len(self.uses) - 1)  # what this pass has left out

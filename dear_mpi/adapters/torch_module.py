@@ -12,6 +12,9 @@ use, whose gradients come last, it keeps no other gradient waiting.
 
 Parameters are views into the line. A gradient is copied into the line when autograd has all of it, in one pass, and the
 line's memory is ``tensor.grad`` from then on; when a batch is accumulated, autograd itself adds to it there.
+
+If ``Between`` has found that this rank cannot go on, the rank takes part without its model, and with a loss of NaN: so
+all ranks end with one error.
 """
 
 from collections import Counter
@@ -26,8 +29,14 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from dear_mpi.adapters.torch_between import Between
 from dear_mpi.adapters.torch_tensors import TorchParameter, array_of, check_module, leaves_of, tensor_of
 from dear_mpi.kernels.array import Array
+
+OUTSIDE = (
+    "backward() was called outside of session.step, so other ranks would not get these gradients: call session.step(x, "
+    "targets) instead, torch.autograd.grad() for gradients that train nothing, or end the session before"
+)
 
 
 @dataclass(eq=False)
@@ -63,8 +72,13 @@ class TorchModule:
         self.uses = [TorchUse([each for each in needed if needed[each] == start]) for start in starts]
         self.uses[0].frozen = tuple(each for each in self.parameters if not each.trained)
         self.begins = watch.begins(starts, self.uses)
+        self.between = Between(module, self.parameters)
         self.begun: Callable[[int], None] | None = None  # while a forward pass runs
         self.wrote: Callable[[int], None] | None = None  # while a backward pass runs
+
+    @property
+    def faults(self) -> list[str]:
+        return self.between.faults
 
     def attach(self, stack: ExitStack) -> None:
         """Set the hooks, until the stack ends. They do nothing while neither ``forward`` nor ``backward`` runs."""
@@ -76,10 +90,12 @@ class TorchModule:
                 call = partial(self.accumulated, number, parameter)
                 stack.enter_context(parameter.tensor.register_post_accumulate_grad_hook(call))
 
-    def forward(self, x: Array, begun: Callable[[int], None]) -> Array:
-        """ValueError if the output is not one tensor, or ``requires_grad`` has changed."""
-        for parameter in self.parameters:
-            parameter.check_trained()
+    def forward(self, x: Array, begun: Callable[[int], None]) -> Any:
+        """The output or, if this rank cannot go on, None; ValueError if the output is not one tensor."""
+        self.between.look()
+        if self.faults:
+            self.y = None
+            return None
         self.begun, self.calls = begun, Counter[Any]()
         try:
             with torch.enable_grad():
@@ -87,6 +103,13 @@ class TorchModule:
         finally:
             self.begun = None
         return array_of(self.y)
+
+    def __deepcopy__(self, memo: Any) -> "TorchModule":
+        """Return itself: in a copy of the module these hooks do nothing."""
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a module cannot be pickled during a session: save its state_dict(), or end the session before")
 
     def started(self, module: Any, _: Any) -> None:
         if self.begun is not None:
@@ -102,27 +125,31 @@ class TorchModule:
             for parameter in use.trained:
                 parameter.tensor.grad = None
         try:
-            if y.requires_grad:
+            if y is not None and y.requires_grad:
                 y.backward(tensor_of(dy))
         finally:
             self.wrote = None
         for number, use in reversed([*enumerate(self.uses)]):
             for parameter in use.trained:
                 if parameter.tensor.grad is None:
-                    parameter.tensor.grad = parameter.gradient.zero_()
+                    parameter.gradient.zero_()
+                    parameter.hold_gradient()
             if self.missing[number]:
                 wrote(number)
 
     def accumulated(self, use: int, parameter: TorchParameter, tensor: Any) -> None:
-        """Autograd has all of a gradient; ValueError if it had said so before."""
-        if self.wrote is None or tensor.grad is None:  # a function returned None: as if nothing depended on it
+        """Autograd has all of a gradient; ValueError if it comes a second time, or outside of ``backward``."""
+        if self.wrote is None:
+            self.faults.append(OUTSIDE)  # this gradient is already added to one that was sent
+            raise ValueError(OUTSIDE)
+        if tensor.grad is None:  # a function returned None for it: as if the output did not depend on it
             return
         if parameter not in self.missing[use]:
             advice = "checkpoints must be of the kind use_reentrant=False"
             raise ValueError(f"parameter {parameter.name} has a gradient twice in one backward pass: {advice}")
         if tensor.grad is not parameter.gradient:
             parameter.gradient.copy_(tensor.grad.to_dense())
-            tensor.grad = parameter.gradient
+        parameter.hold_gradient()
         self.missing[use].remove(parameter)
         if not self.missing[use]:
             self.wrote(use)

@@ -8,9 +8,10 @@ with TorchSession(model, torch.nn.CrossEntropyLoss(reduction="sum"), comm, examp
 import copy
 import inspect
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from dear_mpi.adapters.hooked import HookedTrainer
 from dear_mpi.adapters.torch_module import TorchModule
 from dear_mpi.adapters.torch_tensors import array_of, check_mode, leaves_of, tensor_of
+from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.training.fabric.engine import Engine
+from dear_mpi.training.log.log import Times
 from dear_mpi.training.profiles.profile import Profile
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.session import Session
@@ -45,6 +48,7 @@ class TorchSession(Session):
 
     def __init__(self, module: Any, loss: Any, comm: Any, *, example: Any, **options: Any) -> None:
         self.module, self.example, self.function = module, example, loss
+        self.hooks, self.lock = ExitStack(), RLock()
         super().__init__((), loss, comm, **options)
 
     @classmethod
@@ -94,8 +98,32 @@ class TorchSession(Session):
         return super().step(given("x", x), given("targets", targets), total=total)
 
     def open(self, engine: Engine) -> None:
-        self.model.attach(self.group.plans)
+        self.model.attach(self.hooks)
         super().open(engine)
+
+    def iterate(self, schedule: str, x: Array, targets: Array, total: int) -> tuple[float, Times]:
+        with self.lock:
+            self.model.between.resume()
+            found = super().iterate(schedule, x, targets, total)
+            if not self.group.trainers[schedule].rules.idle:
+                self.model.between.pause(self.finish)
+            return found
+
+    def finish(self) -> None:
+        """Finish what this rank has under way, since something uses a parameter between steps; not collective."""
+        with self.lock:  # on whatever thread
+            if self.model.between.paused:
+                self.group.trainers[self.last].finish()
+                self.model.between.resume()
+
+    def leave(self) -> None:
+        if "model" in vars(self) and self.model.between.paused:
+            if not self.engine.thread.is_alive():  # else the other ranks may never answer
+                with suppress(CollectiveError):
+                    self.finish()
+            self.model.between.resume()
+        self.hooks.close()
+        super().leave()
 
 
 class TorchLoss:
@@ -115,7 +143,11 @@ class TorchLoss:
             raise ValueError(f"loss must be the sum over its examples, not their {found!r}; {advice}")
         self.function = function
 
-    def forward(self, outputs: Array, targets: Array) -> float:
+    def forward(self, outputs: Any, targets: Array) -> float:
+        """0 if there are no outputs."""
+        if outputs is None:
+            self.total = None
+            return 0.0
         self.outputs = tensor_of(outputs).requires_grad_()
         with torch.enable_grad():
             self.total = self.function(self.outputs, tensor_of(targets))
@@ -126,8 +158,10 @@ class TorchLoss:
             raise ValueError(f"loss depends on parameters, or on other tensors with gradients, {advice}")
         return float(self.total.detach())
 
-    def backward(self, scale: float) -> Array:
+    def backward(self, scale: float) -> Any:
         total, self.total = self.total, None
+        if total is None:
+            return None
         (gradient,) = torch.autograd.grad(total, self.outputs, torch.full_like(total, scale))
         return array_of(gradient)
 

@@ -6,7 +6,7 @@
 So an update of the line is one of the module's parameters, and nothing is copied between the two.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -92,6 +92,7 @@ class TorchParameter(Parameter):
         if tensor.requires_grad and dtype != tensor.dtype:
             raise ValueError(f"parameter {name}: grad_dtype must be {tensor.dtype}, as its own type, not {dtype}")
         grad = np.zeros(value.shape, value.dtype)  # of pages that no code touches before the line takes its place
+        self.kind, self.sent = type(tensor), None
         outputs = None if isinstance(self.module, torch.nn.Embedding) else 0
         super().__init__(name, value, grad, trained=bool(tensor.requires_grad), outputs=outputs)
 
@@ -107,11 +108,24 @@ class TorchParameter(Parameter):
         self.tensor.data = tensor_of(array)
         self.bound, self.address = array, self.tensor.data_ptr()
 
-    def check_trained(self) -> None:
-        """See that it is frozen if it was when the session began, and trained if it was."""
-        if self.tensor.requires_grad != self.trained:
-            change = "frozen" if self.trained else "to be trained"
-            raise ValueError(f"parameter {self.name} is {change} since the session began: begin a new session for that")
+    def hold_gradient(self) -> None:
+        """Give the tensor the gradient, which is complete, and may be sent."""
+        self.tensor.grad, self.sent = self.gradient, self.gradient._version
+
+    def has_other_gradient(self) -> bool:
+        """Whether the tensor has another gradient than the one that was sent, and not zero, as after ``zero_grad``."""
+        grad = self.tensor.grad
+        if grad is None or self.sent is None or (grad is self.gradient and grad._version == self.sent):
+            return False
+        return bool(grad.to_dense().any())
+
+    def pause(self, kinds: Mapping[type, type]) -> None:
+        """Give the tensor and its gradient other classes, until ``resume``."""
+        self.version = self.tensor._version
+        self.tensor.__class__, self.gradient.__class__ = kinds[self.kind], kinds[torch.Tensor]
+
+    def resume(self) -> None:
+        self.tensor.__class__, self.gradient.__class__ = self.kind, torch.Tensor
 
     @property
     def grad(self) -> Array:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Loss
@@ -217,6 +217,13 @@ class Trainer:
         self.hook("flush")
         self.rules.flushed()
         self.fabric.block_late()
+
+    def finish(self) -> None:
+        """Flush without the other ranks; CollectiveError if these must start something for it."""
+        if not self.rules.all_started:
+            what = "starts some collectives only when parameters are needed, on all ranks"
+            raise CollectiveError(f"schedule {self.rules.name!r} {what}: call session.flush() on all ranks before")
+        self.flush()
 
     def check(self, loss: float = 0.0, *, over: bool = False) -> None:
         """Raise as ``iteration`` if not all went well so far: all ranks see that alike, so they raise together.

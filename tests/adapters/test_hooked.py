@@ -26,6 +26,8 @@ HOOKS = ("before_forward", "after_forward", "before_backward", "after_backward",
 class Told:
     """Begins some uses, perhaps several times, and writes all gradients in some order."""
 
+    faults = ()
+
     def __init__(self, begun, written):
         self.begun, self.written = begun, written
 

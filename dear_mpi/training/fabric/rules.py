@@ -159,6 +159,17 @@ class Rules:
                 self.refuse(f"forgets {bucket}: it has started no collective for it")
         self.iteration += 1
 
+    @property
+    def idle(self) -> bool:
+        """Whether all parameters are up to date."""
+        return all(entry.updated for entry in self.entries.values())
+
+    @property
+    def all_started(self) -> bool:
+        """Whether updates need no collective that is still to be started."""
+        last = {"all_reduce", "all_gather"}
+        return all(entry.updated or not last.isdisjoint(entry.started) for entry in self.entries.values())
+
     def flushed(self) -> None:
         """The parameters are looked at."""
         for bucket, entry in self.entries.items():
