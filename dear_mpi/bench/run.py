@@ -66,7 +66,7 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
     try:
         return bench_all(contest, world, progress)
     except LateStarts:
-        note(world, f"{LATE}; what was measured is measured again")
+        note(world, f"{LATE}; all points are measured again")
         return bench_all(replace(contest, start=AtBarrier.name), world, progress)
 
 
@@ -79,8 +79,8 @@ def bench_all(contest: Contest, world: World, progress: Callable[[str], object])
 
 
 def on_first(world: World, ranks: int, act: Callable[[World], T]) -> T:
-    """Collective: what ``act`` gives on the first so many ranks of a world, on all ranks; the others sleep meanwhile.
-    An error that the first ranks raise alike is one on all."""
+    """Collective: call ``act`` on the first ranks of a world; all ranks get the result. The others sleep meanwhile, and
+    raise the error that the first ranks raise alike."""
     if ranks == world.size:
         return act(world)
     found: T | None = None

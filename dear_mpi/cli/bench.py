@@ -26,6 +26,7 @@ from dear_mpi.bench.runs.diff import compare_runs
 from dear_mpi.bench.runs.diff_table import report_of, show_diff
 from dear_mpi.bench.runs.saved import Run
 from dear_mpi.bench.shown.flat import object_of
+from dear_mpi.bench.shown.nccl import BOTH, check_nccl
 from dear_mpi.bench.shown.output import DEFAULT, FORMATS, show_bench
 from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.bench_diff import RUNS, SHARE_FLAG, share_of
@@ -44,7 +45,7 @@ from dear_mpi.training.declared import listed, parsed
 
 TUNE = "Write our fastest algorithm for each size to FILE, for train --algorithm auto:FILE."
 FORMAT = (
-    f"How rows are printed: {', '.join(FORMATS)}. A table has the columns of nccl-tests, osu is as OSU's benchmarks."
+    f"How rows are printed: {', '.join(FORMATS)}. nccl is as nccl-tests, with both placements, osu as OSU's benchmarks."
 )
 RAW = "Also write every sample of every rank into the file of --json."
 BASELINE = f"Say where this run is slower than an older one, and end with exit code 1 if it is. A file {RUNS}"
@@ -73,6 +74,9 @@ def bench(flags: Flags) -> None:
         raise ValueError("--at-least needs --baseline FILE: it says when this run is slower than that one")
     share_of(flags)
     contest = Contest(**chosen(Contest, flags))
+    if flags.get("format") == "nccl":
+        contest = contest if "placement" in flags else replace(contest, placements=BOTH)
+        check_nccl(contest.collectives, contest.placements)
     if "why" in flags:
         contest = replace(contest, sizes=tuple(sorted({*contest.sizes, *why_of(flags)})))
     if "timeline" in flags and not contest.steps:

@@ -141,7 +141,7 @@ def test_late_starts_in_the_middle_of_a_run_measure_all_of_it_from_barriers(rank
     ]
     assert {row.start for row in report.rows} == {"barrier"}
     assert (
-        capsys.readouterr().err.count("all samples of this run start at barriers; what was measured is measured") == 1
+        capsys.readouterr().err.count("all samples of this run start at barriers; all points are measured again") == 1
     )
 
 

@@ -17,7 +17,7 @@ from dear_mpi.cli import bench as cli_bench
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.tuning import read_rules
 from dear_mpi.collectives.transports.loopback import LoopbackTransport
-from tests.bench.readers import read_nccl
+from tests.bench.readers import read_table
 from tests.bench.runs import run_of
 from tests.cli_checks import assert_one_line
 
@@ -130,7 +130,7 @@ def test_a_run_is_held_against_its_baseline(factor, code):
     done = run(*BENCH, "--baseline", "before.json", "--json", "now.json")
     assert done.exit_code == code, done.output
     assert "# A: before.json\n# B: this run" in done.stdout
-    assert len(read_nccl(done.stdout)) == 5, "all else is a comment"
+    assert len(read_table(done.stdout)) == 5, "all else is a comment"
     with open("now.json", encoding="utf-8") as file:
         report = json.load(file)
     assert (report["baseline"]["slower"] > 0) == bool(code)

@@ -74,7 +74,7 @@ class AtMoment:
         self.calls = self.late = 0
 
     def holds(self) -> bool:
-        """The moments of the second block are twice as far ahead, and those of the third again, if they have to be."""
+        """A block after one with many late starts has moments that are twice as far ahead."""
         for _ in range(BLOCKS):
             self.prepare()
             for _ in range(max(FEWEST, int(BLOCK_S / self.lead_s))):
