@@ -62,7 +62,9 @@ def test_a_baseline_that_was_a_fifth_faster_ends_with_exit_code_1():
     assert {"ratio", "ci_low", "ci_high", "p_slower", "verdict", "bytes", "algorithm"} <= set(report["points"][0])
     assert run("bench-diff", after, before).exit_code == 0, "now it is faster"
     assert run("bench-diff", before, after, "--at-least", "50%").exit_code == 0
-    assert run("bench-diff", before, before).exit_code == 0
+    same = run("bench-diff", before, before)
+    assert same.exit_code == 3, "so few samples tell nothing"
+    assert "the least slow-down that it would have found is " in same.stdout
 
 
 def test_several_launches_are_given_with_commas():
@@ -163,7 +165,7 @@ def test_what_was_measured_outlives_a_baseline_in_other_memory():
     assert_one_line(run(*BENCH, "--baseline", "before.json", "--json", "now.json"), f"error: baseline: {said}")
     with open("now.json", encoding="utf-8") as file:
         report = json.load(file)
-    assert report["baseline"] == {"error": said, "slower": 0}
+    assert report["baseline"] == {"error": said, "slower": 0, "exit_code": 2}
     assert len(report["rows"]) == 5
 
 
