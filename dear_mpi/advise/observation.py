@@ -48,7 +48,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a file has beside the profile, by ``KEY``."""
+    """The part of a file that is no profile, by ``KEY``."""
 
     observed: Observed
 

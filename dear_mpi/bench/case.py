@@ -24,7 +24,8 @@ OPS = ("sum", "average", "prod", "min", "max")
 MEMORY = "Memory of our buffers on the CPU: shared (by the ranks of a host), private, or auto (by algorithm)."
 START = (
     "How ranks begin an isolated call together: clock (at an agreed moment of a common clock), barrier, or auto: "
-    "barrier where there are more ranks than cores, or no MPI, else clock."
+    "barrier where there are more ranks than cores, or no MPI, else clock. If ranks are often late for the clock, the "
+    "whole run starts at barriers."
 )
 CADENCE = (
     "isolated: a sample is one call, from its start to its end on the slowest rank. streaming: a sample is the mean "

@@ -18,12 +18,10 @@ from dear_mpi.bench.makers.other_mpi import OtherMpi
 from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.timing.interleaved import Interleaved, Key
 from dear_mpi.bench.timing.pace import after, paced
-from dear_mpi.bench.timing.starts import AtBarrier
 from dear_mpi.reporting.stats import FEWEST_SAMPLES
 
 BLOCKS = 4  # at least, where not all take turns call by call
 BALANCED_TURNS = 11  # before the others: their median may be by how much ranks are late
-TOO_LATE = "some rank was late for every start: take --start barrier"
 Found: TypeAlias = list[tuple[Arrival, Key, Samples]]
 ByArrival: TypeAlias = dict[tuple[Arrival, Key], Samples]
 
@@ -31,15 +29,18 @@ ByArrival: TypeAlias = dict[tuple[Arrival, Key], Samples]
 def measured(
     case: Case, contest: Contest, stand: Stand, others: Mapping[str, OtherMpi], seen: Findings
 ) -> tuple[Found, dict[str, str]]:
-    """Collective: the samples of all contestants, in the order of rows, and why some are missing."""
+    """Collective: the samples of all contestants, in the order of rows, and why some are missing; or a LateStarts."""
     transport = stand.world.transport
     keys = contest.keys(case, transport.size)
     interleaved = Interleaved(case, [key for key in keys if contestant(key[0]).maker not in others], stand)
     turns = Turns(case, interleaved, keys, others)
     if others:
         turns.run_untimed(1)  # a job under another MPI prepares its arrays
-    found = turns.measure(contest)
-    late = {key[0] for (_, key), each in found.items() if not each.times_s[0]}
+    try:
+        found = turns.measure(contest)
+    except LateStarts:
+        interleaved.free()
+        raise
     first = turns.arrivals[0]
     if contest.beside:
         count = max(len(each.times_s[0]) for each in found.values())
@@ -48,11 +49,14 @@ def measured(
                 more = delays(prepared, data, transport, count)
                 found[first, key] = replace(found[first, key], delays=more)
     in_order = [(arrival, key, found[arrival, key]) for arrival in turns.arrivals for key in turns.in_order(found)]
-    kept = [each for each in in_order if each[-1].times_s[0]]
-    balanced = {key: each for arrival, key, each in kept if arrival == first}
+    balanced = {key: each for arrival, key, each in in_order if arrival == first}
     seen.look(case, balanced, interleaved, stand, contest.budget_s)
     interleaved.free()
-    return kept, interleaved.left_out | turns.left_out | dict.fromkeys(late, TOO_LATE)
+    return in_order, interleaved.left_out | turns.left_out
+
+
+class LateStarts(Exception):
+    """On all ranks: some was late for most moments at which a sample was to start."""
 
 
 class Turns:
@@ -86,29 +90,15 @@ class Turns:
         self.untimed |= after(found, self.untimed)
 
     def measure(self, contest: Contest) -> ByArrival:
-        """Collective: the samples of all. Where ranks are too late for almost all moments at which they are to start,
-        they start at barriers."""
+        """Collective: the samples of all; or a LateStarts."""
         if contest.arrival:
             balanced = self.run_untimed(BALANCED_TURNS)
-            if self.is_too_late(balanced):
-                return self.from_barriers(contest)
+            check_starts(balanced)
             self.arrivals = [AT_ONCE, *(scaled(each, balanced) for each in contest.arrival)]
         transport, blocks = self.interleaved.transport, BLOCKS if contest.in_blocks else 1
         found = paced(contest, self.of_each_arrival, transport, cadence=self.case.cadence, blocks=blocks)
-        if not self.is_too_late(found):
-            return found
-        for (_, key), each in found.items():
-            self.keep({key: each})
-        return self.from_barriers(contest)
-
-    def is_too_late(self, found: Mapping[Any, Samples]) -> bool:
-        """Whether too few samples of some contestant count, because ranks were late for their start."""
-        few = any(each.late and len(each.times_s[0]) < FEWEST_SAMPLES for each in found.values())
-        return few and self.interleaved.start.name != "barrier"
-
-    def from_barriers(self, contest: Contest) -> ByArrival:
-        self.interleaved.start, self.taken = AtBarrier(self.interleaved.transport), 0
-        return self.measure(contest)
+        check_starts(found)
+        return found
 
     def of_each_arrival(self, turns: int) -> ByArrival:
         found: ByArrival = {}
@@ -122,3 +112,10 @@ class Turns:
         """The keys of those that were measured, in the order of rows."""
         names = [name for name, _ in self.keys]
         return sorted({key for _, key in found}, key=lambda key: (names.index(key[0]), key[1]))
+
+
+def check_starts(found: Mapping[Any, Samples]) -> None:
+    """A LateStarts if ranks were late for most starts of a contestant, or too few of its samples count."""
+    for each in found.values():
+        if each.late and len(each.times_s[0]) < max(each.late, FEWEST_SAMPLES):
+            raise LateStarts

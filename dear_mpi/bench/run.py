@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from dear_mpi.bench.arrivals.lateness import decided
 from dear_mpi.bench.bound import bound_us
@@ -20,11 +20,12 @@ from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import CONTESTANTS, LIBRARIES, contestant
 from dear_mpi.bench.makers.native import OTHERS
 from dear_mpi.bench.makers.other_mpi import OtherMpi
-from dear_mpi.bench.point import measured
+from dear_mpi.bench.point import LateStarts, measured
 from dear_mpi.bench.report import Report
-from dear_mpi.bench.stand import Stand
+from dear_mpi.bench.stand import LATE, Stand, decided_start
 from dear_mpi.bench.timing.interleaved import Interleaved, needed_bytes
 from dear_mpi.bench.timing.loops import own_cost
+from dear_mpi.bench.timing.starts import AtBarrier
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.errors import AgreedError, ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
@@ -32,7 +33,10 @@ from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.ranks.memory import available_bytes
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.terminal import note
 from dear_mpi.reporting.units import format_bytes
+
+T = TypeVar("T")
 
 
 def agreed(contest: Contest, world: World) -> Contest:
@@ -50,36 +54,48 @@ def agreed(contest: Contest, world: World) -> Contest:
 def bench(contest: Contest, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
     """Collective: a row per case and contestant, in the order of the contest, on each number of ranks.
 
+    All samples start in one way, as ``decided_start`` finds on the most ranks; if they are late all the same, the whole
+    run is measured again, from barriers.
+
     Raises:
         ArgumentError: something is not allowed, or a contestant cannot be had; on all ranks alike.
     """
     contest = agreed(contest, world)
-    found: Report | None = None
-    for ranks in contest.ranks or (world.size,):
-        if ranks == world.size:
-            mine = bench_here(contest, world, progress)
-        else:
-            mine = bench_part(contest, world, ranks, progress)
-        found = mine if found is None else found + mine
-    assert found is not None, "there is a number of ranks"
-    return found
+    most = max(contest.ranks, default=world.size)
+    contest = replace(contest, start=on_first(world, most, lambda here: decided_start(here, contest)))
+    try:
+        return bench_all(contest, world, progress)
+    except LateStarts:
+        note(world, f"{LATE}; all points are measured again")
+        return bench_all(replace(contest, start=AtBarrier.name), world, progress)
 
 
-def bench_part(contest: Contest, world: World, ranks: int, progress: Callable[[str], object]) -> Report:
-    """Collective: the report of the first so many ranks of a world, on all ranks; the others sleep meanwhile. An error
-    that the first ranks raise alike is an ArgumentError on all."""
-    mine: Report | None = None
-    fault = ""
+def bench_all(contest: Contest, world: World, progress: Callable[[str], object]) -> Report:
+    first, *others = (
+        on_first(world, ranks, lambda here: bench_here(contest, here, progress))
+        for ranks in contest.ranks or (world.size,)
+    )
+    return sum(others, first)
+
+
+def on_first(world: World, ranks: int, act: Callable[[World], T]) -> T:
+    """Collective: call ``act`` on the first ranks of a world; all ranks get the result. The others sleep meanwhile, and
+    raise the error that the first ranks raise alike."""
+    if ranks == world.size:
+        return act(world)
+    found: T | None = None
+    fault: AgreedError | LateStarts | None = None
     with world.part(ranks) as here:
         try:
-            mine = None if here is None else bench_here(contest, here, progress)
-        except AgreedError as error:  # beyond the block it would leave the others asleep
-            fault = str(error)
-    found, fault = world.transport.gather_values((mine, fault) if world.rank == 0 else None)[0]
-    if fault:
-        raise ArgumentError(fault)
-    assert isinstance(found, Report), "rank 0 takes part"
-    return found
+            found = None if here is None else act(here)
+        except (AgreedError, LateStarts) as error:  # beyond the block it would leave the others asleep
+            fault = error
+    found, fault = world.transport.gather_values((found, fault) if world.rank == 0 else None)[0]
+    if isinstance(fault, AgreedError):
+        raise ArgumentError(str(fault))
+    if fault is not None:
+        raise fault
+    return cast(T, found)
 
 
 def bench_here(contest: Contest, world: World, progress: Callable[[str], object]) -> Report:

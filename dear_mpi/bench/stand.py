@@ -13,6 +13,10 @@ from dear_mpi.collectives.transports.patience import crowd_of
 from dear_mpi.ranks.drift import CommonClock
 from dear_mpi.ranks.streams import Streams, open_streams
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.terminal import note
+
+NEEDED = "isolated calls under MPI, at least 2 ranks, and a core for each"
+LATE = "ranks were late for more than a tenth of the starts by the clock: all samples of this run start at barriers"
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,7 @@ class Stand:
 
     @classmethod
     def of(cls, world: World, conditions: Conditions) -> Stand:
-        """Collective. An ArgumentError, on all ranks, if there is no such device, or if the ranks are to start by a
-        clock and cannot.
+        """Collective. An ArgumentError, on all ranks, if there is no such device.
 
         Ranks that share cores may lose the moment while another one has the core, and threads share an interpreter:
         they begin at barriers.
@@ -42,9 +45,18 @@ class Stand:
         streams, isolated = opened[0], conditions.cadence == "isolated"
         crowded = crowd_of(world.transport, 1).crowded
         cannot = world.transport.native is None or world.size == 1 or crowded
-        if conditions.start == "clock" and (cannot or not isolated):
-            needed = "isolated calls under MPI, at least 2 ranks, and a core for each"
-            raise ArgumentError(f"bench: start 'clock' needs {needed}: take 'auto'")
         if cannot or not isolated or conditions.start == "barrier":
             return cls(world, streams, AtBarrier(world.transport), crowded)
         return cls(world, streams, AtMoment(world.transport, CommonClock(world.transport)), crowded)
+
+
+def decided_start(world: World, conditions: Conditions) -> str:
+    """Collective: how the samples of a whole run start, which is found out once, before it. An ArgumentError if the
+    ranks are to start by a clock and cannot."""
+    start = Stand.of(world, conditions).start
+    if conditions.start == "clock" != start.name:
+        raise ArgumentError(f"bench: start 'clock' needs {NEEDED}: take 'auto'")
+    if start.holds():
+        return start.name
+    note(world, LATE)
+    return AtBarrier.name

@@ -26,7 +26,9 @@ from dear_mpi.bench.runs.diff import compare_runs
 from dear_mpi.bench.runs.diff_table import report_of, show_diff
 from dear_mpi.bench.runs.saved import Run
 from dear_mpi.bench.shown.flat import object_of
+from dear_mpi.bench.shown.nccl import BOTH, check_nccl
 from dear_mpi.bench.shown.output import DEFAULT, FORMATS, show_bench
+from dear_mpi.bench.timing.starts import AtBarrier
 from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.bench_diff import RUNS, SHARE_FLAG, share_of
 from dear_mpi.cli.files import check_files, timeline_writer, written_by
@@ -44,10 +46,12 @@ from dear_mpi.training.declared import listed, parsed
 
 TUNE = "Write our fastest algorithm for each size to FILE, for train --algorithm auto:FILE."
 FORMAT = (
-    f"How rows are printed: {', '.join(FORMATS)}. A table has the columns of nccl-tests, osu is as OSU's benchmarks."
+    f"How rows are printed: {', '.join(FORMATS)}. nccl is as nccl-tests, with both placements, osu as OSU's benchmarks."
 )
 RAW = "Also write every sample of every rank into the file of --json."
-BASELINE = f"Say where this run is slower than an older one, and end with exit code 1 if it is. A file {RUNS}"
+BASELINE = (
+    f"Report where this run is slower than an older one; exit code 1 if it is, 3 if it cannot tell. A file {RUNS}"
+)
 TIMELINE = "With --steps: what each rank did, and when. FILE.json for Perfetto, or FILE.png, .svg, .pdf; or several."
 WHY = "Explain the time of each algorithm at SIZE, which is then measured, too; several with commas."
 FLAGS = flags_of(Contest) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
@@ -73,6 +77,9 @@ def bench(flags: Flags) -> None:
         raise ValueError("--at-least needs --baseline FILE: it says when this run is slower than that one")
     share_of(flags)
     contest = Contest(**chosen(Contest, flags))
+    if flags.get("format") == "nccl":
+        contest = contest if "placement" in flags else replace(contest, placements=BOTH)
+        check_nccl(contest.collectives, contest.placements)
     if "why" in flags:
         contest = replace(contest, sizes=tuple(sorted({*contest.sizes, *why_of(flags)})))
     if "timeline" in flags and not contest.steps:
@@ -86,10 +93,8 @@ def bench(flags: Flags) -> None:
     pictures = [(flag, path) for flag, path in written if flag in ("--plot", "--timeline")]
     how: dict[str, Any] = {"device": contest.device, "others": pictures}
     found = run_ranks(lambda world: bench_and_show(world, contest, flags, before), flags, **how)
-    held = found.get("baseline", {})
-    if "error" in held:
-        raise typer.Exit(2)
-    raise typer.Exit(int(held.get("slower", 0) > 0 or any(row["wrong"] for row in found["rows"])))
+    held = found.get("baseline", {"exit_code": 0})["exit_code"]
+    raise typer.Exit(held if held in (1, 2) or not any(row["wrong"] for row in found["rows"]) else 1)
 
 
 def why_of(flags: Flags) -> list[int]:
@@ -101,6 +106,8 @@ def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Seque
     contest = agreed(contest, world)  # first of all: what follows looks its names up
     before = rules_before(flags["tune"], contest, world) if "tune" in flags else ()
     older = baseline_before(baseline, contest, world) if baseline else []
+    if contest.start == "auto" and {row.start for each in older for row in each.rows} == {AtBarrier.name}:
+        contest = replace(contest, start=AtBarrier.name)  # or no point would be in both
     with bar(world, contest.points(world.size), "warming up") as progress:
         report = run_bench(contest, world, progress)
     head = provenance(world, began)
@@ -168,7 +175,7 @@ def against(screen: Console, world: World, older: Sequence[Run], run: Run, at_le
         diff = compare_runs(older, [run], at_least)
     except ValueError as error:
         complain(f"baseline: {error}", world.rank)
-        return {"error": str(error), "slower": 0}
+        return {"error": str(error), "slower": 0, "exit_code": 2}
     with commented(screen):
         show_diff(screen, diff)
     return report_of(diff)

@@ -26,7 +26,7 @@ FLAGS |= SHARE_FLAG | shared("json_file")
 
 @with_flags(FLAGS, alone="bench-diff")
 def bench_diff(flags: Flags) -> None:
-    """Say at which sizes one saved run of bench is slower than another one; exit code 1 if it is at any.
+    """Report at which sizes one saved run of bench is slower than another: exit code 1 if any is, 3 if it cannot tell.
 
     Example: dear-mpi bench-diff before1.json,before2.json,before3.json after1.json,after2.json,after3.json
     """
@@ -40,7 +40,7 @@ def bench_diff(flags: Flags) -> None:
         set_aside()
         write_json(report_of(found), json_file)
     show_diff(console(), found)
-    raise typer.Exit(int(bool(found.slower)))
+    raise typer.Exit(found.exit_code)
 
 
 def share_of(flags: Flags) -> float:

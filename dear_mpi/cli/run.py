@@ -67,8 +67,8 @@ def complaining(command: str, *, mpi: bool, flags: Mapping[str, str] = MappingPr
 
 
 def command_line(arguments: Sequence[str]) -> dict[str, str | None]:
-    """What must be equal on all ranks: the command, and which flags are given. Their values are compared where they are
-    used, and the file of a flag may differ."""
+    """The command and the names of the flags, which must be equal on all ranks. Values are compared where they are
+    used; files may differ."""
     typed = {each.partition("=")[0] for each in arguments}
     asked = [each for each in arguments if each in WITHOUT_WORK]
     given = {flag: "given" if flag in typed else None for flag in SPELLED}

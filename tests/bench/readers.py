@@ -19,7 +19,7 @@ OF_SIZES, OF_ITERATIONS, OF_OTHERS = 10, 12, 18
 
 
 class Placed(NamedTuple):
-    """Figures of a placement; None where nothing was measured."""
+    """Figures of a placement."""
 
     time_us: float
     algbw: float
@@ -33,14 +33,8 @@ class Line(NamedTuple):
     type: str
     redop: str
     root: int
-    out_of_place: Placed | None
-    in_place: Placed | None
-
-
-def placed(fields):
-    if fields == ["N/A"] * 4:
-        return None
-    return Placed(*map(float, fields))
+    out_of_place: Placed
+    in_place: Placed
 
 
 def read_nccl(text):
@@ -49,15 +43,46 @@ def read_nccl(text):
     for line in text.splitlines():
         if line.startswith("#"):
             continue
-        fields = line.split()[:13]
+        fields = line.split()
+        assert len(fields) == 13
         size, count, kind, redop, root = fields[:5]
         assert kind in TYPES
         assert redop in REDOPS
         assert line[:FIRST].split() == fields[:5]  # the columns are where they are there
         assert line[FIRST : FIRST + SECOND].split() == fields[5:9]
         assert line[FIRST + SECOND : FIRST + 2 * SECOND].split() == fields[9:]
-        rows.append(Line(int(size), int(count), kind, redop, int(root), placed(fields[5:9]), placed(fields[9:])))
+        out, inside = (Placed(*map(float, each)) for each in (fields[5:9], fields[9:]))
+        rows.append(Line(int(size), int(count), kind, redop, int(root), out, inside))
     return rows
+
+
+def busbw_by_readers(text):
+    """Of out of place, what three kinds of programs read that people run over this output: those that take lines of 13
+    fields which do not begin with ``#``, those that take lines of 13 fields which begin with a number, and those that
+    count fields from the end, between the header and what is below the rows. These take the last of each."""
+    lines = text.splitlines()
+    first = max(number for number, line in enumerate(lines) if "out-of-place" in line) + 3
+    last = max(number for number, line in enumerate(lines) if "Out of bounds values" in line)
+    unlike_remarks = [line for line in lines if line and line[0] != "#" and len(line.split()) == 13]
+    with_numbers = [line for line in lines if re.match("[0-9]", line.strip()) and len(line.split()) == 13]
+    between = [line for line in lines[first:last] if re.match(" *[0-9]", line)]
+    return [[float(line.split()[-6]) for line in found] for found in (unlike_remarks, with_numbers, between)]
+
+
+def read_table(text):
+    """The rows of our own table, by heads; two blanks or more are between columns."""
+    rows, heads = [], []
+    for line in text.splitlines():
+        if line.startswith("# algorithm "):
+            heads = re.split(" {2,}", line[2:])
+        elif not line.startswith("#"):
+            rows.append(dict(zip(heads, re.split(" {2,}", line.strip()), strict=True)))
+    return rows
+
+
+def unfolded(text):
+    """The remarks of a table, each on a line of its own."""
+    return re.sub(r"\n#     +(?=\S)", " ", text)
 
 
 def footer_of(text):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dear_mpi.bench.runs.diff import compare_runs
-from dear_mpi.bench.runs.diff_table import alone, report_of, summary, unlike_starts
+from dear_mpi.bench.runs.diff_table import alone, detectable, report_of, summary, unlike_starts
 from dear_mpi.bench.runs.saved import Run
 from dear_mpi.reporting.student import holm, quantile, tail
 from tests.bench.runs import SIZES, run_of
@@ -59,6 +59,66 @@ def test_a_slow_down_below_the_threshold_never_counts():
     assert all(compare_runs([a], [b], 0.01).slower for a, b in pairs)
     verdicts = {each.verdict for a, b in pairs for each in compare_runs([a], [b], 0.1).points}
     assert verdicts == {"within 10%"}
+
+
+@pytest.mark.parametrize("launches_of_a", [1, 4])
+def test_the_least_slow_down_that_would_be_found_is_found(launches_of_a):
+    """At each point that cannot be told: one that is a little larger is, and one that is a little smaller is not."""
+    rng = np.random.default_rng(13)
+    a = launches(rng, launches_of_a) if launches_of_a > 1 else [run_of(rng, samples=12, sizes=SIZES[:4])]
+    b = [Run("b", a[0].rows)]
+    before = compare_runs(a, b, 0.05)
+    assert before.unsure
+    for point in before.unsure:
+        for more in (0.98, 1.02):
+            middle_us = np.exp(np.mean([np.log(row.p50_us) for row in point.a]))
+            rows = [
+                scaled_all(row, more * point.detectable * middle_us / row.p50_us) if row is point.b[0] else row
+                for row in b[0].rows
+            ]
+            after = compare_runs(a, [Run("b", rows)], 0.05)
+            assert len(after.slower) == (more > 1)
+
+
+def scaled_all(row, by):
+    times = None if row.times_us is None else (np.array(row.times_us) * by).tolist()
+    ends = {name: getattr(row, name) * by for name in ("p50_us", "ci_low_us", "ci_high_us")}
+    return replace(row, **ends, times_us=times)
+
+
+def test_exit_codes_and_what_could_have_been_found():
+    rng = np.random.default_rng(14)
+    noisy, sure = run_of(rng, samples=12, sizes=(4, 16)), run_of(sizes=(64,))
+    same = compare_runs([noisy], [replace(noisy, name="b")], 0.05)
+    assert same.exit_code == 3
+    sentence, last = detectable(same)
+    assert sentence.startswith("Where it cannot tell, the least slow-down that it would have found is ")
+    assert last == "It cannot tell at any point: exit code 3."
+    both = Run("both", [*noisy.rows, *sure.rows])
+    mixed = compare_runs([both], [replace(both, name="b")], 0.05)
+    assert (mixed.exit_code, len(list(detectable(mixed)))) == (0, 1)
+    slow = Run("slow", [*noisy.rows, *run_of(sizes=(64,), slow=2.0).rows])
+    assert compare_runs([both], [slow], 0.05).exit_code == 1
+    few = compare_runs([run_of(rng, samples=5)], [run_of(rng, samples=5)], 0.05)
+    assert "is none (too few samples) at native, 4 B" in next(detectable(few))
+    assert [each["detectable"] for each in report_of(few)["points"]] == [None] * len(few.points)
+    assert list(detectable(compare_runs([sure], [sure], 0.05))) == []
+
+
+def test_sizes_go_up_in_each_table():
+    """Whatever their order is in the files."""
+    sizes = (1 << 20, 4, 3000, 16)
+    a = run_of(sizes=sizes)
+    a = replace(a, rows=[replace(row, collective=name) for row in a.rows for name in ("reduce", "all_reduce")])
+    found = compare_runs([a], [replace(a, name="b")], 0.05)
+    assert [(each.a[0].collective, each.a[0].bytes, each.a[0].algorithm) for each in found.points] == [
+        (name, nbytes, who)
+        for name in ("reduce", "all_reduce")
+        for nbytes in sorted(sizes)
+        for who in ("native", "ring")
+    ]
+    (line,) = alone(compare_runs([a], [Run("b", a.rows[:1])], 0.05).alone[0][7:])
+    assert line.endswith(": native of 4 B, 16 B, 3000 B, 1 MiB; ring of 4 B, 16 B, 3000 B, 1 MiB")
 
 
 LAUNCH = run_of(sizes=SIZES[::2])
@@ -138,7 +198,11 @@ def test_points_that_start_otherwise_are_left_out():
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"start": "clock"}, "no point is in both runs: start is barrier in old.json, and clock in new.json"),
+        (
+            {"start": "clock"},
+            "no point is in both runs: start is barrier in old.json, and clock in new.json; bench --start barrier "
+            "makes them alike",
+        ),
         ({"ranks": 8}, "no point is in both runs: ranks is 4 in old.json, and 8 in new.json"),
         ({"dtype": "fp64"}, "no point is in both runs: dtype is fp32 in old.json, and fp64 in new.json"),
         ({"sizes": (64,)}, "no point is in both runs: bytes is 4, 16 in old.json, and 64 in new.json"),

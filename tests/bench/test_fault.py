@@ -21,6 +21,7 @@ from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.ranks.world import run_world
 from tests.bench.flips import ALWAYS, ONCE, Flips, case_of, chunk_of, is_fitted, is_located, planted, received
+from tests.bench.readers import unfolded
 
 ALGORITHMS = ["ring", "bidirectional", "bruck", "rabenseifner", "swing", "torus", "naive", "ordered"]
 
@@ -212,7 +213,7 @@ def test_reports_and_tables_say_it():
     assert [fault.bytes for fault in report.findings.faults] == [case.nbytes, 12]
     assert "wrong first on rank 1, chunk" in said[0]
     for lines in (table_lines(report), osu_lines(report)):
-        text = [str(line) for line in lines]
+        text = unfolded("\n".join(map(str, lines))).splitlines()
         for each in said:
             (line,) = [line for line in text if each in line]
             assert line.startswith("#")

@@ -5,24 +5,28 @@ import json
 import math
 import re
 from dataclasses import fields, replace
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
+from dear_mpi.bench.found.about import About
+from dear_mpi.bench.found.late import Late
 from dear_mpi.bench.judged.compared import FAULTY, NO_SIZE, NOISE, NOT_COMMON, OURS, against_mpi, is_noisy
 from dear_mpi.bench.judged.peers import against_peers
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.operations import OPERATIONS
 from dear_mpi.bench.report import Report
 from dear_mpi.bench.shown.flat import COLUMNS, object_of
+from dear_mpi.bench.shown.nccl import BOTH, COLLECTIVES, TYPES, check_nccl, fitted
 from dear_mpi.bench.shown.osu import LAYOUTS
 from dear_mpi.bench.shown.output import FORMATS, show_bench
-from dear_mpi.bench.shown.table import TYPES, fitted
+from dear_mpi.bench.shown.table import WIDTH
 from dear_mpi.bench.shown.words import MEANINGS
 from dear_mpi.ranks.world import run_world
-from tests.bench.readers import footer_of, read_nccl, read_osu
+from tests.bench.readers import busbw_by_readers, footer_of, read_nccl, read_osu, read_table, unfolded
 from tests.bench.test_bench import row
 
 ITEMSIZES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "int32": 4, "uint8": 1}
@@ -90,16 +94,17 @@ def alike(text_value, value, width):
 @settings(max_examples=60, deadline=None)
 @given(odd_rows())
 def test_nccl_tests_readers_read_any_row(made):
-    (line,) = read_nccl(printed("table", made))
+    other = {"in place": "out of place", "out of place": "in place"}[made.placement]
+    (line,) = read_nccl(printed("nccl", made, replace(made, placement=other, p50_us=1.0, wrong=0)))
     split = made.ranks if made.collective in SPLIT else 1
     assert (line.size, line.count) == (made.bytes, made.count // split)
     assert line.type == TYPES.get(made.dtype, made.dtype)
     assert line.redop == {"average": "avg"}.get(made.op, made.op)
     assert line.root == (0 if made.collective == "broadcast" else -1)
-    here, other = line.in_place, line.out_of_place
+    here, there = line.in_place, line.out_of_place
     if made.placement == "out of place":
-        here, other = other, here
-    assert other is None
+        here, there = there, here
+    assert (there.time_us, there.wrong) == (1.0, 0)
     alike(here.time_us, made.p50_us, 7)
     alike(here.algbw, made.algbw_GBps, 6)
     alike(here.busbw, made.busbw_GBps, 6)
@@ -115,9 +120,43 @@ def test_the_heads_are_those_of_nccl_tests():
         (shared + 2 * times) % ("size", "count", "type", "redop", "root", *names, *names),
         (shared + 2 * times) % ("(B)", "(elements)", "", "", "", *units, *units),
     ]
-    lines = printed("table", row("ring", 64)).splitlines()
+    lines = printed("nccl", *placed_rows()).splitlines()
     at = next(number for number, line in enumerate(lines) if "redop" in line) - 1
-    assert [line[: len(head)] for line, head in zip(lines[at:], wanted, strict=False)] == wanted
+    assert lines[at : at + 3] == wanted
+
+
+def test_programs_that_read_nccl_tests_find_all_rows_of_all_algorithms():
+    """Each in one table, with one header and trailer, and the name of its algorithm above it."""
+    rows = placed_rows() + [replace(each, collective="all_gather", ranks=2) for each in placed_rows()]
+    text = printed("nccl", *rows)
+    wanted = [round(row.busbw_GBps, 2) for row in (*rows[:4:2], *rows[1:4:2])] * 2
+    assert busbw_by_readers(text) == [pytest.approx(wanted)] * 3
+    assert (text.count("out-of-place"), text.count("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : ")) == (
+        1,
+        1,
+    )
+    titles = [line for line in text.splitlines() if ", cpu, isolated, over " in line]
+    assert titles == [
+        f"# {name}, {collective}, {ranks} ranks, cpu, isolated, over MPI"
+        for collective, ranks in (("all_reduce", 4), ("all_gather", 2))
+        for name in ("native", "ring")
+    ]
+    assert footer_of(text)[1] == pytest.approx([sum(row.busbw_GBps for row in rows) / len(rows)], rel=1e-4)
+
+
+def test_a_row_without_its_other_placement_is_a_remark():
+    """No reader takes a line that lacks figures."""
+    text = printed("nccl", *placed_rows()[:-1])
+    assert [line.size for line in read_nccl(text)] == [64, 1 << 20, 64]
+    assert "# only out of place: ring, all_reduce, 4 ranks, cpu, isolated, over MPI at 1 MiB" in text
+
+
+@pytest.mark.parametrize("collective", [each for each in OPERATIONS if each not in COLLECTIVES])
+def test_what_nccl_tests_have_no_program_for_has_no_such_layout(collective):
+    with pytest.raises(ValueError, match=f"--format nccl has no layout for {collective}: it has all_reduce, "):
+        check_nccl(("all_reduce", collective), BOTH)
+    with pytest.raises(ValueError, match="--format nccl has both placements in each line: leave --placement out, or"):
+        check_nccl(("all_reduce",), ("in",))
 
 
 @pytest.mark.parametrize("collective", OPERATIONS)
@@ -155,11 +194,44 @@ def test_a_number_fits_its_column(width, value):
 
 
 def test_both_placements_stand_in_a_line():
-    lines = read_nccl(printed("table", *placed_rows()))
-    assert [(line.size, line.out_of_place.time_us, line.in_place.time_us) for line in lines[:2]] == [
+    lines = read_nccl(printed("nccl", *placed_rows()))
+    assert [(line.size, line.out_of_place.time_us, line.in_place.time_us) for line in lines[::2]] == [
         (64, 128.0, 64.0),
         (64, 384.0, 192.0),
     ]
+
+
+LONG = "a/folder/of/mine/with/a/long/name/mine.py:" + "ring" * 20
+NAMES_OF_TABLE = ("native", "auto", LONG)
+
+
+def test_the_table_of_people_is_narrow_and_has_what_differs():
+    """Whatever varies, and however long a name is, a line or a remark."""
+    kinds = list(product(("fp32", "bf16"), ("sum", "average"), ("in place", "out of place"), ("private", "shared")))
+    made = [
+        replace(row(name, size), dtype=dtype, op=op, placement=placement, memory=memory, wrong=10**7)
+        for size in (1000, 10**9)
+        for dtype, op, placement, memory in kinds
+        for name in NAMES_OF_TABLE
+    ]
+    left_out = {f"{LONG}: {'why ' * 60}": {"all_reduce": [4]}}
+    text = printed("table", *made, names=NAMES_OF_TABLE, left_out=left_out)
+    assert max(map(len, text.splitlines())) <= WIDTH
+    rows = read_table(text)
+    assert len(rows) == len(made)
+    assert list(rows[0]) == ["algorithm", "size", "type", "op", "placed", "memory", "time us", "±%",
+                             "busbw GB/s", "/peer", "wrong"]  # fmt: skip
+    assert [rows[0][name] for name in ("algorithm", "size", "type", "op", "placed", "memory", "wrong")] == [
+        "native", "1000 B", "fp32", "sum", "in", "private", "10000000 WRONG"]  # fmt: skip
+    short = rows[-1]["algorithm"]
+    assert LONG.endswith(short.removeprefix("…"))
+    assert "".join(f"# {short} is {LONG}".split()) in "".join(unfolded(text).replace("#     ", "").split())
+
+
+def test_what_all_rows_share_is_above_them():
+    text = printed("table", row("native", 64, 2.0), row("ring", 64, 3.0))
+    assert list(read_table(text)[1].values()) == ["ring", "64 B", "3.00", "0.00", f"{64 * 1.5 / 3e3:.2f}", "1.50*", "0"]
+    assert "\n# fp32, sum, in place, private memory\n" in text
 
 
 def test_each_collective_and_number_of_ranks_has_a_table():
@@ -179,23 +251,22 @@ def test_each_collective_and_number_of_ranks_has_a_table():
 def test_a_wrong_value_stands_out():
     text = printed("table", *placed_rows(wrong=3))
     assert footer_of(text)[0] == [(24, "FAILED")]
-    assert text.count("<- WRONG") == 4
-    assert {line.in_place.wrong for line in read_nccl(text)} == {3}
+    assert {line["wrong"] for line in read_table(text)} == {"3 WRONG"}
+    assert {line.in_place.wrong for line in read_nccl(printed("nccl", *placed_rows(wrong=3)))} == {3}
     styles = [line.style for line in FORMATS["table"](report(*placed_rows(wrong=3))) if not line.plain.startswith("#")]
-    assert styles == ["bold red"] * 4
+    assert styles == ["bold red"] * 8
 
 
 def test_the_fastest_of_each_size_is_bold():
     lines = [line for line in FORMATS["table"](report(*placed_rows())) if not line.plain.startswith("#")]
-    assert [(line.plain.split()[-1], line.style) for line in lines] == 2 * [("native", "bold"), ("ring", "")]
+    assert [(line.plain.split()[0], line.style) for line in lines] == 4 * [("native", "bold"), ("ring", "")]
 
 
 def test_noise_is_marked_and_left_out():
     noisy = replace(row("ring", 8, 5.0), ci_low_us=1.0, ci_high_us=9.0)
     text = printed("table", row("native", 4, 2.0), row("native", 8, 2.0), row("ring", 4, 2.0), noisy)
-    (marked,) = [line for line in text.splitlines() if "!" in line and not line.startswith("#")]
-    assert marked.split()[0] == "8"
-    assert "80.00!" in marked
+    (marked,) = [line for line in read_table(text) if "!" in line["±%"]]
+    assert (marked["size"], marked["±%"]) == ("8 B", "80.00!")
     quiet = [4 * 1.5 / 2e3, 4 * 1.5 / 2e3, 8 * 1.5 / 2e3]
     assert footer_of(text)[1] == pytest.approx([sum(quiet) / 3], rel=1e-4)
     assert is_noisy(noisy)
@@ -234,7 +305,7 @@ def test_wrong_results_are_nobodys_best():
     rows = [row("native", 4, 2.0), row("ring", 4, 1.0, **wrong), row("auto", 4, 4.0)]
     found = against_mpi(against_peers(rows))
     assert {name: means[0] for name, means in found.items()} == {"ring": FAULTY, "auto": 2.0, OURS: 2.0}
-    assert "wrong: none with right results, which alone count" in printed("table", *rows)
+    assert "wrong: none with right results, which alone count" in unfolded(printed("table", *rows))
     assert "none with right results" not in printed("table", *rows[::2])
     of_peer = [row("native", 4, 2.0, **wrong), row("auto", 4, 4.0), row("native", 8, 2.0), row("auto", 8, 6.0)]
     assert against_mpi(against_peers(of_peer))["auto"][0] == pytest.approx(3.0)
@@ -247,15 +318,11 @@ def test_placements_are_not_mixed_in_means():
 
 
 def test_the_columns_and_the_cadence_are_explained():
-    text = printed("table", row("native", 64), row("ring", 64, model_us=3.0, late=2, start="clock"))
-    for said in (
-        "# model: us that",
-        "# slow: the rank",
-        "# /peer: the time over",
-        "# algbw = size / time",
-        "(isolated)",
-    ):
+    made = [row("native", 64), row("ring", 64, model_us=3.0, late=2, start="clock")]
+    text = unfolded(printed("table", *made))
+    for said in ("# ±%: half of", "# /peer: the time over", "# algbw = size / time", "(isolated)"):
         assert said in text
+    assert "- model: us that the network below predicts; slow rank: the one that" in printed("markdown", *made)
     assert "2 samples do not count" in text
     assert "ring" in text.splitlines()[-1] or "No network fitted" in text
 
@@ -265,13 +332,13 @@ def test_all_starts_of_a_table_are_told():
     clock, barrier = "ranks wait for a moment of a clock that all have set", "ranks leave a barrier"
     for starts, said in ((["clock"] * 2, clock), (["clock", "barrier", "clock"], f"{clock} or {barrier}")):
         rows = [row("native", 4**number, start=start) for number, start in enumerate(starts, 1)]
-        assert f"(isolated). At the start {said}\n" in printed("table", *rows)
+        assert f"(isolated). At the start {said}\n" in unfolded(printed("table", *rows))
 
 
 def test_only_rows_are_no_remarks():
     left_out = {"gloo: needs torch": {"all_reduce": [4, 4, 8, 8]}}  # of both placements
     text = printed("table", *placed_rows(), left_out=left_out)
-    assert len([line for line in text.splitlines() if not line.startswith("#")]) == 4
+    assert len([line for line in text.splitlines() if not line.startswith("#")]) == 8
     assert "# left out: gloo: needs torch (all_reduce of 4 B, 8 B)" in text
 
 
@@ -288,6 +355,18 @@ def test_osus_readers_read_any_row(made, times):
         [mean, low, high], abs=0.005
     )
     assert (found["Iterations"], found["Validation"]) == ("9", "Fail" if made.wrong else "Pass")
+
+
+@pytest.mark.parametrize(("collective", "parts"), [("all_reduce", 1), ("reduce_scatter", 1), ("all_gather", 4)])
+def test_remarks_in_osus_layout_have_its_sizes(collective, parts):
+    """Where OSU counts the part that a rank brings, so do the sentences above its rows."""
+    made = replace(row("ring", 64, collective=collective), op="none")
+    about = {each.name: getattr(made, each.name) for each in fields(About)}
+    found = report(made)
+    found.findings.late.append(Late(**about, spikes=0.2))
+    text = "\n".join(FORMATS["osu"](found))
+    assert f"which rank was late: ring, {64 // parts} B (20%)" in text
+    assert read_osu(text)[0].rows[0]["Size"] == str(64 // parts)
 
 
 def test_a_block_of_osu_is_of_one_contestant():
@@ -313,7 +392,7 @@ def test_barriers_and_messages_have_osus_layouts():
     assert bandwidth.title == "OSU MPI Bandwidth Test"
     assert bandwidth.rows == [{"Size": "64", "Bandwidth (MB/s)": "32.00", "Validation": "Pass"}]
     assert both_ways.rows[0]["Bandwidth (MB/s)"] == "64.00"
-    assert read_nccl(printed("table", *rows))  # and one table each
+    assert len(read_table(printed("table", *rows))) == 4  # and one table each
 
 
 def samples_of(made):
@@ -355,7 +434,7 @@ def test_markdown_is_a_table():
 
 
 def test_a_name_of_no_format_is_refused_with_those_there_are():
-    message = "format 'tabel' is unknown: did you mean 'table'\\? Allowed: table, osu, csv, markdown"
+    message = "format 'tabel' is unknown: did you mean 'table'\\? Allowed: table, nccl, osu, csv, markdown"
     with pytest.raises(ValueError, match=message):
         run_world(lambda world: show_bench(world, report(row("ring", 64)), "tabel"), threads=1)
 
@@ -372,5 +451,6 @@ def test_rank_0_prints_and_says_who_was_left_out(capsys):
 @pytest.mark.parametrize(("faults", "said"), [(0.0, False), (10.0, False), (129.0, True)])
 def test_calls_whose_time_is_in_part_the_systems_are_named(form, faults, said):
     rows = [replace(row("native", 1 << 20, 400.0), page_faults=faults), row("ring", 1 << 20, 70.0)]
-    assert ("native, 1 MiB: calls take memory from the system" in printed(form, *rows)) == said
-    assert ("129 page faults a call" in printed(form, *rows)) == said
+    text = unfolded(printed(form, *rows))
+    assert ("native, 1 MiB: calls take memory from the system" in text) == said
+    assert ("129 page faults a call" in text) == said

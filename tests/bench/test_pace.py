@@ -1,18 +1,24 @@
 """A point ends when its medians are known, or its time is over; never before there are samples for an interval."""
 
+import threading
 import time
+from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from dear_mpi.bench import point
 from dear_mpi.bench.arrivals.arrival import Arrival
 from dear_mpi.bench.case import Case, Samples
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.found.tally import Spot, Tally
-from dear_mpi.bench.point import Turns
+from dear_mpi.bench.point import LateStarts, Turns
 from dear_mpi.bench.run import bench
+from dear_mpi.bench.stand import Stand, decided_start
 from dear_mpi.bench.timing.pace import Pace, paced
+from dear_mpi.bench.timing.starts import AtMoment
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import run_world
@@ -100,25 +106,69 @@ def test_wrong_results_of_warm_up_count_and_its_times_do_not(iterations):
     assert (it.wrong, len(it.times_s[0]), it.tallies[0].calls, it.tallies[0].turns) == (1, turns, turns + 2, [1])
 
 
-@pytest.mark.parametrize("in_time", [0, 4])
+@pytest.mark.parametrize(("in_time", "late", "holds"), [
+    (0, 9, False), (5, 1, False), (40, 41, False), (41, 40, True), (4, 0, True),
+])  # fmt: skip
 @pytest.mark.parametrize("arrival", [(), (Arrival("ramp"),)])
-def test_ranks_that_are_too_late_for_most_moments_start_at_barriers(arrival, in_time):
-    """What was wrong until then counts all the same."""
-
+def test_ranks_that_are_late_for_most_moments_end_the_measurement(arrival, in_time, late, holds):
     def measure(transport):
         def run(turns, arrival, *, skipped):
-            late = interleaved.start.name != "barrier"
-            times_s = [[1.0] * (in_time if late else turns)]
-            tally = Tally(turns, int(late))
-            return {("ring", 4): Samples(times_s, tallies=[tally], late=turns - len(times_s[0]))}
+            return {("ring", 4): Samples([[1.0] * in_time], tallies=[Tally(turns)], late=late)}
 
         interleaved = SimpleNamespace(run=run, start=SimpleNamespace(name="clock"), transport=transport)
         turns = Turns(Case("all_reduce", 4), interleaved, [("ring", 4)], {})
-        return turns.measure(Contest((4,), arrival=arrival, iterations=5, warmup=0))
+        with nullcontext() if holds else pytest.raises(LateStarts):
+            turns.measure(Contest((4,), arrival=arrival, iterations=5, warmup=0))
 
-    (found,) = run_loopback(1, measure)
-    assert [len(each.times_s[0]) for each in found.values()] == [5] * (1 + len(arrival))
-    assert [each.wrong for each in found.values()] == [1, 0][: len(found)]
+    run_loopback(1, measure)
+
+
+@pytest.mark.parametrize("ranks", [(), (2, 3)])
+def test_late_starts_in_the_middle_of_a_run_measure_all_of_it_from_barriers(ranks, monkeypatch, capsys):
+    """On all ranks: each point has its rows, all start alike, and it is said once."""
+    settings = Contest((4, 64), ("all_reduce",), ("ring",), ranks=ranks, iterations=6, warmup=0)
+    look, seen = point.check_starts, Counter()
+
+    def check_starts(found):
+        me, of_all = threading.get_ident(), all(len(each.times_s) == 3 for each in found.values())
+        seen[me] += of_all
+        look({key: replace(each, late=9 * (of_all and seen[me] == 2)) for key, each in found.items()})
+
+    monkeypatch.setattr(point, "check_starts", check_starts)
+    report = run_world(lambda world: bench(settings, world), threads=3)
+    assert [(row.ranks, row.bytes) for row in report.rows] == [
+        (count, nbytes) for count in ranks or (3,) for nbytes in (4, 64)
+    ]
+    assert {row.start for row in report.rows} == {"barrier"}
+    assert (
+        capsys.readouterr().err.count("all samples of this run start at barriers; all points are measured again") == 1
+    )
+
+
+@pytest.mark.parametrize(("late", "name"), [(False, "clock"), (True, "barrier")])
+def test_how_samples_start_is_decided_once_for_the_run(late, name, monkeypatch, capsys):
+    """By a trial of the clock, on all ranks alike; what follows is told what was decided."""
+    start = SimpleNamespace(name="clock", holds=lambda: not late)
+    monkeypatch.setattr(Stand, "of", lambda world, conditions: SimpleNamespace(start=start))
+    found = run_world(lambda world: world.transport.gather_values(decided_start(world, Contest((4,)))), threads=2)
+    assert found == [name, name]
+    assert ("all samples of this run start at barriers" in capsys.readouterr().err) == late
+
+
+LEAD_S = 1e-3
+
+
+@pytest.mark.parametrize(("awake_s", "in_time"), [
+    ((0.0, LEAD_S / 2, LEAD_S, LEAD_S + 1e-6), True),
+    ((0.0, 1.1 * LEAD_S, 1.2 * LEAD_S), False),  # the moment was over when it looked
+    ((0.0, LEAD_S / 2, LEAD_S / 2, 3 * LEAD_S), False),  # it lost its core while it waited
+])  # fmt: skip
+def test_a_rank_without_its_core_at_the_moment_is_late(awake_s, in_time):
+    times_s = iter((*awake_s, 9.0))
+    clock = SimpleNamespace(now=lambda: next(times_s), offset_s=lambda: 0.0)
+    start = AtMoment(SimpleNamespace(latest=lambda value: value), clock)
+    start.lead_s = LEAD_S
+    assert (start(), start.late) == (in_time, not in_time)
 
 
 def test_lists_are_measured_in_one_run():

@@ -21,7 +21,7 @@ from dear_mpi.cli.flags import PANELS, chosen
 from dear_mpi.collectives import ALGORITHMS
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.runs.config import Config
-from tests.bench.readers import read_nccl
+from tests.bench.readers import busbw_by_readers, read_nccl, read_table
 from tests.cli_checks import assert_one_line
 from tests.launch import mpis_at_hand
 
@@ -424,7 +424,7 @@ def test_files_of_bench_stay_apart(flags, message, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--format", "cvs"], "format 'cvs' is unknown: did you mean 'csv'? Allowed: table, osu, csv, markdown"),
+        (["--format", "cvs"], "format 'cvs' is unknown: did you mean 'csv'? Allowed: table, nccl, osu, csv, markdown"),
         (["--raw"], "--raw needs --json FILE"),
     ],
 )
@@ -432,12 +432,28 @@ def test_formats_of_bench_are_checked_before_the_work(flags, message):
     assert_one_line(run("bench", "--threads", 2, *flags), message)
 
 
-@pytest.mark.parametrize(("form", "first"), [("table", "# all_reduce"), ("csv", "collective,"), ("markdown", "| coll")])
+@pytest.mark.parametrize(
+    ("form", "first"), [("table", "# all_reduce"), ("nccl", "# dear"), ("csv", "collective,"), ("markdown", "| coll")]
+)
 def test_bench_prints_in_a_format(form, first):
     sizes = ("--sizes", "1KiB", "--budget", "10ms")
     result = run("bench", "--threads", 2, "--algorithms", "ring", *sizes, "--format", form)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith(first)
+
+
+def test_lines_of_nccl_tests_have_both_placements_unless_others_are_asked_for():
+    given = ("bench", "--threads", 2, "--algorithms", "ring,naive", "--sizes", "1K,2K", "--budget", "10ms")
+    result = run(*given, "--format", "nccl")
+    assert result.exit_code == 0, result.output
+    assert [line.size for line in read_nccl(result.stdout)] == [1024, 2048] * 2
+    assert [len(found) for found in busbw_by_readers(result.stdout)] == [4] * 3
+    assert_one_line(
+        run(*given, "--format", "nccl", "--placement", "in"), "--format nccl has both placements in each line"
+    )
+    assert_one_line(
+        run(*given, "--format", "nccl", "--collective", "barrier"), "--format nccl has no layout for barrier"
+    )
 
 
 def test_a_format_for_programs_has_rows_alone():
@@ -501,7 +517,7 @@ def test_each_number_of_ranks_has_steps_and_a_table_of_its_own(tmp_path):
     assert len({event["pid"] for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"}) == 2 + 3
     for ranks in (2, 3):
         assert f"all_reduce, {ranks} ranks, fp32, sum, in place, over " in " ".join(result.stdout.split())
-    assert [line.size for line in read_nccl(result.stdout)] == [64, 64], "all else is a comment"
+    assert [line["size"] for line in read_table(result.stdout)] == ["64 B", "64 B"], "all else is a comment"
 
 
 def test_bench_on_an_emulated_link_says_so(tmp_path):

@@ -17,7 +17,7 @@ from dear_mpi.cli import bench as cli_bench
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.tuning import read_rules
 from dear_mpi.collectives.transports.loopback import LoopbackTransport
-from tests.bench.readers import read_nccl
+from tests.bench.readers import read_table
 from tests.bench.runs import run_of
 from tests.cli_checks import assert_one_line
 
@@ -62,7 +62,9 @@ def test_a_baseline_that_was_a_fifth_faster_ends_with_exit_code_1():
     assert {"ratio", "ci_low", "ci_high", "p_slower", "verdict", "bytes", "algorithm"} <= set(report["points"][0])
     assert run("bench-diff", after, before).exit_code == 0, "now it is faster"
     assert run("bench-diff", before, after, "--at-least", "50%").exit_code == 0
-    assert run("bench-diff", before, before).exit_code == 0
+    same = run("bench-diff", before, before)
+    assert same.exit_code == 3, "so few samples tell nothing"
+    assert "the least slow-down that it would have found is " in same.stdout
 
 
 def test_several_launches_are_given_with_commas():
@@ -130,7 +132,7 @@ def test_a_run_is_held_against_its_baseline(factor, code):
     done = run(*BENCH, "--baseline", "before.json", "--json", "now.json")
     assert done.exit_code == code, done.output
     assert "# A: before.json\n# B: this run" in done.stdout
-    assert len(read_nccl(done.stdout)) == 5, "all else is a comment"
+    assert len(read_table(done.stdout)) == 5, "all else is a comment"
     with open("now.json", encoding="utf-8") as file:
         report = json.load(file)
     assert (report["baseline"]["slower"] > 0) == bool(code)
@@ -163,7 +165,7 @@ def test_what_was_measured_outlives_a_baseline_in_other_memory():
     assert_one_line(run(*BENCH, "--baseline", "before.json", "--json", "now.json"), f"error: baseline: {said}")
     with open("now.json", encoding="utf-8") as file:
         report = json.load(file)
-    assert report["baseline"] == {"error": said, "slower": 0}
+    assert report["baseline"] == {"error": said, "slower": 0, "exit_code": 2}
     assert len(report["rows"]) == 5
 
 

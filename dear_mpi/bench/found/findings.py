@@ -1,8 +1,9 @@
 """What stands out in a run of the benchmark, and is said without being asked for: where wrong results come from, and
 which rank is late now and then."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -51,11 +52,12 @@ class Findings:
             found = replace(found, crowded=stand.crowded)
             self.late.append(after_more(found, *ready, world, part_s) if ready else found)
 
-    def texts(self, rows: Sequence[Row]) -> Iterator[str]:
-        """What is said beside these rows."""
-        shown, varied = {place_of(row) for row in rows if row.is_balanced}, varied_in(rows)
-        yield from (fault.text(varied) for fault in self.faults if place_of(fault) in shown)
-        late = [each for each in self.late if place_of(each) in shown]
+    def texts(self, rows: Sequence[Row], size: Callable[[Row], int] = attrgetter("bytes")) -> Iterator[str]:
+        """Sentences about these rows, in which a buffer has the ``size`` that the layout prints."""
+        sizes, varied = {place_of(row): size(row) for row in rows if row.is_balanced}, varied_in(rows)
+        faults = [replace(each, bytes=sizes[place_of(each)]) for each in self.faults if place_of(each) in sizes]
+        yield from (fault.text(varied) for fault in faults)
+        late = [replace(each, bytes=sizes[place_of(each)]) for each in self.late if place_of(each) in sizes]
         yield from (each.text(varied) for each in late if each.rank is not None)
         if unnamed := [f"{each.name(varied)} ({each.spikes:.0%})" for each in late if each.rank is None]:
             what = f"samples over {SPIKE:g} medians, and it cannot be told which rank was late"

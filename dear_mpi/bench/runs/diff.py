@@ -24,13 +24,15 @@ from statistics import fmean, variance
 
 from dear_mpi.bench.case import job_us
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.runs.saved import Point, Run, check_comparable, heads, point_of
+from dear_mpi.bench.runs.saved import CHOSEN, Point, Run, check_comparable, heads, point_of
 from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, worth_one
 from dear_mpi.reporting.student import holm, quantile, tail
 
+IN_TITLE = CHOSEN.index("algorithm")  # of a point, what comes before it
 CHANCE = 0.05  # that any point of equal runs is said to be slower
 LEAST_US = 1e-6
+UNSURE = "cannot tell"
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,11 @@ class Estimate:
         if self.error == 0:
             return float(over <= 0)
         return tail(over / self.error, self.freedom)
+
+    def least_seen(self, least: float, tests: int) -> float:
+        """The least B / A at which this point would be called slower, if no other of the tests found anything."""
+        reach = quantile(CHANCE / tests, self.freedom) * self.error if self.error else 0.0
+        return math.exp(min(math.log1p(least) + reach, 700)) if reach < math.inf else math.inf
 
     @property
     def ratio(self) -> Median:
@@ -65,6 +72,7 @@ class Compared:
     slower: float  # adjusted p-values
     faster: float
     at_least: float
+    detectable: float  # the least B / A that would have been called slower
 
     @property
     def verdict(self) -> str:
@@ -73,7 +81,7 @@ class Compared:
             return "slower"
         if self.faster <= CHANCE:
             return "faster"
-        return f"within {self.at_least * 100:g}%" if 1 / most <= ratio.low and ratio.high <= most else "cannot tell"
+        return f"within {self.at_least * 100:g}%" if 1 / most <= ratio.low and ratio.high <= most else UNSURE
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,15 @@ class Diff:
         return [each for each in self.points if each.verdict == "slower"]
 
     @property
+    def unsure(self) -> list[Compared]:
+        return [each for each in self.points if each.verdict == UNSURE]
+
+    @property
+    def exit_code(self) -> int:
+        """1 if any point is slower, 3 if it cannot be told at any point whether it is."""
+        return 1 if self.slower else 3 * (len(self.unsure) == len(self.points))
+
+    @property
     def sees_launches(self) -> bool:
         return len(self.a) + len(self.b) > 2
 
@@ -105,7 +122,7 @@ def compare_runs(a: Sequence[Run], b: Sequence[Run], at_least: float) -> Diff:
     found = [estimate(*both) for both in rows]
     chances = [holm([each.chance(at_least, sign) for each in found]) for sign in (1, -1)]
     points = [
-        Compared(a_rows, b_rows, each, slower, faster, at_least)
+        Compared(a_rows, b_rows, each, slower, faster, at_least, each.least_seen(at_least, len(rows)))
         for (a_rows, b_rows), each, slower, faster in zip(rows, found, *chances, strict=True)
     ]
     alone = [[each[0] for point, each in side.items() if point not in other] for side, other in (sides, sides[::-1])]
@@ -118,8 +135,10 @@ def compare_runs(a: Sequence[Run], b: Sequence[Run], at_least: float) -> Diff:
 
 
 def launches(runs: Sequence[Run]) -> dict[Point, list[Row]]:
-    """The row of each launch, by points."""
-    return grouped((row for run in runs for row in run.points.values()), point_of)
+    """The row of each launch, by points; sizes go up in all that is alike but for the size and who carries it out."""
+    found = grouped((row for run in runs for row in run.points.values()), point_of)
+    kinds = {kind: place for place, kind in enumerate(dict.fromkeys(point[:IN_TITLE] for point in found))}
+    return dict(sorted(found.items(), key=lambda each: (kinds[each[0][:IN_TITLE]], each[1][0].bytes)))
 
 
 def middle_us(rows: Sequence[Row]) -> float:

@@ -1,5 +1,6 @@
 """What is told of two runs of the benchmark: what differs between them, a table, and what the table cannot tell."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -9,12 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.runs.diff import Compared, Diff, middle_us
+from dear_mpi.bench.runs.diff import IN_TITLE, UNSURE, Compared, Diff, middle_us
 from dear_mpi.bench.runs.saved import CHOSEN, Point, Run, point_of
 from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, plural
 
-IN_TITLE = CHOSEN.index("algorithm")  # what comes before it
 ONE_LAUNCH = (
     "note: a single run of each side. What differs from launch to launch cannot be seen, and is often more than these "
     "intervals: compare several, as A1.json,A2.json,A3.json B1.json,B2.json,B3.json"
@@ -41,7 +41,8 @@ def show_diff(screen: Console, diff: Diff) -> None:
             screen.print(f"only in {letter}: {line}", markup=False, soft_wrap=True)
     if unlike_starts(diff):
         screen.print(UNLIKE_STARTS, markup=False, soft_wrap=True)
-    screen.print(summary(diff), markup=False, soft_wrap=True)
+    for line in (summary(diff), *detectable(diff)):
+        screen.print(line, markup=False, soft_wrap=True)
     if not diff.sees_launches:
         screen.print(ONE_LAUNCH, markup=False, soft_wrap=True)
 
@@ -100,7 +101,7 @@ def unlike_starts(diff: Diff) -> bool:
 
 
 def summary(diff: Diff) -> str:
-    counts = dict.fromkeys(("slower", "faster", f"within {diff.at_least * 100:g}%", "cannot tell"), 0)
+    counts = dict.fromkeys(("slower", "faster", f"within {diff.at_least * 100:g}%", UNSURE), 0)
     for each in diff.points:
         counts[each.verdict] += 1
     said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
@@ -111,6 +112,28 @@ def summary(diff: Diff) -> str:
     )
 
 
+def detectable(diff: Diff) -> Iterator[str]:
+    """The slow-downs that could have been found where it cannot tell."""
+    if diff.unsure:
+        ends = [of(diff.unsure, key=lambda each: each.detectable) for of in (min, max)]
+        said = [f"{slow_down(each)} at {each.a[0].algorithm}, {format_bytes(each.a[0].bytes)}" for each in ends]
+        found = " up to ".join(dict.fromkeys(said))
+        yield f"Where it cannot tell, the least slow-down that it would have found is {found}. More samples find less."
+    if diff.exit_code == 3:
+        yield "It cannot tell at any point: exit code 3."
+
+
+def slow_down(point: Compared) -> str:
+    """
+    >>> from types import SimpleNamespace
+    >>> [slow_down(SimpleNamespace(detectable=ratio)) for ratio in (1.314, 250.0, math.inf)]
+    ['31%', '250 times as long', 'none (too few samples)']
+    """
+    if point.detectable == math.inf:
+        return "none (too few samples)"
+    return f"{point.detectable:.3g} times as long" if point.detectable > 10 else f"{point.detectable - 1:.0%}"
+
+
 def report_of(diff: Diff) -> dict[str, Any]:
     """What ``--json`` writes."""
     return {
@@ -119,6 +142,7 @@ def report_of(diff: Diff) -> dict[str, Any]:
         "at_least": diff.at_least,
         "differs": {name: {"a": a, "b": b} for name, (a, b) in diff.differs.items()},
         "slower": len(diff.slower),
+        "exit_code": diff.exit_code,
         "points": [point_report(each) for each in diff.points],
         "only_in": {side: [chosen(point_of(row)) for row in rows] for side, rows in zip("ab", diff.alone, strict=True)},
     }
@@ -138,6 +162,7 @@ def point_report(each: Compared) -> dict[str, Any]:
         "p_slower": each.slower,
         "p_faster": each.faster,
         "verdict": each.verdict,
+        "detectable": each.detectable if each.detectable < math.inf else None,
     }
 
 

@@ -76,7 +76,10 @@ def check_comparable(one: Run, other: Run) -> None:
         values = [dict.fromkeys(getattr(row, name) for row in run.rows) for run in (one, other)]
         if not values[0].keys() & values[1].keys():
             here, there = (", ".join(map(str, each)) for each in values)
-            raise ValueError(f"no point is in both runs: {name} is {here} in {one.name}, and {there} in {other.name}")
+            alike = "; bench --start barrier makes them alike" * (name == "start")
+            raise ValueError(
+                f"no point is in both runs: {name} is {here} in {one.name}, and {there} in {other.name}{alike}"
+            )
     raise ValueError(f"no point is in both {one.name} and {other.name}: a point is {', '.join(CHOSEN)}")
 
 

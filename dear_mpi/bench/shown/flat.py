@@ -58,6 +58,7 @@ MARKDOWN: dict[str, Callable[[Row], str]] = {
     "slow rank": lambda row: str(row.slow_rank),
     "wrong": lambda row: f"**{row.wrong}**" if row.wrong else "0",
 }
+MORE = "model: us that the network below predicts; slow rank: the one that was most often the last to end"
 ON_THE_LEFT = ("arrival", "collective", "type", "op", "placement", "algorithm")
 
 
@@ -73,5 +74,6 @@ def markdown_lines(report: Report) -> Iterator[str]:
         yield f"| {' | '.join(text(row).replace('|', chr(92) + '|') for text in columns_of.values())} |"
     yield ""
     yield from (
-        f"- {text}" for text in (*columns(report.rows), *page_faults(report.rows), *fits_text(report), *clocks(report))
+        f"- {text}"
+        for text in (*columns(report.rows), MORE, *page_faults(report.rows), *fits_text(report), *clocks(report))
     )

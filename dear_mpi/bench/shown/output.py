@@ -6,6 +6,7 @@ from rich.text import Text
 
 from dear_mpi.bench.report import Report
 from dear_mpi.bench.shown.flat import csv_lines, markdown_lines
+from dear_mpi.bench.shown.nccl import nccl_lines
 from dear_mpi.bench.shown.osu import osu_lines
 from dear_mpi.bench.shown.table import table_lines
 from dear_mpi.bench.shown.words import left_out
@@ -15,6 +16,7 @@ from dear_mpi.reporting.terminal import console, note
 
 FORMATS: dict[str, Callable[[Report], Iterator[str] | Iterator[Text]]] = {
     "table": table_lines,
+    "nccl": nccl_lines,
     "osu": osu_lines,
     "csv": csv_lines,
     "markdown": markdown_lines,
@@ -31,7 +33,7 @@ def show_bench(world: World, report: Report, form: str = DEFAULT) -> None:
     screen = console(world)
     for line in lines(report):
         screen.print(line, soft_wrap=True, markup=False, emoji=False)
-    if lines is not table_lines:
+    if lines not in (table_lines, nccl_lines):
         for text in left_out(report):
             note(world, text)
     if lines in WITHOUT:

@@ -1,19 +1,13 @@
-"""The table of a benchmark, in the columns of nccl-tests 2.19: its readers take the first 13 fields of each line that
-does not begin with ``#``. What we have beside them comes after.
-
-    size  count  type  redop  root | time  algbw  busbw  #wrong | time  algbw  busbw  #wrong | more of each | algorithm
-                                        out-of-place                   in-place
-
-Source of the columns, their widths and how numbers are fitted into them: ``writeBenchmarkLineBody`` of nccl-tests.
-"""
+"""The table of a benchmark, for people: at most ``WIDTH`` characters wide, the algorithm first. Only rows begin with
+blanks; all other lines begin with ``#``. Settings that all rows share are above them; ``--json`` has all figures."""
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from rich.text import Text
 
-from dear_mpi.bench.case import PLACEMENTS
 from dear_mpi.bench.judged.compared import (
     CLASSES,
     FAULTY,
@@ -30,53 +24,41 @@ from dear_mpi.bench.judged.verdicts import verdicts
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import label, several_cuts
 from dear_mpi.bench.report import Report
-from dear_mpi.bench.shown.words import (
-    MEANINGS,
-    clocks,
-    columns,
-    fits_text,
-    left_out,
-    meaning,
-    of_one_part,
-    page_faults,
-    title,
-)
+from dear_mpi.bench.shown.nccl import fitted
+from dear_mpi.bench.shown.words import clocks, columns, fits_text, left_out, meaning, page_faults, title
 from dear_mpi.reporting.groups import grouped
+from dear_mpi.reporting.units import format_bytes
 
-TYPES = {"fp64": "double", "fp32": "float", "fp16": "half", "bf16": "bfloat16"}  # integers have the same names
-OPS = {"average": "avg"}
-SHARED, TIMES = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}", "  {:>7}  {:>6}  {:>6}  {:>6}"
-MORE = "  {:>7}  {:>6}  {:>7}  {:>4}"  # beside the columns of nccl-tests, for each placement
-FORM = f"{SHARED}{2 * TIMES}{2 * MORE}  {{:>7}}  {{}}"
-HEADS = (  # the name of a column, and its unit
-    *(("size", "(B)"), ("count", "(elements)"), ("type", ""), ("redop", ""), ("root", "")),
-    *2 * (("time", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("#wrong", "")),
-    *2 * (("±%", ""), ("/peer", ""), ("model", "(us)"), ("slow", "rank")),
-    *(("memory", ""), ("algorithm", "")),
-)
-MISSING = ["N/A"] * 4  # of a placement that was not measured
-WRONG = "  <- WRONG"
+WIDTH = 110
+LEAST_NAME = 12  # characters of an algorithm
+WRONG = " WRONG"
 Key = tuple[object, ...]
-
-
-def fitted(value: float, width: int) -> str:
-    """A number in as many characters: with 2, 1 or 0 decimals, else with an exponent.
-
-    >>> [fitted(value, 7) for value in (0.123, 9999.994, 12345.67, 1e7 - 1, 1e9)], fitted(1e9, 6)
-    (['0.12', '9999.99', '12345.7', '9999999', '1.0e+09'], '1e+09')
-    """
-    texts = [f"{value:{form}}" for form in (".2f", ".1f", ".0f", ".1e", ".0e")]
-    return next((text for text in texts if len(text) <= width), texts[-1])
+# A column if rows differ in it, else above them. Memory: where the buffers were.
+SETTINGS: dict[str, Callable[[Row], str]] = {
+    "type": lambda row: row.dtype,
+    "op": lambda row: row.op,
+    "placed": lambda row: row.placement.partition(" ")[0],
+    "memory": lambda row: row.memory,
+}
+FIGURES: dict[str, Callable[[Row], str]] = {
+    "time us": lambda row: fitted(row.p50_us, 7),
+    "±%": lambda row: spread_text(row, partial(fitted, width=6)) + "!" * is_noisy(row),
+    "busbw GB/s": lambda row: fitted(row.busbw_GBps, 6),
+    "/peer": lambda row: fitted(row.over_peer, 5) + ratio_mark(row),
+    "wrong": lambda row: f"{row.wrong}{WRONG}" if row.wrong else "0",
+}
 
 
 def table_lines(report: Report) -> Iterator[Text]:
     """A table for each collective and number of ranks; what is no row begins with ``#``."""
     for rows in grouped(report.rows, table_of).values():
-        yield from map(comment, (title(rows), *meaning(rows), ""))
-        yield from map(Text, heads())
+        first, alike = rows[0], [name for name, text in SETTINGS.items() if len(set(map(text, rows))) == 1]
+        words = {"type": first.dtype, "op": first.op, "placed": first.placement, "memory": f"{first.memory} memory"}
+        shared = ", ".join(words[name] for name in alike if words[name] != "none")
+        yield from comments(title(rows), *[shared] * bool(shared), *meaning(rows), "")
         yield from lines_of(rows, report.names)
-        yield from map(comment, (*footer(rows, report), ""))
-    yield from map(comment, (*left_out(report), *fits_text(report), *clocks(report)))
+        yield from comments(*footer(rows, report), "")
+    yield from comments(*left_out(report), *fits_text(report), *clocks(report))
 
 
 def table_of(row: Row) -> Key:
@@ -84,64 +66,45 @@ def table_of(row: Row) -> Key:
     return row.collective, row.ranks, row.device, row.cadence, row.arrival
 
 
-def comment(text: str) -> Text:
-    return Text(f"# {text}".rstrip())
-
-
-def heads() -> Iterator[str]:
-    """The lines over the columns; those of nccl-tests stand where they stand there."""
-    yield f"# {'':61}out-of-place{'in-place':>31}{'out-of-place':>31}{'in-place':>30}"
-    for texts in zip(*HEADS, strict=True):
-        yield f"#{FORM.format(*texts)[1:]}".rstrip()
+def comments(*texts: str) -> Iterator[Text]:
+    """Lines that begin with ``#``; a long text is folded, and its other lines are further to the right."""
+    for text in texts:
+        indent = " " * (len(text) - len(text.lstrip()) + 4)
+        lines = textwrap.wrap(text, WIDTH - 2, subsequent_indent=indent, break_on_hyphens=False) or [""]
+        yield from (Text(f"# {line}".rstrip()) for line in lines)
 
 
 def lines_of(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Text]:
-    """A line for each contestant, with both of its placements if one of them is shown; the fastest are bold."""
-    wanted = {id(row) for row in shown(rows, names)}
-    cuts = several_cuts(rows)
-    for same in grouped(rows, lambda row: (row.bytes, row.dtype, row.op)).values():
-        fastest = min(same, key=merit).p50_us
-        for line in grouped(same, lambda row: (row.algorithm, row.segment_bytes)).values():
-            if wanted.isdisjoint(map(id, line)):
-                continue
-            style = "bold" if fastest in [row.p50_us for row in line] else ""
-            yield Text(line_of(line, cuts=cuts), style="bold red" if any(row.wrong for row in line) else style)
+    """The heads, and a line for each row that is shown; the fastest of each size and kind are bold."""
+    cuts, rows = several_cuts(rows), shown(rows, names)
+    varied = {name: text for name, text in SETTINGS.items() if len(set(map(text, rows))) > 1}
+    texts = {"size": lambda row: format_bytes(row.bytes), **varied, **FIGURES}
+    cells = [list(texts), *([text(row) for text in texts.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    labels = [label(row, cuts=cuts) for row in rows]
+    room = max(LEAST_NAME, WIDTH - 2 - sum(widths) - 2 * len(widths))
+    left = min(room, max(map(len, ("algorithm", *labels))))
+    fastest = {case: min(same, key=merit).p50_us for case, same in grouped(rows, lambda row: row.case).items()}
+
+    def line(begin: str, name: str, texts: Sequence[str]) -> str:
+        return (
+            begin + name.ljust(left) + "".join(f"  {text:>{width}}" for text, width in zip(texts, widths, strict=True))
+        )
+
+    yield Text(line("# ", "algorithm", cells[0]))
+    long = dict.fromkeys(name for name in labels if len(name) > left)
+    yield from comments(*(f"{shortened(name, left)} is {name}" for name in long))
+    for row, name, texts_of_row in zip(rows, labels, cells[1:], strict=True):
+        style = "bold" if fastest[row.case] == row.p50_us else ""
+        yield Text(line("  ", shortened(name, left), texts_of_row), style="bold red" if row.wrong else style)
 
 
-def line_of(rows: Sequence[Row], *, cuts: bool) -> str:
-    """The rows of one contestant, which differ in their placement."""
-    first, found = rows[0], {row.placement: row for row in rows}
-    about = MEANINGS[first.collective]
-    kind = TYPES.get(first.dtype, first.dtype), OPS.get(first.op, first.op)
-    placed = [found.get(PLACEMENTS[each]) for each in ("out", "in")]
-    cells = [cell for of in (times_of, more_of) for row in placed for cell in of(row)]
-    memory, name = both(row.memory for row in rows), both(label(row, cuts=cuts) for row in rows)
-    wrong = WRONG if any(row.wrong for row in rows) else ""
-    return FORM.format(first.bytes, of_one_part(first, first.count), *kind, about.root, *cells, memory, name + wrong)
-
-
-def both(texts: Iterable[str]) -> str:
-    """What is said of the placements, once if it is the same.
-
-    >>> both(["private", "private"]), both(["private", "shared"])
-    ('private', 'private/shared')
+def shortened(name: str, width: int) -> str:
     """
-    return "/".join(dict.fromkeys(texts))
-
-
-def times_of(row: Row | None) -> Sequence[str]:
-    if row is None:
-        return MISSING
-    return fitted(row.p50_us, 7), fitted(row.algbw_GBps, 6), fitted(row.busbw_GBps, 6), f"{row.wrong:6g}"
-
-
-def more_of(row: Row | None) -> Sequence[str]:
-    if row is None:
-        return MISSING
-    model = "-" if row.model_us is None else fitted(row.model_us, 7)
-    ratio = fitted(row.over_peer, 5) + ratio_mark(row)
-    interval = spread_text(row, partial(fitted, width=6)) + "!" * is_noisy(row)
-    return interval, ratio, model, str(row.slow_rank)
+    >>> shortened("folder/mine.py:ring", 12), shortened("ring", 12)
+    ('…ine.py:ring', 'ring')
+    """
+    return name if len(name) <= width else f"…{name[1 - width :]}"
 
 
 def footer(rows: Sequence[Row], report: Report) -> Iterator[str]:

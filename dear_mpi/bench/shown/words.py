@@ -89,20 +89,22 @@ def meaning(rows: Sequence[Row]) -> Iterator[str]:
     """How to read the rows of one collective and number of ranks: sizes, times, bandwidths."""
     first = rows[0]
     about = MEANINGS[first.collective]
-    counted = "elements of the largest part" if about.parted else "its elements"
-    yield f"size: bytes of {about.size}; count: {counted}"
+    yield f"size: bytes of {about.size}"
     arrival = (
         "" if first.arrival == "none" else f", and arrive as --arrival {first.arrival} says; times are from the last"
     )
     start = " or ".join(STARTS[each] for each in dict.fromkeys(row.start for row in rows))
-    sample = SAMPLES[first.cadence].format(**OF_PAIR if OPERATIONS[first.collective].pair else OF_ALL)
-    yield (
-        f"time: median over {span([row.samples for row in rows], 'sample')}, in us; {sample} "
-        f"({first.cadence}). At the start {start}{arrival}"
-    )
+    yield f"time: {time_text(rows)}. At the start {start}{arrival}"
     factor = OPERATIONS[first.collective].factor(first.ranks)
     here = "" if "n" not in about.factor else f" (n = {plural(first.ranks, 'rank')}: {factor:.3g})"
     yield f"algbw = size / time, busbw = algbw x {about.factor}{here}, in GB/s: 1e9 bytes in a second"
+
+
+def time_text(rows: Sequence[Row]) -> str:
+    """What a time is, of rows of one cadence."""
+    first = rows[0]
+    sample = SAMPLES[first.cadence].format(**OF_PAIR if OPERATIONS[first.collective].pair else OF_ALL)
+    return f"median over {span([row.samples for row in rows], 'sample')}, in us; {sample} ({first.cadence})"
 
 
 def columns(rows: Sequence[Row]) -> Iterator[str]:
@@ -118,8 +120,6 @@ def columns(rows: Sequence[Row]) -> Iterator[str]:
         f"/peer: the time over that of {what} for the same. *: clearly different, because the 95 % interval of the "
         "ratio excludes 1"
     )
-    yield "model: us that the network below predicts for the algorithm's messages; - where it predicts nothing"
-    yield "slow: the rank that was most often the last to end; memory: where the buffers were"
 
 
 def left_out(report: Report) -> Iterator[str]:

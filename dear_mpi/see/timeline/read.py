@@ -27,7 +27,7 @@ Microseconds = Annotated[float, Meta(ge=-MOST_US, le=MOST_US)]
 
 @dataclass(frozen=True)
 class TraceEvent:
-    """What must hold of an event of a trace, whoever wrote it."""
+    """Types of the fields of an event, which any program may have written."""
 
     name: str
     ph: str
@@ -40,7 +40,7 @@ class TraceEvent:
 
 @dataclass(frozen=True)
 class Told:
-    """And of what a trace says of all of it."""
+    """Types of the facts about the whole trace."""
 
     runs: list[str]
     sizes: list[Annotated[int, Meta(ge=1, le=MOST_RANKS)]]
