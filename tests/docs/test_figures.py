@@ -22,7 +22,7 @@ MEASURED = ROOT / "docs" / "benchmarks"
 HISTORY = ("decisions", "CHANGELOG.md")  # have what was measured then
 QUOTING = [page for page in PAGES if MEASURED not in page.parents and not {page.parent.name, page.name} & {*HISTORY}]
 FROM = re.compile(r"<!-- from (?:docs/|\.\./)?benchmarks/([\w-]+\.md): (.*?)(?: \[(\d+)\])? -->")
-NUMBER = re.compile(r"(?<![\w.-])[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?![\w.]*\w)")
+NUMBER = re.compile(r"(?<![\w.-])[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?=x?(?![\w.]*\w))")
 CLAUSE = re.compile(r"(?:^|[.;:|]\s|-->)(?!.*(?:[.;:|]\s|-->))", re.DOTALL)  # the last border
 HIDDEN = re.compile(r"`[^`]*`|\]\([^)]*\)")
 LINK = re.compile(r"\]\((?:\.\./)*(?:docs/)?benchmarks/(?!README)")

@@ -153,7 +153,10 @@ def page(found: Sequence[Compared], lost: str) -> Iterator[str]:
     links = {f"{row.kind}:{row.rate}": None for row in found}
     names = ", ".join(model.removeprefix("synthetic:") for model in models)
     had = f"This run had {' and '.join(map(str, ranks))} ranks, {names}, and the links {', '.join(links)}."
+    near = sum(abs(row.off) <= BOUNDS[row.kind] for row in found)
+    within = " and ".join(f"{BOUNDS[kind]:.0%} ({kind})" for kind in dict.fromkeys(row.kind for row in found))
     yield fill(had, WIDTH, break_on_hyphens=False)
+    yield f"In all, {near} of {len(found)} predictions are within {within}."
     yield lost
     for (contest, kind, rate), same in groupby(found, lambda each: (each.contest, each.kind, each.rate)):
         rows = list(same)
