@@ -40,7 +40,7 @@ def end_child(error: BaseException | None) -> None:
 
 @cache
 def end_children_at_exit() -> None:
-    """Let children end before MPI, which only the rank may finalise or abort, when they come to Python's end."""
+    """End forked children at exit before MPI's own exit handler runs: only the rank may finalise MPI."""
     process = os.getpid()
 
     def ends() -> None:

@@ -140,7 +140,7 @@ class SymbolicRank:
     def check_over(self) -> None:
         if self.position < len(self.listing.instructions):
             waits = [n for n in self.listing.instructions[self.position].waits if n not in self.over]
-            self.fail(waits[0], "never completes: its peer waits for this rank, too")
+            self.fail(waits[0], "never completes: its peer also waits for this rank")
 
 
 End = tuple[SymbolicRank, int]  # one end of a message: its rank, and its number there
@@ -163,7 +163,7 @@ def check_phases(collective: str, share: Share, written: Sequence[list[list[Move
     the phase, the ranks, and the element. ``written`` has the ``phases`` of each rank, ``share`` is of any."""
     fewest = min(written, key=len)
     if len(fewest) < len(max(written, key=len)):
-        raise ProgramError(f"rank {written.index(fewest)}: has {len(fewest)} phases, fewer than others")
+        raise ProgramError(f"rank {written.index(fewest)} has {len(fewest)} phases; another rank has more")
     memory = SymbolicMemory(collective, share)
     for turn in range(RUNS):
         memory.fill(turn)

@@ -71,7 +71,7 @@ class Call:
         check_segment(given, self.x.dtype.itemsize)
         if self.count * self.x.dtype.itemsize > MOST_SEGMENTS * given:
             cut = f"cuts {self.count * self.x.dtype.itemsize} bytes into more than {MOST_SEGMENTS} messages"
-            raise ValueError(f"segment_bytes {given} {cut}, which take too long to plan: take larger ones")
+            raise ValueError(f"segment_bytes {given} {cut}, planning them takes minutes: increase segment_bytes")
         return replace(self, algorithm=algorithm, segment_bytes=given)
 
     @property
@@ -231,7 +231,8 @@ def check_op(op: str, x: Array, collective: str) -> None:
     if x.dtype not in TYPES.values() and not (on_host and kind in "bfc" and x.dtype.isnative):
         allowed = f"an integer type{', bool, complex' * on_host} or one of {floats}"
         native = x.dtype.newbyteorder("=")
-        where, hint = "" if on_host else " on a GPU", "" if x.dtype.isnative else f": pass x.astype({native.name!r})"
+        where, swapped = "" if on_host else " on a GPU", not x.dtype.isnative and kind in "biufc"
+        hint = f": pass x.astype({native.name!r})" * swapped
         raise ValueError(f"x must be of {allowed} for {collective}{where}, not {x.dtype}{hint}")
     if op == "average" and not is_floating(x.dtype):
         raise ValueError(f"op 'average' needs one of {floats}, not {x.dtype}: use 'sum'")

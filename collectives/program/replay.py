@@ -59,7 +59,7 @@ def take_step(programs: Sequence[Program], number: int, rows: list[Row]) -> None
     if waiting:
         first = min(rank for rank, _ in waiting)
         what = " and to ".join(each for rank, each in waiting if rank == first)
-        both = "in this step the peer has no other end of that message: add it, or leave this end out"
+        both = "the peer has no matching receive or send in this step: add it, or remove this one"
         raise ProgramError(f"rank {first}, step {number}: waits forever to {what}: {both}", rank=first)
 
 

@@ -11,6 +11,7 @@ The idea is taken from msccl-tools' ``Algorithm.check_implements``.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from statistics import mode
 
 from dear_mpi.collectives.program.errors import ProgramError
@@ -19,7 +20,7 @@ from dear_mpi.collectives.program.replay import Row, after_steps, data_of, membe
 
 __all__ = ["verify"]
 
-MOST_BLAMED = 16  # ranks among which the one that errs is looked for: twice as many proofs
+MOST_BLAMED = 16  # ranks among which the one that errs is looked for: up to three proofs for each
 
 
 def verify(programs: Sequence[Program]) -> None:
@@ -48,13 +49,18 @@ def check(programs: Sequence[Program]) -> None:
 
 
 def who_errs(programs: Sequence[Program]) -> ProgramError | None:
-    """The error of the one rank that errs; None if there are several, or it cannot be told."""
+    """The error of the one rank that errs; None if a change of no rank, or equal changes of several, make it right."""
     if len(programs) > MOST_BLAMED or COLLECTIVES[programs[0].collective].addressed or fault_of(programs, check_shapes):
         return None
     dues = [expected_of(programs, rank, flag) for flag in (False, True, None) for rank in range(len(programs))]
-    for due in sorted(dues, key=lambda due: transfers(due) - transfers(programs[due.rank])):  # first what is too much
-        if not fault_of([*programs[: due.rank], due, *programs[due.rank + 1 :]], check):
-            return difference(programs[due.rank], due)
+
+    def added(due: Program) -> int:
+        return transfers(due) - transfers(programs[due.rank])
+
+    for _, alike in groupby(sorted(dues, key=added), added):  # first what is too much
+        right = [due for due in alike if not fault_of([*programs[: due.rank], due, *programs[due.rank + 1 :]], check)]
+        if right:
+            return difference(programs[right[0].rank], right[0]) if len({due.rank for due in right}) == 1 else None
     return None
 
 

@@ -54,7 +54,7 @@ def decided_start(world: World, conditions: Conditions) -> str:
     """Collective: how the samples of a whole run start, which is found out once, before it. An ArgumentError if the
     ranks are to start by a clock and cannot."""
     start = Stand.of(world, conditions).start
-    if conditions.start == "clock" != start.name:
+    if conditions.start == "clock" and start.name != "clock":
         raise ArgumentError(f"bench: start 'clock' needs {NEEDED}: take 'auto'")
     if start.holds():
         return start.name

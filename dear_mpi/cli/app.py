@@ -53,11 +53,13 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 # Flags of nccl-tests and of OSU's benchmarks, and what ``bench`` has for them.
-SIZES = "--sizes 8B:128MiB:x2 (nccl-tests: -b 8 -e 128M -f 2)"
+SIZES = "--sizes 8B:128MiB:x2 (nccl-tests: -b 8 -e 128M -f 2; OSU: -m 8:134217728)"
 INSTEAD = dict.fromkeys(("-b", "-e", "-f", "-m", "--minbytes", "--maxbytes", "--stepfactor"), SIZES)
-INSTEAD |= {"-d": "--dtype", "--datatype": "--dtype", "-o": "--op", "-n": "--iterations", "--iters": "--iterations"}
-INSTEAD |= {"-i": "--iterations", "-w": "--warmup", "-x": "--warmup"} | dict.fromkeys(
-    ("-g", "-t"), "--threads, or mpirun"
+INSTEAD |= {"--datatype": "--dtype", "-d": "--dtype (nccl-tests: -d) or --device (OSU: -d)", "-o": "--op"}
+INSTEAD |= dict.fromkeys(("-n", "--iters"), "--iterations")
+INSTEAD |= {"-i": "--iterations (OSU: -i) or --sizes with a step (nccl-tests: -i)"}
+INSTEAD |= {"-w": "--warmup", "-x": "--warmup"} | dict.fromkeys(
+    ("-g", "-t"), "--threads, or mpirun (nccl-tests: -g, -t)"
 )
 
 UsageError: type[Any] = typer.BadParameter.__bases__[0]  # of the click that this Typer brings or uses

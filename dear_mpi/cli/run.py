@@ -77,15 +77,20 @@ def command_line(arguments: Sequence[str]) -> dict[str, str | None]:
 
 def check_all_ask(arguments: Sequence[str]) -> None:
     """Collective, of the ranks that are to show help: an error on all ranks if others have work to do."""
-    try:
-        run_world(
-            lambda world: None, facts=lambda rank: command_line(arguments), stall_after_s=parse_seconds(STALL_AFTER)
-        )
-    except AgreedError as error:
-        complain(str(error).removeprefix("input: "), launched_rank())
+    if agreed := disagreement(lambda rank: command_line(arguments)):
+        complain(str(agreed).removeprefix("input: "), launched_rank())
         sys.exit(2)
+
+
+def disagreement(facts: Callable[[int], Mapping[str, Any]]) -> AgreedError | None:
+    """Collective: compare facts as ``run_world`` does; return the error. None if no MPI can be used: nobody waits."""
+    try:
+        run_world(lambda world: None, facts=facts, stall_after_s=parse_seconds(STALL_AFTER))
+    except AgreedError as agreed:
+        return agreed
     except ValueError:
-        pass  # there is no MPI that the others could wait in
+        pass
+    return None
 
 
 def agreed_on(error: Exception) -> Exception:
@@ -94,13 +99,7 @@ def agreed_on(error: Exception) -> Exception:
     def complain(rank: int) -> Mapping[str, Any]:
         raise error
 
-    try:
-        run_world(lambda world: None, facts=complain, stall_after_s=parse_seconds(STALL_AFTER))
-    except AgreedError as agreed:
-        return agreed
-    except ValueError:
-        pass  # no MPI can be used, so no rank waits in it
-    return error
+    return disagreement(complain) or error
 
 
 def complain(message: str, rank: int) -> None:

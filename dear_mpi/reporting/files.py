@@ -84,9 +84,10 @@ def unfinished(path: Path) -> Iterator[Path]:
 def keep_access(partial: Path, replaced: os.stat_result) -> None:
     """Give a new file the owner, if we may, and then the mode of another: a change of owner can clear bits."""
     for owner in ((replaced.st_uid, -1), (-1, replaced.st_gid)):
-        with suppress(PermissionError):
+        with suppress(OSError):  # not permitted, or an owner that this name space does not know
             os.chown(partial, *owner)
-    partial.chmod(stat.S_IMODE(replaced.st_mode) | stat.S_IWUSR)
+    of_group = 0 if partial.stat().st_gid == replaced.st_gid else stat.S_IRWXG  # bits for another group
+    partial.chmod(stat.S_IMODE(replaced.st_mode) & ~of_group | stat.S_IWUSR)
 
 
 def locked(whole: Path) -> BinaryIO:

@@ -16,7 +16,8 @@ from dear_mpi.collectives.transports.emulated import Link
 MOST_SLOWER = 1000  # times
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 SHORT_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}  # as OSU's benchmarks and nccl-tests have them
-# A bandwidth as vendors and tools write it: 400Gbps, 25GB/s. B is a byte and b a bit; only before "ps" may K be small.
+# A bandwidth as vendors and tools write it: 400Gbps, 25GB/s. B is a byte and b a bit. Only before "ps" may M, G and T
+# be small.
 PER_SECOND = re.compile(r"(.*[0-9.])\s*(?:([kKMGT])(b|bit|B)/s|([kKmMgGtT])(b|B)ps)\s*")
 BETWEEN_LINKS = re.compile(r"/(?!s(?:[,/]|$))")
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12, "gbe": 1e9}  # 10GbE is Ethernet of 10 Gbit/s
@@ -93,7 +94,8 @@ def named_values(what: str, texts: Iterable[str]) -> tuple[list[str], dict[str, 
     return plain, named
 
 
-def parse_rate(text: str) -> float:  # of floating-point operations
+def parse_rate(text: str) -> float:
+    """Parse floating-point operations per second, such as 10TFLOPS."""
     return parse("rate", text, FLOPS, "10TFLOPS", zero=False)
 
 

@@ -55,8 +55,8 @@ def draw_bars(axes: Any, rows: Sequence[Row], longest_s: float) -> None:
         begin_s, median_s = 0.0, row["median_s"]
         parts = split({**row, "iteration_s": median_s})
         for (name, color), seconds in zip(PARTS.items(), parts, strict=True):
-            named = name if line == 0 else None
-            axes.barh(line, 1e3 * seconds, left=1e3 * begin_s, height=0.6, color=color, label=named)
+            shown = name if line == 0 else None
+            axes.barh(line, 1e3 * seconds, left=1e3 * begin_s, height=0.6, color=color, label=shown)
             begin_s += seconds
         reach = [[1e3 * max(0.0, median_s - row["median_low_s"])], [1e3 * max(0.0, row["median_high_s"] - median_s)]]
         axes.errorbar(1e3 * median_s, line, xerr=reach, color="black", capsize=2.5, linewidth=0.9, zorder=4)

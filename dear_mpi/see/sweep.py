@@ -41,7 +41,7 @@ ROUNDING = 1e-9  # of an iteration
 UNCLEAR = ("too noisy", "cannot tell")
 
 
-def draw_sweep(rows: Sequence[Row], heading: str, over: str = BASELINE) -> Any:
+def draw_sweep(rows: Sequence[Row], heading: str) -> Any:
     """A figure of rows with the keys of ``dear-mpi simulate --json``, one for each model, ranks, schedule and fusion.
 
     The heading, below the title, says that times are predicted, and where figures come from; speed-ups are ``over``
@@ -62,7 +62,7 @@ def draw_sweep(rows: Sequence[Row], heading: str, over: str = BASELINE) -> Any:
         most = max(map(len, cases.values()))
         draw, columns, inches = draw_bars, 1, (BARS_INCHES, PANEL_INCHES + BAR_INCHES * most)
         title = f"Where the time of an iteration goes: {plural(rows[0]['ranks'], 'rank')}{fused}"
-        notes = f"{heading}\nbound: the least time that the schedule allows; speed-up: over {over}"
+        notes = f"{heading}\nbound: the least time that the schedule allows; speed-up: over {BASELINE}"
         bound = upright("bound")
     figure, axes = panels(len(cases), columns=columns, inches=inches, title=title, notes=notes)
     for panel, ((model, fusion), shown) in zip(axes, cases.items(), strict=True):

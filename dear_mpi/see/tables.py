@@ -14,6 +14,7 @@ from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES, median
 from dear_mpi.reporting.terminal import PLUS_MINUS, alike, console, interval, listing
 from dear_mpi.reporting.units import format_hosts, plural
 from dear_mpi.see.sweep import named
+from dear_mpi.training.prediction import ALL_REACHED, REACHED, UNFAIR
 from dear_mpi.training.runs.compare import compared
 
 Row = dict[str, Any]
@@ -32,8 +33,6 @@ ABOUT_RESULTS = (
     "the fastest was through these; s until near it: seconds of iterations to 1 point below that of the first one"
 )
 OF_BEST = ("schedule", "fusion", "buckets", "iteration", "speed-up", "")
-SLOW = 0.02  # of a baseline's time: buckets that cost more give a warning
-BOUND = 1.005  # times a bound: up to this a row reaches it
 LEFT = ("schedule", "fusion", "")
 
 
@@ -186,8 +185,8 @@ def notes(rows: Sequence[Row]) -> list[str]:
     if first["ranks"] > 1 and all(row["buckets"] == 1 for row in rows):
         what = "With one bucket, only the layers before the first trained one can overlap communication"
         return [*said, f"{what}: all others run before it or after it. Try a finer --fusion."]
-    if len(rows) > 1 and all(row["median_s"] <= BOUND * (row["bound_s"] + row["rest_s"]) for row in rows):
-        said.append("All rows reach their bounds: with these buckets no order of messages is faster.")
+    if len(rows) > 1 and all(row["median_s"] <= REACHED * (row["bound_s"] + row["rest_s"]) for row in rows):
+        said.append(ALL_REACHED)
     return said + [
         f"{row['schedule']} and {first['schedule']} have equal bounds here: the least time possible is the same."
         for row in rows[1:]
@@ -200,10 +199,10 @@ def slow_baseline(rows: Sequence[Row]) -> str:
     bases = [row for row in rows if row["schedule"] == rows[0]["schedule"]]
     worst, best = (choose(bases, key=lambda row: row["median_s"]) for choose in (max, min))
     over = worst["median_s"] / best["median_s"] - 1 if best["median_s"] else 0.0
-    if over <= SLOW or worst["median_low_s"] <= best["median_high_s"]:
+    if over <= UNFAIR or worst["median_low_s"] <= best["median_high_s"]:
         return ""
     slow, fast = (f"{row['median_s'] * 1e3:.1f} ms with {row['asked_fusion']}" for row in (worst, best))
-    return f"warning: {best['schedule']} takes {slow}, {fast}: speed-ups over the first are {over:.1%} too high."
+    return f"warning: {best['schedule']} takes {slow}, {fast}: with the former, speed-ups are {over:.1%} too high."
 
 
 def buckets(fusion: str, counts: Collection[int]) -> str:

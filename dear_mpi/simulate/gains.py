@@ -8,14 +8,12 @@ from dear_mpi.collectives.plans.tuning import serves
 from dear_mpi.reporting.units import plural
 from dear_mpi.simulate.scenario import Scenario
 from dear_mpi.simulate.sweep import Simulated
-from dear_mpi.training.prediction import TIE
+from dear_mpi.training.prediction import ALL_REACHED, REACHED, TIE, UNFAIR
 from dear_mpi.training.schedules import BASELINE, SCHEDULES, Schedule, find_schedules
 
 Change = tuple[Scenario, str, type[Schedule], str]  # what is simulated then: under which schedule and fusion
 GAIN = 0.995  # what is not worth half a percent is not named
 FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")
-SLOW = 1.02  # of the baseline's time with its best buckets: more is an unfair baseline
-BOUND = 1.005  # times a bound: up to this a row reaches it
 LEAST_GAIN = 5e-4  # less is 0.0 % in a sentence
 
 
@@ -80,11 +78,11 @@ def slow_baseline(rows: Sequence[Simulated]) -> str:
     asked = {each.row["fusion"]: each.base.iteration_s for each in rows}
     tried = asked | {each: seconds_of(scenario, BASELINE, kind, each) for each in FUSIONS if each not in asked}
     worst, best = max(asked, key=asked.__getitem__), min(tried, key=tried.__getitem__)
-    if asked[worst] <= SLOW * tried[best]:
+    if asked[worst] <= (1 + UNFAIR) * tried[best]:
         return ""
     return (
         f"warning: {case_text(rows[0])}, {rows[0].row['algorithm']}: {BASELINE} takes {ms(asked[worst])} ms with "
-        f"fusion {worst}, {ms(tried[best])} ms with {best}: speed-ups over the first are "
+        f"fusion {worst}, {ms(tried[best])} ms with {best}: with the former, speed-ups are "
         f"{gain(asked[worst], tried[best]):.1%} too high."
     )
 
@@ -93,9 +91,9 @@ def at_bound(found: Sequence[Simulated]) -> str:
     """A sentence if all rows take as long as their bounds, updates and the rest."""
     for each in found:
         now = each.prediction
-        if now.iteration_s > BOUND * (now.bound_s + now.update_s + now.rest_s):
+        if now.iteration_s > REACHED * (now.bound_s + now.update_s + now.rest_s):
             return ""
-    return "All rows reach their bounds: with these buckets no order of messages is faster."
+    return ALL_REACHED
 
 
 def least_s(simulated: Simulated) -> float:

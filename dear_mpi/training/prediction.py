@@ -23,6 +23,11 @@ from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.log import COUNTS_AS, EXCHANGE, Log
 
 TIE = 1e-9  # times are alike if they differ by less than this part of them
+UNFAIR = 0.02  # a baseline whose buckets cost more than this share of its best time gets a warning
+REACHED = 1.005  # times a bound: up to this an iteration reaches it
+ALL_REACHED = (
+    "Each row reaches the bound of its schedule: another schedule, other buckets or a faster network may help."
+)
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def test_exit_codes_and_what_could_have_been_found():
     same = compare_runs([noisy], [replace(noisy, name="b")], 0.05)
     assert same.exit_code == 3
     sentence, last = detectable(same)
-    assert sentence.startswith("Where it cannot tell, the least slow-down that it would have found is ")
+    assert sentence.startswith("Smallest detectable slow-down where it cannot tell: ")
     assert last == "It cannot tell at any point: exit code 3."
     both = Run("both", [*noisy.rows, *sure.rows])
     mixed = compare_runs([both], [replace(both, name="b")], 0.05)

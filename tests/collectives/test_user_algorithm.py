@@ -163,8 +163,8 @@ MESSAGES = {
     "and with it the proof holds",
     "reduced_twice": "rank 0, step 1: combines data of ranks 0, 1, 2 into chunk 0 again, from rank 1: combine each "
     "rank's data once",
-    "circle": "rank 0, step 0: waits forever to send chunk 0 to rank 1: in this step the peer has no other end of "
-    "that message: add it, or leave this end out",
+    "circle": "rank 0, step 0: waits forever to send chunk 0 to rank 1: the peer has no matching receive or send "
+    "in this step: add it, or remove this one",
     "wrong_rank": "rank 2, step 0: the peer must be another rank of 0..2, not 3",
 }
 

@@ -7,7 +7,8 @@ Behind a quoted figure a page names the row, in a comment that no reader sees:
 Each number of the clause before it must be in that row, once for each time, or be rounded from there. A row is given by
 what its line contains; headings or rows above it may come first, with " / " between them. [2] at the end: the numbers
 are those of the row from its second one on, for rows in which a wrong digit could pass for another number. A sentence
-or row of a table that links to a page of measurements and has figures needs such a comment.
+or row of a table that links to a page of measurements and has figures needs such a comment. Figures without a link are
+not looked at, nor are the clauses before the last one.
 """
 
 import re

@@ -13,6 +13,7 @@ from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES
 from dear_mpi.reporting.terminal import console
 from dear_mpi.see.tables import best_table, notes, show_comparison, slow_baseline
 from dear_mpi.training.log.log import Times
+from dear_mpi.training.prediction import ALL_REACHED
 from dear_mpi.training.runs.compare import compared, outcome
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contest import Contest
@@ -122,8 +123,8 @@ def test_it_is_said_where_bounds_are_equal():
 
 def test_rows_that_reach_their_bounds_are_told():
     rows = [row(schedule=name, ideal_speedup=1.0, bound_s=0.9, rest_s=0.1) for name in ("wfbp", "dear")]
-    assert notes(rows)[0] == "All rows reach their bounds: with these buckets no order of messages is faster."
-    assert "All rows" not in " ".join(notes([rows[0], rows[1] | {"median_s": 1.1}]))
+    assert notes(rows)[0] == ALL_REACHED
+    assert "reaches the bound" not in " ".join(notes([rows[0], rows[1] | {"median_s": 1.1}]))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_rows_that_reach_their_bounds_are_told():
         (
             1.1,
             0.01,
-            "wfbp takes 1100.0 ms with cut:4MB, 1000.0 ms with 25MB: speed-ups over the first are 10.0% too high",
+            "wfbp takes 1100.0 ms with cut:4MB, 1000.0 ms with 25MB: with the former, speed-ups are 10.0% too high",
         ),
         (1.01, 0.001, ""),
         (1.1, 0.2, ""),  # the difference may be noise

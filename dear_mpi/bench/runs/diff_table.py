@@ -116,9 +116,9 @@ def detectable(diff: Diff) -> Iterator[str]:
     """The slow-downs that could have been found where it cannot tell."""
     if diff.unsure:
         ends = [of(diff.unsure, key=lambda each: each.detectable) for of in (min, max)]
-        said = [f"{slow_down(each)} at {each.a[0].algorithm}, {format_bytes(each.a[0].bytes)}" for each in ends]
-        found = " up to ".join(dict.fromkeys(said))
-        yield f"Where it cannot tell, the least slow-down that it would have found is {found}. More samples find less."
+        said = [f"{slow_down(each)} ({each.a[0].algorithm}, {format_bytes(each.a[0].bytes)})" for each in ends]
+        found = " to ".join(dict.fromkeys(said))
+        yield f"Smallest detectable slow-down where it cannot tell: {found}. Take more samples to detect smaller ones."
     if diff.exit_code == 3:
         yield "It cannot tell at any point: exit code 3."
 
@@ -127,11 +127,9 @@ def slow_down(point: Compared) -> str:
     """
     >>> from types import SimpleNamespace
     >>> [slow_down(SimpleNamespace(detectable=ratio)) for ratio in (1.314, 250.0, math.inf)]
-    ['31%', '250 times as long', 'none (too few samples)']
+    ['1.31x', '250x', 'none (too few samples)']
     """
-    if point.detectable == math.inf:
-        return "none (too few samples)"
-    return f"{point.detectable:.3g} times as long" if point.detectable > 10 else f"{point.detectable - 1:.0%}"
+    return "none (too few samples)" if point.detectable == math.inf else f"{point.detectable:.3g}x"
 
 
 def report_of(diff: Diff) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The layout of nccl-tests 2.19, for its readers: each line that is no remark has exactly its 13 fields.
+"""Print the layout of nccl-tests 2.19: 13 fields in each row; all other lines begin with #.
 
     size  count  type  redop  root | time  algbw  busbw  #wrong | time  algbw  busbw  #wrong
                                           out-of-place                   in-place
@@ -13,15 +13,15 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from dear_mpi.bench.case import PLACEMENTS
-from dear_mpi.bench.judged.compared import shown
+from dear_mpi.bench.judged.compared import is_noisy, shown
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import named, several_cuts
 from dear_mpi.bench.report import Report
-from dear_mpi.bench.shown.words import MEANINGS, left_out, of_one_part, time_text
+from dear_mpi.bench.shown.words import MEANINGS, fitted, left_out, of_one_part, time_text
 from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.units import format_bytes, plural
 
-COLLECTIVES = (  # for which it has a program
+PROGRAMS = (  # collectives of nccl-tests
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),
     *("all_to_all", "gather", "scatter", "sendrecv"),
 )
@@ -36,20 +36,10 @@ HEADS = (  # the name of a column, and its unit
 )
 
 
-def fitted(value: float, width: int) -> str:
-    """A number in as many characters: with 2, 1 or 0 decimals, else with an exponent.
-
-    >>> [fitted(value, 7) for value in (0.123, 9999.994, 12345.67, 1e7 - 1, 1e9)], fitted(1e9, 6)
-    (['0.12', '9999.99', '12345.7', '9999999', '1.0e+09'], '1e+09')
-    """
-    texts = [f"{value:{form}}" for form in (".2f", ".1f", ".0f", ".1e", ".0e")]
-    return next((text for text in texts if len(text) <= width), texts[-1])
-
-
 def check_nccl(collectives: Sequence[str], placements: Sequence[str]) -> None:
     """A ValueError, before the work, if what is measured has no place in this layout."""
-    if missing := [each for each in collectives if each not in COLLECTIVES]:
-        raise ValueError(f"--format nccl has no layout for {', '.join(missing)}: it has {', '.join(COLLECTIVES)}")
+    if missing := [each for each in collectives if each not in PROGRAMS]:
+        raise ValueError(f"--format nccl has no layout for {', '.join(missing)}: it has {', '.join(PROGRAMS)}")
     if set(placements) != set(BOTH):
         raise ValueError("--format nccl has both placements in each line: leave --placement out, or give in,out")
 
@@ -63,6 +53,7 @@ def nccl_lines(report: Report) -> Iterator[str]:
     yield f"# {'':61}out-of-place{'in-place':>31}          "
     yield from (f"#{FORM.format(*texts)[1:]}" for texts in zip(*HEADS, strict=True))
     wanted, cuts, alone = set(map(id, shown(rows, report.names))), several_cuts(rows), list[str]()
+    printed: list[Row] = []
     for block in grouped(rows, block_of).values():
         first = block[0]
         name = named(first.algorithm, None, first.segment_bytes if cuts else None)
@@ -81,13 +72,20 @@ def nccl_lines(report: Report) -> Iterator[str]:
                 alone.append(f"only {same[0].placement}: {title} at {format_bytes(same[0].bytes)}")
             elif not wanted.isdisjoint(map(id, same)):
                 lines.append(line_of(same))
+                printed += same
         if lines:
             yield from ("#", f"# {title}", *lines)
     wrong = sum(row.wrong for row in rows)
     yield f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
-    yield f"# Avg bus bandwidth    : {statistics.fmean(row.busbw_GBps for row in rows):g}"
+    yield f"# Avg bus bandwidth    : {mean_busbw(printed):g}"
     yield "#"
     yield from (f"# {text}" for text in (*report.findings.texts(rows), *alone, *left_out(report)))
+
+
+def mean_busbw(rows: Sequence[Row]) -> float:
+    """Average what is printed, without rows whose interval is wider than their median."""
+    found = [row.busbw_GBps for row in rows if not is_noisy(row)]
+    return statistics.fmean(found) if found else 0.0
 
 
 def block_of(row: Row) -> tuple[object, ...]:

@@ -24,8 +24,7 @@ from dear_mpi.bench.judged.verdicts import verdicts
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import label, several_cuts
 from dear_mpi.bench.report import Report
-from dear_mpi.bench.shown.nccl import fitted
-from dear_mpi.bench.shown.words import clocks, columns, fits_text, left_out, meaning, page_faults, title
+from dear_mpi.bench.shown.words import clocks, columns, fits_text, fitted, left_out, meaning, page_faults, title
 from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.units import format_bytes
 

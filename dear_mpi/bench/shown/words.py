@@ -100,8 +100,18 @@ def meaning(rows: Sequence[Row]) -> Iterator[str]:
     yield f"algbw = size / time, busbw = algbw x {about.factor}{here}, in GB/s: 1e9 bytes in a second"
 
 
+def fitted(value: float, width: int) -> str:
+    """A number in as many characters: with 2, 1 or 0 decimals, else with an exponent.
+
+    >>> [fitted(value, 7) for value in (0.123, 9999.994, 12345.67, 1e7 - 1, 1e9)], fitted(1e9, 6)
+    (['0.12', '9999.99', '12345.7', '9999999', '1.0e+09'], '1e+09')
+    """
+    texts = [f"{value:{form}}" for form in (".2f", ".1f", ".0f", ".1e", ".0e")]
+    return next((text for text in texts if len(text) <= width), texts[-1])
+
+
 def time_text(rows: Sequence[Row]) -> str:
-    """What a time is, of rows of one cadence."""
+    """Describe how the times of rows of one cadence were measured."""
     first = rows[0]
     sample = SAMPLES[first.cadence].format(**OF_PAIR if OPERATIONS[first.collective].pair else OF_ALL)
     return f"median over {span([row.samples for row in rows], 'sample')}, in us; {sample} ({first.cadence})"

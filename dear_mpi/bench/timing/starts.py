@@ -29,7 +29,7 @@ class Start(Protocol):
     name: str
 
     def holds(self) -> bool:
-        """Collective: whether ranks are seldom late for it, as some blocks of starts tell."""
+        """Collective: try some blocks of starts; return whether at most a tenth of one were late."""
 
     def prepare(self) -> None:
         """Collective: before a block of calls."""

@@ -74,7 +74,8 @@ def places_of(replayed: Replayed, hosts: Sequence[int]) -> tuple[list[Places], l
     if len(kinds) <= MOST_TREES and all(is_tree(each, size) for each in kinds):
         shown = [kinds.index(frozenset(by_chunk[chunk])) if chunk in by_chunk else 0 for chunk in range(chunks)]
         return [tree(replayed, each, shown, number, len(kinds)) for number, each in enumerate(kinds)], shown
-    if size.bit_count() == 1 and all(is_one_bit(edge) for edge in edges):
+    whole_cube = size * (size.bit_length() - 1) // 2  # edges
+    if size.bit_count() == 1 and len(edges) == whole_cube and all(is_one_bit(edge) for edge in edges):
         return [hypercube(size)], whole
     for rows in divisors(size):
         if all(is_near(edge, rows, size // rows) for edge in edges):

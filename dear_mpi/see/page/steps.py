@@ -93,9 +93,8 @@ def breaks(replayed: Replayed, at: int, rank: int, sent: range, receive: Receive
         return False
     if found.chunk is None:
         return rank == found.rank and not fit(sent, receive.chunks, replayed.programs[rank])
-    return (rank, found.chunk in receive.chunks) == (found.rank, True) or (
-        (receive.peer, found.chunk in sent) == (found.rank, True)
-    )
+    taken, given = found.chunk in receive.chunks, found.chunk in sent
+    return (rank == found.rank and taken) or (receive.peer == found.rank and given)
 
 
 def without(written: Sequence[Program], at: int) -> str:

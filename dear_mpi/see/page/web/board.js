@@ -9,8 +9,8 @@ const MOST_NAMED = 40; // messages whose chunks are written on them
 
 const MOST_CLEAR = 40; // links; where there are more they are fainter
 
-/** onFollow: called with a chunk that is clicked; space: of the scene, else one of the two above, by the width. The result
- * has ``show`` and ``element``. */
+/** onFollow: called with a chunk that is clicked; space: of the scene, else one of the two above, by the width. The
+ * result has ``show`` and ``element``. */
 function board(element, program, { onFollow = () => {}, space = null } = {}) {
   let scene = null;
   let last = null;
