@@ -139,8 +139,9 @@ class LoopbackTransport:
             except threading.BrokenBarrierError:
                 raise TransportError(self.hub.failure or "a rank ended early") from None
 
-    def tell(self, note: Any, tag: int) -> None:
+    def tell(self, note: Any, tag: int) -> bool:
         self.hub.notes.append((self.rank, tag, note))
+        return True
 
     def told(self, tag: int) -> list[Any]:
         return [note for rank, its_tag, note in list(self.hub.notes) if rank != self.rank and its_tag == tag]

@@ -148,11 +148,13 @@ class MpiTransport:
         finally:
             waits.now = None
 
-    def tell(self, note: Any, tag: int) -> None:
-        if MPI.Query_thread() == MPI.THREAD_MULTIPLE:  # the engine may be inside MPI
-            others = [rank for rank in range(self.size) if rank != self.rank]
-            self.telling = [each for each in self.telling if not each.Test()]
-            self.telling += [self.native.isend(note, rank, tag) for rank in others]
+    def tell(self, note: Any, tag: int) -> bool:
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:  # the engine may be inside MPI
+            return False
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        self.telling = [each for each in self.telling if not each.Test()]
+        self.telling += [self.native.isend(note, rank, tag) for rank in others]
+        return True
 
     def told(self, tag: int) -> list[Any]:
         if MPI.Query_thread() == MPI.THREAD_MULTIPLE:

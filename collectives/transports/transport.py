@@ -175,8 +175,8 @@ class Transport(Protocol):
         """Collective: return when all ranks have come. If ``asleep``, one of them does something long: the others wait
         without using their cores, and that is no stall."""
 
-    def tell(self, note: Any, tag: int) -> None:
-        """Send all other ranks a small (picklable) note; wait for none of them."""
+    def tell(self, note: Any, tag: int) -> bool:
+        """Send all other ranks a small (picklable) note, without waiting; whether this transport can do that."""
 
     def told(self, tag: int) -> list[Any]:
         """The notes of other ranks that have come so far with a tag of ``next_tag``; any thread may ask."""

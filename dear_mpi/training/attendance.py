@@ -10,6 +10,7 @@ costs the same as without. A rank that is merely slow has sent none: the others 
 import atexit
 import os
 import sys
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -20,6 +21,7 @@ from dear_mpi.collectives.transports.watchdog import Watchdog
 
 BEHIND_S = 2.0  # of waiting, before a rank looks for one that went elsewhere instead of beginning the same step
 LEFT_S = 5.0  # the same for one that has left after an error: what it had sent before may still be on its way
+NAP_S = 1e-4
 END = "the end of the session"
 
 
@@ -48,17 +50,25 @@ class Attendance:
 
     def __init__(self, transport: Transport, report_s: float) -> None:
         self.transport, self.tag, self.process = transport, transport.next_tag(), os.getpid()
-        self.steps = self.meetings = 0
+        self.steps = self.meetings = self.noted = 0
         self.watchdog = Watchdog(transport, report_s, doomed=self.doomed)
         self.stack = ExitStack()
 
     def meet(self, place: str) -> None:
         """This rank comes to a place where all ranks must come after as many steps."""
         self.meetings += 1
-        self.tell(place)
+        self.noted += self.tell(place)
 
-    def tell(self, place: str, error: str = "") -> None:
-        self.transport.tell(Note(self.transport.rank, self.steps, self.meetings, place, error), self.tag)
+    def tell(self, place: str, error: str = "") -> bool:
+        return self.transport.tell(Note(self.transport.rank, self.steps, self.meetings, place, error), self.tag)
+
+    def drain(self) -> None:
+        """Receive all notes of a session that all ranks leave alike: each has sent as many as this one by now.
+
+        One left behind could meet another message, on a later communicator to which MPI gives the same context.
+        """
+        while len(self.transport.told(self.tag)) < self.noted * (self.transport.size - 1):
+            time.sleep(NAP_S)
 
     def doomed(self, waited_s: float) -> str:
         """Why this rank, which has waited for so long, will wait for ever; "" if it may not."""
@@ -87,9 +97,7 @@ class Attendance:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self.stack:
-            if isinstance(error, AgreedError):  # all ranks raise it, and should leave
-                self.meet(END)
-            elif error is not None:
+            if error is not None and not isinstance(error, AgreedError):  # which all ranks raise alike
                 self.tell(END, f"{type(error).__name__}: {error!s:.200}")
-            else:
-                self.transport.told(self.tag)  # no note is left behind
+                return
+        self.drain()  # when the watchdog, which reads notes as well, is over
