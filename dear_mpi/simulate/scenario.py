@@ -83,8 +83,7 @@ class Scenario:
         policy, settings = own_fusion(fusion, schedule), self.settings
         route = settings.route_of(schedule)
         if route.period > MOST_PARTS:
-            rounds = f"has rounds of {route.period} iterations: at most {MOST_PARTS} are simulated"
-            raise ValueError(f"schedule {name!r} {rounds}")
+            raise ValueError(f"{name!r} has rounds of {route.period} iterations: at most {MOST_PARTS} are simulated")
         check_sent(settings, name, route, settings.types[0])
         check_file(policy)
         if not is_by_time(policy):  # they need prices, which take time
