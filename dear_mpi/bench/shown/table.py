@@ -100,8 +100,8 @@ def lines_of(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Text]:
 
 def shortened(name: str, width: int) -> str:
     """
-    >>> shortened("folder/mine.py:ring", 12), shortened("ring", 12)
-    ('…ine.py:ring', 'ring')
+    >>> shortened("recursive_doubling", 12), shortened("ring", 12)
+    ('…ve_doubling', 'ring')
     """
     return name if len(name) <= width else f"…{name[1 - width :]}"
 
