@@ -30,7 +30,8 @@ def draw_comparison(rows: Sequence[Row], algorithm: str) -> Any:
     height = REST_INCHES + sum(PANEL_INCHES + BAR_INCHES * len(group) for group in groups)
     above = MARGIN_INCHES + (1.4 * POINTS + 1.3 * SMALL * len(notes)) / 72
     figure = Figure(figsize=(COLUMN_INCHES, height + above), layout="constrained")
-    figure.get_layout_engine().set(rect=(0, 0, 1, 1 - above / (height + above)))  # type: ignore[union-attr]
+    space = {"rect": (0, 0, 1, 1 - above / (height + above))}
+    figure.get_layout_engine().set(**space)  # type: ignore[union-attr]
     title = (
         f"{label(first['model'])}, fusion {label(first['asked_fusion'])}" if len(groups) == 1 else label(first["model"])
     )
