@@ -1,13 +1,14 @@
 """From a script, or the file of one that was observed before, to an observation."""
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +22,7 @@ from dear_mpi.reporting.terminal import note
 
 ITERATIONS = 10
 PROCESS = "dear_mpi.adapters.torch_script"
-MARK = "DEAR_MPI_ADVISE"  # a variable that all processes of a script inherit
+ADOPT = 36  # PR_SET_CHILD_SUBREAPER of Linux
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
 
 
@@ -80,34 +81,43 @@ def outcome_of(script: Path, arguments: Sequence[str], iterations: int, job: Map
     with tempfile.TemporaryDirectory(prefix="dear-mpi-advise-") as folder:
         path = Path(folder) / "outcome.json"
         given = [str(path), str(iterations), str(script), *arguments]
-        env = os.environ | job | {MARK: folder}
-        try:
-            code = subprocess.run([sys.executable, "-m", PROCESS, *given], env=env, check=False).returncode
-        finally:
-            end_marked(folder)
+        with ending_children():
+            ran = subprocess.run([sys.executable, "-m", PROCESS, *given], env=os.environ | job, check=False)
         if path.is_file():
             return msgspec.json.decode(path.read_bytes(), type=Outcome)
+    code = ran.returncode
     how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
     return Outcome(failed=f"{named(script)}ended its process {how} before enough iterations were seen", iterations=1)
 
 
-def end_marked(folder: str) -> None:
-    """End the processes that a script has started, and theirs: on Linux, which shows with what variables they began."""
-    last = time.monotonic() + GRACE_S
-    while processes := marked(folder):
-        for process in processes:
-            with suppress(OSError):  # it has just ended
-                os.kill(process, signal.SIGTERM if time.monotonic() < last else signal.SIGKILL)
-        time.sleep(0.02)
+@contextmanager
+def ending_children() -> Iterator[None]:
+    """End the processes that are started in the block, and theirs: on Linux, where this process adopts orphans."""
+    if sys.platform != "linux":
+        yield
+        return
+    before, prctl = children(), ctypes.CDLL(None).prctl
+    prctl(ADOPT, 1)
+    try:
+        yield
+    finally:
+        last = time.monotonic() + GRACE_S
+        while started := children() - before:
+            for process in started:
+                with suppress(OSError):  # it has just ended
+                    os.kill(process, signal.SIGTERM if time.monotonic() < last else signal.SIGKILL)
+                    os.waitpid(process, os.WNOHANG)
+            time.sleep(0.02)
+        prctl(ADOPT, 0)
 
 
-def marked(folder: str) -> list[int]:
-    """The running processes that have inherited the mark."""
-    found, entry = list[int](), f"{MARK}={folder}".encode()
-    for environ in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):  # it has just ended, or is another user's
-            if entry in environ.read_bytes().split(b"\0"):
-                found.append(int(environ.parent.name))
+def children() -> set[int]:
+    """The children of this process, by their numbers."""
+    found = set[int]()
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            if int(file.read_text("utf-8", "replace").rpartition(")")[2].split()[1]) == os.getpid():
+                found.add(int(file.parent.name))
     return found
 
 

@@ -58,7 +58,8 @@ kept.write("kept")
 """
 CHILD = """
 import subprocess
-child = subprocess.Popen(["sleep", "1000"])
+inner = "setsid sleep 1000 & echo $! >inner; sleep 1000"
+child = subprocess.Popen(["sh", "-c", inner], env={"PATH": os.environ["PATH"]})
 open("pid", "w").write(str(child.pid))
 """
 SPAWN = """
@@ -107,8 +108,8 @@ def test_one_answer_whatever_a_script_does(tmp_path, code):
     assert (tmp_path / "seen.json").exists()
     if "kept" in code:
         assert (tmp_path / "kept.txt").read_text() == "kept"
-        state = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
-        assert not state.exists() or ") Z " in state.read_text()  # ended, and maybe not reaped yet
+        for process in ("pid", "inner"):
+            assert not Path(f"/proc/{(tmp_path / process).read_text().strip()}").exists()
 
 
 @pytest.mark.parametrize(
