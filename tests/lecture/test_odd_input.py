@@ -71,7 +71,7 @@ def test_another_text_has_no_picture_before_it_is_run(shown):
 def test_what_is_lacking_in_the_end_is_told_beside_the_picture(shown):
     page = shown("ring")
     said = "rank 0: chunk 1 is still empty; expected rank 1's data."
-    assert cell(page, "ring").locator(".said").inner_text() == f"After the last step {said}"
+    assert cell(page, "ring").locator(".said").inner_text() == f"The proof finds: {said}"
     cell(page, "ring").locator("text=◀ Back").click()
     assert cell(page, "ring").locator(".said").inner_text().startswith("Step 1: every rank sends")
 
