@@ -1,4 +1,4 @@
-"""Forked children of a rank: they have its memory, but are no ranks. They must neither call MPI nor end the job."""
+"""Forked children of a rank share its memory but are not ranks: they must neither call MPI nor end the job."""
 
 import atexit
 import os
@@ -27,20 +27,25 @@ def no_child_leaves() -> Iterator[None]:
 
 def end_child(error: BaseException | None) -> None:
     """End this process, which is a child, with the traceback of its error, and without anything that the rank does."""
-    status: object = 0 if error is None else 1
-    if isinstance(error, SystemExit):
-        status = error.code or 0
-    elif error is not None:
-        print(f"dear-mpi: forked child {os.getpid()} fails:", file=sys.stderr)
-        traceback.print_exception(error)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status if isinstance(status, int) else 1)
+    code = error.code or 0 if isinstance(error, SystemExit) else 0 if error is None else 1
+    try:
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
+        elif error is not None and not isinstance(error, SystemExit):
+            print(f"dear-mpi: forked child {os.getpid()} fails:", file=sys.stderr)
+            traceback.print_exception(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:  # also if its streams are closed
+        os._exit(code if isinstance(code, int) else 1)
 
 
 @cache
 def end_children_at_exit() -> None:
-    """End forked children at exit before MPI's own exit handler runs: only the rank may finalise MPI."""
+    """End forked children at exit before MPI's own exit handler runs: only the rank may finalise MPI.
+
+    The code of a child's ``sys.exit`` is not known there: it ends with 0, or with 1 after an exception.
+    """
     process = os.getpid()
 
     def ends() -> None:

@@ -57,9 +57,8 @@ class MpiTransport:
         self.under_way = UNDER_WAY
         self.notes, self.telling = defaultdict[int, list[Any]](list), list[MPI.Request]()
         end_children_at_exit()
-        if (
-            self.size > 1
-        ):  # or a child that runs the script again (spawn, forkserver) starts MPI as this rank, and hangs
+        # A child that runs the script again (spawn, forkserver) would start MPI as this rank, and hang.
+        if self.size > 1:
             os.environ.setdefault(NOT_AT_IMPORT, "false")
 
     @classmethod

@@ -1,6 +1,7 @@
 """A watchdog: a thread that reports when a rank has waited too long, for what, and which ranks keep it waiting.
 
-It looks at the transport's ``Waits`` now and then, and costs the waiting ranks nothing. It calls MPI only to abort.
+It looks at the transport's ``Waits`` now and then, and costs the waiting ranks nothing. It calls MPI only to abort, and
+to read the notes of ranks that left.
 docs/faults.md says what it cannot know.
 """
 

@@ -13,8 +13,8 @@ use, whose gradients come last, it keeps no other gradient waiting.
 Parameters are views into the line. A gradient is copied into the line when autograd has all of it, in one pass, and the
 line's memory is ``tensor.grad`` from then on; when a batch is accumulated, autograd itself adds to it there.
 
-If ``Between`` has found that this rank cannot go on, the rank takes part without its model, and with a loss of NaN: so
-all ranks end with one error.
+If ``Between`` has found that this rank cannot go on, the rank takes part without its model, and the sum of the losses
+tells the others: so all ranks end with one error.
 """
 
 from collections import Counter

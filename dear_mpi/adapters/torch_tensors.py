@@ -90,7 +90,7 @@ class TorchParameter(Parameter):
             raise ValueError(f"parameter {name}: {error}") from None
         dtype = getattr(tensor, "grad_dtype", None) or tensor.dtype
         if tensor.requires_grad and dtype != tensor.dtype:
-            raise ValueError(f"parameter {name}: grad_dtype must be {tensor.dtype}, as its own type, not {dtype}")
+            raise ValueError(f"parameter {name}: grad_dtype must be {tensor.dtype}, like the parameter, not {dtype}")
         grad = np.zeros(value.shape, value.dtype)  # of pages that no code touches before the line takes its place
         self.kind, self.sent = type(tensor), None
         outputs = None if isinstance(self.module, torch.nn.Embedding) else 0

@@ -101,11 +101,14 @@ def ending_children() -> Iterator[None]:
     try:
         yield
     finally:
-        last = time.monotonic() + GRACE_S
-        while started := children() - before:
+        begin, sent = time.monotonic(), set[tuple[int, signal.Signals]]()
+        while (started := children() - before) and (waited_s := time.monotonic() - begin) < 2 * GRACE_S:
+            how = signal.SIGTERM if waited_s < GRACE_S else signal.SIGKILL  # each once: some count them
             for process in started:
                 with suppress(OSError):  # it has just ended
-                    os.kill(process, signal.SIGTERM if time.monotonic() < last else signal.SIGKILL)
+                    if (process, how) not in sent:
+                        sent.add((process, how))
+                        os.kill(process, how)
                     os.waitpid(process, os.WNOHANG)
             time.sleep(0.02)
         prctl(ADOPT, 0)
@@ -122,7 +125,7 @@ def children() -> set[int]:
 
 
 def watched_in(outcome: Outcome) -> Watched:
-    """What a script has shown. ValueError if it failed, after its traceback."""
+    """Return what was seen of a script. ValueError if it failed, after its traceback."""
     print(outcome.trace, end="", file=sys.stderr)
     if outcome.watched is None:
         raise ValueError(outcome.failed)

@@ -1,4 +1,4 @@
-"""Where the ranks are in a session: one that leaves it tells the others, so that none waits for it for ever.
+"""A rank that leaves a session tells the others, so that none waits for it for ever.
 
     rank 0    step 3 -- leaves: sends a note, and waits for the others -------- ends
     rank 1    step 3 -- step 4: waits for rank 0, and after seconds reads the note: ends the job
@@ -42,7 +42,7 @@ class Note:
 
 
 class Attendance:
-    """Of this rank in one session; a context manager. Constructing is collective: all ranks take the same tag.
+    """Tell the other ranks when this rank leaves a session. Constructing is collective: all ranks take the same tag.
 
     Args:
         report_s: report when this rank has waited for so long; infinity for never.
@@ -58,6 +58,7 @@ class Attendance:
         """This rank comes to a place where all ranks must come after as many steps."""
         self.meetings += 1
         self.noted += self.tell(place)
+        self.transport.told(self.tag)  # receives what has come, so that MPI need not keep it
 
     def tell(self, place: str, error: str = "") -> bool:
         return self.transport.tell(Note(self.transport.rank, self.steps, self.meetings, place, error), self.tag)

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from dear_mpi.kernels.lookup import lookup
 
 T = TypeVar("T")
-# A comma; but not one before a plain number, which goes on with the numbers of at:N,N.
-BETWEEN = r",(?![^(]*\))"  # not the commas of mine.py:Mine(a=1,b=2)
+BETWEEN = r",(?![^(]*\))"  # a comma, except those of mine.py:Mine(a=1,b=2)
+# A comma, except one before a plain number, which goes on with the numbers of at:N,N.
 BETWEEN_FUSIONS = r",(?!\d+(?:,|$))"
 # Of fields, by the name of their type.
 KINDS: dict[str, tuple[Any, str]] = {"str": (str, "a text"), "bool": (bool, "True or False")}

@@ -155,7 +155,12 @@ class Session:
         return found
 
     def flush(self) -> None:
-        """Finish what is under way: afterwards all parameters are up to date. Raises as the iteration before."""
+        """Finish what is under way: afterwards all parameters are up to date. Raises as the iteration before.
+
+        Call it on all ranks.
+        """
+        if not self.group.fabric.common:  # then ranks ask each other about their gradients
+            self.attendance.meet("flush")
         self.group.flush()
 
     def cut(self, fusion: str) -> None:

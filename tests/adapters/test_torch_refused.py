@@ -66,7 +66,7 @@ REFUSED = [
     (with_parameter(torch.complex64), "parameter odd must have one of the types fp64, fp32, fp16, bf16, not complex64"),
     (
         with_gradients(torch.float32),
-        "parameter weight: grad_dtype must be torch.float64, as its own type, not torch.float32",
+        "parameter weight: grad_dtype must be torch.float64, like the parameter, not torch.float32",
     ),
     (nn.Linear(6, 4, device="meta"), "parameter weight: tensors must be dense and in the host's memory, not on meta"),
     (nn.Linear(5, 4).double(), "mat1 and mat2 shapes cannot be multiplied"),

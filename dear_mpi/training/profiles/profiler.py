@@ -69,10 +69,8 @@ class Profiler:
         self.samples.append(np.concatenate([forward_s, input_s + weights_s, weights_s, exchange_s, last]))
         self.noted += 1
         for event in list(fabric.log.last.engine):
-            key, carried_s = (
-                (event.kind, event.number),
-                self.group.streams.communication.seconds(event.begin, event.end),
-            )
+            key = event.kind, event.number
+            carried_s = self.group.streams.communication.seconds(event.begin, event.end)
             self.carried_s[key] = min(carried_s, self.carried_s.get(key, carried_s))
 
     def codes_s(self) -> tuple[float, float]:
@@ -165,9 +163,8 @@ class Profiler:
         the least time counts, because ranks that begin early wait for others.
         """
         group, alone_s = self.group, dict[tuple[str, int], float]()
-        for leg in (
-            leg for each in group.schedules[self.schedule].collectives for leg in group.route.collectives(each)
-        ):
+        legs = [leg for each in group.schedules[self.schedule].collectives for leg in group.route.collectives(each)]
+        for leg in legs:
             for bucket in group.buckets:
                 key = leg.label, bucket.index
                 alone_s[key] = min(price(leg, bucket), alone_s.get(key, math.inf))
