@@ -237,7 +237,7 @@ class Trainer:
             wrong.append(f"the loss is {loss} in iteration {self.done}: try a lower learning rate (--lr)")
         self.trouble = self.trouble or "".join(found)
         ask = not self.fabric.common and (over or bool(wrong) or self.meter.trouble)
-        if ask or wrong or self.meter.trouble or self.first or self.debug:
+        if ask or wrong or (self.meter.trouble and not over) or self.first or self.debug:
             self.flush()
             try:
                 self.fabric.agree(f"iteration {self.done}", self.complain)
