@@ -105,7 +105,10 @@ def test_what_is_written_among_the_verdicts_is_told_of_its_file(tmp_path):
     reach = "import contextlib, os\nfor file in range(3, 20):\n    with contextlib.suppress(OSError):\n"
     reach += "        os.write(file, b'hello')\n"
     (tmp_path / "mine.py").write_text(reach + (ANSWERS / "ring.py").read_text())
-    assert proved(f"{tmp_path}/mine.py:my_ring", "all_reduce", 2).fault == "it wrote among the verdicts of its proof"
+    assert (
+        proved(f"{tmp_path}/mine.py:my_ring", "all_reduce", 2).fault
+        == "its output is mixed with that of the proof: do not write to file descriptors"
+    )
 
 
 def test_what_ends_on_some_ranks_alone_may_race_there(tmp_path):

@@ -156,6 +156,7 @@ def broken(x, position, value):
     return x
 
 
+FINITE = "x must hold finite numbers (n, ...), one or more in each row, not"
 BAD_ARRAYS = {
     "no y": ({"x": X}, "it has no array 'y', but x"),
     "no x": ({"z": X, "y": Y}, "it has no array 'x', but z, y"),
@@ -164,16 +165,37 @@ BAD_ARRAYS = {
     "y negative": ({"x": X, "y": broken(Y, 3, -1)}, "y must hold two or more labels from 0 to 99999, not int64[10]"),
     "y of two axes": ({"x": X, "y": Y[:, None]}, "y must hold two or more labels from 0 to 99999, not int64[10, 1]"),
     "one example": ({"x": X[:1], "y": Y[:1]}, "y must hold two or more labels from 0 to 99999, not int64[1]"),
-    "x with nan": ({"x": broken(X, (9, 1, 2), np.nan), "y": Y}, "x must hold finite numbers (n, ...), not float64[10"),
-    "x with inf": ({"x": broken(X, (0, 0, 0), -np.inf), "y": Y}, "x must hold finite numbers (n, ...), not float64[10"),
-    "x of one axis": ({"x": X[:, 0, 0], "y": Y}, "x must hold finite numbers (n, ...), not float64[10]"),
-    "x of text": ({"x": X.astype(str), "y": Y}, "x must hold finite numbers (n, ...), not <U32[10, 2, 3]"),
+    "x with nan": (
+        {"x": broken(X, (9, 1, 2), np.nan), "y": Y},
+        f"{FINITE} float64[10",
+    ),
+    "x with inf": (
+        {"x": broken(X, (0, 0, 0), -np.inf), "y": Y},
+        f"{FINITE} float64[10",
+    ),
+    "x of one axis": (
+        {"x": X[:, 0, 0], "y": Y},
+        f"{FINITE} float64[10]",
+    ),
+    "x of text": (
+        {"x": X.astype(str), "y": Y},
+        f"{FINITE} <U32[10, 2, 3]",
+    ),
     "x of pickles": ({"x": X.astype(object), "y": Y}, "Object arrays cannot be loaded"),
     "y of pickles": ({"x": X, "y": Y.astype(object)}, "Object arrays cannot be loaded"),
-    "x of no axis": ({"x": np.array(3.0), "y": Y}, "x must hold finite numbers (n, ...), not float64[]"),
+    "x of no axis": (
+        {"x": np.array(3.0), "y": Y},
+        f"{FINITE} float64[]",
+    ),
     "y of no axis": ({"x": X, "y": np.array(3)}, "y must hold two or more labels from 0 to 99999, not int64[]"),
-    "x complex": ({"x": X + 1j, "y": Y}, "x must hold finite numbers (n, ...), not complex128[10"),
-    "x beyond fp32": ({"x": X * 1e300, "y": Y}, "x must hold finite numbers (n, ...), not float64[10"),
+    "x complex": (
+        {"x": X + 1j, "y": Y},
+        f"{FINITE} complex128[10",
+    ),
+    "x beyond fp32": (
+        {"x": X * 1e300, "y": Y},
+        f"{FINITE} float64[10",
+    ),
 }
 
 
