@@ -100,7 +100,7 @@ def test_exit_codes_and_what_could_have_been_found():
     slow = Run("slow", [*noisy.rows, *run_of(sizes=(64,), slow=2.0).rows])
     assert compare_runs([both], [slow], 0.05).exit_code == 1
     few = compare_runs([run_of(rng, samples=5)], [run_of(rng, samples=5)], 0.05)
-    assert "is none (too few samples) at native, 4 B" in next(detectable(few))
+    assert "none (too few samples) (native, 4 B)" in next(detectable(few))
     assert [each["detectable"] for each in report_of(few)["points"]] == [None] * len(few.points)
     assert list(detectable(compare_runs([sure], [sure], 0.05))) == []
 

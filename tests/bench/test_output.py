@@ -20,11 +20,11 @@ from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.operations import OPERATIONS
 from dear_mpi.bench.report import Report
 from dear_mpi.bench.shown.flat import COLUMNS, object_of
-from dear_mpi.bench.shown.nccl import BOTH, COLLECTIVES, TYPES, check_nccl, fitted
+from dear_mpi.bench.shown.nccl import BOTH, PROGRAMS, TYPES, check_nccl
 from dear_mpi.bench.shown.osu import LAYOUTS
 from dear_mpi.bench.shown.output import FORMATS, show_bench
 from dear_mpi.bench.shown.table import WIDTH
-from dear_mpi.bench.shown.words import MEANINGS
+from dear_mpi.bench.shown.words import MEANINGS, fitted
 from dear_mpi.ranks.world import run_world
 from tests.bench.readers import busbw_by_readers, footer_of, read_nccl, read_osu, read_table, unfolded
 from tests.bench.test_bench import row
@@ -151,7 +151,7 @@ def test_a_row_without_its_other_placement_is_a_remark():
     assert "# only out of place: ring, all_reduce, 4 ranks, cpu, isolated, over MPI at 1 MiB" in text
 
 
-@pytest.mark.parametrize("collective", [each for each in OPERATIONS if each not in COLLECTIVES])
+@pytest.mark.parametrize("collective", [each for each in OPERATIONS if each not in PROGRAMS])
 def test_what_nccl_tests_have_no_program_for_has_no_such_layout(collective):
     with pytest.raises(ValueError, match=f"--format nccl has no layout for {collective}: it has all_reduce, "):
         check_nccl(("all_reduce", collective), BOTH)

@@ -211,8 +211,9 @@ def test_hooks_of_ddp_train(comm, agree, hook):
             dist.destroy_process_group()
         agree(len(set(comm.allgather(found[-1].tobytes()))) == 1, f"buckets of {bucket_mb} MB")
     if hook != "quantized":
+        atol = 2e-3 if hook == "fp16" else 1e-6  # gloo adds in another order
         with gloo_group(World(transport_of(comm))):
-            agree(np.allclose(found[0], hooked(comm, hook, 25), atol=1e-6))
+            agree(np.allclose(found[0], hooked(comm, hook, 25), atol=atol))
 
 
 def test_what_is_not_offered_says_so(comm, group):
