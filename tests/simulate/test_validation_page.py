@@ -28,7 +28,8 @@ def test_the_page_has_a_row_for_each_and_takes_apart_what_misses():
     found = [compared(USUAL, 2, "resnet50", "wfbp", 1.2, 1.19), compared(USUAL, 2, "resnet50", "dear", 1.2, 1.0)]
     found.append(compared(PEERS, 4, "resnet50", "ddp", 1.3, 1.31))
     text = "\n".join(page(found, "What was lost.\n"))
-    assert "This run had 2 and 4 ranks, resnet50, and the links hosts:1gbit.\nWhat was lost." in text
+    assert "This run had 2 and 4 ranks, resnet50, and the links hosts:1gbit.\n" in text
+    assert "In all, 2 of 3 predictions are within 5% (hosts).\nWhat was lost." in text
     assert "| 2 | resnet50 | wfbp | 1200 ±20 | 1190 | -0.8% | -9.2% |" in text
     assert "| 2 | resnet50 | dear | 1200 ±20 | 1000 | **-16.7%** | -25.0% |" in text
     assert "1 of 2 within 5%; median " in text
