@@ -139,11 +139,11 @@ class LoopbackTransport:
             except threading.BrokenBarrierError:
                 raise TransportError(self.hub.failure or "a rank ended early") from None
 
-    def tell(self, note: Any, tag: int) -> bool:
+    def send_note(self, note: Any, tag: int) -> bool:
         self.hub.notes.append((self.rank, tag, note))
         return True
 
-    def told(self, tag: int) -> list[Any]:
+    def received_notes(self, tag: int) -> list[Any]:
         return [note for rank, its_tag, note in list(self.hub.notes) if rank != self.rank and its_tag == tag]
 
     def part(self, ranks: int) -> "LoopbackTransport | None":

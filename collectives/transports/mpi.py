@@ -55,7 +55,7 @@ class MpiTransport:
         self.ballot, self.kept = array("q", (0, 0)), WeakSet[Any]()
         self.moment = array("d", (0.0,))
         self.under_way = UNDER_WAY
-        self.notes, self.telling = defaultdict[int, list[Any]](list), list[MPI.Request]()
+        self.notes, self.sending = defaultdict[int, list[Any]](list), list[MPI.Request]()
         end_children_at_exit()
         # A child that runs the script again (spawn, forkserver) would start MPI as this rank, and hang.
         if self.size > 1:
@@ -147,15 +147,15 @@ class MpiTransport:
         finally:
             waits.now = None
 
-    def tell(self, note: Any, tag: int) -> bool:
+    def send_note(self, note: Any, tag: int) -> bool:
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:  # the engine may be inside MPI
             return False
         others = [rank for rank in range(self.size) if rank != self.rank]
-        self.telling = [each for each in self.telling if not each.Test()]
-        self.telling += [self.native.isend(note, rank, tag) for rank in others]
+        self.sending = [each for each in self.sending if not each.Test()]
+        self.sending += [self.native.isend(note, rank, tag) for rank in others]
         return True
 
-    def told(self, tag: int) -> list[Any]:
+    def received_notes(self, tag: int) -> list[Any]:
         if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
             while (message := self.native.improbe(tag=tag)) is not None:
                 self.notes[tag].append(message.recv())

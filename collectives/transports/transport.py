@@ -175,10 +175,10 @@ class Transport(Protocol):
         """Collective: return when all ranks have come. If ``asleep``, one of them does something long: the others wait
         without using their cores, and that is no stall."""
 
-    def tell(self, note: Any, tag: int) -> bool:
+    def send_note(self, note: Any, tag: int) -> bool:
         """Send all other ranks a small (picklable) note, without waiting; whether this transport can do that."""
 
-    def told(self, tag: int) -> list[Any]:
+    def received_notes(self, tag: int) -> list[Any]:
         """The notes of other ranks that have come so far with a tag of ``next_tag``; any thread may ask."""
 
     def part(self, ranks: int) -> "Transport | None":

@@ -117,5 +117,6 @@ class Turns:
 def check_starts(found: Mapping[Any, Samples]) -> None:
     """A LateStarts if ranks were late for most starts of a contestant, or too few of its samples count."""
     for each in found.values():
-        if each.late and len(each.times_s[0]) < max(each.late, FEWEST_SAMPLES):
+        counted = len(each.times_s[0])
+        if counted < each.late or counted < FEWEST_SAMPLES <= counted + each.late:
             raise LateStarts

@@ -57,25 +57,25 @@ class Attendance:
     def meet(self, place: str) -> None:
         """This rank comes to a place where all ranks must come after as many steps."""
         self.meetings += 1
-        self.noted += self.tell(place)
-        self.transport.told(self.tag)  # receives what has come, so that MPI need not keep it
+        self.noted += self.send_note(place)
+        self.transport.received_notes(self.tag)  # receives what has come, so that MPI need not keep it
 
-    def tell(self, place: str, error: str = "") -> bool:
-        return self.transport.tell(Note(self.transport.rank, self.steps, self.meetings, place, error), self.tag)
+    def send_note(self, place: str, error: str = "") -> bool:
+        return self.transport.send_note(Note(self.transport.rank, self.steps, self.meetings, place, error), self.tag)
 
     def drain(self) -> None:
         """Receive all notes of a session that all ranks leave alike: each has sent as many as this one by now.
 
         One left behind could meet another message, on a later communicator to which MPI gives the same context.
         """
-        while len(self.transport.told(self.tag)) < self.noted * (self.transport.size - 1):
+        while len(self.transport.received_notes(self.tag)) < self.noted * (self.transport.size - 1):
             time.sleep(NAP_S)
 
     def doomed(self, waited_s: float) -> str:
         """Why this rank, which has waited for so long, will wait for ever; "" if it may not."""
         if waited_s >= BEHIND_S:
             here = f"in or after call {self.steps} of step"
-            for note in self.transport.told(self.tag):
+            for note in self.transport.received_notes(self.tag):
                 if note.error and waited_s >= LEFT_S:
                     return f"{here}, but {note}"
                 if note.meetings > self.meetings and note.steps < self.steps:
@@ -85,7 +85,8 @@ class Attendance:
     def ends(self) -> None:
         """The program ends without leaving the session."""
         if os.getpid() == self.process:
-            self.tell(END, f"its program has ended: {getattr(sys, 'last_value', 'it came to its last line')!s:.200}")
+            last = getattr(sys, "last_value", "it came to its last line")
+            self.send_note(END, f"its program has ended: {last!s:.200}")
 
     def __enter__(self) -> "Attendance":
         if self.transport.size > 1:
@@ -99,6 +100,6 @@ class Attendance:
     ) -> None:
         with self.stack:
             if error is not None and not isinstance(error, AgreedError):  # which all ranks raise alike
-                self.tell(END, f"{type(error).__name__}: {error!s:.200}")
+                self.send_note(END, f"{type(error).__name__}: {error!s:.200}")
                 return
         self.drain()  # when the watchdog, which reads notes as well, is over

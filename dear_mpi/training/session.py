@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,7 +33,6 @@ from dear_mpi.training.attendance import END, Attendance
 from dear_mpi.training.checkpoints.checkpoint import read, restore, snapshot, write
 from dear_mpi.training.decisions import Decisions
 from dear_mpi.training.fabric.engine import Engine, check_process
-from dear_mpi.training.fabric.loss_meter import whole_number
 from dear_mpi.training.facts import checksum, model_of, sha256
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.log.log import Times
@@ -138,7 +137,7 @@ class Session:
         Raises:
             TrainingError, ArgumentError, ValueError: see ``Trainer.iteration``; or ``total`` is wrong.
         """
-        number = np.asarray(targets).size * self.world.size if total is None else whole_number("total", total)
+        number = np.asarray(targets).size * self.world.size if total is None else number_of_targets(total)
         return self.iterate(next(iter(self.schedules)), x, targets, number)[0]
 
     def iterate(self, schedule: str, x: Array, targets: Array, total: int) -> tuple[float, Times]:
@@ -166,6 +165,7 @@ class Session:
     def cut(self, fusion: str) -> None:
         """Go on with other buckets, while all memory stays where it is; ArgumentError if the policy is not allowed."""
         self.check_open()
+        self.attendance.meet("cut")
         self.decisions.cut(fusion)
 
     @property
@@ -189,6 +189,7 @@ class Session:
 
     def load(self, state: dict[str, Array]) -> Any:
         """Go on from a state that rank 0 has; the notes in it. Raises ArgumentError if it is another model's."""
+        self.attendance.meet("load")
         return restore(self.group, self.parameters, state, "checkpoint")
 
     def save(self, path: str | Path, notes: Any = None) -> None:
@@ -199,6 +200,7 @@ class Session:
 
     def resume(self, path: str | Path) -> Any:
         """Go on from such a file; the notes in it. Raises ArgumentError if it is not there, damaged, or another's."""
+        self.attendance.meet("resume")
         arrays: dict[str, Array] = {}
         by_rank_0(self.world.transport, "resume", lambda: arrays.update(read(Path(path))))
         return restore(self.group, self.parameters, arrays, f"checkpoint {str(path)!r}")
@@ -243,3 +245,11 @@ class Session:
         """Give the plans back; but not after an error of one rank alone, for then the peers may never answer."""
         if (error is None or isinstance(error, AgreedError)) and not self.engine.thread.is_alive():
             self.group.plans.close()
+
+
+def number_of_targets(total: Any) -> int:
+    """A number, or a tensor with one, as an integer; ValueError if it is not whole, or negative."""
+    with suppress(TypeError, ValueError, OverflowError):
+        if int(total) == total and total >= 0:
+            return int(total)
+    raise ValueError(f"total must be a whole number, the targets of all ranks that count, not {total!r:.99}")

@@ -2,8 +2,6 @@
 
 import math
 import warnings
-from contextlib import suppress
-from typing import Any
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.kernels.array import Array
@@ -64,14 +62,6 @@ class LossMeter:
 
     def free(self) -> None:
         self.plan.free()
-
-
-def whole_number(name: str, value: Any) -> int:
-    """A number, or a tensor with one, as an integer; ValueError if it is not whole, or negative."""
-    with suppress(TypeError, ValueError, OverflowError):
-        if int(value) == value and value >= 0:
-            return int(value)
-    raise ValueError(f"{name} must be a whole number, the targets of all ranks that count, not {value!r:.99}")
 
 
 def seems_own(total: int, targets: Array) -> bool:
