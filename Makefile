@@ -38,8 +38,8 @@ endif
 # What starts ranks on GPUs, e.g. MPIRUN_GPU=hostfiles/wheels-cuda.sh
 MPIRUN_GPU ?= $(MPIRUN)
 
-.PHONY: help install demo test test-serial test-quick test-standin proofs frameworks test-frameworks test-gpu test-slurm
-.PHONY: check format docs site package clean
+.PHONY: help install demo test test-serial test-quick test-standin proofs golden frameworks test-frameworks test-gpu test-slurm
+.PHONY: check house format docs site package clean
 .PHONY: bench bench-hosts bench-osu bench-ddp bench-torch bench-advise bench-blame bench-gpu numerics topology dimensions testbed published
 .PHONY: validation variants startup terminal faults lecture
 
@@ -71,6 +71,9 @@ test: test-serial test-standin ## all tests: serial, then on 2 and 3 ranks under
 
 proofs: install       ## every algorithm and collective proved for all sizes up to 64, and 256
 	EVERY_SIZE=1 $(PYTHON) -m pytest -q $(PARALLEL:loadfile=load) tests/collectives/test_algorithms.py
+
+golden: install       ## parameters of all schedules, routes, wires and 1 to 5 ranks, compared with tests/golden
+	EVERY=1 $(PYTHON) -m pytest -q $(PARALLEL:loadfile=load) tests/golden
 
 test-serial: install  ## the serial tests, without those of the launcher
 	$(PYTHON) -m pytest -q $(PARALLEL) --doctest-modules --ignore=tests/mpi $(LAUNCHERS:%=--ignore=%) tests dear_mpi
@@ -111,6 +114,9 @@ check: install        ## style, types, the order of the rooms; prints the lines 
 	$(PYTHON) -m mypy
 	$(PYTHON) -m pytest -q tests/test_layering.py tests/test_algorithm_names.py tests/test_style.py
 	@$(PYTHON) tests/rooms.py
+
+house:                 ## files, lines, tokens and words of each room; make house LOWER=--lower: new limits
+	$(PYTHON) tests/rooms.py $(LOWER)
 
 format: install       ## let ruff rewrite what it can
 	$(PYTHON) -m ruff format .

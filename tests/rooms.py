@@ -1,8 +1,14 @@
-"""The packages' files, the rooms they are in, and who may import whom. As a script, it prints the lines of each room.
+"""The packages' files, the rooms they are in, who may import whom, and how large each room may be.
 
-python tests/rooms.py
+python tests/rooms.py            prints the sizes of all rooms
+python tests/rooms.py --lower    writes those that have fallen as new limits
 """
 
+import ast
+import io
+import json
+import sys
+import tokenize
 from collections import Counter
 from pathlib import Path
 
@@ -102,13 +108,54 @@ def may_import_in_training(module, name):
     return target <= own
 
 
-def main():
-    lines = Counter()
+LIMITS = ROOT / "tests" / "rooms.json"  # tokens of each room: they may fall, but not rise
+NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def size_of(path):
+    """Files, lines, tokens of code without imports, and words of docstrings and comments of one file.
+
+    Tokens are what is limited: a line can be crammed.
+    """
+    text = path.read_text(encoding="utf-8")
+    size, left_out = Counter(files=1, lines=text.count("\n"), tokens=0, words=0), set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            left_out.update(range(node.lineno, node.end_lineno + 1))
+        elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
+            docstring := ast.get_docstring(node)
+        ):
+            size["words"] += len(docstring.split())
+            left_out.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            size["words"] += len(token.string.split()) - 1
+        size["tokens"] += token.type not in NO_CODE and token.start[0] not in left_out
+    return size
+
+
+def sizes():
+    """{room: its size}; the folders of training and of contrib are rooms of their own."""
+    found = {}
     for path in SOURCES.values():
-        lines[room_of(path)] += len(path.read_text(encoding="utf-8").splitlines())
-    for room in sorted(lines, key=lambda room: (LAYERS.index(room.partition("/")[0]), room)):
-        print(f"{lines[room]:7} {room}")
-    print(f"{lines.total():7} lines of Python in {', '.join(LAYERS)}")
+        *folders, _ = path.relative_to(ROOT).parts
+        depth = 3 if folders[:2] in (["dear_mpi", "training"], ["dear_mpi", "contrib"]) else 2
+        found.setdefault("/".join(folders[:depth]), Counter()).update(size_of(path))
+    return dict(sorted(found.items()))
+
+
+def main():
+    found = sizes()
+    columns = ("files", "lines", "tokens", "words")
+    core = sum((size for room, size in found.items() if "/contrib" not in room), Counter())
+    contrib = sum((size for room, size in found.items() if "/contrib" in room), Counter())
+    print(f"{'room':30}" + "".join(f"{column:>9}" for column in columns))
+    for room, size in [*found.items(), ("core", core), ("contrib", contrib)]:
+        print(f"{room:30}" + "".join(f"{size[column]:9}" for column in columns))
+    if "--lower" in sys.argv:
+        limits = json.loads(LIMITS.read_text())
+        lowered = {room: min(size["tokens"], limits.get(room, size["tokens"])) for room, size in found.items()}
+        LIMITS.write_text(json.dumps(lowered, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The shape of the code: where the packages are, who may import whom, and what an import may start."""
 
 import ast
+import json
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests.rooms import (
     LAYERS,
+    LIMITS,
     ROOMS,
     ROOT,
     SOURCES,
@@ -16,6 +18,7 @@ from tests.rooms import (
     may_import_in_training,
     place,
     room_of,
+    sizes,
 )
 
 STARTS_MPI = {"dear_mpi.collectives.transports.mpi"}  # when it is imported: so it is imported where it is needed
@@ -91,6 +94,14 @@ def test_every_folder_is_a_room_of_the_table():
         "dear_mpi.collectives.__init__",
     }
     assert set(SOURCES) >= MPI4PY_FILES | CUPY_FILES | IMPORTLIB_FILES
+
+
+def test_no_room_grows():
+    limits, found = json.loads(LIMITS.read_text()), sizes()
+    grown = {room: (size["tokens"], limits.get(room)) for room, size in found.items()}
+    grown = {room: (tokens, limit) for room, (tokens, limit) in grown.items() if limit is None or tokens > limit}
+    advice = "delete something there, or raise it in tests/rooms.json: the commit names the user who needs it"
+    assert not grown, f"rooms with more tokens than their limit: {grown}; {advice}"
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -1,0 +1,27 @@
+"""Processes under mpirun have the bits that the golden file has of threads."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.golden.cases import HERE, command, reported, run, trainings
+from tests.golden.elementwise import write_data
+
+pytestmark = pytest.mark.mpi
+SAMPLE = 41  # every so many cases
+
+
+def test_the_bits_of_threads(comm, tmp_path):
+    folder = Path(comm.bcast(str(tmp_path)))
+    if comm.rank == 0:
+        write_data(folder / "data.npz")
+    comm.barrier()
+    known = json.loads((HERE / "parameters.json").read_text())
+    for options in list(trainings())[comm.size :: SAMPLE]:
+        wanted = known[f"{options} --threads {comm.size}"]
+        if len(wanted) == 2:  # trained, and with the same bits on all processors
+            assert run(*command(options, folder)).exit_code == 0, options
+            comm.barrier()
+            assert reported(folder) == wanted, options
+            comm.barrier()
