@@ -18,7 +18,7 @@ tells the others: so all ranks end with one error.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +32,7 @@ from torch.utils._pytree import tree_leaves
 from dear_mpi.adapters.torch_between import Between
 from dear_mpi.adapters.torch_tensors import TorchParameter, array_of, check_module, leaves_of, tensor_of
 from dear_mpi.kernels.array import Array
+from dear_mpi.training.trainer import Trainer
 
 OUTSIDE = (
     "backward() was called outside of session.step, so other ranks would not get these gradients: call session.step(x, "
@@ -52,7 +53,9 @@ class TorchUse:
 
 
 class TorchModule:
-    """A module, as a ``HookedModel``, and how far its passes are; its ``uses`` are in the order of the forward pass.
+    """A module, as a ``Model`` of a ``Trainer``, which hears how far its passes are.
+
+    Its ``uses`` are in the order of the forward pass.
 
     Args:
         example: an input, alike on all ranks; it goes through the module once, with no other trace.
@@ -60,6 +63,8 @@ class TorchModule:
     Raises:
         ValueError: the module cannot be trained, or does not take the example.
     """
+
+    sums = True
 
     def __init__(self, module: Any, example: Array) -> None:
         check_module(module)
@@ -73,8 +78,8 @@ class TorchModule:
         self.uses[0].frozen = tuple(each for each in self.parameters if not each.trained)
         self.begins = watch.begins(starts, self.uses)
         self.between = Between(module, self.parameters)
-        self.begun: Callable[[int], None] | None = None  # while a forward pass runs
-        self.wrote: Callable[[int], None] | None = None  # while a backward pass runs
+        self.ahead: Trainer | None = None  # while a forward pass runs
+        self.back: Trainer | None = None  # while a backward pass runs
 
     @property
     def faults(self) -> list[str]:
@@ -90,18 +95,18 @@ class TorchModule:
                 call = partial(self.accumulated, number, parameter)
                 stack.enter_context(parameter.tensor.register_post_accumulate_grad_hook(call))
 
-    def forward(self, x: Array, begun: Callable[[int], None]) -> Any:
+    def forward(self, x: Array, trainer: Trainer) -> Any:
         """The output or, if this rank cannot go on, None; ValueError if the output is not one tensor."""
         self.between.look()
         if self.faults:
             self.y = None
             return None
-        self.begun, self.calls = begun, Counter[Any]()
+        self.ahead, self.calls = trainer, Counter[Any]()
         try:
             with torch.enable_grad():
                 self.y = one_tensor(self.module, self.module(tensor_of(x)))
         finally:
-            self.begun = None
+            self.ahead = None
         return array_of(self.y)
 
     def __deepcopy__(self, memo: Any) -> "TorchModule":
@@ -112,34 +117,35 @@ class TorchModule:
         raise TypeError("a module cannot be pickled during a session: save its state_dict(), or end the session before")
 
     def started(self, module: Any, _: Any) -> None:
-        if self.begun is not None:
+        if self.ahead is not None:
             self.calls[module] += 1
             use = self.begins.get((module, self.calls[module]))
             if use is not None:
-                self.begun(use)
+                self.ahead.before_forward(use)
 
-    def backward(self, dy: Array, wrote: Callable[[int], None], *, fresh: bool) -> None:
+    def backward(self, dy: Array, trainer: Trainer) -> None:
         self.missing = [set(use.trained) for use in self.uses]
-        self.wrote, self.y, y = wrote, None, self.y
-        for use in self.uses if fresh else ():
+        self.back, self.y, y = trainer, None, self.y
+        trainer.before_backward(len(self.uses) - 1)
+        for use in self.uses if trainer.part == 0 else ():
             for parameter in use.trained:
                 parameter.tensor.grad = None
         try:
             if y is not None and y.requires_grad:
                 y.backward(tensor_of(dy))
         finally:
-            self.wrote = None
+            self.back = None
         for number, use in reversed([*enumerate(self.uses)]):
             for parameter in use.trained:
                 if parameter.tensor.grad is None:
                     parameter.gradient.zero_()
                     parameter.hold_gradient()
             if self.missing[number]:
-                wrote(number)
+                trainer.wrote(number)
 
     def accumulated(self, use: int, parameter: TorchParameter, tensor: Any) -> None:
         """Autograd has all of a gradient; ValueError if it comes a second time, or outside of ``backward``."""
-        if self.wrote is None:
+        if self.back is None:
             self.faults.append(OUTSIDE)  # this gradient is already added to one that was sent
             raise ValueError(OUTSIDE)
         if tensor.grad is None:  # a function returned None for it: as if the output did not depend on it
@@ -152,7 +158,7 @@ class TorchModule:
         parameter.hold_gradient()
         self.missing[use].remove(parameter)
         if not self.missing[use]:
-            self.wrote(use)
+            self.back.wrote(use)
 
 
 class Watch(TorchDispatchMode):  # type: ignore[misc]

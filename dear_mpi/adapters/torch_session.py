@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
 from threading import RLock
 from typing import Any
 
@@ -19,7 +18,6 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from dear_mpi.adapters.hooked import HookedTrainer
 from dear_mpi.adapters.torch_module import TorchModule
 from dear_mpi.adapters.torch_tensors import array_of, check_mode, leaves_of, tensor_of
 from dear_mpi.collectives.program.errors import CollectiveError
@@ -88,7 +86,6 @@ class TorchSession(Session):
         self.model = TorchModule(self.module, given("example", self.example))
         layers: Any = self.model.uses  # whose passes nobody calls
         self.layers = tuple(layers)
-        self.trainer_kind = partial(HookedTrainer, self.model)
         self.threads = 1 + torch.get_num_threads()
         return super().build(None)
 

@@ -5,7 +5,7 @@ transport -> engine -> fabric    the plans of collectives
 schedules -> trainers            one for each, on the same model and the same buckets
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -37,7 +37,7 @@ from dear_mpi.training.line.parameters import layout_of, line_dtype, of_tensors
 from dear_mpi.training.line.weights import Weights
 from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import Schedule
-from dear_mpi.training.trainer import Trainer
+from dear_mpi.training.trainer import Model, Trainer
 
 PLANS_BYTES = 16 << 20  # side buffers: a window of segments per plan and peer
 
@@ -109,7 +109,7 @@ class WorkerGroup:
         complaints: list[str] = []
         self.uses = [LayerUse(number, layer, self.arena, complaints) for number, layer in enumerate(self.layers)]
 
-    def open(self, world: World, engine: Engine, loss: Loss, trainer_kind: Callable[..., Trainer]) -> None:
+    def open(self, world: World, engine: Engine, loss: Loss, model: Model | None) -> None:
         """Make the plans and the trainers; ``world`` may wait in another way than the one that was given at first."""
         options, self.world = self.options, world
         self.fabric = LiveFabric(self.buckets, self.arena, world, engine, slab=self.slab, **options.plans)
@@ -121,9 +121,9 @@ class WorkerGroup:
             self.fabric.judge(options.statistics(self.loss_scale))
         self.meter = LossMeter(self.fabric, self.slab)
         self.plans.callback(self.meter.free)
-        how = {"accumulate": options.accumulate, "debug": options.debug}
+        how: Any = {"model": model, "accumulate": options.accumulate, "debug": options.debug}
         self.trainers = {
-            name: trainer_kind(self.uses, loss, self.meter, *self.begun(name), **how) for name in self.schedules
+            name: Trainer(self.uses, loss, self.meter, *self.begun(name), **how) for name in self.schedules
         }
 
     def begun(self, name: str) -> tuple[Schedule, Rules]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.log.log import Times
 from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import MINE, find_schedules
-from dear_mpi.training.trainer import Trainer
+from dear_mpi.training.trainer import Model
 
 S = TypeVar("S", bound="Session")
 REPORT_S = 30.0
@@ -72,7 +72,7 @@ class Session:
         MismatchError: the ranks differ in their options or in their parameters.
     """
 
-    trainer_kind: Callable[..., Trainer] = Trainer
+    model: Model | None = None  # what runs the passes, if it is no loop over the layers
     threads = THREADS
 
     def __init__(
@@ -123,7 +123,7 @@ class Session:
         return facts
 
     def open(self, engine: Engine) -> None:
-        self.group.open(self.world, engine, self.loss, self.trainer_kind)
+        self.group.open(self.world, engine, self.loss, self.model)
         self.last = next(iter(self.schedules))  # the schedule of the last iteration
 
     def step(self, x: Array, targets: Array, *, total: int | None = None) -> float:

@@ -1,15 +1,24 @@
-"""The trainer: one iteration of any model under any schedule. It knows neither MPI nor derivatives, nor what is live.
+"""The trainer: it hears the events of an iteration, and calls the hooks of a schedule. It knows neither MPI nor
+derivatives, nor what is live.
 
-The path of a gradient: ``layer.backward`` writes it into its bucket, ``schedule.after_backward`` hands the bucket to
-the ``Fabric``, whose ``Engine`` runs the collective's ``Plan``; when the schedule says so the fabric updates the
-parameters, at the latest in ``schedule.before_forward`` of the layer that needs them.
+The path of a gradient: a backward pass writes it into its bucket, and tells the trainer by ``gradients_ready``;
+``schedule.after_backward`` hands the bucket to the ``Fabric``, whose ``Engine`` runs the collective's ``Plan``. The
+fabric updates the parameters when the schedule asks for it, at the latest in ``schedule.before_forward`` of the layer
+that needs them.
 
-A schedule may delay the second half of a layer's backward pass:
+Whoever runs a pass reports these events: our loop over layers (``LayerLoop``), or a framework that runs and
+differentiates a model as a whole (``adapters``). Uses of layers may run in any order, which may differ between ranks
+and iterations. The schedule never sees that: its hooks are called in one order, because a use waits for its neighbours:
 
-    layer       | 3: dx | 2: dx | 3: dw | 1: dx, dw | 2: dw | 0 ...
-    the schedule hears that gradients are there:   3           2, 1
+    forward    a use that is about to begin lets the hooks of all uses before it be called first
+    backward   the gradients of a use are handed on when the gradients of all later uses have been
 
-It hears of layers in the order in which they ran, so that a bucket is complete when it hears of its first layer.
+Why no rank can deadlock: hooks are called in the same order on all ranks, and the rehearsal has shown that the schedule
+does not wait for ever in them, so all ranks start the same collectives in the same order. No rank waits for another
+rank's gradient before it goes on: a gradient that is not ready is held back on its own rank. It becomes ready there,
+since a backward pass ends by itself, and a gradient that is missing then is zero. It costs little: autograd takes what
+was done last first, so gradients are ready in the reverse order of the forward pass but for branches. (PyTorch's DDP
+holds buckets back in the same way: Li et al., VLDB 2020, section 3.2.3.)
 """
 
 import math
@@ -73,11 +82,34 @@ class UseOfLayer(Protocol):
     def after_backward(self, *, last: bool) -> None: ...
 
 
+class Model(Protocol):
+    """Runs the passes of a model, and tells a trainer how far they are: ``LayerLoop``, ``TorchModule``."""
+
+    sums: bool  # whether it adds the gradients of a part of a batch to those of the parts before
+
+    @property
+    def faults(self) -> Sequence[str]:
+        """Why it cannot go on, after ``forward``: then all ranks end with this iteration."""
+
+    def forward(self, x: Array, trainer: "Trainer") -> Any:
+        """Its output; None if it cannot go on. It calls ``trainer.before_forward(use)`` before a use, or a later one,
+        needs its parameters."""
+
+    def backward(self, dy: Any, trainer: "Trainer") -> None:
+        """Write all gradients, and call ``trainer.gradients_ready(use)`` once for each use. Without ``dy`` any
+        gradients will do."""
+
+
 class Trainer:
     """Runs iterations of a model; trainers with several schedules may take turns on one.
 
     In its first iteration, and in all where ``debug``, it fills the gradients with NaN before the layers write them.
     ``times`` says where the seconds of the last iteration went; the fabric's log knows more of it.
+
+    The events of an iteration, in this order; those of a pass come ``accumulate`` times:
+
+        begin_iteration | begin_pass | before_forward(0), after_forward, before_forward(1) ... end_forward
+                                     | begin_backward, before_backward(n), gradients_ready(n) ... | end_backward
     """
 
     def __init__(
@@ -88,11 +120,13 @@ class Trainer:
         schedule: Schedule,
         rules: Rules,
         *,
+        model: Model | None = None,
         accumulate: int = 1,
         debug: bool = False,
     ) -> None:
         self.uses, self.loss, self.meter, self.schedule = tuple(uses), loss, meter, schedule
         self.fabric, self.rules = meter.fabric, rules
+        self.model = model or LayerLoop(self.uses, self.fabric)
         self.accumulate, self.debug = accumulate, debug
         self.done, self.first = 0, True  # iterations, with those before a checkpoint
         self.examples = 0  # of this rank, in the last iteration
@@ -112,27 +146,22 @@ class Trainer:
             ArgumentError: a layer of some rank has not written its gradients where they travel.
             ValueError: this rank's targets cannot be split.
         """
-        fabric, parts = self.fabric, self.parts(x, targets)
-        fabric.rules = self.rules
-        self.rules.follow(self.schedule.order)
-        fabric.follow(self.rules.followed)
-        fabric.log.begin(self.done, fabric.now())
-        losses: Array | float = 0.0
+        parts = self.parts(x, targets)
+        self.begin_iteration()
         self.examples = len(x)
-        for number, (some, theirs) in enumerate(parts, start=1):
-            last = number == self.accumulate
-            losses += self.loss.forward(self.forward(some), theirs)
-            if last:
+        losses: Array | float = 0.0
+        for some, theirs in parts:
+            self.begin_pass()
+            y = self.model.forward(some, self)
+            self.end_forward()
+            losses += self.loss.forward(y, theirs)
+            if self.last_part:
                 self.meter.start(losses, targets, total, trouble=bool(self.trouble or self.complaints))
-            self.backward(self.loss.backward(fabric.loss_scale / max(1, total)), last=last)
-        self.hook("end_backward")
-        self.rules.end_backward([each.use for each in fabric.delayed])
-        loss = self.meter.read()
-        fabric.log.end(fabric.now())
-        self.check(loss)
-        self.done, self.first = self.done + 1, False
-        self.times = times_of(fabric.log.last, fabric.seconds)
-        return loss, self.times
+            dy = self.loss.backward(self.fabric.loss_scale / max(1, total))
+            self.begin_backward()
+            self.model.backward(dy, self)
+        self.end_backward()
+        return self.end_iteration()
 
     def parts(self, x: Array, targets: Array) -> list[tuple[Array, Array]]:
         """Split a batch into ``accumulate`` parts, x and targets along their first axis, which has the examples.
@@ -147,65 +176,94 @@ class Trainer:
         spans = [slice(*chunk_bounds(len(x), self.accumulate, part)) for part in range(self.accumulate)]
         return [(x[span], targets[span]) for span in spans]
 
-    def forward(self, x: Array) -> Array:
-        for number, step in enumerate(self.uses):
-            exchange = self.start_exchange(number, x, back=False) if step.exchanging else None
-            self.hook("before_forward", number)
-            self.rules.before_layer(number)
-            x = x if exchange is None else self.received(number, exchange)
-            begin = self.fabric.now()
-            x = step.forward(x, inspect=self.first)
-            self.fabric.log.did("forward", number, begin, self.fabric.now())
-            self.hook("after_forward", number)
-        return x
+    def begin_iteration(self) -> None:
+        fabric = self.fabric
+        fabric.rules, self.part = self.rules, -1
+        self.rules.follow(self.schedule.order)
+        fabric.follow(self.rules.followed)
+        fabric.log.begin(self.done, fabric.now())
 
-    def backward(self, dy: Array, *, last: bool) -> None:
-        """Let every layer write its gradients; the schedule hears of the last part only, and delays nothing before."""
-        self.written, self.next = set[int](), len(self.uses) - 1
-        for number in reversed(range(len(self.uses))):
-            step = self.uses[number]
-            exchange = self.start_exchange(number, dy, back=True) if step.exchanging else None
-            if last:
-                self.hook("before_backward", number)
-            dy = dy if exchange is None else self.received(number, exchange)
-            step.before_backward(dy, inspect=self.debug or self.first)
-            late = last and step.split and self.schedule.delays_weights(number)
-            begin = self.fabric.now()
-            dy = step.backward(dy, late=late)
-            self.fabric.log.did("backward", number, begin, self.fabric.now())
-            if late:
-                self.fabric.delayed.append(Delayed(number, partial(self.write_weights, number)))
-            else:
-                self.hand_on(number, last=last)
+    def begin_pass(self) -> None:
+        """A pass forward and backward begins, with the next part of the batch."""
+        self.part, self.running, self.over = self.part + 1, -1, True
 
-    def start_exchange(self, number: int, given: Array, *, back: bool) -> Handle:
-        act, key = self.uses[number].exchange(given, back=back), (EXCHANGE, number)
-        label = f"exchange of layer {number}"
-        return self.fabric.submit(key, label, lambda turn: [Step(*key, label, act)])
+    @property
+    def last_part(self) -> bool:
+        """Whether the gradients of this pass, with those of the parts before, are all of the batch."""
+        return self.part == self.accumulate - 1
 
-    def received(self, number: int, exchange: Handle) -> Array:
-        """Wait for an exchange; what the layer goes on with."""
-        self.fabric.wait_for(exchange)
-        return self.uses[number].received
+    def before_forward(self, use: int) -> None:
+        """A use is about to begin: call its hooks, and those of earlier uses that have not been called."""
+        while self.running < use:
+            self.after_forward()
+            self.running, self.over = self.running + 1, False
+            self.hook("before_forward", self.running)
+            self.rules.before_layer(self.running)
+            self.begin_s = self.fabric.now()
 
-    def write_weights(self, number: int) -> None:
-        """The delayed half of a backward pass; a hook of the schedule asks for it."""
-        point, begin = self.rules.point, self.fabric.now()
-        self.uses[number].backward_weights()
-        self.fabric.log.did("weights", number, begin, self.fabric.now())
-        self.hand_on(number, last=True)
-        self.rules.point = point
+    def after_forward(self) -> None:
+        """The use that runs is over, if none has said so."""
+        if not self.over:
+            self.ran("forward", self.running)
+            self.over = True
+            self.hook("after_forward", self.running)
 
-    def hand_on(self, number: int, *, last: bool) -> None:
-        """The gradients of a layer are there: hand on all that are, up to the first layer that has delayed its own."""
-        self.uses[number].check_written()
-        self.written.add(number)
+    def end_forward(self) -> None:
+        """The forward pass is over: call the hooks of uses that it has left out."""
+        self.before_forward(len(self.uses) - 1)
+        self.after_forward()
+
+    def begin_backward(self) -> None:
+        self.running, self.next, self.written = len(self.uses), len(self.uses) - 1, set[int]()
+
+    def before_backward(self, use: int) -> None:
+        """A use is about to run backward."""
+        while self.running > max(use, 0):
+            self.running -= 1
+            if self.last_part:
+                self.hook("before_backward", self.running)
+        self.begin_s = self.fabric.now()
+
+    def gradients_ready(self, use: int) -> None:
+        """The gradients of a use are there: hand on all that are, up to the first use whose gradients are missing.
+
+        The schedule hears of the last part only.
+        """
+        whole = self.last_part or not self.model.sums
+        if whole:
+            self.uses[use].check_written()
+        self.written.add(use)
         while self.next in self.written:
-            use, self.next = self.next, self.next - 1
-            self.uses[use].after_backward(last=last)
-            if last:
-                self.rules.wrote(use)
-                self.hook("after_backward", use)
+            ready, self.next = self.next, self.next - 1
+            if whole:
+                self.uses[ready].after_backward(last=self.last_part)
+            if self.last_part:
+                self.rules.wrote(ready)
+                self.hook("after_backward", ready)
+
+    def wrote(self, use: int) -> None:
+        """The same for a model that goes on by itself to the uses before, in an order that is not known."""
+        self.ran("backward", use)
+        self.gradients_ready(use)
+        self.before_backward(self.next)
+
+    def end_backward(self) -> None:
+        """All gradients are there, and nothing is left to hide communication under."""
+        self.hook("end_backward")
+        self.rules.end_backward([each.use for each in self.fabric.delayed])
+
+    def end_iteration(self) -> tuple[float, Times]:
+        """The loss of the whole job, and where the time went; raises as ``iteration``."""
+        loss = self.meter.read()
+        self.fabric.log.end(self.fabric.now())
+        self.check(loss)
+        self.done, self.first = self.done + 1, False
+        self.times = times_of(self.fabric.log.last, self.fabric.seconds)
+        return loss, self.times
+
+    def ran(self, what: str, use: int) -> None:
+        """A use has run since ``begin_s``."""
+        self.fabric.log.did(what, use, self.begin_s, self.fabric.now())
 
     def hook(self, name: str, *use: int) -> None:
         """Call a hook of the schedule; the book of rules knows which one runs."""
@@ -248,10 +306,71 @@ class Trainer:
 
     @property
     def complaints(self) -> Sequence[str]:  # faults of this rank's layers
-        return [complaint for step in self.uses[:1] for complaint in step.complaints]
+        return self.model.faults[:1] or [complaint for use in self.uses[:1] for complaint in use.complaints]
 
     def complain(self) -> dict[str, Any]:
         said = [*self.complaints, *[self.trouble] * (not self.fabric.common and bool(self.trouble))]
         if said:
             raise ValueError("; ".join(list(dict.fromkeys(said))[:3]))
         return self.fabric.facts() if self.debug else {}
+
+
+class LayerLoop:
+    """Runs the uses of layers one after the other. A schedule may delay the second half of a layer's backward pass:
+
+    layer       | 3: dx | 2: dx | 3: dw | 1: dx, dw | 2: dw | 0 ...
+    the schedule hears that gradients are there:   3           2, 1
+    """
+
+    faults: Sequence[str] = ()
+    sums = False
+
+    def __init__(self, uses: Sequence[UseOfLayer], fabric: Fabric) -> None:
+        self.uses, self.fabric = uses, fabric
+
+    def forward(self, x: Array, trainer: Trainer) -> Array:
+        for number, use in enumerate(self.uses):
+            exchange = self.start_exchange(number, x, back=False) if use.exchanging else None
+            trainer.before_forward(number)
+            if exchange is not None:
+                x = self.received(number, exchange)
+            trainer.begin_s = self.fabric.now()
+            x = use.forward(x, inspect=trainer.first)
+            trainer.after_forward()
+        return x
+
+    def backward(self, dy: Array, trainer: Trainer) -> None:
+        """Let every layer write its gradients; the schedule hears of the last part only, and delays nothing before."""
+        for number in reversed(range(len(self.uses))):
+            use = self.uses[number]
+            exchange = self.start_exchange(number, dy, back=True) if use.exchanging else None
+            trainer.before_backward(number)
+            if exchange is not None:
+                dy = self.received(number, exchange)
+            use.before_backward(dy, inspect=trainer.debug or trainer.first)
+            late = trainer.last_part and use.split and trainer.schedule.delays_weights(number)
+            trainer.begin_s = self.fabric.now()
+            dy = use.backward(dy, late=late)
+            trainer.ran("backward", number)
+            if late:
+                self.fabric.delayed.append(Delayed(number, partial(self.write_weights, number, trainer)))
+            else:
+                trainer.gradients_ready(number)
+
+    def start_exchange(self, number: int, given: Array, *, back: bool) -> Handle:
+        act, key = self.uses[number].exchange(given, back=back), (EXCHANGE, number)
+        label = f"exchange of layer {number}"
+        return self.fabric.submit(key, label, lambda turn: [Step(*key, label, act)])
+
+    def received(self, number: int, exchange: Handle) -> Array:
+        """Wait for an exchange; what the layer goes on with."""
+        self.fabric.wait_for(exchange)
+        return self.uses[number].received
+
+    def write_weights(self, number: int, trainer: Trainer) -> None:
+        """The delayed half of a backward pass; a hook of the schedule asks for it."""
+        point, trainer.begin_s = trainer.rules.point, self.fabric.now()
+        self.uses[number].backward_weights()
+        trainer.ran("weights", number)
+        trainer.gradients_ready(number)
+        trainer.rules.point = point

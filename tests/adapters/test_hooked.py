@@ -4,7 +4,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear_mpi.adapters.hooked import HookedTrainer
 from dear_mpi.models.synthetic import NoLoss
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.rules import Rules
@@ -27,18 +26,20 @@ class Told:
     """Begins some uses, perhaps several times, and writes all gradients in some order."""
 
     faults = ()
+    sums = True
 
     def __init__(self, begun, written):
         self.begun, self.written = begun, written
 
-    def forward(self, x, begun):
+    def forward(self, x, trainer):
         for use in self.begun:
-            begun(use)
+            trainer.before_forward(use)
         return x
 
-    def backward(self, dy, wrote, *, fresh):
+    def backward(self, dy, trainer):
+        trainer.before_backward(USES - 1)
         for use in self.written:
-            wrote(use)
+            trainer.wrote(use)
 
 
 def calls_of(schedule, model=None, *, accumulate=1, iterations=3):
@@ -60,9 +61,7 @@ def calls_of(schedule, model=None, *, accumulate=1, iterations=3):
     rules = Rules("spy", BUCKETS, schedule)
     fabric = VirtualFabric(rules, Costs(forward_s=[0.0] * USES, backward_s=[0.0] * USES))
     uses = [VirtualUse(fabric, number) for number in range(USES)]
-    given_arguments = (uses, NoLoss(), VirtualMeter(fabric), Spy(fabric), rules)
-    kind = Trainer if model is None else lambda *arguments, **options: HookedTrainer(model, *arguments, **options)
-    trainer = kind(*given_arguments, accumulate=accumulate)
+    trainer = Trainer(uses, NoLoss(), VirtualMeter(fabric), Spy(fabric), rules, model=model, accumulate=accumulate)
     trainer.first = False
     for _ in range(iterations):
         trainer.iteration(np.zeros(2), np.zeros(2), 2)
@@ -95,17 +94,17 @@ def test_gradients_are_handed_on_as_soon_as_their_predecessors_have_been():
             heard.append("end")
 
     class Model(Told):
-        def backward(self, dy, wrote, *, fresh):
+        def backward(self, dy, trainer):
             for use, then in ((3, []), (4, [4, 3]), (1, []), (0, []), (2, [2, 1, 0])):
                 heard.clear()
-                wrote(use)
+                trainer.wrote(use)
                 assert heard == then
 
     rules = Rules("listens", BUCKETS, Schedule)
     rules.end_backward = rules.before_layer = lambda *_: None  # it starts nothing
     fabric = VirtualFabric(rules, Costs(forward_s=[0.0] * USES, backward_s=[0.0] * USES))
     uses = [VirtualUse(fabric, number) for number in range(USES)]
-    trainer = HookedTrainer(Model([], ()), uses, NoLoss(), VirtualMeter(fabric), Listens(fabric), rules)
+    trainer = Trainer(uses, NoLoss(), VirtualMeter(fabric), Listens(fabric), rules, model=Model([], ()))
     trainer.first = False
     trainer.iteration(np.zeros(2), np.zeros(2), 2)
     assert heard == [2, 1, 0, "end"]
