@@ -161,7 +161,6 @@ class Samples:
     memory: str = "private"  # where its buffers were
     chosen: str | None = None  # the algorithm that a plan took
     start: str = "barrier"  # of each sample (timing/starts.py)
-    delays: Mapping[str, Any] = field(default_factory=dict)  # by an update beside it (inside/beside.py)
     tallies: list[Tally] = field(default_factory=list)  # of each rank: which results were wrong, and where
     turn_s: float | None = None  # the mean of a turn of all contestants
     page_faults: float = 0.0  # of a call, on the rank that has most
@@ -246,5 +245,4 @@ def row_of(
         late=samples.late,
         turn_us=None if samples.turn_s is None else samples.turn_s * 1e6,
         page_faults=samples.page_faults,
-        **samples.delays,
     )

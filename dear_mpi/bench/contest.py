@@ -78,11 +78,6 @@ class Contest(Closer, Pace, Arrivals, Conditions):
         shown="from make install",
         metavar="COMMAND",
     )
-    beside: bool = option(
-        "Also update parameters while our collectives run, and measure how much each delays the other.",
-        False,
-        flag="--beside",
-    )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -118,8 +113,6 @@ class Contest(Closer, Pace, Arrivals, Conditions):
         for collective in self.collectives:
             if fewest < (least := OPERATIONS[collective].least_ranks):
                 raise ValueError(f"collective {collective!r} needs at least {least} ranks, not {fewest}")
-        if self.beside and self.device != "cpu":
-            raise ValueError("beside needs the device cpu: an update on a GPU takes no processor from messages")
         self.check_device(self.device)
         self.check_arrivals(self.cadence, fewest)
         if self.arrival and (pairs := [each for each in self.collectives if OPERATIONS[each].pair]):

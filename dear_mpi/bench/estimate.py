@@ -30,7 +30,7 @@ def announce(cases: Sequence[Case], contest: Contest, stand: Stand) -> None:
         return
     seconds = estimated_s(cases, contest, stand)
     if seconds >= WORTH_SAYING_S:
-        more = contest.beside or contest.steps or contest.overlap or contest.in_blocks
+        more = contest.steps or contest.overlap or contest.in_blocks
         on = f"{plural(len(cases), 'point')} on {plural(stand.world.size, 'rank')}"
         note(stand.world, f"{on} take about {in_words(seconds)}{'' if more else ' at most'}")
 

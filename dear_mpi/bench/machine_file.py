@@ -14,7 +14,6 @@ Size = Annotated[int, Meta(ge=0, le=MOST)]
 Count = Annotated[int, Meta(ge=1, le=MOST)]
 Microseconds = Annotated[float, Meta(ge=0, le=MOST_US)]
 Measured = Annotated[float, Meta(ge=1e-6, le=MOST_US)]  # us
-Delay = Annotated[float, Meta(ge=-MOST_US, le=MOST_US)]  # us
 Speed = Annotated[float, Meta(ge=1e-9, le=1e9)]  # GB/s
 
 
@@ -64,9 +63,6 @@ class Row:
     arrival: str = BALANCED  # how ranks came to a call; if they did not come together, times are from the last one
     spikes: float = 0.0  # the part of the samples that took over 1.5 times the median
     times_us: list[list[float]] | None = None  # all samples of each rank whose time counts, where --raw asks for them
-    delay_us: Delay | None = None  # by which an update of as many bytes beside it delays it (inside/beside.py)
-    update_us: Microseconds | None = None  # of that update alone
-    update_beside_us: Microseconds | None = None  # and beside it
     rank_mean_us: Microseconds | None = None  # the mean of the ranks' means, as OSU's benchmarks have it
     arrival_us: Microseconds = 0.0  # the longest delay of a rank
     over_peer_low: float | None = None  # ends of its 95 % interval (judged/peers.py); None of too few samples

@@ -12,7 +12,6 @@ from dear_mpi.bench.arrivals.lateness import scaled
 from dear_mpi.bench.case import Case, Samples
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.found.findings import Findings
-from dear_mpi.bench.inside.beside import delays
 from dear_mpi.bench.makers.contestants import contestant
 from dear_mpi.bench.makers.other_mpi import OtherMpi
 from dear_mpi.bench.stand import Stand
@@ -42,12 +41,6 @@ def measured(
         interleaved.free()
         raise
     first = turns.arrivals[0]
-    if contest.beside:
-        count = max(len(each.times_s[0]) for each in found.values())
-        for key, (prepared, data) in interleaved.ready.items():
-            if prepared.chosen:
-                more = delays(prepared, data, transport, count)
-                found[first, key] = replace(found[first, key], delays=more)
     in_order = [(arrival, key, found[arrival, key]) for arrival in turns.arrivals for key in turns.in_order(found)]
     balanced = {key: each for arrival, key, each in in_order if arrival == first}
     seen.look(case, balanced, interleaved, stand, contest.budget_s)

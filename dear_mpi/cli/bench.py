@@ -84,8 +84,6 @@ def bench(flags: Flags) -> None:
         contest = replace(contest, sizes=tuple(sorted({*contest.sizes, *why_of(flags)})))
     if "timeline" in flags and not contest.steps:
         raise ValueError("--timeline shows what --steps records: give both")
-    if contest.beside and "json_file" not in flags and flags.get("format") != "csv":
-        raise ValueError("--beside needs --json FILE, or --format csv: that is where delays are written")
     if "tests" in flags and not contest.overlap:
         raise ValueError("--tests is the number of calls during the compute of --overlap: give both")
     if "plot" in flags and set(contest.collectives) <= set(UNSIZED):

@@ -6,14 +6,12 @@ from dataclasses import replace
 from threading import current_thread
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples, row_of
+from dear_mpi.bench.case import CannotRun, Case, Samples, row_of
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.data import Data, check_exact
 from dear_mpi.bench.fit import fit_network, predicted_us, programs_of
-from dear_mpi.bench.inside.beside import delays
 from dear_mpi.bench.judged.compared import NO_SIZE, NOISE, OURS, against_mpi, shown
 from dear_mpi.bench.judged.peers import against_peers
 from dear_mpi.bench.makers.contestants import calls_of, label
@@ -27,7 +25,6 @@ from dear_mpi.bench.tune import tuned
 from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.collectives.plans.tuning import Rule, write_rules
 from dear_mpi.collectives.program.cost import cost
-from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.ranks.streams import host_streams
@@ -58,23 +55,6 @@ def synthetic(network, algorithms, collectives=("all_reduce",), ranks=4):
     return [replace(each, p50_us=cost(programs_of(each), each.count, 4, network).time_s * 1e6) for each in rows]
 
 
-def test_an_update_beside_a_plan_leaves_its_delays_in_the_row():
-    settings = Contest((1 << 16,), algorithms=("ring", "auto"), beside=True, budget_s=0.01)
-    rows = run_world(lambda world: bench(settings, world), threads=3).rows
-    assert all(row.update_us > 0 and row.update_beside_us > 0 and row.delay_us is not None for row in rows)
-    assert not any(row.wrong for row in rows)
-    plain = run_world(lambda world: bench(replace(settings, beside=False), world), threads=3).rows
-    assert {(row.delay_us, row.update_us, row.update_beside_us) for row in plain} == {(None, None, None)}
-
-
-def test_delays_are_those_of_the_slowest_rank_and_updates_those_of_the_mean_one():
-    ranks = [[(5.0, 4.0, 1.0, 2.0)] * 3, [(7.0, 3.0, 3.0, 4.0)] * 3]
-    transport = SimpleNamespace(barrier=lambda: None, gather_values=lambda mine: ranks)
-    prepared, data = Prepared(lambda: None), SimpleNamespace(x=np.zeros(16, "f4"), clear=lambda: None)
-    found = {"delay_us": 3e6, "update_us": 2e6, "update_beside_us": 3e6}
-    assert delays(prepared, data, transport, 3) == found
-
-
 @pytest.mark.parametrize(("names", "homes"), [(("ring",), 1), (("ring", "function"), 2)])
 def test_sizes_beyond_memory_are_left_out(names, homes, monkeypatch):
     """Three arrays for each of 3 ranks, and as many again where some have private memory and others share."""
@@ -88,11 +68,6 @@ def test_sizes_beyond_memory_are_left_out(names, homes, monkeypatch):
     ((why, sizes),) = report.left_out.items()
     assert re.fullmatch(r"all: more memory than the [.0-9e-]+ GiB that each rank can have", why)
     assert sizes == {"all_reduce": [1028, 4096]}
-
-
-def test_updates_beside_collectives_are_of_the_host():
-    with pytest.raises(ArgumentError, match="beside needs the device cpu: an update on a GPU takes no processor"):
-        run_world(lambda world: bench(Contest((4,), device="cuda", beside=True), world), threads=1)
 
 
 def case_of_three(collective, placement):

@@ -11,8 +11,7 @@ from rich.console import Console
 from dear_mpi.bench.case import Case, Prepared
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.inside import overlap
-from dear_mpi.bench.inside.beside import at_once
-from dear_mpi.bench.inside.overlap import Compute, Driven, Effort, Overlap, Turn, overlap_of, show_overlap
+from dear_mpi.bench.inside.overlap import Compute, Driven, Effort, Overlap, Turn, at_once, overlap_of, show_overlap
 from dear_mpi.bench.makers.native import Nonblocking
 from dear_mpi.bench.run import bench
 from dear_mpi.collectives.program.errors import ArgumentError

@@ -40,7 +40,7 @@ KEYS = (  # a contract: scripts depend on them
     "collective algorithm backend device ranks bytes count dtype op placement segment_bytes samples min_us p50_us"
     " ci_low_us ci_high_us mean_us p99_us max_us algbw_GBps busbw_GBps wrong slow_rank model_us"
     " hosts cadence rank_min_us rank_max_us memory chosen peer over_peer start late arrival spikes"
-    " delay_us update_us update_beside_us rank_mean_us arrival_us over_peer_low over_peer_high"
+    " rank_mean_us arrival_us over_peer_low over_peer_high"
     " turn_us page_faults bound_us"
 )
 

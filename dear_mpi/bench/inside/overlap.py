@@ -30,7 +30,6 @@ from rich.console import Console
 from rich.table import Table
 
 from dear_mpi.bench.case import Case, Prepared
-from dear_mpi.bench.inside.beside import at_once, seconds_of
 from dear_mpi.bench.inside.subject import Subject, subject
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.reporting.groups import grouped
@@ -66,6 +65,27 @@ class Compute:
         """The passes, shared out to so many parts, or to fewer that have one each."""
         borders = [self.passes * number // count for number in range(count + 1)]
         return [after - before for before, after in pairwise(borders) if after > before]
+
+
+def seconds_of(call: Callable[[], object], transport: Transport) -> float:
+    """Of a call that the ranks begin when they leave a barrier."""
+    transport.barrier()
+    begin = perf_counter()
+    call()
+    return perf_counter() - begin
+
+
+def at_once(
+    thread: ThreadPoolExecutor, run: Callable[[], object], compute: Callable[[], object]
+) -> tuple[float, float]:
+    """Run a collective on a thread and compute on this one: seconds until both are over, and until the compute is."""
+    begin = perf_counter()
+    running = thread.submit(run)
+    computing = perf_counter()
+    compute()
+    computed = perf_counter() - computing
+    running.result()
+    return perf_counter() - begin, computed
 
 
 class Turn(NamedTuple):
