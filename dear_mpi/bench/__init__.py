@@ -9,9 +9,8 @@ The way of a call, from the command line to its row:
           timing/pace.py  paced                        so many turns, until it is enough
             Turns.run                                    here, and in the job of the other MPI (makers/other_mpi.py)
               timing/interleaved.py  Interleaved.run       all contestants, in another order each turn
-                sample                                       new data (data.py), a call, a check (found/tally.py)
+                sample                                       new data, a call, a check (data.py)
                   timing/loops.py  isolated                    from a common start (timing/starts.py): the call, timed
-          found/findings.py  Findings.look             wrong and late: more calls
         case.py  row_of                              Samples become a Row (machine_file.py)
       Contest.where                                what --steps and --overlap record (inside/where.py)
       judged/peers.py  against_peers               rows over the fastest call of a library

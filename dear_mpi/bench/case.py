@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from dear_mpi.bench.found.tally import Tally
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.operations import FEWEST_IN_A_ROW, OPERATIONS, WINDOW_BYTES, Operation
 from dear_mpi.collectives import make_plan
@@ -161,14 +160,9 @@ class Samples:
     memory: str = "private"  # where its buffers were
     chosen: str | None = None  # the algorithm that a plan took
     start: str = "barrier"  # of each sample (timing/starts.py)
-    tallies: list[Tally] = field(default_factory=list)  # of each rank: which results were wrong, and where
+    wrong: int = 0  # elements that differed from the exact result, over all ranks and calls
     turn_s: float | None = None  # the mean of a turn of all contestants
     page_faults: float = 0.0  # of a call, on the rank that has most
-
-    @property
-    def wrong(self) -> int:
-        """Elements, in all."""
-        return sum(tally.elements for tally in self.tallies)
 
     def job_s(self, cadence: str) -> list[float]:
         """Of the job, in the order of the turns."""
@@ -186,8 +180,7 @@ class Samples:
         """With the wrong results of earlier calls, whose times do not count."""
         if earlier is None:
             return self
-        tallies = [before + mine for before, mine in zip(earlier.tallies, self.tallies, strict=True)]
-        return replace(self, tallies=tallies)
+        return replace(self, wrong=earlier.wrong + self.wrong)
 
 
 def of_job(by_rank: Array, cadence: str) -> Array:

@@ -71,8 +71,6 @@ class Data:
             ends = within(part.ends, part.out)
             result = self.out.view(bits)[ends.start : ends.stop * window]
         self.result = result.reshape(max(len(rows), window), -1)
-        self.case, self.ranks, self.dtype = case, ranks, dtype
-        self.first = part.ends.start  # of the result, in the full buffer
         self.count_nonzero = array_module(self.x).count_nonzero
 
     def fill(self, turn: int) -> None:
@@ -87,13 +85,9 @@ class Data:
 
     def errors(self, turn: int) -> int:
         """Elements of this rank's result that are not the exact one."""
+        due = self.expected[:, turn % PERIOD :][:, : self.result.shape[1]]
         # Row by row: of 64 messages of 16 MiB, what differs would itself be 256 MiB of memory that is new each time.
-        return sum(int(self.count_nonzero(row != exact)) for row, exact in zip(self.result, cycle(self.due(turn))))
-
-    def due(self, turn: int) -> Array:
-        """The exact result, as rows of bits."""
-        exact: Array = self.expected[:, turn % PERIOD :][:, : self.result.shape[1]]
-        return exact
+        return sum(int(self.count_nonzero(row != exact)) for row, exact in zip(self.result, cycle(due)))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from dear_mpi.bench.arrivals.arrival import AT_ONCE, TOGETHER, Arrival
 from dear_mpi.bench.arrivals.lateness import scaled
 from dear_mpi.bench.case import Case, Samples
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.found.findings import Findings
 from dear_mpi.bench.makers.contestants import contestant
 from dear_mpi.bench.makers.other_mpi import OtherMpi
 from dear_mpi.bench.stand import Stand
@@ -26,7 +25,7 @@ ByArrival: TypeAlias = dict[tuple[Arrival, Key], Samples]
 
 
 def measured(
-    case: Case, contest: Contest, stand: Stand, others: Mapping[str, OtherMpi], seen: Findings
+    case: Case, contest: Contest, stand: Stand, others: Mapping[str, OtherMpi]
 ) -> tuple[Found, dict[str, str]]:
     """Collective: the samples of all contestants, in the order of rows, and why some are missing; or a LateStarts."""
     transport = stand.world.transport
@@ -40,10 +39,7 @@ def measured(
     except LateStarts:
         interleaved.free()
         raise
-    first = turns.arrivals[0]
     in_order = [(arrival, key, found[arrival, key]) for arrival in turns.arrivals for key in turns.in_order(found)]
-    balanced = {key: each for arrival, key, each in in_order if arrival == first}
-    seen.look(case, balanced, interleaved, stand, contest.budget_s)
     interleaved.free()
     return in_order, interleaved.left_out | turns.left_out
 

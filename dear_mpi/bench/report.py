@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dear_mpi.bench.fit import Fit
-from dear_mpi.bench.found.findings import Findings
 from dear_mpi.bench.inside.where import Where
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.timing.loops import OwnCost
@@ -23,7 +22,6 @@ class Report:
     names: tuple[str, ...]
     left_out: dict[str, dict[str, list[int]]]
     where: Where = field(default_factory=Where)
-    findings: Findings = field(default_factory=Findings)
     own_cost: OwnCost | None = None
     clock: dict[str, Any] | None = None
     asleep: bool = False  # whether ranks that arrived late slept until then
@@ -41,6 +39,5 @@ class Report:
             fits=self.fits | more.fits,
             left_out=left_out,
             where=self.where + more.where,
-            findings=self.findings + more.findings,
             asleep=self.asleep or more.asleep,
         )

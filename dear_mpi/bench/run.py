@@ -14,7 +14,6 @@ from dear_mpi.bench.case import row_of
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.estimate import announce
 from dear_mpi.bench.fit import modelled
-from dear_mpi.bench.found.findings import Findings
 from dear_mpi.bench.judged.peers import against_peers
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import CONTESTANTS, LIBRARIES, contestant
@@ -100,7 +99,7 @@ def on_first(world: World, ranks: int, act: Callable[[World], T]) -> T:
 
 def bench_here(contest: Contest, world: World, progress: Callable[[str], object]) -> Report:
     """Collective: the report of all ranks of a world."""
-    stand, rows, seen = Stand.of(world, contest), list[Row](), Findings()
+    stand, rows = Stand.of(world, contest), list[Row]()
     contest = replace(contest, arrival=decided(contest.arrival, stand))
     left_out: dict[str, dict[str, list[int]]] = {}
     with ExitStack() as stack, stand.streams.compute.use():
@@ -120,7 +119,7 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
         announce([case for case in cases if fits[case]], contest, stand)
         for case in cases:
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
-            samples, missing = measured(case, contest, stand, others, seen) if fits[case] else ([], too_large)
+            samples, missing = measured(case, contest, stand, others) if fits[case] else ([], too_large)
             for name, why in missing.items():
                 left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
             for arrival, (name, cut), found in samples:
@@ -139,7 +138,7 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
         for row, us in zip(against_peers(rows), models_us, strict=True)
     ]
     asleep, clock = any(each.asleep for each in contest.arrival), stand.start.report()
-    facts: dict[str, Any] = {"findings": seen, "own_cost": own, "clock": clock, "asleep": asleep}
+    facts: dict[str, Any] = {"own_cost": own, "clock": clock, "asleep": asleep}
     return Report(rows, {world.size: fit}, contest.names, left_out, where, **facts)
 
 

@@ -151,7 +151,7 @@ def explanations(screen: Console, world: World, report: Report, flags: Flags) ->
     with commented(screen):
         show_steps(screen, report.where.steps, asked="steps" in flags)
         show_overlap(screen, report.where.overlap)
-    return found | report.where.as_report() | report.findings.as_report()
+    return found | report.where.as_report()
 
 
 def write_steps(found: Sequence[Steps], flags: Flags) -> None:

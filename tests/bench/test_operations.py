@@ -7,7 +7,6 @@ import pytest
 from dear_mpi.bench.case import Case, Prepared
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.data import Data
-from dear_mpi.bench.found.tally import Tally
 from dear_mpi.bench.operations import OPERATIONS, WINDOW
 from dear_mpi.bench.run import bench
 from dear_mpi.bench.timing.interleaved import Interleaved, needed_bytes
@@ -117,7 +116,7 @@ def test_the_time_is_that_of_one_part_of_a_run(collective, parts):
     interleaved.case, interleaved.turn, interleaved.start = case_of(collective, 100, 2), 1, lambda: True
     interleaved.stream = SimpleNamespace(mark=lambda: None, seconds=lambda begin, end: 6.4)
     data = SimpleNamespace(fill=lambda turn: None, errors=lambda turn: 0)
-    elapsed_s, _ = interleaved.sample(Prepared(lambda: None), data, Tally(), None)
+    elapsed_s, *_ = interleaved.sample(Prepared(lambda: None), data, None)
     assert interleaved.in_time([[elapsed_s], [elapsed_s]])[0][0] == [pytest.approx(6.4 / parts)]
 
 

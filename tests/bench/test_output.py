@@ -12,8 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
-from dear_mpi.bench.found.about import About
-from dear_mpi.bench.found.late import Late
 from dear_mpi.bench.judged.compared import FAULTY, NO_SIZE, NOISE, NOT_COMMON, OURS, against_mpi, is_noisy
 from dear_mpi.bench.judged.peers import against_peers
 from dear_mpi.bench.machine_file import Row
@@ -355,18 +353,6 @@ def test_osus_readers_read_any_row(made, times):
         [mean, low, high], abs=0.005
     )
     assert (found["Iterations"], found["Validation"]) == ("9", "Fail" if made.wrong else "Pass")
-
-
-@pytest.mark.parametrize(("collective", "parts"), [("all_reduce", 1), ("reduce_scatter", 1), ("all_gather", 4)])
-def test_remarks_in_osus_layout_have_its_sizes(collective, parts):
-    """Where OSU counts the part that a rank brings, so do the sentences above its rows."""
-    made = replace(row("ring", 64, collective=collective), op="none")
-    about = {each.name: getattr(made, each.name) for each in fields(About)}
-    found = report(made)
-    found.findings.late.append(Late(**about, spikes=0.2))
-    text = "\n".join(FORMATS["osu"](found))
-    assert f"which rank was late: ring, {64 // parts} B (20%)" in text
-    assert read_osu(text)[0].rows[0]["Size"] == str(64 // parts)
 
 
 def test_a_block_of_osu_is_of_one_contestant():

@@ -79,7 +79,7 @@ def nccl_lines(report: Report) -> Iterator[str]:
     yield f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
     yield f"# Avg bus bandwidth    : {mean_busbw(printed):g}"
     yield "#"
-    yield from (f"# {text}" for text in (*report.findings.texts(rows), *alone, *left_out(report)))
+    yield from (f"# {text}" for text in (*alone, *left_out(report)))
 
 
 def mean_busbw(rows: Sequence[Row]) -> float:

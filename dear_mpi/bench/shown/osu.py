@@ -65,7 +65,7 @@ def osu_lines(report: Report) -> Iterator[str]:
         layout, first = LAYOUTS[rows[0].collective], rows[0]
         yield ""
         yield f"# OSU MPI{'-CUDA' if first.device == 'cuda' else ''} {layout.name} Test v7.4"
-        yield from (f"# {text}" for text in (*remarks(rows), *report.findings.texts(rows, size_of)))
+        yield from (f"# {text}" for text in remarks(rows))
         if OPERATIONS[first.collective].sized:
             yield f"# Datatype: {TYPES.get(first.dtype, first.dtype)}."
         yield head(first.collective)

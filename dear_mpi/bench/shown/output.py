@@ -22,7 +22,6 @@ FORMATS: dict[str, Callable[[Report], Iterator[str] | Iterator[Text]]] = {
     "markdown": markdown_lines,
 }
 DEFAULT = "table"
-WITHOUT = csv_lines, markdown_lines  # what says nothing but rows
 
 
 def show_bench(world: World, report: Report, form: str = DEFAULT) -> None:
@@ -35,7 +34,4 @@ def show_bench(world: World, report: Report, form: str = DEFAULT) -> None:
         screen.print(line, soft_wrap=True, markup=False, emoji=False)
     if lines not in (table_lines, nccl_lines):
         for text in left_out(report):
-            note(world, text)
-    if lines in WITHOUT:
-        for text in report.findings.texts(report.rows):
             note(world, text)

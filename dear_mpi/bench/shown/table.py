@@ -107,11 +107,10 @@ def shortened(name: str, width: int) -> str:
 
 
 def footer(rows: Sequence[Row], report: Report) -> Iterator[str]:
-    """The two sums of nccl-tests, what stands out, what the other columns are, ours over the fastest MPI calls, and who
+    """The two sums of nccl-tests, what the other columns are, ours over the fastest MPI calls, and who
     differs."""
     wrong, quiet = sum(row.wrong for row in rows), [row.busbw_GBps for row in rows if not is_noisy(row)]
     yield f"{'Out of bounds values':20} : {wrong} {'FAILED' if wrong else 'OK'}"
-    yield from (f"  {text}" for text in report.findings.texts(rows))
     average = f"{statistics.fmean(quiet):g}" if quiet else "none: all rows are noisy"
     yield f"{'Avg bus bandwidth':20} : {average}"
     yield "  (the mean over the rows of all sizes, algorithms and placements: it depends on what was asked for)"

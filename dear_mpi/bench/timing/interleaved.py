@@ -14,7 +14,6 @@ from functools import cache, partial
 from dear_mpi.bench.arrivals.arrival import TOGETHER, Arrival, Wait, after_last
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples, Setup
 from dear_mpi.bench.data import Data
-from dear_mpi.bench.found.tally import Tally
 from dear_mpi.bench.makers.contestants import contestant, prepare
 from dear_mpi.bench.makers.native import OTHERS
 from dear_mpi.bench.stand import Stand
@@ -71,7 +70,7 @@ class Interleaved:
     def run(self, turns: int, arrival: Arrival = TOGETHER, *, skipped: int = 0) -> dict[Key, Samples]:
         """Collective: so many samples of each, after as many turns that do not count as are to be ``skipped``."""
         mine: dict[Key, list[tuple[float, float]]] = {key: [] for key in self.ready}
-        wrong, faults = {key: Tally() for key in self.ready}, dict.fromkeys(self.ready, 0.0)
+        wrong, faults = dict.fromkeys(self.ready, 0), dict.fromkeys(self.ready, 0.0)
         # What the threads of some still do would hit the next: these take turns on their own.
         alone = [key for key in self.ready if contestant(key[0]).session]
         groups = [key for key in self.ready if key not in alone], alone
@@ -82,7 +81,8 @@ class Interleaved:
             wait = arrival.wait(number, self.transport)
             # In another order each time, so that none always follows the slowest; the same on all ranks.
             for key in random.Random(self.turn).sample(group, len(group)):
-                elapsed_s, faulted = self.sample(*self.ready[key], wrong[key], wait)
+                elapsed_s, faulted, errors = self.sample(*self.ready[key], wait)
+                wrong[key] += errors
                 if number >= 0:
                     faults[key] += faulted / turns
                     mine[key].append((elapsed_s, 0.0 if wait is None else wait.came_s))
@@ -93,29 +93,32 @@ class Interleaved:
                 memory=data.memory,
                 chosen=prepared.chosen,
                 start=self.start.name,
-                tallies=[errors[key] for _, errors, _ in answers],
+                wrong=sum(errors[key] for _, errors, _ in answers),
                 page_faults=max(faulted[key] for _, _, faulted in answers),
             )
             for key, (prepared, data) in self.ready.items()
         }
 
-    def sample(self, prepared: Prepared, data: Data, wrong: Tally, wait: Wait | None) -> tuple[float, float]:
-        """Seconds from the common start, NaN if this rank was late for it; or of one of several calls in a row. And the
-        page faults of a call."""
+    def sample(self, prepared: Prepared, data: Data, wait: Wait | None) -> tuple[float, float, int]:
+        """Measure one sample.
+
+        Returns: the seconds from the common start, NaN if this rank was late for it, or those of one of several calls
+            in a row; the page faults of a call; and the wrong elements of the result.
+        """
         data.fill(self.turn)
         faults = page_faults()
         elapsed_s, was_in_time = isolated(prepared.run, self.start, self.stream, wait)
         faults = page_faults() - faults
         prepared.untimed()
-        wrong.look(data, self.turn, prepared.run)
+        errors = data.errors(self.turn)
         if self.case.cadence == "isolated":
-            return elapsed_s if was_in_time else math.nan, faults
+            return elapsed_s if was_in_time else math.nan, faults, errors
         data.clear()
         self.transport.barrier()
         loop = on_host if self.case.device == "cpu" else partial(streaming, stream=self.stream)
         calls, faults = calls_in_a_row(self.case.used_bytes), page_faults()
         elapsed_s = loop(prepared.run, self.between, calls)
-        return elapsed_s, (page_faults() - faults) / calls
+        return elapsed_s, (page_faults() - faults) / calls, errors
 
     def in_time(self, times_s: list[list[float]]) -> tuple[list[list[float]], int]:
         """From samples, a list per rank, those for which all ranks were in time: of the ranks whose times count, and of
