@@ -5,12 +5,11 @@ The way of a call, from the command line to its row:
     cli/bench.py  bench_and_show                 flags become a Contest (contest.py)
     run.py  bench                                on each number of ranks, a world of these ranks:
       bench_here                                   a Stand (stand.py), and for each case of Contest.cases:
-        point.py  measured                           who takes part (Contest.keys): Turns, and in them an Interleaved
+        point.py  measured                           who takes part (Contest.keys), and an Interleaved of them
           timing/pace.py  paced                        so many turns, until it is enough
-            Turns.run                                    here, and in the job of the other MPI (makers/other_mpi.py)
-              timing/interleaved.py  Interleaved.run       all contestants, in another order each turn
-                sample                                       new data, a call, a check (data.py)
-                  timing/loops.py  isolated                    from a common start (timing/starts.py): the call, timed
+            timing/interleaved.py  Interleaved.run       all contestants, in another order each turn
+              sample                                       new data, a call, a check (data.py)
+                timing/loops.py  isolated                    from a common start (timing/starts.py): the call, timed
         case.py  row_of                              Samples become a Row (machine_file.py)
       Contest.where                                what --steps and --overlap record (inside/where.py)
       judged/peers.py  against_peers               rows over the fastest call of a library

@@ -9,8 +9,6 @@ from dear_mpi.bench.case import OPS, PLACEMENTS, Case, Conditions
 from dear_mpi.bench.data import check_exact
 from dear_mpi.bench.inside.where import Closer
 from dear_mpi.bench.makers.contestants import DEFAULTS, calls_of, contestant
-from dear_mpi.bench.makers.native import OTHERS
-from dear_mpi.bench.makers.other_mpi import check_other
 from dear_mpi.bench.operations import OPERATIONS
 from dear_mpi.bench.timing.interleaved import Key
 from dear_mpi.bench.timing.pace import Pace
@@ -24,9 +22,8 @@ from dear_mpi.training.declared import option, parsed, several
 
 ALGORITHMS_HELP = (
     f"What to compare; the first is the baseline. Ours: {', '.join(ALGORITHMS)}, auto, FILE.py:FUNCTION, and function: "
-    "a call such as all_reduce(x, comm, algorithm='auto') on a private array. Others: native (this job's MPI), mpich "
-    "or openmpi (the other MPI), gloo. native-best and mpich-best are the fastest "
-    "of all calls of a library, such as native-persistent"
+    "a call such as all_reduce(x, comm, algorithm='auto') on a private array. Others: native (this job's MPI), gloo. "
+    "native-best is the fastest of all calls of MPI, such as native-persistent"
 )
 BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DEFAULTS.items())
 RANKS = (
@@ -72,12 +69,6 @@ class Contest(Closer, Pace, Arrivals, Conditions):
     ranks: tuple[int, ...] = option(
         RANKS, (), shown="all", typed=str, parse=lambda text: parsed("--ranks", numbers, text)
     )
-    other_mpi: str = option(
-        "Command that starts the other MPI, e.g. 'mpirun.mpich -f hosts'.",
-        "",
-        shown="from make install",
-        metavar="COMMAND",
-    )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,9 +76,8 @@ class Contest(Closer, Pace, Arrivals, Conditions):
 
     @property
     def in_blocks(self) -> bool:
-        """Whether not all take turns call by call: some arrive late, have threads, or run in another job."""
-        who = [contestant(name) for name in self.names]
-        return bool(self.arrival) or any(each.session or each.maker in OTHERS for each in who)
+        """Whether not all take turns call by call: some arrive late, or have threads."""
+        return bool(self.arrival) or any(contestant(name).session for name in self.names)
 
     def cases(self, ranks: int) -> list[Case]:
         """What is measured, each case once."""
@@ -121,8 +111,6 @@ class Contest(Closer, Pace, Arrivals, Conditions):
             check_exact(case, most)
         for name in self.names:
             contestant(name).check()
-            if contestant(name).maker in OTHERS:
-                check_other(contestant(name).maker, world, self.other_mpi)
             rules_of(name)  # which may be in a bad file
 
     def check_lists(self, ranks: int) -> None:

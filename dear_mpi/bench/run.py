@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -16,9 +16,7 @@ from dear_mpi.bench.estimate import announce
 from dear_mpi.bench.fit import modelled
 from dear_mpi.bench.judged.peers import against_peers
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.makers.contestants import CONTESTANTS, LIBRARIES, contestant
-from dear_mpi.bench.makers.native import OTHERS
-from dear_mpi.bench.makers.other_mpi import OtherMpi
+from dear_mpi.bench.makers.contestants import BEST, CONTESTANTS, LIBRARY, contestant
 from dear_mpi.bench.point import LateStarts, measured
 from dear_mpi.bench.report import Report
 from dear_mpi.bench.stand import LATE, Stand, decided_start
@@ -104,14 +102,11 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
     left_out: dict[str, dict[str, list[int]]] = {}
     with ExitStack() as stack, stand.streams.compute.use():
         check_plans(contest, stand)
-        libraries, others = dict[str, str](), dict[str, OtherMpi]()
-        for name in contest.names:
-            who = contestant(name)
-            if who.maker in OTHERS and who.maker not in others:
-                other = stack.enter_context(closing(OtherMpi(who.maker, world, contest.other_mpi)))
-                others[who.maker], libraries[who.maker] = other, other.library
-            elif who.session is not None and world.transport.native is not None:
-                libraries[name] = stack.enter_context(who.session(world))
+        libraries = {
+            name: stack.enter_context(session(world))
+            for name in contest.names
+            if (session := contestant(name).session) is not None and world.transport.native is not None
+        }
         room = float(min(world.transport.gather_values(available_bytes() / world.ranks_here)))
         too_large = {"all": f"more memory than the {room / 2**30:.3g} GiB that each rank can have"}
         cases, own = contest.cases(world.size), own_cost(world.transport, programs(contest))
@@ -119,11 +114,11 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
         announce([case for case in cases if fits[case]], contest, stand)
         for case in cases:
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
-            samples, missing = measured(case, contest, stand, others) if fits[case] else ([], too_large)
+            samples, missing = measured(case, contest, stand) if fits[case] else ([], too_large)
             for name, why in missing.items():
                 left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
             for arrival, (name, cut), found in samples:
-                library = libraries.get(name) or libraries.get(contestant(name).maker, world.transport.name)
+                library = libraries.get(name, world.transport.name)
                 row = row_of(case, name, found, backend=library, hosts=world.ranks_per_host, segment_bytes=cut)
                 rows.append(replace(row, **arrival.as_row()))
         if not rows:
@@ -158,5 +153,5 @@ def check_plans(contest: Contest, stand: Stand) -> None:
         each.free()
     for name, _ in plans:
         if all(name in each.left_out for each in tried):
-            others = (*LIBRARIES, "native-best", *(other for other, who in CONTESTANTS.items() if not who.is_library))
+            others = (LIBRARY, LIBRARY + BEST, *(other for other, who in CONTESTANTS.items() if not who.is_library))
             raise ArgumentError(f"{tried[0].left_out[name]}; the benchmark also has {', '.join(others)}")

@@ -65,7 +65,7 @@ FLAGS |= flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="no
 def bench(flags: Flags) -> None:
     """Time our collectives beside the collectives of MPI libraries and gloo, in turns.
 
-    Example: mpirun -n 4 dear-mpi bench --algorithms native,ring,auto,mpich --sizes 4B:64MiB
+    Example: mpirun -n 4 dear-mpi bench --algorithms native,ring,auto --sizes 4B:64MiB
     """
     before = listed("--baseline", flags["baseline"]) if "baseline" in flags else ()
     written = written_by(flags, tune="--tune")

@@ -214,10 +214,10 @@ def test_an_algorithm_of_ours_may_break_them_too():
 def test_calls_have_their_names():
     names = {
         ("all_reduce", "native"): "MPI_Allreduce",
-        ("all_reduce", "mpich-nonblocking"): "MPI_Iallreduce",
+        ("all_reduce", "native-nonblocking"): "MPI_Iallreduce",
         ("reduce_scatter", "native"): "MPI_Reduce_scatter_block",
         ("reduce_scatter", "native-persistent-counts"): "MPI_Reduce_scatter_init",
-        ("all_gather", "openmpi-counts"): "MPI_Allgatherv",
+        ("all_gather", "native-counts"): "MPI_Allgatherv",
         ("broadcast", "native-best"): "the fastest kind of MPI_Bcast (native-best)",
         ("broadcast", "binomial"): "broadcast by binomial",
         ("ping_pong", "native"): "ping_pong by native",

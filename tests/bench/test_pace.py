@@ -13,7 +13,7 @@ from dear_mpi.bench import point
 from dear_mpi.bench.arrivals.arrival import Arrival
 from dear_mpi.bench.case import Case, Samples
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.point import LateStarts, Turns
+from dear_mpi.bench.point import LateStarts, samples_of
 from dear_mpi.bench.run import bench
 from dear_mpi.bench.stand import Stand, decided_start
 from dear_mpi.bench.timing.pace import Pace, paced
@@ -79,7 +79,7 @@ def test_a_point_has_samples_for_an_interval_however_many_come_late():
 
 
 def test_a_point_whose_ranks_were_late_for_all_starts_begins_otherwise():
-    """At barriers (``Turns``): no more moments are tried."""
+    """At barriers (``samples_of``): no more moments are tried."""
     found = with_late_starts(0)
     assert (found.times_s, found.late) == ([[]], FEWEST_SAMPLES)
 
@@ -109,13 +109,12 @@ def test_wrong_results_of_warm_up_count_and_its_times_do_not(iterations):
 @pytest.mark.parametrize("arrival", [(), (Arrival("ramp"),)])
 def test_ranks_that_are_late_for_most_moments_end_the_measurement(arrival, in_time, late, holds):
     def measure(transport):
-        def run(turns, arrival, *, skipped):
+        def run(turns, arrival=None):
             return {("ring", 4): Samples([[1.0] * in_time], late=late)}
 
-        interleaved = SimpleNamespace(run=run, start=SimpleNamespace(name="clock"), transport=transport)
-        turns = Turns(Case("all_reduce", 4), interleaved, [("ring", 4)], {})
+        interleaved = SimpleNamespace(run=run, case=Case("all_reduce", 4), transport=transport)
         with nullcontext() if holds else pytest.raises(LateStarts):
-            turns.measure(Contest((4,), arrival=arrival, iterations=5, warmup=0))
+            samples_of(interleaved, Contest((4,), arrival=arrival, iterations=5, warmup=0))
 
     run_loopback(1, measure)
 

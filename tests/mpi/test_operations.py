@@ -6,7 +6,7 @@ import pytest
 
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.makers import native
-from dear_mpi.bench.makers.native import FORMS, OTHERS
+from dear_mpi.bench.makers.native import FORMS
 from dear_mpi.bench.operations import OPERATIONS
 from dear_mpi.bench.run import bench
 from dear_mpi.bench.shown.output import FORMATS
@@ -17,7 +17,6 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.units import format_bytes
 from tests.bench.readers import read_osu, read_table
-from tests.mpi.test_bench import other_mpi
 
 pytestmark = pytest.mark.mpi
 
@@ -46,18 +45,14 @@ def kinds_of(collective, placement):
 
 
 @pytest.mark.parametrize("placement", ["in", "out"])
-def test_all_calls_of_both_libraries_are_right(comm, placement):
-    names = ("native", other_mpi(comm))
+def test_all_calls_of_the_library_are_right(comm, placement):
     settings = {"sizes": (4 * comm.size, 400 * comm.size), "placements": (placement,)}
-    report = measured(*ALONE, algorithms=tuple(f"{name}-best" for name in names), **settings)
+    report = measured(*ALONE, algorithms=("native-best",), **settings)
     for collective, rows in grouped(report.rows, lambda row: row.collective).items():
         kinds = kinds_of(collective, placement)
-        assert {row.algorithm for row in rows} == {name + kind for name in names for kind in kinds}
-        assert len(rows) == 2 * len(kinds) * (1 if collective == "barrier" else 2)
+        assert {row.algorithm for row in rows} == {f"native{kind}" for kind in kinds}
+        assert len(rows) == len(kinds) * (1 if collective == "barrier" else 2)
         assert [row.wrong for row in rows] == [0] * len(rows)
-        for name in names:
-            (backend,) = {row.backend for row in rows if row.algorithm.startswith(name)}
-            assert name == "native" or backend.startswith(OTHERS[name])
     assert not report.left_out
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Setup
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.gloo import check_torch, gloo, gloo_group
-from dear_mpi.bench.makers.native import FORMS, OTHERS, native
+from dear_mpi.bench.makers.native import FORMS, native
 from dear_mpi.collectives.plans import functions
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
@@ -24,8 +24,7 @@ DEFAULTS = {
     "cpu": ("native-best", "ring", "auto", "function"),
     "cuda": ("host copies", "staged", "direct", "native"),
 }
-LIBRARIES = ("native", *OTHERS)
-BEST = "-best"
+LIBRARY, BEST = "native", "-best"  # MPI's, and what stands for all of its calls
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Contestant:
     """A way to carry collectives out, and how the benchmark treats it."""
 
     open: Callable[[Setup], Prepared]  # an ArgumentError or a CannotRun where it sits a case out
-    maker: str = "ours"  # or others; or the MPI library whose call it is: native, openmpi, mpich
+    maker: str = "ours"  # or others; or LIBRARY, whose call it is
     is_plan: bool = False  # of ours, in the memory that it would have in a program
     segments: bool = True  # whether the size of the largest message makes a difference to it
     check: Callable[[], object] = lambda: None  # raises a ValueError where it cannot be had at all
@@ -42,7 +41,7 @@ class Contestant:
 
     @property
     def is_library(self) -> bool:
-        return self.maker not in ("ours", "others")
+        return self.maker == LIBRARY
 
 
 def host_copies(setup: Setup) -> Prepared:
@@ -90,8 +89,7 @@ CONTESTANTS = {
     "direct": Contestant(direct),
     "function": Contestant(function, segments=False),
 } | {
-    f"{library}{suffix}": Contestant(partial(native, form=form), library, segments=False)
-    for library in LIBRARIES
+    f"{LIBRARY}{suffix}": Contestant(partial(native, form=form), LIBRARY, segments=False)
     for suffix, form in [*FORMS.items(), (BEST, FORMS[""])]
 }
 
@@ -129,11 +127,10 @@ def named(algorithm: str, chosen: str | None, segment_bytes: int | None = None) 
 
 
 def calls_of(name: str, case: Case, ranks: int) -> list[str]:
-    """What a name stands for in a case: all calls of a library that serve it, or itself."""
-    library = contestant(name).maker
-    if name != library + BEST:
+    """What a name stands for in a case: all calls of the MPI library that serve it, or itself."""
+    if name != LIBRARY + BEST:
         return [name]
-    return [library + suffix for suffix, form in FORMS.items() if not form.why_not(case, ranks)]
+    return [LIBRARY + suffix for suffix, form in FORMS.items() if not form.why_not(case, ranks)]
 
 
 def prepare(name: str, setup: Setup) -> Prepared:

@@ -25,8 +25,6 @@ from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.kernels.array import Array, array_module, library_of, synchronize
 from dear_mpi.kernels.calls import copier
 
-OTHERS = {"openmpi": "Open MPI", "mpich": "MPICH"}  # libraries that may run in a job of their own
-
 
 def blocking(comm: Any, name: str, arguments: Sequence[Any]) -> Prepared:
     return Prepared(partial(getattr(comm, name), *arguments))

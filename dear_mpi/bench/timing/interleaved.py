@@ -15,7 +15,6 @@ from dear_mpi.bench.arrivals.arrival import TOGETHER, Arrival, Wait, after_last
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples, Setup
 from dear_mpi.bench.data import Data
 from dear_mpi.bench.makers.contestants import contestant, prepare
-from dear_mpi.bench.makers.native import OTHERS
 from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.timing.loops import calls_in_a_row, isolated, on_host, quick_barrier, streaming
 from dear_mpi.collectives.plans.reach import wants_shared
@@ -36,10 +35,9 @@ def wanted_memory(name: str, case: Case, hosts: Sequence[int]) -> str:
 
 
 def needed_bytes(case: Case, names: Sequence[str], hosts: Sequence[int]) -> int:
-    """What a rank needs at least, in each kind of memory and under each library: the buffer, the data for it, what is
-    expected; and the buffers out of place."""
-    makers = {name: contestant(name).maker for name in names}
-    homes = {maker if maker in OTHERS else wanted_memory(name, case, hosts) for name, maker in makers.items()}
+    """What a rank needs at least, in each kind of memory: the buffer, the data for it, what is expected; and the
+    buffers out of place."""
+    homes = {wanted_memory(name, case, hosts) for name in names}
     received = case.window if case.placement == "out" else 0
     return (3 + received) * case.used_bytes * len(homes)
 
@@ -67,14 +65,14 @@ class Interleaved:
                 continue
             self.ready[name, prepared.segment_bytes or segment_bytes] = prepared, data
 
-    def run(self, turns: int, arrival: Arrival = TOGETHER, *, skipped: int = 0) -> dict[Key, Samples]:
-        """Collective: so many samples of each, after as many turns that do not count as are to be ``skipped``."""
+    def run(self, turns: int, arrival: Arrival = TOGETHER) -> dict[Key, Samples]:
+        """Collective: so many samples of each."""
         mine: dict[Key, list[tuple[float, float]]] = {key: [] for key in self.ready}
         wrong, faults = dict.fromkeys(self.ready, 0), dict.fromkeys(self.ready, 0.0)
         # What the threads of some still do would hit the next: these take turns on their own.
         alone = [key for key in self.ready if contestant(key[0]).session]
         groups = [key for key in self.ready if key not in alone], alone
-        skipped = max(skipped, int(all(groups)))
+        skipped = int(all(groups))  # the first turn after another group does not count
         self.start.prepare()
         for group, number in itertools.product(groups, range(-skipped, turns)):
             self.turn += 1
