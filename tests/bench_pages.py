@@ -13,10 +13,9 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from dear_mpi.bench.judged.compared import CLASSES, against_mpi, all_calls, mean_text, shown
-from dear_mpi.bench.judged.peers import against_peers
+from dear_mpi.bench.backends import contestant
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.makers.contestants import contestant
+from dear_mpi.bench.peers import CLASSES, against_mpi, against_peers, all_calls, mean_text, shown
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
 from dear_mpi.reporting.units import format_bytes, parse_sizes

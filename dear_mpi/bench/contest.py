@@ -1,25 +1,29 @@
 """What a run of the benchmark measures: its flags, the cases they stand for, and who takes part in each."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
 
-from dear_mpi.bench.arrivals.arrival import Arrivals
-from dear_mpi.bench.case import OPS, PLACEMENTS, Case, Conditions
+from dear_mpi.bench.arrivals import Arrivals
+from dear_mpi.bench.backends import DEFAULTS, calls_of, contestant
+from dear_mpi.bench.case import OPERATIONS, OPS, PLACEMENTS, Case, Conditions, Samples, row_of
 from dear_mpi.bench.data import check_exact
-from dear_mpi.bench.inside.where import Closer
-from dear_mpi.bench.makers.contestants import DEFAULTS, calls_of, contestant
-from dear_mpi.bench.operations import OPERATIONS
-from dear_mpi.bench.timing.interleaved import Key
-from dear_mpi.bench.timing.pace import Pace
+from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.saved import Run, check_comparable, read_runs
+from dear_mpi.bench.turns import Key, Pace
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.plans.tuning import rules_of
+from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.ranks.world import World
+from dear_mpi.ranks.world import World, ranks_per_host
 from dear_mpi.reporting.units import SEGMENT, above_zero, check_distinct, parse_bytes, parse_sizes
 from dear_mpi.training.declared import option, parsed, several
 
+MOST_TESTS = 10**6
+ON_HOST = {"steps": "on a GPU a call only launches what combines and copies", "overlap": "the compute is the host's"}
 ALGORITHMS_HELP = (
     f"What to compare; the first is the baseline. Ours: {', '.join(ALGORITHMS)}, auto, FILE.py:FUNCTION, and function: "
     "a call such as all_reduce(x, comm, algorithm='auto') on a private array. Others: native (this job's MPI), gloo. "
@@ -41,7 +45,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Contest(Closer, Pace, Arrivals, Conditions):
+class Contest(Pace, Arrivals, Conditions):
     """What a run of the benchmark measures: the flags of ``bench``. Of the algorithms the first is the baseline."""
 
     sizes: tuple[int, ...] = option(
@@ -68,6 +72,18 @@ class Contest(Closer, Pace, Arrivals, Conditions):
     )
     ranks: tuple[int, ...] = option(
         RANKS, (), shown="all", typed=str, parse=lambda text: parsed("--ranks", numbers, text)
+    )
+
+    steps: bool = option(
+        "Also record our plans at the largest size: where the time goes, step by step.", False, flag="--steps"
+    )
+    overlap: bool = option(
+        "Also run our plans and MPI's non-blocking call beside compute, and say how much of them it hides.",
+        False,
+        flag="--overlap",
+    )
+    tests: int = option(
+        "With --overlap: calls of advance(), or of MPI_Test, during the compute.", 16, least=0, most=MOST_TESTS
     )
 
     @property
@@ -103,7 +119,9 @@ class Contest(Closer, Pace, Arrivals, Conditions):
         for collective in self.collectives:
             if fewest < (least := OPERATIONS[collective].least_ranks):
                 raise ValueError(f"collective {collective!r} needs at least {least} ranks, not {fewest}")
-        self.check_device(self.device)
+        for name, why in ON_HOST.items():
+            if getattr(self, name) and self.device != "cpu":
+                raise ValueError(f"{name} needs the device cpu: {why}")
         self.check_arrivals(self.cadence, fewest)
         if self.arrival and (pairs := [each for each in self.collectives if OPERATIONS[each].pair]):
             raise ValueError(f"arrival is of collectives, which all ranks take part in, not of {', '.join(pairs)}")
@@ -137,3 +155,46 @@ class Contest(Closer, Pace, Arrivals, Conditions):
         names = dict.fromkeys(call for name in self.names for call in calls_of(name, case, ranks))
         whole = max(self.segments)
         return [(name, cut) for name in names for cut in (cuts if contestant(name).segments else [whole])]
+
+
+THIS_RUN = "this run"
+
+
+def baseline_before(files: Sequence[str], contest: Contest, world: World) -> list[Run]:
+    """Collective: the launches of the baseline; an ArgumentError if they cannot be read, or compared with each other or
+    with this run."""
+
+    def read() -> list[Run]:
+        runs = read_runs("--baseline", files)
+        for other in (*runs[1:], planned(contest, world, runs[0].rows)):
+            check_comparable(runs[0], other)
+        return runs
+
+    return said_by_rank_0(world.transport, "baseline", read)
+
+
+def planned(contest: Contest, world: World, before: Sequence[Row]) -> Run:
+    """The points that a run may have; its times are made up. Where its buffers will be, how samples start, and how
+    large messages of ``auto`` are, is not known yet: all that these rows have of it is taken to be possible."""
+    found = {(row.memory, row.start) for row in before}
+    name, hosts = world.transport.name, world.transport.hosts
+    rows = [
+        row_of(case, who, instant(ranks, *how), backend=name, hosts=ranks_per_host(hosts[:ranks]), segment_bytes=size)
+        for ranks in contest.ranks or (world.size,)
+        for case in contest.cases(ranks)
+        for who, cut in contest.keys(case, ranks)
+        for size in segments(who, cut, before)
+        for how in found
+    ]
+    return Run(THIS_RUN, rows)
+
+
+def segments(name: str, given: int, before: Sequence[Row]) -> set[int]:
+    """How large messages of a contestant may be: as given, unless it has a table that says so."""
+    if contestant(name).segments or not contestant(name).is_plan:
+        return {given}
+    return {row.segment_bytes for row in before if row.algorithm == name} or {given}
+
+
+def instant(ranks: int, memory: str, start: str) -> Samples:
+    return Samples([[1e-6]] * ranks, memory=memory, start=start)

@@ -15,7 +15,7 @@ from statistics import median
 
 import numpy as np
 
-from dear_mpi.bench.arrivals.arrival import delays_of
+from dear_mpi.bench.arrivals import delays_of
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.collectives.algorithms.registry import programs, runner_of
 from dear_mpi.collectives.program.cost import cost

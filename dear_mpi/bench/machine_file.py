@@ -65,11 +65,13 @@ class Row:
     times_us: list[list[float]] | None = None  # all samples of each rank whose time counts, where --raw asks for them
     rank_mean_us: Microseconds | None = None  # the mean of the ranks' means, as OSU's benchmarks have it
     arrival_us: Microseconds = 0.0  # the longest delay of a rank
-    over_peer_low: float | None = None  # ends of its 95 % interval (judged/peers.py); None of too few samples
+    over_peer_low: float | None = None  # ends of its 95 % interval (peers.py); None of too few samples
     over_peer_high: float | None = None
     turn_us: Microseconds | None = None  # of a turn of all contestants: their calls, new data, and the check of results
     page_faults: float = 0.0  # of a call, on the rank that has most: pages that the system had to give it first
-    bound_us: float | None = None  # the least time of any algorithm on the fitted network (bound.py), where known
+    bound_us: float | None = (
+        None  # the least time of any algorithm on the fitted network (``bound_us`` in run.py), where known
+    )
 
     @property
     def kind(self) -> tuple[object, ...]:

@@ -1,39 +1,100 @@
-"""Time collectives of several makers in one run: our plans, MPI libraries, gloo."""
+"""Time collectives of several makers in one run: our plans, calls of MPI, gloo. What comes of it is a ``Report``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
-from dataclasses import asdict, replace
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from statistics import median
+from typing import Any, TypeAlias, TypeVar, cast
 
-from dear_mpi.bench.arrivals.lateness import decided
-from dear_mpi.bench.bound import bound_us
-from dear_mpi.bench.case import row_of
+from dear_mpi.bench.arrivals import AT_ONCE, TOGETHER, Arrival
+from dear_mpi.bench.backends import BEST, CONTESTANTS, LIBRARY, contestant, named
+from dear_mpi.bench.case import OPERATIONS, Case, Prepared, Samples, row_of
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.estimate import announce
-from dear_mpi.bench.fit import modelled
-from dear_mpi.bench.judged.peers import against_peers
+from dear_mpi.bench.fit import Fit, modelled
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.makers.contestants import BEST, CONTESTANTS, LIBRARY, contestant
-from dear_mpi.bench.point import LateStarts, measured
-from dear_mpi.bench.report import Report
-from dear_mpi.bench.stand import LATE, Stand, decided_start
-from dear_mpi.bench.timing.interleaved import Interleaved, needed_bytes
-from dear_mpi.bench.timing.loops import own_cost
-from dear_mpi.bench.timing.starts import AtBarrier
+from dear_mpi.bench.overlap import Effort, Overlap, overlap_of
+from dear_mpi.bench.peers import against_peers
+from dear_mpi.bench.steps import Steps, steps_of
+from dear_mpi.bench.timing import LATE, AtBarrier, OwnCost, Stand, decided_start, own_cost
+from dear_mpi.bench.turns import Interleaved, Key, needed_bytes, paced
+from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.errors import AgreedError, ArgumentError
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.ranks.memory import available_bytes
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.groups import grouped
+from dear_mpi.reporting.stats import FEWEST_SAMPLES
 from dear_mpi.reporting.terminal import note
-from dear_mpi.reporting.units import format_bytes
+from dear_mpi.reporting.units import format_bytes, plural
 
 T = TypeVar("T")
+BLOCKS = 4  # at least, where not all take turns call by call
+BALANCED_TURNS = 11  # before late arrivals: their median may be by how much ranks are late
+NONBLOCKING = "native-nonblocking"
+PROBE_BYTES = 2**20  # from here on, and not below, times go with bytes
+WORTH_SAYING_S = 10.0
+MANY = 50  # iterations; fewer are over before an estimate would be
+Cases: TypeAlias = Mapping[Case, Sequence[Key]]  # with who takes part in each
+ByArrival: TypeAlias = dict[tuple[Arrival, Key], Samples]
+
+
+class LateStarts(Exception):
+    """On all ranks: some was late for most moments at which a sample was to start."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run gives.
+
+    Attributes:
+        fits: the networks that explain the rows, by number of ranks.
+        names: the contestants that were asked for.
+        left_out: why contestants have no row: by collective, at these sizes.
+        own_cost: that of the loop.
+        clock: what is known of the clocks.
+        asleep: whether ranks that arrived late slept until then.
+    """
+
+    rows: list[Row]
+    fits: dict[int, Fit | None]
+    names: tuple[str, ...]
+    left_out: dict[str, dict[str, list[int]]]
+    steps: list[Steps] = field(default_factory=list)
+    overlap: list[Overlap] = field(default_factory=list)
+    own_cost: OwnCost | None = None
+    clock: dict[str, Any] | None = None
+    asleep: bool = False
+
+    def __add__(self, more: Report) -> Report:
+        """With what was measured on another number of ranks."""
+        left_out = {why: {**places} for why, places in self.left_out.items()}
+        for why, places in more.left_out.items():
+            for name, sizes in places.items():
+                known = left_out.setdefault(why, {}).setdefault(name, [])
+                left_out[why][name] = list(dict.fromkeys([*known, *sizes]))
+        return replace(
+            more,
+            rows=self.rows + more.rows,
+            fits=self.fits | more.fits,
+            left_out=left_out,
+            steps=self.steps + more.steps,
+            overlap=self.overlap + more.overlap,
+            asleep=self.asleep or more.asleep,
+        )
+
+    @property
+    def closer(self) -> dict[str, list[dict[str, Any]]]:
+        """What ``--json`` has of ``--steps`` and ``--overlap``, as far as they were asked for."""
+        found = {"steps": [each.as_row() for each in self.steps], "overlap": [each.as_row() for each in self.overlap]}
+        return {name: rows for name, rows in found.items() if rows}
 
 
 def agreed(contest: Contest, world: World) -> Contest:
@@ -51,7 +112,7 @@ def agreed(contest: Contest, world: World) -> Contest:
 def bench(contest: Contest, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
     """Collective: a row per case and contestant, in the order of the contest, on each number of ranks.
 
-    All samples start in one way, as ``decided_start`` finds on the most ranks; if they are late all the same, the whole
+    All samples start in one way, as ``decided_start`` finds on the most ranks. If they are late all the same, the whole
     run is measured again, from barriers.
 
     Raises:
@@ -60,24 +121,26 @@ def bench(contest: Contest, world: World, progress: Callable[[str], object] = la
     contest = agreed(contest, world)
     most = max(contest.ranks, default=world.size)
     contest = replace(contest, start=on_first(world, most, lambda here: decided_start(here, contest)))
+
+    def of_all(contest: Contest) -> Report:
+        first, *others = (
+            on_first(world, ranks, lambda here: bench_here(contest, here, progress))
+            for ranks in contest.ranks or (world.size,)
+        )
+        return sum(others, first)
+
     try:
-        return bench_all(contest, world, progress)
+        return of_all(contest)
     except LateStarts:
         note(world, f"{LATE}; all points are measured again")
-        return bench_all(replace(contest, start=AtBarrier.name), world, progress)
-
-
-def bench_all(contest: Contest, world: World, progress: Callable[[str], object]) -> Report:
-    first, *others = (
-        on_first(world, ranks, lambda here: bench_here(contest, here, progress))
-        for ranks in contest.ranks or (world.size,)
-    )
-    return sum(others, first)
+        return of_all(replace(contest, start=AtBarrier.name))
 
 
 def on_first(world: World, ranks: int, act: Callable[[World], T]) -> T:
-    """Collective: call ``act`` on the first ranks of a world; all ranks get the result. The others sleep meanwhile, and
-    raise the error that the first ranks raise alike."""
+    """Collective: call ``act`` on the first ranks of a world; all ranks get the result.
+
+    The others sleep meanwhile, and raise the error that the first ranks raise alike.
+    """
     if ranks == world.size:
         return act(world)
     found: T | None = None
@@ -97,9 +160,10 @@ def on_first(world: World, ranks: int, act: Callable[[World], T]) -> T:
 
 def bench_here(contest: Contest, world: World, progress: Callable[[str], object]) -> Report:
     """Collective: the report of all ranks of a world."""
-    stand, rows = Stand.of(world, contest), list[Row]()
-    contest = replace(contest, arrival=decided(contest.arrival, stand))
-    left_out: dict[str, dict[str, list[int]]] = {}
+    stand, rows, left_out = Stand.of(world, contest), list[Row](), dict[str, dict[str, list[int]]]()
+    # Ranks sleep through their delays where they share cores, or the interpreter of one process.
+    asleep = stand.crowded or not world.transport.spins
+    contest = replace(contest, arrival=tuple(replace(each, asleep=asleep) for each in contest.arrival))
     with ExitStack() as stack, stand.streams.compute.use():
         check_plans(contest, stand)
         libraries = {
@@ -125,16 +189,31 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
             raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(left_out)}")
         done = {(row.collective, row.bytes) for row in rows}
         keys = {case: contest.keys(case, world.size) for case in cases if (case.collective, case.used_bytes) in done}
-        where = contest.where(keys, stand, contest.budget_s)
+        steps = recorded(keys, stand, contest.budget_s) if contest.steps else []
+        overlap = overlapped(keys, stand, Effort(contest.tests, contest.budget_s)) if contest.overlap else []
     model = partial(modelled, rows, world.transport.hosts, world.transport.rates)
     fit, models_us = said_by_rank_0(world.transport, "bench", model, asleep=True)
     rows = [
         replace(row, model_us=us, bound_us=None if fit is None else bound_us(row, fit.network))
         for row, us in zip(against_peers(rows), models_us, strict=True)
     ]
-    asleep, clock = any(each.asleep for each in contest.arrival), stand.start.report()
-    facts: dict[str, Any] = {"own_cost": own, "clock": clock, "asleep": asleep}
-    return Report(rows, {world.size: fit}, contest.names, left_out, where, **facts)
+    facts: dict[str, Any] = {"own_cost": own, "clock": stand.start.report(), "asleep": asleep and bool(contest.arrival)}
+    return Report(rows, {world.size: fit}, contest.names, left_out, steps, overlap, **facts)
+
+
+def bound_us(row: Row, network: Network) -> float | None:
+    """The least time of any algorithm: the latency of one message and, at full bandwidth, the bytes of busbw. None on a
+    network of unlimited bandwidth, and of late arrivals: messages may be over before the last rank comes.
+
+    Nothing moves before a message has begun, o + alpha, and the last one costs its receiver o. In between, those bytes
+    must go through one side of the port of some rank (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for
+    clusters of workstations, 2009). More rounds are no part of it: a rank may send to several at once, so some
+    algorithms have one round. Sums are taken to cost nothing.
+    """
+    if row.collective not in COLLECTIVES or row.ranks == 1 or not network.beta or not row.is_balanced:
+        return None
+    crossing = row.bytes * OPERATIONS[row.collective].factor(row.ranks)
+    return (network.alpha + 2 * network.o + crossing * network.beta) * 1e6
 
 
 def programs(contest: Contest, otherwise: Iterable[str] = ("all_reduce",)) -> list[str]:
@@ -155,3 +234,131 @@ def check_plans(contest: Contest, stand: Stand) -> None:
         if all(name in each.left_out for each in tried):
             others = (LIBRARY, LIBRARY + BEST, *(other for other, who in CONTESTANTS.items() if not who.is_library))
             raise ArgumentError(f"{tried[0].left_out[name]}; the benchmark also has {', '.join(others)}")
+
+
+def measured(case: Case, contest: Contest, stand: Stand) -> tuple[list[tuple[Arrival, Key, Samples]], dict[str, str]]:
+    """Collective: the samples of all contestants, in the order of rows, and why some are missing; or a LateStarts."""
+    keys = contest.keys(case, stand.world.size)
+    interleaved = Interleaved(case, keys, stand)
+    try:
+        found = samples_of(interleaved, contest)
+    except LateStarts:
+        interleaved.free()
+        raise
+    interleaved.free()
+    names = [name for name, _ in keys]
+    in_order = sorted({key for _, key in found}, key=lambda key: (names.index(key[0]), key[1]))
+    arrivals = dict.fromkeys(arrival for arrival, _ in found)
+    return [(arrival, key, found[arrival, key]) for arrival in arrivals for key in in_order], interleaved.left_out
+
+
+def samples_of(interleaved: Interleaved, contest: Contest) -> ByArrival:
+    """Collective: the samples of a case, of each arrival; or a LateStarts."""
+    arrivals, taken = [TOGETHER], 0
+    untimed: Mapping[Key, Samples] = {}  # whose wrong results count all the same
+    if contest.arrival:
+        untimed = interleaved.run(BALANCED_TURNS)
+        check_starts(untimed)
+        arrivals = [AT_ONCE, *(scaled(each, untimed) for each in contest.arrival)]
+
+    def run(turns: int) -> ByArrival:
+        nonlocal taken
+        found: ByArrival = {}
+        for arrival in arrivals:
+            samples = interleaved.run(turns, replace(arrival, first=taken))
+            found |= {(arrival, key): each for key, each in samples.items()}
+        taken += turns
+        return found
+
+    blocks, cadence = BLOCKS if contest.in_blocks else 1, interleaved.case.cadence
+    found = paced(contest, run, interleaved.transport, cadence=cadence, blocks=blocks)
+    check_starts(found)
+    return found | {(arrivals[0], key): found[arrivals[0], key].after(each) for key, each in untimed.items()}
+
+
+def scaled(arrival: Arrival, balanced: Mapping[Any, Samples]) -> Arrival:
+    """With the delay that these samples of balanced calls give, if the user gave none."""
+    if arrival.scale_s is not None:
+        return arrival
+    calls = [median(samples.job_s("isolated")) for samples in balanced.values() if samples.times_s[0]]
+    return replace(arrival, scale_s=median(calls) if calls else 0.0)
+
+
+def check_starts(found: Mapping[Any, Samples]) -> None:
+    """A LateStarts if ranks were late for most starts of a contestant, or too few of its samples count."""
+    for each in found.values():
+        counted = len(each.times_s[0])
+        if counted < each.late or counted < FEWEST_SAMPLES <= counted + each.late:
+            raise LateStarts
+
+
+def announce(cases: Sequence[Case], contest: Contest, stand: Stand) -> None:
+    """Collective: say how long these cases will take, if it is long."""
+    if len(cases) * contest.budget_s < WORTH_SAYING_S or (contest.iterations or MANY) < MANY:
+        return
+    seconds = estimated_s(cases, contest, stand)
+    if seconds >= WORTH_SAYING_S:
+        more = contest.steps or contest.overlap or contest.in_blocks
+        text = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+        on = f"{plural(len(cases), 'point')} on {plural(stand.world.size, 'rank')}"
+        note(stand.world, f"{on} take about {text}{'' if more else ' at most'}")
+
+
+def estimated_s(cases: Sequence[Case], contest: Contest, stand: Stand) -> float:
+    """Collective: about the longest that the samples of these cases will take, in s, from two turns of the first case.
+
+    A point takes its time (``--budget``) at most, unless the fewest samples take longer: so large sizes decide.
+    """
+    transport, first = stand.world.transport, cases[0]
+    grain = TYPES[first.dtype].itemsize * transport.size  # whole elements of each rank; a barrier stays as it is
+    probe = replace(first, nbytes=PROBE_BYTES // grain * grain) if first.nbytes else first
+    interleaved = Interleaved(probe, contest.keys(probe, transport.size), stand)
+    interleaved.run(1)
+    begin_s = time.perf_counter()
+    interleaved.run(1)
+    mine_s = time.perf_counter() - begin_s
+    interleaved.free()
+    turn_s = float(transport.gather_values(mine_s)[0])
+    turns = contest.iterations or FEWEST_SAMPLES
+    longest_s = 0.0 if contest.iterations else contest.budget_s
+    return sum(max((1 + turns) * turn_s * max(1.0, case.nbytes / PROBE_BYTES), longest_s) for case in cases)
+
+
+def recorded(cases: Cases, stand: Stand, seconds: float) -> list[Steps]:
+    """Collective: record our plans at the largest size of each collective, for so many seconds each."""
+    by_collective, found = grouped(cases, lambda case: case.collective).values(), list[Steps]()
+    for case in (max(each, key=lambda case: case.nbytes) for each in by_collective):  # the first of several
+        with ready(case, ours(cases[case]), stand) as plans:
+            for name, each in plans.items():
+                assert isinstance(each.run, Plan), "it is one of ours"
+                found += steps_of(name, case, each.run, stand.world, seconds / len(plans))
+    return found
+
+
+def overlapped(cases: Cases, stand: Stand, effort: Effort) -> list[Overlap]:
+    """Collective: run our plans and MPI's non-blocking call beside compute; the seconds are those of a case."""
+    found = list[Overlap]()
+    for case, keys in cases.items():
+        theirs = [(NONBLOCKING, keys[0][1])] * (stand.world.transport.native is not None)
+        with ready(case, [*ours(keys), *theirs], stand) as calls:
+            part = effort._replace(seconds=effort.seconds / max(len(calls), 1))
+            for name, each in calls.items():
+                found += overlap_of(name, case, each, stand.world.transport, part)
+    return found
+
+
+def ours(keys: Sequence[Key]) -> list[Key]:
+    return [key for key in keys if contestant(key[0]).is_plan]
+
+
+@contextmanager
+def ready(case: Case, keys: Sequence[Key], stand: Stand) -> Iterator[dict[str, Prepared]]:
+    """The contestants that can take part, by what a reader calls them, on buffers of zeros, which stay zeros."""
+    several = len({cut for _, cut in keys}) > 1
+    interleaved = Interleaved(case, keys, stand)
+    found = {}
+    for (name, cut), (each, data) in interleaved.ready.items():
+        data.clear()
+        found[named(name, each.chosen, cut if several else None)] = each
+    yield found
+    interleaved.free()

@@ -9,26 +9,21 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from dear_mpi.bench.arrivals.after_arrival import show_arrivals
-from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.inside.overlap import show_overlap
-from dear_mpi.bench.inside.steps import Steps
-from dear_mpi.bench.inside.steps_table import show_steps
-from dear_mpi.bench.judged.breaches import show_guidelines
-from dear_mpi.bench.judged.explained import show_why
-from dear_mpi.bench.operations import UNSIZED
+from dear_mpi.bench.analysis.after_arrival import show_arrivals
+from dear_mpi.bench.analysis.explained import show_why
+from dear_mpi.bench.analysis.guidelines import show_guidelines
+from dear_mpi.bench.case import UNSIZED
+from dear_mpi.bench.contest import THIS_RUN, Contest, baseline_before
+from dear_mpi.bench.diff import compare_runs, report_of, show_diff
+from dear_mpi.bench.layouts import BOTH, check_nccl
+from dear_mpi.bench.output import DEFAULT, FORMATS, object_of, show_bench
+from dear_mpi.bench.overlap import show_overlap
 from dear_mpi.bench.provenance import now, provenance
-from dear_mpi.bench.report import Report
-from dear_mpi.bench.run import agreed
+from dear_mpi.bench.run import Report, agreed
 from dear_mpi.bench.run import bench as run_bench
-from dear_mpi.bench.runs.baseline import THIS_RUN, baseline_before
-from dear_mpi.bench.runs.diff import compare_runs
-from dear_mpi.bench.runs.diff_table import report_of, show_diff
-from dear_mpi.bench.runs.saved import Run
-from dear_mpi.bench.shown.flat import object_of
-from dear_mpi.bench.shown.nccl import BOTH, check_nccl
-from dear_mpi.bench.shown.output import DEFAULT, FORMATS, show_bench
-from dear_mpi.bench.timing.starts import AtBarrier
+from dear_mpi.bench.saved import Run
+from dear_mpi.bench.steps import Steps, show_steps
+from dear_mpi.bench.timing import AtBarrier
 from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.bench_diff import RUNS, SHARE_FLAG, share_of
 from dear_mpi.cli.files import check_files, timeline_writer, written_by
@@ -135,7 +130,7 @@ def files_after(
     """What writes the files of a run, but that of --json."""
     writers: dict[str, Callable[[Path], object]] = {
         "tune": lambda path: write_tuned(path, before, report.rows, mpi),
-        "timeline": lambda _: write_steps(report.where.steps, flags),
+        "timeline": lambda _: write_steps(report.steps, flags),
         "plot": lambda path: write_plot(path, [run]),
     }
     return {f"--{name}": partial(write, flags[name]) for name, write in writers.items() if name in flags}
@@ -149,9 +144,9 @@ def explanations(screen: Console, world: World, report: Report, flags: Flags) ->
     if "why" in flags:
         found["why"] = show_why(screen, world, report, why_of(flags))
     with commented(screen):
-        show_steps(screen, report.where.steps, asked="steps" in flags)
-        show_overlap(screen, report.where.overlap)
-    return found | report.where.as_report()
+        show_steps(screen, report.steps, asked="steps" in flags)
+        show_overlap(screen, report.overlap)
+    return found | report.closer
 
 
 def write_steps(found: Sequence[Steps], flags: Flags) -> None:

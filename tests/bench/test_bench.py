@@ -8,19 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from dear_mpi.bench.case import CannotRun, Case, Samples, row_of
+from dear_mpi.bench.backends import calls_of, gloo_group, label, meeting_place
+from dear_mpi.bench.case import OPERATIONS, CannotRun, Case, Samples, row_of
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.data import Data, check_exact
 from dear_mpi.bench.fit import fit_network, predicted_us, programs_of
-from dear_mpi.bench.judged.compared import NO_SIZE, NOISE, OURS, against_mpi, shown
-from dear_mpi.bench.judged.peers import against_peers
-from dear_mpi.bench.makers.contestants import calls_of, label
-from dear_mpi.bench.makers.gloo import gloo_group, meeting_place
-from dear_mpi.bench.makers.native import FORMS
-from dear_mpi.bench.operations import OPERATIONS
+from dear_mpi.bench.native import FORMS
+from dear_mpi.bench.peers import NO_SIZE, NOISE, OURS, against_mpi, against_peers, shown
 from dear_mpi.bench.run import bench
-from dear_mpi.bench.shown.words import fit_text
-from dear_mpi.bench.timing.loops import on_host
+from dear_mpi.bench.table import fit_text
+from dear_mpi.bench.timing import on_host
 from dear_mpi.bench.tune import tuned
 from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.collectives.plans.tuning import Rule, write_rules
@@ -179,7 +176,7 @@ def test_calls_in_a_row_are_as_many_on_all_ranks(monkeypatch):
         found.append((current_thread().name, calls))
         return on_host(run, barrier, calls)
 
-    monkeypatch.setattr("dear_mpi.bench.timing.interleaved.on_host", counted)
+    monkeypatch.setattr("dear_mpi.bench.turns.on_host", counted)
     how = {"placements": ("out",), "cadence": "streaming", "iterations": 3}
     run_world(lambda world: bench(Contest((2 * 65536 + 4,), ("all_gather",), ("ring",), **how), world), threads=2)
     mine, other = ([calls for name, calls in found if name == f"rank_{rank}"] for rank in range(2))

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from types import SimpleNamespace
 
-from dear_mpi.bench.judged.peers import against_peers
+from dear_mpi.bench.peers import against_peers
 from tests import bench_pages
 from tests.attempts import Runs
 from tests.bench.test_bench import row

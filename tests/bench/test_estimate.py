@@ -2,11 +2,10 @@
 
 import pytest
 
-from dear_mpi.bench.arrivals.arrival import Arrival
+from dear_mpi.bench.arrivals import Arrival
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.estimate import estimated_s
-from dear_mpi.bench.run import bench
-from dear_mpi.bench.stand import Stand
+from dear_mpi.bench.run import bench, estimated_s
+from dear_mpi.bench.timing import Stand
 from dear_mpi.ranks.world import run_world
 
 

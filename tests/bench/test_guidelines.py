@@ -6,19 +6,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dear_mpi.bench.case import Case, Samples, row_of
-from dear_mpi.bench.judged.breaches import (
+from dear_mpi.bench.analysis.guidelines import (
     BROKEN,
     CHANCE,
+    GUIDELINES,
     KEPT,
+    LARGER,
     LEAST,
     OPEN,
+    PIECES,
     call_text,
     chance_of,
     guideline_lines,
     judged,
 )
-from dear_mpi.bench.judged.guidelines import GUIDELINES, LARGER, PIECES
+from dear_mpi.bench.case import Case, Samples, row_of
 
 SIZES = [1 << power for power in range(10, 21, 2)]
 COST = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1.2, "reduce": 1.2, "all_to_all": 1.5}

@@ -4,12 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from dear_mpi.bench.case import Case, Prepared
+from dear_mpi.bench.case import OPERATIONS, WINDOW, Case, Prepared
 from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.data import Data
-from dear_mpi.bench.operations import OPERATIONS, WINDOW
 from dear_mpi.bench.run import bench
-from dear_mpi.bench.timing.interleaved import Interleaved, needed_bytes
+from dear_mpi.bench.turns import Interleaved, needed_bytes
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import COLLECTIVES

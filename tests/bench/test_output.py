@@ -12,17 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
-from dear_mpi.bench.judged.compared import FAULTY, NO_SIZE, NOISE, NOT_COMMON, OURS, against_mpi, is_noisy
-from dear_mpi.bench.judged.peers import against_peers
+from dear_mpi.bench.case import OPERATIONS
+from dear_mpi.bench.layouts import BOTH, LAYOUTS, NCCL_TYPES, PROGRAMS, check_nccl
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.operations import OPERATIONS
-from dear_mpi.bench.report import Report
-from dear_mpi.bench.shown.flat import COLUMNS, object_of
-from dear_mpi.bench.shown.nccl import BOTH, PROGRAMS, TYPES, check_nccl
-from dear_mpi.bench.shown.osu import LAYOUTS
-from dear_mpi.bench.shown.output import FORMATS, show_bench
-from dear_mpi.bench.shown.table import WIDTH
-from dear_mpi.bench.shown.words import MEANINGS, fitted
+from dear_mpi.bench.output import COLUMNS, FORMATS, object_of, show_bench
+from dear_mpi.bench.peers import FAULTY, NO_SIZE, NOISE, NOT_COMMON, OURS, against_mpi, against_peers, is_noisy
+from dear_mpi.bench.run import Report
+from dear_mpi.bench.table import MEANINGS, WIDTH, fitted
 from dear_mpi.ranks.world import run_world
 from tests.bench.readers import busbw_by_readers, footer_of, read_nccl, read_osu, read_table, unfolded
 from tests.bench.test_bench import row
@@ -96,7 +92,7 @@ def test_nccl_tests_readers_read_any_row(made):
     (line,) = read_nccl(printed("nccl", made, replace(made, placement=other, p50_us=1.0, wrong=0)))
     split = made.ranks if made.collective in SPLIT else 1
     assert (line.size, line.count) == (made.bytes, made.count // split)
-    assert line.type == TYPES.get(made.dtype, made.dtype)
+    assert line.type == NCCL_TYPES.get(made.dtype, made.dtype)
     assert line.redop == {"average": "avg"}.get(made.op, made.op)
     assert line.root == (0 if made.collective == "broadcast" else -1)
     here, there = line.in_place, line.out_of_place

@@ -9,15 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from dear_mpi.bench import point
-from dear_mpi.bench.arrivals.arrival import Arrival
+from dear_mpi.bench import run as run_module
+from dear_mpi.bench.arrivals import Arrival
 from dear_mpi.bench.case import Case, Samples
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.point import LateStarts, samples_of
-from dear_mpi.bench.run import bench
-from dear_mpi.bench.stand import Stand, decided_start
-from dear_mpi.bench.timing.pace import Pace, paced
-from dear_mpi.bench.timing.starts import AtMoment
+from dear_mpi.bench.run import LateStarts, bench, samples_of
+from dear_mpi.bench.timing import AtMoment, Stand, decided_start
+from dear_mpi.bench.turns import Pace, paced
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import run_world
@@ -123,14 +121,14 @@ def test_ranks_that_are_late_for_most_moments_end_the_measurement(arrival, in_ti
 def test_late_starts_in_the_middle_of_a_run_measure_all_of_it_from_barriers(ranks, monkeypatch, capsys):
     """On all ranks: each point has its rows, all start alike, and it is said once."""
     settings = Contest((4, 64), ("all_reduce",), ("ring",), ranks=ranks, iterations=6, warmup=0)
-    look, seen = point.check_starts, Counter()
+    look, seen = run_module.check_starts, Counter()
 
     def check_starts(found):
         me, of_all = threading.get_ident(), all(len(each.times_s) == 3 for each in found.values())
         seen[me] += of_all
         look({key: replace(each, late=9 * (of_all and seen[me] == 2)) for key, each in found.items()})
 
-    monkeypatch.setattr(point, "check_starts", check_starts)
+    monkeypatch.setattr(run_module, "check_starts", check_starts)
     report = run_world(lambda world: bench(settings, world), threads=3)
     assert [(row.ranks, row.bytes) for row in report.rows] == [
         (count, nbytes) for count in ranks or (3,) for nbytes in (4, 64)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dear_mpi.bench.runs.saved import Run
+from dear_mpi.bench.saved import Run
 from dear_mpi.cli import bench as cli_bench
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.tuning import read_rules

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dear_mpi.bench.arrivals.arrival import parse_arrivals
+from dear_mpi.bench.arrivals import parse_arrivals
+from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.makers.native import FORMS
-from dear_mpi.bench.operations import OPERATIONS
+from dear_mpi.bench.native import FORMS
+from dear_mpi.bench.output import object_of, show_bench
 from dear_mpi.bench.run import bench
-from dear_mpi.bench.shown.flat import object_of
-from dear_mpi.bench.shown.output import show_bench
 from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans import functions

@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from dear_mpi.bench import native, timing, turns
+from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.makers import native
-from dear_mpi.bench.makers.native import FORMS
-from dear_mpi.bench.operations import OPERATIONS
+from dear_mpi.bench.native import FORMS
+from dear_mpi.bench.output import FORMATS
 from dear_mpi.bench.run import bench
-from dear_mpi.bench.shown.output import FORMATS
-from dear_mpi.bench.timing import interleaved, loops
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.ranks.world import run_world
@@ -86,7 +85,7 @@ def test_a_wrong_element_is_counted(comm, monkeypatch, kind, at):
 
 @pytest.mark.parametrize("cadence", ["isolated", "streaming"])
 def test_the_time_of_a_pair_is_the_first_ranks(comm, monkeypatch, cadence):
-    monkeypatch.setattr("dear_mpi.bench.timing.loops.CALLS", (3, 2))
+    monkeypatch.setattr("dear_mpi.bench.timing.CALLS", (3, 2))
     report = measured("ping_pong", "bandwidth", "gather", algorithms=("native",), cadence=cadence, placements=("out",))
     assert not any(row.wrong for row in report.rows)
     for row in report.rows:
@@ -146,10 +145,10 @@ def test_messages_of_a_pair_in_a_row_have_no_barriers(comm, monkeypatch, collect
 
     def on_host(run, between, calls):
         seen.append(between)
-        return loops.on_host(run, between, calls)
+        return timing.on_host(run, between, calls)
 
-    monkeypatch.setattr(loops, "CALLS", (3, 3))
-    monkeypatch.setattr(interleaved, "on_host", on_host)
+    monkeypatch.setattr(timing, "CALLS", (3, 3))
+    monkeypatch.setattr(turns, "on_host", on_host)
     measured(collective, algorithms=("native",), cadence="streaming", placements=("out",))
     assert seen
     assert {between is int for between in seen} == {collective != "all_gather"}

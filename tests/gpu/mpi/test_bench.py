@@ -2,8 +2,8 @@
 
 import pytest
 
+from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.operations import OPERATIONS
 from dear_mpi.bench.run import bench
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.ranks.streams import select_gpu

@@ -1,24 +1,107 @@
-"""The contestants of the benchmark, by the names that ``--algorithms`` takes: calls of MPI libraries (native.py), gloo
-(gloo.py), and those below. Every other name is a plan of ours, by what ``make_plan`` calls an algorithm."""
+"""The contestants of the benchmark, by the names that ``--algorithms`` takes: calls of MPI (native.py), gloo
+(torch.distributed on the ranks of this job and on the same memory), and those below. Every other name is a plan of
+ours, by what ``make_plan`` calls an algorithm."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import importlib.util
+import os
+import platform
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
+from typing import Any
 
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Setup
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.makers.gloo import check_torch, gloo, gloo_group
-from dear_mpi.bench.makers.native import FORMS, native
+from dear_mpi.bench.native import FORMS, native
 from dear_mpi.collectives.plans import functions
 from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.transport import StagedTransport
-from dear_mpi.kernels.array import synchronize
+from dear_mpi.kernels.array import Array, library_of, synchronize
 from dear_mpi.kernels.calls import copier
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import format_bytes
+
+GLOO_OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
+
+
+def check_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise ValueError("algorithm 'gloo' needs torch: pip install torch==2.13.0 (our extra 'gloo')")
+
+
+@contextmanager
+def gloo_group(world: World) -> Iterator[str]:
+    """Collective: torch's default process group over all ranks; what it is called in reports.
+
+    The ranks meet at a TCP port of rank 0's host, which listens on one of its interfaces alone.
+    """
+    torch, distributed = map(import_module, ("torch", "torch.distributed"))
+    hosts = world.transport.gather_values(platform.node())
+    port = int(os.environ.get("MASTER_PORT", 0))
+    listener = socket.create_server((meeting_place(hosts), port)) if world.rank == 0 else None
+    address, port = world.transport.gather_values(listener and listener.getsockname())[0]
+    master = {"is_master": True, "wait_for_workers": False, "master_listen_fd": listener.detach()} if listener else {}
+    store = distributed.TCPStore(address, port, world.size, **master)
+    distributed.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size)
+    try:
+        yield f"gloo of torch {torch.__version__}"
+    finally:
+        distributed.destroy_process_group()
+
+
+def meeting_place(hosts: Sequence[str]) -> str:
+    """The address of rank 0's host, this one, at which the others reach it; ``MASTER_ADDR`` where that is set."""
+    others = [host for host in hosts if host != hosts[0]]
+    if "MASTER_ADDR" in os.environ or not others:
+        return os.environ.get("MASTER_ADDR", "127.0.0.1")
+    with socket.socket(type=socket.SOCK_DGRAM) as probe:
+        probe.connect((others[0], 9))  # sends nothing; the system picks the interface
+        return str(probe.getsockname()[0])
+
+
+def gloo(setup: Setup) -> Prepared:
+    """A collective of the default process group; a CannotRun where gloo has none."""
+    case, x, out, rank, ranks = setup.case, setup.x, setup.out, setup.transport.rank, setup.transport.size
+    if library_of(x) != "numpy":
+        raise CannotRun("takes host memory alone")
+    if case.reduces and case.op not in GLOO_OPS:
+        raise CannotRun(f"cannot compute op {case.op}")
+    swaps, sharded = case.collective == "all_to_all", case.collective in ("all_gather", "reduce_scatter")
+    if sharded and case.count % ranks:
+        raise CannotRun("needs equal chunks")
+    if not sharded and swaps == (out is None):
+        raise CannotRun(f"works {'out of' if swaps else 'in'} place alone")
+    distributed = import_module("torch.distributed")
+    source, target = tensor(x, case), tensor(x if out is None else out, case)
+    shard = slice(*chunk_bounds(case.count, ranks, rank)) if out is None else slice(None)
+    op = getattr(distributed.ReduceOp, GLOO_OPS[case.op]) if case.reduces else None
+    # Their names until torch 2.12, which later ones warn about.
+    gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
+    scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
+    calls: dict[str, Callable[[], object]] = {
+        "all_reduce": partial(distributed.all_reduce, source, op),
+        "broadcast": partial(distributed.broadcast, source, 0),
+        "reduce": partial(distributed.reduce, source, 0, op),
+        "all_to_all": partial(distributed.all_to_all_single, target, source),
+        "all_gather": partial(gather, target, source[shard]),
+        "reduce_scatter": partial(scatter, target[shard], source, op),
+    }
+    return Prepared(calls[case.collective])
+
+
+def tensor(array: Array, case: Case) -> Any:
+    """A tensor over the same memory; torch does not know NumPy's bf16, so it gets the bits."""
+    torch = import_module("torch")
+    if case.dtype == "bf16":
+        return torch.from_numpy(array.view("i2")).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
 
 DEFAULTS = {
     "cpu": ("native-best", "ring", "auto", "function"),

@@ -9,12 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
+from dear_mpi.bench.backends import label, several_cuts
 from dear_mpi.bench.case import job_us
 from dear_mpi.bench.fit import MOST_TURNS
-from dear_mpi.bench.judged.compared import figure, shown
 from dear_mpi.bench.machine_file import BALANCED, KIND, Row
-from dear_mpi.bench.makers.contestants import label, several_cuts
-from dear_mpi.bench.report import Report
+from dear_mpi.bench.peers import figure, shown
+from dear_mpi.bench.run import Report
 from dear_mpi.reporting.aligned import aligned
 from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.stats import Median

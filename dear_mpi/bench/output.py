@@ -1,4 +1,4 @@
-"""The rows of a benchmark as they are: a line each, for programs (CSV), and for pages (Markdown)."""
+"""What a benchmark prints on rank 0, in a format of ``FORMATS``; CSV and Markdown are in this file."""
 
 import csv
 import io
@@ -7,11 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from dear_mpi.bench.judged.compared import is_noisy, ratio_mark, shown, spread_text
+from rich.text import Text
+
+from dear_mpi.bench.backends import label
+from dear_mpi.bench.layouts import nccl_lines, osu_lines
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.makers.contestants import label
-from dear_mpi.bench.report import Report
-from dear_mpi.bench.shown.words import clocks, columns, fits_text, page_faults
+from dear_mpi.bench.peers import is_noisy, ratio_mark, shown, spread_text
+from dear_mpi.bench.run import Report
+from dear_mpi.bench.table import clocks, columns, fits_text, left_out, page_faults, table_lines
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.ranks.world import World
+from dear_mpi.reporting.terminal import console, note
 from dear_mpi.reporting.units import format_bytes
 
 # What is chosen; what was found comes after it.
@@ -77,3 +83,26 @@ def markdown_lines(report: Report) -> Iterator[str]:
         f"- {text}"
         for text in (*columns(report.rows), MORE, *page_faults(report.rows), *fits_text(report), *clocks(report))
     )
+
+
+FORMATS: dict[str, Callable[[Report], Iterator[str] | Iterator[Text]]] = {
+    "table": table_lines,
+    "nccl": nccl_lines,
+    "osu": osu_lines,
+    "csv": csv_lines,
+    "markdown": markdown_lines,
+}
+DEFAULT = "table"
+
+
+def show_bench(world: World, report: Report, form: str = DEFAULT) -> None:
+    """Print the rows. Where a format has no place for who was left out, notes on standard error say it."""
+    lines = lookup("format", form, FORMATS)
+    if world.rank:
+        return
+    screen = console(world)
+    for line in lines(report):
+        screen.print(line, soft_wrap=True, markup=False, emoji=False)
+    if lines not in (table_lines, nccl_lines):
+        for text in left_out(report):
+            note(world, text)

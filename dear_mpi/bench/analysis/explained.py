@@ -6,13 +6,12 @@ from typing import Any
 
 from rich.console import Console
 
+from dear_mpi.bench.analysis.why import Apart, Site, nearest, of_interest, rounded_bytes, sentence, taken_apart
+from dear_mpi.bench.backends import contestant, label, several_cuts
 from dear_mpi.bench.fit import Fit
-from dear_mpi.bench.judged.because import rounded_bytes, sentence
-from dear_mpi.bench.judged.compared import figure
-from dear_mpi.bench.judged.why import Apart, Site, nearest, of_interest, taken_apart
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.makers.contestants import contestant, label, several_cuts
-from dear_mpi.bench.report import Report
+from dear_mpi.bench.peers import figure
+from dear_mpi.bench.run import Report
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.aligned import aligned
 from dear_mpi.reporting.groups import grouped
