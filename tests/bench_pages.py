@@ -13,7 +13,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from dear_mpi.bench.backends import contestant
+from dear_mpi.bench.backends import candidate
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.peers import CLASSES, against_mpi, against_peers, all_calls, mean_text, shown
 from dear_mpi.reporting.stats import median
@@ -75,14 +75,14 @@ def time_of(row, unit_us=1.0):
 
 def column_of(row):
     """The name of a column; that of a library is the name of its best call."""
-    return all_calls(row) if contestant(row.algorithm).is_library else row.algorithm
+    return all_calls(row) if candidate(row.algorithm).is_library else row.algorithm
 
 
 def cell(row):
     if row is None:
         return ""
     chosen_by = f", {row.chosen}" if row.chosen != row.algorithm else ""
-    call = f", {row.algorithm}" if contestant(row.algorithm).is_library else ""
+    call = f", {row.algorithm}" if candidate(row.algorithm).is_library else ""
     return f"{time_of(row)} ({row.over_peer:.2f}{chosen_by}{call})"
 
 
@@ -100,7 +100,7 @@ def by_size(found, names):
     lines = {}
     for library, rows in found.items():
         for row in shown(rows, names):
-            column = library if contestant(row.algorithm).is_library else row.algorithm
+            column = library if candidate(row.algorithm).is_library else row.algorithm
             lines.setdefault(row.bytes, {})[column] = row
     columns = dict.fromkeys([*found, *(column for cells in lines.values() for column in cells)])
     yield ["", *(f"{column}, best" if column in found else column for column in columns)]
@@ -111,7 +111,7 @@ def by_size(found, names):
 def means(rows):
     """Of calls of libraries, only the fastest of all jobs counts: others have the same names."""
     yield ["over the fastest MPI call", *CLASSES]
-    fastest = [row for row in rows if row.over_peer == 1 or not contestant(row.algorithm).is_library]
+    fastest = [row for row in rows if row.over_peer == 1 or not candidate(row.algorithm).is_library]
     for name, values in against_mpi(fastest).items():
         yield [name, *map(mean_text, values)]
 
@@ -185,7 +185,7 @@ def hosts_page(file, names, sizes, sent):
         cut = f", {format_bytes(segment)}" if segment else ""
         cells = []
         for row, bound in zip(sorted(group, key=lambda row: row.bytes), bounds_ms, strict=True):
-            call = f", {row.algorithm}" if contestant(row.algorithm).is_library else ""
+            call = f", {row.algorithm}" if candidate(row.algorithm).is_library else ""
             cells.append(f"{time_of(row, 1e3)} ({bound * 1e3 / row.p50_us:.2f}{call})")
         table.append([f"{name}{cut}", *cells])
     return [HOSTS, *lines_of(table), "", WHY]
@@ -193,7 +193,7 @@ def hosts_page(file, names, sizes, sent):
 
 def label(row):
     """What a row of the table has in common: the maker, and the segment of ours."""
-    return column_of(row), row.segment_bytes if contestant(row.algorithm).maker == "ours" else 0
+    return column_of(row), row.segment_bytes if candidate(row.algorithm).maker == "ours" else 0
 
 
 def gpu(runs):

@@ -58,7 +58,7 @@ TRAINING = (
 
 # The same of bench. What is in analysis reads reports: nothing else imports it.
 BENCH = (
-    *("machine_file", "case", "data", "arrivals", "native", "backends", "timing", "turns", "saved", "contest"),
+    *("machine_file", "case", "data", "arrivals", "native", "backends", "timing", "turns", "saved", "suite"),
     *("overlap", "steps", "fit", "peers", "run", "table", "layouts", "output", "diff", "tune", "provenance"),
     *("kernels", "analysis"),
 )

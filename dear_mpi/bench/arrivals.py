@@ -6,8 +6,8 @@
 
 An algorithm that does its work while it waits has little left to do after the last arrival; one in which all wait for
 all has everything left. So which one is best depends on how ranks arrive. Delays of a turn are drawn from its number
-alone: they are the same for all contestants, and in each run, and all ranks know them. The longest is one time for all
-contestants of a case, unless the user says otherwise the median over contestants of the medians of their balanced
+alone: they are the same for all candidates, and in each run, and all ranks know them. The longest is one time for all
+candidates of a case, unless the user says otherwise the median over candidates of the medians of their balanced
 calls: a program does not come later because its collective is slow. The last arrival is when the last rank really came:
 one that sleeps, or loses its core, comes a little later than it should.
 

@@ -1,4 +1,4 @@
-"""The contestants of the benchmark, by the names that ``--algorithms`` takes: calls of MPI (native.py), gloo
+"""The candidates of the benchmark, by the names that ``--algorithms`` takes: calls of MPI (native.py), gloo
 (torch.distributed on the ranks of this job and on the same memory), and those below. Every other name is a plan of
 ours, by what ``make_plan`` calls an algorithm."""
 
@@ -111,7 +111,7 @@ LIBRARY, BEST = "native", "-best"  # MPI's, and what stands for all of its calls
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Candidate:
     """A way to carry collectives out, and how the benchmark treats it."""
 
     open: Callable[[Setup], Prepared]  # an ArgumentError or a CannotRun where it sits a case out
@@ -165,32 +165,32 @@ def direct(setup: Setup) -> Prepared:
     return setup.prepared("ring")
 
 
-CONTESTANTS = {
-    "gloo": Contestant(gloo, "others", segments=False, check=check_torch, session=gloo_group),
-    "host copies": Contestant(host_copies, "others"),
-    "staged": Contestant(staged),
-    "direct": Contestant(direct),
-    "function": Contestant(function, segments=False),
+CANDIDATES = {
+    "gloo": Candidate(gloo, "others", segments=False, check=check_torch, session=gloo_group),
+    "host copies": Candidate(host_copies, "others"),
+    "staged": Candidate(staged),
+    "direct": Candidate(direct),
+    "function": Candidate(function, segments=False),
 } | {
-    f"{LIBRARY}{suffix}": Contestant(partial(native, form=form), LIBRARY, segments=False)
+    f"{LIBRARY}{suffix}": Candidate(partial(native, form=form), LIBRARY, segments=False)
     for suffix, form in [*FORMS.items(), (BEST, FORMS[""])]
 }
 
 
-def contestant(name: str) -> Contestant:
+def candidate(name: str) -> Candidate:
     has_rules = name.partition(":")[0] == "auto"  # and these say how large messages are
-    plan = Contestant(lambda setup: setup.prepared(name), is_plan=True, segments=not has_rules)
-    return CONTESTANTS.get(name, plan)
+    plan = Candidate(lambda setup: setup.prepared(name), is_plan=True, segments=not has_rules)
+    return CANDIDATES.get(name, plan)
 
 
 def name_of(row: Row) -> str:
     """Who has made a row: the library whose calls it has, or the algorithm."""
-    who = contestant(row.algorithm)
+    who = candidate(row.algorithm)
     return who.maker if who.is_library else row.algorithm
 
 
 def label(row: Row, *, cuts: bool) -> str:
-    """The contestant, what ``auto`` has chosen, and the segment where there are several (``cuts``)."""
+    """The candidate, what ``auto`` has chosen, and the segment where there are several (``cuts``)."""
     return named(row.algorithm, row.chosen, row.segment_bytes if cuts else None)
 
 
@@ -205,7 +205,7 @@ def named(algorithm: str, chosen: str | None, segment_bytes: int | None = None) 
     ('auto (ring)', 'ring, 4 KiB', 'native')
     """
     name = algorithm if chosen in (None, algorithm) else f"{algorithm} ({chosen})"
-    is_ours = contestant(algorithm).maker == "ours"
+    is_ours = candidate(algorithm).maker == "ours"
     return name if segment_bytes is None or not is_ours else f"{name}, {format_bytes(segment_bytes)}"
 
 
@@ -217,8 +217,8 @@ def calls_of(name: str, case: Case, ranks: int) -> list[str]:
 
 
 def prepare(name: str, setup: Setup) -> Prepared:
-    """A contestant on its buffers; a CannotRun where it sits this case out, or there is no such algorithm."""
-    who = contestant(name)
+    """A candidate on its buffers; a CannotRun where it sits this case out, or there is no such algorithm."""
+    who = candidate(name)
     if not who.is_library and setup.case.collective not in COLLECTIVES:
         raise CannotRun("has no program for it: MPI's own calls alone are measured")
     if (who.is_library or who.session) and setup.transport.native is None:

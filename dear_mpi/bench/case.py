@@ -1,4 +1,4 @@
-"""A case is one operation at one size. The file also has what a contestant makes of it, its samples, and their row.
+"""A case is one operation at one size. The file also has what a candidate makes of it, its samples, and their row.
 
 Operations are the collectives that have programs (``COLLECTIVES``), and what only an MPI library carries out:
 
@@ -208,7 +208,7 @@ class Case(Conditions):
 
 
 class CannotRun(ValueError):
-    """A contestant cannot run a case; the message says why. All ranks raise it alike."""
+    """A candidate cannot run a case; the message says why. All ranks raise it alike."""
 
 
 class Startable(Protocol):
@@ -258,7 +258,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Samples:
-    """What was measured of a contestant."""
+    """What was measured of a candidate."""
 
     times_s: list[list[float]]  # of each sample, a list per rank; of an operation of a pair, the first rank's alone
     late: int = 0  # samples that do not count, as a rank was late for their start
@@ -266,7 +266,7 @@ class Samples:
     chosen: str | None = None  # the algorithm that a plan took
     start: str = "barrier"  # of each sample (timing.py)
     wrong: int = 0  # elements that differed from the exact result, over all ranks and calls
-    turn_s: float | None = None  # the mean of a turn of all contestants
+    turn_s: float | None = None  # the mean of a turn of all candidates
     page_faults: float = 0.0  # of a call, on the rank that has most
 
     def job_s(self, cadence: str) -> list[float]:

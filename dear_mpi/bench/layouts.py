@@ -5,11 +5,11 @@ nccl-tests: 13 fields in each row; all other lines begin with #.
     size  count  type  redop  root | time  algbw  busbw  #wrong | time  algbw  busbw  #wrong
                                           out-of-place                   in-place
 
-A line does not name its algorithm: the lines of each stand below a remark that does. There is one header and one
+A line does not name its algorithm: the lines of each candidate follow a remark that does. There is one header and one
 trailer for all, since some readers take what is between the last two. Source of columns, widths and how numbers are
 fitted into them: ``writeResultHeader`` and ``writeBenchmarkLineBody``.
 
-OSU: a block for each contestant of a collective.
+OSU: a block for each candidate of a collective.
 
     # OSU MPI Allreduce Latency Test v7.4
     # Datatype: MPI_FLOAT.
@@ -107,7 +107,7 @@ def nccl_block(row: Row) -> tuple[object, ...]:
 
 
 def nccl_line(rows: Sequence[Row]) -> str:
-    """The rows of one contestant, which differ in their placement."""
+    """The rows of one candidate, which differ in their placement."""
     first, found = rows[0], {row.placement: row for row in rows}
     kind = NCCL_TYPES.get(first.dtype, first.dtype), OPS.get(first.op, first.op)
     times = [cell for placement in BOTH for cell in times_of(found[PLACEMENTS[placement]])]

@@ -24,7 +24,7 @@ KIND = ("collective", "ranks", "device", "dtype", "op", "placement", "cadence", 
 
 @dataclass(frozen=True)
 class Row:
-    """One contestant at one size."""
+    """One candidate at one size."""
 
     collective: str
     algorithm: str
@@ -56,7 +56,7 @@ class Row:
     rank_max_us: float
     memory: str  # where the buffers were: shared, private or device
     chosen: str  # the algorithm that was carried out, which may be another one than ``auto``
-    peer: str = ""  # the fastest call of an MPI library at this size, else the first contestant
+    peer: str = ""  # the fastest call of an MPI library at this size, else the first candidate
     over_peer: float = 1.0  # time / its time
     start: str = "barrier"  # how the ranks of a sample began together
     late: int = 0  # samples that do not count, because a rank was late for the start
@@ -67,7 +67,7 @@ class Row:
     arrival_us: Microseconds = 0.0  # the longest delay of a rank
     over_peer_low: float | None = None  # ends of its 95 % interval (peers.py); None of too few samples
     over_peer_high: float | None = None
-    turn_us: Microseconds | None = None  # of a turn of all contestants: their calls, new data, and the check of results
+    turn_us: Microseconds | None = None  # of a turn of all candidates: their calls, new data, and the check of results
     page_faults: float = 0.0  # of a call, on the rank that has most: pages that the system had to give it first
     bound_us: float | None = (
         None  # the least time of any algorithm on the fitted network (``bound_us`` in run.py), where known

@@ -231,7 +231,7 @@ class Form:
         return ""
 
 
-FORMS = {  # by what follows the library in a contestant's name
+FORMS = {  # by what follows the library in a candidate's name
     "": Form(),
     "-nonblocking": Form(nonblocking),
     "-persistent": Form(persistent),

@@ -72,7 +72,7 @@ ARRIVAL: dict[str, Callable[[Row], str]] = {"arrival": lambda row: row.arrival} 
 
 
 def markdown_lines(report: Report) -> Iterator[str]:
-    """A table of the contestants that are shown, and what its columns are."""
+    """A table of the candidates that are shown, and what its columns are."""
     columns_of = MARKDOWN if all(row.is_balanced for row in report.rows) else ARRIVAL | MARKDOWN
     yield f"| {' | '.join(columns_of)} |"
     yield f"|{'|'.join('---' if head in ON_THE_LEFT else '---:' for head in columns_of)}|"

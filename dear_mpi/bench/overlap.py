@@ -61,7 +61,7 @@ class Subject:
 
 
 def subject(name: str, case: Case, transport: Transport) -> dict[str, Any]:
-    """The fields of a contestant, by what a reader calls it."""
+    """The fields of a candidate, by what a reader calls it."""
     where = {"backend": transport.name, "ranks": transport.size}
     return {"collective": case.collective, "algorithm": name, **where, "bytes": case.used_bytes, **case.facts}
 
@@ -166,7 +166,7 @@ class Driven:
 
 @dataclass(frozen=True)
 class Overlap(Subject):
-    """A contestant that is carried on in one way; times in us, means over turns and ranks."""
+    """A candidate that is carried on in one way; times in us, means over turns and ranks."""
 
     carried_on_by: str
     tests: int  # as many were asked for

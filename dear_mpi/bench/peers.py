@@ -1,4 +1,4 @@
-"""How rows stand to the fastest call of MPI: the ratio with its interval, in words, and means of ratios.
+"""How rows compare with the fastest call of MPI: the ratio with its interval, in words, and means of ratios.
 
 The fastest call may have been lucky, the more so the more calls are about as fast. So all that are not clearly slower
 than it are rivals. The upper end of a ratio is the highest upper end over the rivals. The lower end is the highest
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from dear_mpi.bench.backends import BEST, contestant, label
+from dear_mpi.bench.backends import BEST, candidate, label
 from dear_mpi.bench.case import job_us
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.turns import MOST_SAMPLES
@@ -33,7 +33,7 @@ LONGEST_S = 600  # of which it is of use to say how many
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:
-    """The rows, with the fastest call of an MPI library at their size; the first contestant, where there is none."""
+    """The rows, with the fastest call of an MPI library at their size; the first candidate, where there is none."""
     found = dict[int, Row]()
     for places in grouped(range(len(rows)), lambda place: rows[place].case).values():
         found |= zip(places, in_one_case([rows[place] for place in places]), strict=True)
@@ -41,7 +41,7 @@ def against_peers(rows: Sequence[Row]) -> list[Row]:
 
 
 def in_one_case(rows: Sequence[Row]) -> list[Row]:
-    calls = [place for place, row in enumerate(rows) if contestant(row.algorithm).is_library] or [0]
+    calls = [place for place, row in enumerate(rows) if candidate(row.algorithm).is_library] or [0]
     calls = [place for place in calls if not rows[place].wrong] or calls  # what is wrong may well be fast
     best = min(calls, key=lambda place: rows[place].p50_us)
     peer, found = rows[best], list[Row]()
@@ -99,11 +99,11 @@ def spread_text(row: Row, write: Callable[[float], str]) -> str:
 
 def all_calls(row: Row) -> str:
     """The name that stands for all calls of the library that made this row; the name of nobody, if none did."""
-    return f"{contestant(row.algorithm).maker}{BEST}"
+    return f"{candidate(row.algorithm).maker}{BEST}"
 
 
 def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-    """The rows of the contestants that were named; for a library's best call, its best row of each case."""
+    """The rows of the candidates that were named; for a library's best call, its best row of each case."""
     best: dict[tuple[str, Case], Row] = {}
     for row in rows:
         key = all_calls(row), row.case
@@ -121,7 +121,7 @@ def against_mpi(rows: Sequence[Row]) -> dict[str, list[Mean]]:
     silent = {(row.case, row.algorithm) for row in rows if is_silent(row)}
     ours: dict[str, list[Row]] = {}
     for row in rows:
-        if contestant(row.algorithm).maker == "ours" and contestant(row.peer).is_library:
+        if candidate(row.algorithm).maker == "ours" and candidate(row.peer).is_library:
             for name in (row.algorithm, OURS):
                 ours.setdefault(name, []).append(row)
     names = sorted(ours, key=lambda name: name == OURS)

@@ -11,15 +11,15 @@ from statistics import median
 from typing import Any, TypeAlias, TypeVar, cast
 
 from dear_mpi.bench.arrivals import AT_ONCE, TOGETHER, Arrival
-from dear_mpi.bench.backends import BEST, CONTESTANTS, LIBRARY, contestant, named
+from dear_mpi.bench.backends import BEST, CANDIDATES, LIBRARY, candidate, named
 from dear_mpi.bench.case import OPERATIONS, Case, Prepared, Samples, row_of
-from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.fit import Fit, modelled
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.overlap import Effort, Overlap, overlap_of
 from dear_mpi.bench.peers import against_peers
 from dear_mpi.bench.steps import Steps, steps_of
-from dear_mpi.bench.timing import LATE, AtBarrier, OwnCost, Stand, decided_start, own_cost
+from dear_mpi.bench.suite import Suite
+from dear_mpi.bench.timing import LATE, AtBarrier, Context, OwnCost, decided_start, own_cost
 from dear_mpi.bench.turns import Interleaved, Key, needed_bytes, paced
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.tuning import default_segment
@@ -56,8 +56,8 @@ class Report:
 
     Attributes:
         fits: the networks that explain the rows, by number of ranks.
-        names: the contestants that were asked for.
-        left_out: why contestants have no row: by collective, at these sizes.
+        names: the candidates that were asked for.
+        left_out: why candidates have no row: by collective, at these sizes.
         own_cost: that of the loop.
         clock: what is known of the clocks.
         asleep: whether ranks that arrived late slept until then.
@@ -97,43 +97,43 @@ class Report:
         return {name: rows for name, rows in found.items() if rows}
 
 
-def agreed(contest: Contest, world: World) -> Contest:
-    """Collective: the contest with its segments, if these ranks can measure it; raises as ``agree`` if not."""
-    contest = replace(contest, segments=contest.segments or (default_segment(world.transport.hosts),))
+def agreed(suite: Suite, world: World) -> Suite:
+    """Collective: the suite with its segments, if these ranks can measure it; raises as ``agree`` if not."""
+    suite = replace(suite, segments=suite.segments or (default_segment(world.transport.hosts),))
 
     def facts() -> Mapping[str, object]:
-        contest.check_for(world)
-        return asdict(contest)
+        suite.check_for(world)
+        return asdict(suite)
 
     agree(world.transport, "bench", facts)
-    return contest
+    return suite
 
 
-def bench(contest: Contest, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
-    """Collective: a row per case and contestant, in the order of the contest, on each number of ranks.
+def bench(suite: Suite, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
+    """Collective: a row per case and candidate, in the order of the suite, on each number of ranks.
 
     All samples start in one way, as ``decided_start`` finds on the most ranks. If they are late all the same, the whole
     run is measured again, from barriers.
 
     Raises:
-        ArgumentError: something is not allowed, or a contestant cannot be had; on all ranks alike.
+        ArgumentError: something is not allowed, or a candidate cannot be had; on all ranks alike.
     """
-    contest = agreed(contest, world)
-    most = max(contest.ranks, default=world.size)
-    contest = replace(contest, start=on_first(world, most, lambda here: decided_start(here, contest)))
+    suite = agreed(suite, world)
+    most = max(suite.ranks, default=world.size)
+    suite = replace(suite, start=on_first(world, most, lambda here: decided_start(here, suite)))
 
-    def of_all(contest: Contest) -> Report:
+    def of_all(suite: Suite) -> Report:
         first, *others = (
-            on_first(world, ranks, lambda here: bench_here(contest, here, progress))
-            for ranks in contest.ranks or (world.size,)
+            on_first(world, ranks, lambda here: bench_here(suite, here, progress))
+            for ranks in suite.ranks or (world.size,)
         )
         return sum(others, first)
 
     try:
-        return of_all(contest)
+        return of_all(suite)
     except LateStarts:
         note(world, f"{LATE}; all points are measured again")
-        return of_all(replace(contest, start=AtBarrier.name))
+        return of_all(replace(suite, start=AtBarrier.name))
 
 
 def on_first(world: World, ranks: int, act: Callable[[World], T]) -> T:
@@ -158,27 +158,27 @@ def on_first(world: World, ranks: int, act: Callable[[World], T]) -> T:
     return cast(T, found)
 
 
-def bench_here(contest: Contest, world: World, progress: Callable[[str], object]) -> Report:
+def bench_here(suite: Suite, world: World, progress: Callable[[str], object]) -> Report:
     """Collective: the report of all ranks of a world."""
-    stand, rows, left_out = Stand.of(world, contest), list[Row](), dict[str, dict[str, list[int]]]()
+    context, rows, left_out = Context.of(world, suite), list[Row](), dict[str, dict[str, list[int]]]()
     # Ranks sleep through their delays where they share cores, or the interpreter of one process.
-    asleep = stand.crowded or not world.transport.spins
-    contest = replace(contest, arrival=tuple(replace(each, asleep=asleep) for each in contest.arrival))
-    with ExitStack() as stack, stand.streams.compute.use():
-        check_plans(contest, stand)
+    asleep = context.crowded or not world.transport.spins
+    suite = replace(suite, arrival=tuple(replace(each, asleep=asleep) for each in suite.arrival))
+    with ExitStack() as stack, context.streams.compute.use():
+        check_plans(suite, context)
         libraries = {
             name: stack.enter_context(session(world))
-            for name in contest.names
-            if (session := contestant(name).session) is not None and world.transport.native is not None
+            for name in suite.names
+            if (session := candidate(name).session) is not None and world.transport.native is not None
         }
         room = float(min(world.transport.gather_values(available_bytes() / world.ranks_here)))
         too_large = {"all": f"more memory than the {room / 2**30:.3g} GiB that each rank can have"}
-        cases, own = contest.cases(world.size), own_cost(world.transport, programs(contest))
-        fits = {case: needed_bytes(case, contest.names, world.transport.hosts) <= room for case in cases}
-        announce([case for case in cases if fits[case]], contest, stand)
+        cases, own = suite.cases(world.size), own_cost(world.transport, programs(suite))
+        fits = {case: needed_bytes(case, suite.names, world.transport.hosts) <= room for case in cases}
+        announce([case for case in cases if fits[case]], suite, context)
         for case in cases:
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
-            samples, missing = measured(case, contest, stand) if fits[case] else ([], too_large)
+            samples, missing = measured(case, suite, context) if fits[case] else ([], too_large)
             for name, why in missing.items():
                 left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
             for arrival, (name, cut), found in samples:
@@ -188,17 +188,17 @@ def bench_here(contest: Contest, world: World, progress: Callable[[str], object]
         if not rows:
             raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(left_out)}")
         done = {(row.collective, row.bytes) for row in rows}
-        keys = {case: contest.keys(case, world.size) for case in cases if (case.collective, case.used_bytes) in done}
-        steps = recorded(keys, stand, contest.budget_s) if contest.steps else []
-        overlap = overlapped(keys, stand, Effort(contest.tests, contest.budget_s)) if contest.overlap else []
+        keys = {case: suite.keys(case, world.size) for case in cases if (case.collective, case.used_bytes) in done}
+        steps = recorded(keys, context, suite.budget_s) if suite.steps else []
+        overlap = overlapped(keys, context, Effort(suite.tests, suite.budget_s)) if suite.overlap else []
     model = partial(modelled, rows, world.transport.hosts, world.transport.rates)
     fit, models_us = said_by_rank_0(world.transport, "bench", model, asleep=True)
     rows = [
         replace(row, model_us=us, bound_us=None if fit is None else bound_us(row, fit.network))
         for row, us in zip(against_peers(rows), models_us, strict=True)
     ]
-    facts: dict[str, Any] = {"own_cost": own, "clock": stand.start.report(), "asleep": asleep and bool(contest.arrival)}
-    return Report(rows, {world.size: fit}, contest.names, left_out, steps, overlap, **facts)
+    facts: dict[str, Any] = {"own_cost": own, "clock": context.start.report(), "asleep": asleep and bool(suite.arrival)}
+    return Report(rows, {world.size: fit}, suite.names, left_out, steps, overlap, **facts)
 
 
 def bound_us(row: Row, network: Network) -> float | None:
@@ -216,32 +216,32 @@ def bound_us(row: Row, network: Network) -> float | None:
     return (network.alpha + 2 * network.o + crossing * network.beta) * 1e6
 
 
-def programs(contest: Contest, otherwise: Iterable[str] = ("all_reduce",)) -> list[str]:
-    """The collectives of a contest that have programs; if none has, others."""
-    return [each for each in contest.collectives if each in COLLECTIVES] or list(otherwise)
+def programs(suite: Suite, otherwise: Iterable[str] = ("all_reduce",)) -> list[str]:
+    """The collectives of a suite that have programs; if none has, others."""
+    return [each for each in suite.collectives if each in COLLECTIVES] or list(otherwise)
 
 
-def check_plans(contest: Contest, stand: Stand) -> None:
-    """Collective: an ArgumentError, before the work, if an algorithm serves none of the contest's collectives that have
+def check_plans(suite: Suite, context: Context) -> None:
+    """Collective: an ArgumentError, before the work, if an algorithm serves none of the suite's collectives that have
     programs; or, if none of these has, no collective at all."""
-    plans = [(name, min(contest.segments)) for name in contest.algorithms if contestant(name).is_plan]
-    size, first = stand.world.size, contest.cases(stand.world.size)[0]
+    plans = [(name, min(suite.segments)) for name in suite.algorithms if candidate(name).is_plan]
+    size, first = context.world.size, suite.cases(context.world.size)[0]
     least = replace(first, nbytes=size * TYPES[first.dtype].itemsize, placement="in", memory="private")
-    tried = [Interleaved(replace(least, collective=each), plans, stand) for each in programs(contest, COLLECTIVES)]
+    tried = [Interleaved(replace(least, collective=each), plans, context) for each in programs(suite, COLLECTIVES)]
     for each in tried:
         each.free()
     for name, _ in plans:
         if all(name in each.left_out for each in tried):
-            others = (LIBRARY, LIBRARY + BEST, *(other for other, who in CONTESTANTS.items() if not who.is_library))
+            others = (LIBRARY, LIBRARY + BEST, *(other for other, who in CANDIDATES.items() if not who.is_library))
             raise ArgumentError(f"{tried[0].left_out[name]}; the benchmark also has {', '.join(others)}")
 
 
-def measured(case: Case, contest: Contest, stand: Stand) -> tuple[list[tuple[Arrival, Key, Samples]], dict[str, str]]:
-    """Collective: the samples of all contestants, in the order of rows, and why some are missing; or a LateStarts."""
-    keys = contest.keys(case, stand.world.size)
-    interleaved = Interleaved(case, keys, stand)
+def measured(case: Case, suite: Suite, context: Context) -> tuple[list[tuple[Arrival, Key, Samples]], dict[str, str]]:
+    """Collective: the samples of all candidates, in the order of rows, and why some are missing; or a LateStarts."""
+    keys = suite.keys(case, context.world.size)
+    interleaved = Interleaved(case, keys, context)
     try:
-        found = samples_of(interleaved, contest)
+        found = samples_of(interleaved, suite)
     except LateStarts:
         interleaved.free()
         raise
@@ -252,14 +252,14 @@ def measured(case: Case, contest: Contest, stand: Stand) -> tuple[list[tuple[Arr
     return [(arrival, key, found[arrival, key]) for arrival in arrivals for key in in_order], interleaved.left_out
 
 
-def samples_of(interleaved: Interleaved, contest: Contest) -> ByArrival:
+def samples_of(interleaved: Interleaved, suite: Suite) -> ByArrival:
     """Collective: the samples of a case, of each arrival; or a LateStarts."""
     arrivals, taken = [TOGETHER], 0
     untimed: Mapping[Key, Samples] = {}  # whose wrong results count all the same
-    if contest.arrival:
+    if suite.arrival:
         untimed = interleaved.run(BALANCED_TURNS)
         check_starts(untimed)
-        arrivals = [AT_ONCE, *(scaled(each, untimed) for each in contest.arrival)]
+        arrivals = [AT_ONCE, *(scaled(each, untimed) for each in suite.arrival)]
 
     def run(turns: int) -> ByArrival:
         nonlocal taken
@@ -270,8 +270,8 @@ def samples_of(interleaved: Interleaved, contest: Contest) -> ByArrival:
         taken += turns
         return found
 
-    blocks, cadence = BLOCKS if contest.in_blocks else 1, interleaved.case.cadence
-    found = paced(contest, run, interleaved.transport, cadence=cadence, blocks=blocks)
+    blocks, cadence = BLOCKS if suite.in_blocks else 1, interleaved.case.cadence
+    found = paced(suite, run, interleaved.transport, cadence=cadence, blocks=blocks)
     check_starts(found)
     return found | {(arrivals[0], key): found[arrivals[0], key].after(each) for key, each in untimed.items()}
 
@@ -285,77 +285,77 @@ def scaled(arrival: Arrival, balanced: Mapping[Any, Samples]) -> Arrival:
 
 
 def check_starts(found: Mapping[Any, Samples]) -> None:
-    """A LateStarts if ranks were late for most starts of a contestant, or too few of its samples count."""
+    """A LateStarts if ranks were late for most starts of a candidate, or too few of its samples count."""
     for each in found.values():
         counted = len(each.times_s[0])
         if counted < each.late or counted < FEWEST_SAMPLES <= counted + each.late:
             raise LateStarts
 
 
-def announce(cases: Sequence[Case], contest: Contest, stand: Stand) -> None:
+def announce(cases: Sequence[Case], suite: Suite, context: Context) -> None:
     """Collective: say how long these cases will take, if it is long."""
-    if len(cases) * contest.budget_s < WORTH_SAYING_S or (contest.iterations or MANY) < MANY:
+    if len(cases) * suite.budget_s < WORTH_SAYING_S or (suite.iterations or MANY) < MANY:
         return
-    seconds = estimated_s(cases, contest, stand)
+    seconds = estimated_s(cases, suite, context)
     if seconds >= WORTH_SAYING_S:
-        more = contest.steps or contest.overlap or contest.in_blocks
+        more = suite.steps or suite.overlap or suite.in_blocks
         text = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
-        on = f"{plural(len(cases), 'point')} on {plural(stand.world.size, 'rank')}"
-        note(stand.world, f"{on} take about {text}{'' if more else ' at most'}")
+        on = f"{plural(len(cases), 'point')} on {plural(context.world.size, 'rank')}"
+        note(context.world, f"{on} take about {text}{'' if more else ' at most'}")
 
 
-def estimated_s(cases: Sequence[Case], contest: Contest, stand: Stand) -> float:
+def estimated_s(cases: Sequence[Case], suite: Suite, context: Context) -> float:
     """Collective: about the longest that the samples of these cases will take, in s, from two turns of the first case.
 
     A point takes its time (``--budget``) at most, unless the fewest samples take longer: so large sizes decide.
     """
-    transport, first = stand.world.transport, cases[0]
+    transport, first = context.world.transport, cases[0]
     grain = TYPES[first.dtype].itemsize * transport.size  # whole elements of each rank; a barrier stays as it is
     probe = replace(first, nbytes=PROBE_BYTES // grain * grain) if first.nbytes else first
-    interleaved = Interleaved(probe, contest.keys(probe, transport.size), stand)
+    interleaved = Interleaved(probe, suite.keys(probe, transport.size), context)
     interleaved.run(1)
     begin_s = time.perf_counter()
     interleaved.run(1)
     mine_s = time.perf_counter() - begin_s
     interleaved.free()
     turn_s = float(transport.gather_values(mine_s)[0])
-    turns = contest.iterations or FEWEST_SAMPLES
-    longest_s = 0.0 if contest.iterations else contest.budget_s
+    turns = suite.iterations or FEWEST_SAMPLES
+    longest_s = 0.0 if suite.iterations else suite.budget_s
     return sum(max((1 + turns) * turn_s * max(1.0, case.nbytes / PROBE_BYTES), longest_s) for case in cases)
 
 
-def recorded(cases: Cases, stand: Stand, seconds: float) -> list[Steps]:
+def recorded(cases: Cases, context: Context, seconds: float) -> list[Steps]:
     """Collective: record our plans at the largest size of each collective, for so many seconds each."""
     by_collective, found = grouped(cases, lambda case: case.collective).values(), list[Steps]()
     for case in (max(each, key=lambda case: case.nbytes) for each in by_collective):  # the first of several
-        with ready(case, ours(cases[case]), stand) as plans:
+        with ready(case, ours(cases[case]), context) as plans:
             for name, each in plans.items():
                 assert isinstance(each.run, Plan), "it is one of ours"
-                found += steps_of(name, case, each.run, stand.world, seconds / len(plans))
+                found += steps_of(name, case, each.run, context.world, seconds / len(plans))
     return found
 
 
-def overlapped(cases: Cases, stand: Stand, effort: Effort) -> list[Overlap]:
+def overlapped(cases: Cases, context: Context, effort: Effort) -> list[Overlap]:
     """Collective: run our plans and MPI's non-blocking call beside compute; the seconds are those of a case."""
     found = list[Overlap]()
     for case, keys in cases.items():
-        theirs = [(NONBLOCKING, keys[0][1])] * (stand.world.transport.native is not None)
-        with ready(case, [*ours(keys), *theirs], stand) as calls:
+        theirs = [(NONBLOCKING, keys[0][1])] * (context.world.transport.native is not None)
+        with ready(case, [*ours(keys), *theirs], context) as calls:
             part = effort._replace(seconds=effort.seconds / max(len(calls), 1))
             for name, each in calls.items():
-                found += overlap_of(name, case, each, stand.world.transport, part)
+                found += overlap_of(name, case, each, context.world.transport, part)
     return found
 
 
 def ours(keys: Sequence[Key]) -> list[Key]:
-    return [key for key in keys if contestant(key[0]).is_plan]
+    return [key for key in keys if candidate(key[0]).is_plan]
 
 
 @contextmanager
-def ready(case: Case, keys: Sequence[Key], stand: Stand) -> Iterator[dict[str, Prepared]]:
-    """The contestants that can take part, by what a reader calls them, on buffers of zeros, which stay zeros."""
+def ready(case: Case, keys: Sequence[Key], context: Context) -> Iterator[dict[str, Prepared]]:
+    """The candidates that can take part, by what a reader calls them, on buffers of zeros, which stay zeros."""
     several = len({cut for _, cut in keys}) > 1
-    interleaved = Interleaved(case, keys, stand)
+    interleaved = Interleaved(case, keys, context)
     found = {}
     for (name, cut), (each, data) in interleaved.ready.items():
         data.clear()

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from rich.text import Text
 
-from dear_mpi.bench.backends import contestant, label, name_of, several_cuts
+from dear_mpi.bench.backends import candidate, label, name_of, several_cuts
 from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.fit import MOST_RANKS, Fit
 from dear_mpi.bench.machine_file import Row
@@ -150,7 +150,7 @@ def columns(rows: Sequence[Row]) -> Iterator[str]:
         "!: the interval is wider than the median, so the row tells nothing, and means leave it out"
     )
     peers = dict.fromkeys(row.peer for row in rows)
-    of_libraries = all(contestant(peer).is_library for peer in peers)
+    of_libraries = all(candidate(peer).is_library for peer in peers)
     what = "the fastest call of an MPI library" if of_libraries else ", ".join(peers)
     yield (
         f"/peer: the time over that of {what} for the same. *: clearly different, because the 95 % interval of the "

@@ -212,7 +212,7 @@ LATE = "ranks were late for more than a tenth of the starts by the clock: all sa
 
 
 @dataclass(frozen=True)
-class Stand:
+class Context:
     """A world, its streams, and one start for all cases: so its clocks are known better with each."""
 
     world: World
@@ -221,7 +221,7 @@ class Stand:
     crowded: bool  # whether some machine has more ranks than cores for them
 
     @classmethod
-    def of(cls, world: World, conditions: Conditions) -> Stand:
+    def of(cls, world: World, conditions: Conditions) -> Context:
         """Collective. An ArgumentError, on all ranks, if there is no such device.
 
         Ranks that share cores may lose the moment while another one has the core, and threads share an interpreter:
@@ -245,7 +245,7 @@ class Stand:
 def decided_start(world: World, conditions: Conditions) -> str:
     """Collective: how the samples of a whole run start, which is found out once, before it. An ArgumentError if the
     ranks are to start by a clock and cannot."""
-    start = Stand.of(world, conditions).start
+    start = Context.of(world, conditions).start
     if conditions.start == "clock" and start.name != "clock":
         raise ArgumentError(f"bench: start 'clock' needs {NEEDED}: take 'auto'")
     if start.holds():

@@ -13,8 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import geometric_mean
 
-from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, runner_of
 from dear_mpi.collectives.plans.tuning import Rule, read_rules, write_rules
 from dear_mpi.collectives.transports.agree import said_by_rank_0
@@ -66,16 +66,16 @@ def chosen_row(rows: list[Row], below: Row | None) -> Row:
     return next((row for row in as_good if below is not None and key(row) == key(below)), as_good[0])
 
 
-def rules_before(path: Path, contest: Contest, world: World) -> tuple[Rule, ...]:
+def rules_before(path: Path, suite: Suite, world: World) -> tuple[Rule, ...]:
     """Collective: what is in the file so far; an ArgumentError if it is no table of rules, or cannot be written, or
     nothing can be chosen, or it would be by several dtypes, ops or placements."""
 
     def read() -> tuple[Rule, ...]:
-        if not any(map(may_be_chosen, contest.names)):
-            names = ", ".join(contest.names)
+        if not any(map(may_be_chosen, suite.names)):
+            names = ", ".join(suite.names)
             raise ValueError(f"algorithms must name some that auto may pick, such as ring, not {names}")
         for name in ONE:
-            if len(given := getattr(contest, name)) > 1:
+            if len(given := getattr(suite, name)) > 1:
                 raise ValueError(f"{name} must be one: rules are by size and ranks alone, not {', '.join(given)}")
         check_writable("--tune", path)
         return read_rules(path) if path.exists() else ()

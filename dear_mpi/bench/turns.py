@@ -1,4 +1,4 @@
-"""Contestants take turns at one case: with the same data, call by call, so whatever else the machine does hits them
+"""Candidates take turns at one case: with the same data, call by call, so whatever else the machine does hits them
 alike. A sample is one call, whose result is checked, or (``streaming``) the mean over calls in a row after such a one.
 
 Each works in the memory that it would have in a user's program: ours in memory that the ranks of a host share where
@@ -21,10 +21,10 @@ from functools import cache, partial
 from typing import TypeVar
 
 from dear_mpi.bench.arrivals import TOGETHER, Arrival, Wait, after_last
-from dear_mpi.bench.backends import contestant, prepare
+from dear_mpi.bench.backends import candidate, prepare
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples, Setup
 from dear_mpi.bench.data import Data
-from dear_mpi.bench.timing import Stand, calls_in_a_row, isolated, on_host, quick_barrier, streaming
+from dear_mpi.bench.timing import Context, calls_in_a_row, isolated, on_host, quick_barrier, streaming
 from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.transport import Transport
@@ -33,14 +33,14 @@ from dear_mpi.reporting.stats import FEWEST_SAMPLES, median, worth_one
 from dear_mpi.reporting.units import parse_percentage, parse_seconds
 from dear_mpi.training.declared import Declared, option, parsed
 
-Key = tuple[str, int]  # a contestant and its segment_bytes
+Key = tuple[str, int]  # a candidate and its segment_bytes
 
 
 def wanted_memory(name: str, case: Case, hosts: Sequence[int]) -> str:
-    """Where the buffers of a contestant are to be."""
+    """Where the buffers of a candidate are to be."""
     if case.device != "cpu":
         return "device"
-    shared = contestant(name).is_plan and case.memory != "private" and case.collective in COLLECTIVES
+    shared = candidate(name).is_plan and case.memory != "private" and case.collective in COLLECTIVES
     if shared and case.memory == "auto":
         shared = wants_shared(name, hosts, case.collective, case.used_bytes)
     return "shared" if shared else "private"
@@ -55,14 +55,19 @@ def needed_bytes(case: Case, names: Sequence[str], hosts: Sequence[int]) -> int:
 
 
 class Interleaved:
-    """Collective: the contestants of a case, prepared; ``left_out`` says why those are missing that cannot run it."""
+    """Collective: the candidates of a case, prepared; ``left_out`` says why those are missing that cannot run it."""
 
-    def __init__(self, case: Case, keys: Sequence[Key], stand: Stand) -> None:
-        world, self.turn = stand.world, 0
-        self.case, self.transport, self.stream, self.start = case, world.transport, stand.streams.compute, stand.start
+    def __init__(self, case: Case, keys: Sequence[Key], context: Context) -> None:
+        world, self.turn = context.world, 0
+        self.case, self.transport, self.stream, self.start = (
+            case,
+            world.transport,
+            context.streams.compute,
+            context.start,
+        )
         # Calls in a row: messages of a pair wait for each other by themselves, and OSU has no barriers there.
         self.between: Callable[[], object] = int if case.operation.pair else quick_barrier(self.transport)
-        self.data = cache(partial(Data, case, world, stand.streams))  # by memory
+        self.data = cache(partial(Data, case, world, context.streams))  # by memory
         self.ready: dict[Key, tuple[Prepared, Data]] = {}
         self.left_out: dict[str, str] = {}
         for name, segment_bytes in keys:
@@ -82,7 +87,7 @@ class Interleaved:
         mine: dict[Key, list[tuple[float, float]]] = {key: [] for key in self.ready}
         wrong, faults = dict.fromkeys(self.ready, 0), dict.fromkeys(self.ready, 0.0)
         # What the threads of some still do would hit the next: these take turns on their own.
-        alone = [key for key in self.ready if contestant(key[0]).session]
+        alone = [key for key in self.ready if candidate(key[0]).session]
         groups = [key for key in self.ready if key not in alone], alone
         skipped = int(all(groups))  # the first turn after another group does not count
         self.start.prepare()
@@ -145,7 +150,7 @@ class Interleaved:
 
 
 K = TypeVar("K")
-MOST_SAMPLES = 10_000  # of each contestant at a point, unless --iterations asks for more
+MOST_SAMPLES = 10_000  # of each candidate at a point, unless --iterations asks for more
 MOST_ASKED = 10**7  # by --iterations: all samples of all ranks are kept
 WARM_UP_SHARE = 0.25  # of a point's time, at most
 FEWEST_IN_A_BLOCK = 11  # turns, where a block needs one that does not count
@@ -207,7 +212,7 @@ def paced(
     pace: Pace, run: Callable[[int], dict[K, Samples]], transport: Transport, *, cadence: str, blocks: int
 ) -> dict[K, Samples]:
     """Collective: the samples of a point, with the wrong results of warm-up, too. ``run`` takes so many turns; it is
-    called until ``blocks`` blocks are over or the time is, where some contestants have theirs between."""
+    called until ``blocks`` blocks are over or the time is, where some candidates have theirs between."""
     begin_s = time.perf_counter()
 
     def spent_s() -> float:

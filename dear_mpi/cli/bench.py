@@ -1,4 +1,4 @@
-"""The command ``dear-mpi bench``: its flags are the fields of ``Contest``, and those of a job."""
+"""The command ``dear-mpi bench``: its flags are the fields of ``Suite``, and those of a job."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -13,7 +13,6 @@ from dear_mpi.bench.analysis.after_arrival import show_arrivals
 from dear_mpi.bench.analysis.explained import show_why
 from dear_mpi.bench.analysis.guidelines import show_guidelines
 from dear_mpi.bench.case import UNSIZED
-from dear_mpi.bench.contest import THIS_RUN, Contest, baseline_before
 from dear_mpi.bench.diff import compare_runs, report_of, show_diff
 from dear_mpi.bench.layouts import BOTH, check_nccl
 from dear_mpi.bench.output import DEFAULT, FORMATS, object_of, show_bench
@@ -23,6 +22,7 @@ from dear_mpi.bench.run import Report, agreed
 from dear_mpi.bench.run import bench as run_bench
 from dear_mpi.bench.saved import Run
 from dear_mpi.bench.steps import Steps, show_steps
+from dear_mpi.bench.suite import THIS_RUN, Suite, baseline_before
 from dear_mpi.bench.timing import AtBarrier
 from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.bench_diff import RUNS, SHARE_FLAG, share_of
@@ -49,7 +49,7 @@ BASELINE = (
 )
 TIMELINE = "With --steps: what each rank did, and when. FILE.json for Perfetto, or FILE.png, .svg, .pdf; or several."
 WHY = "Explain the time of each algorithm at SIZE, which is then measured, too; several with commas."
-FLAGS = flags_of(Contest) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
+FLAGS = flags_of(Suite) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
 FLAGS |= flag("baseline", str | None, BASELINE, metavar="FILE") | SHARE_FLAG | shared("plot")
 FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False, spelled="--raw")
 FLAGS |= flag("why", str | None, WHY, metavar="SIZE")
@@ -64,28 +64,28 @@ def bench(flags: Flags) -> None:
     """
     before = listed("--baseline", flags["baseline"]) if "baseline" in flags else ()
     written = written_by(flags, tune="--tune")
-    check_files(files_of(Contest, flags) | {"--baseline": before}, written)
+    check_files(files_of(Suite, flags) | {"--baseline": before}, written)
     lookup("format", flags.get("format", DEFAULT), FORMATS)
     if flags.get("raw") and "json_file" not in flags:
         raise ValueError("--raw needs --json FILE: that is where samples are written")
     if "at_least" in flags and not before:
         raise ValueError("--at-least needs --baseline FILE: it says when this run is slower than that one")
     share_of(flags)
-    contest = Contest(**chosen(Contest, flags))
+    suite = Suite(**chosen(Suite, flags))
     if flags.get("format") == "nccl":
-        contest = contest if "placement" in flags else replace(contest, placements=BOTH)
-        check_nccl(contest.collectives, contest.placements)
+        suite = suite if "placement" in flags else replace(suite, placements=BOTH)
+        check_nccl(suite.collectives, suite.placements)
     if "why" in flags:
-        contest = replace(contest, sizes=tuple(sorted({*contest.sizes, *why_of(flags)})))
-    if "timeline" in flags and not contest.steps:
+        suite = replace(suite, sizes=tuple(sorted({*suite.sizes, *why_of(flags)})))
+    if "timeline" in flags and not suite.steps:
         raise ValueError("--timeline shows what --steps records: give both")
-    if "tests" in flags and not contest.overlap:
+    if "tests" in flags and not suite.overlap:
         raise ValueError("--tests is the number of calls during the compute of --overlap: give both")
-    if "plot" in flags and set(contest.collectives) <= set(UNSIZED):
-        raise ValueError(f"--plot draws times by size, which {', '.join(contest.collectives)} does not have")
+    if "plot" in flags and set(suite.collectives) <= set(UNSIZED):
+        raise ValueError(f"--plot draws times by size, which {', '.join(suite.collectives)} does not have")
     pictures = [(flag, path) for flag, path in written if flag in ("--plot", "--timeline")]
-    how: dict[str, Any] = {"device": contest.device, "others": pictures}
-    found = run_ranks(lambda world: bench_and_show(world, contest, flags, before), flags, **how)
+    how: dict[str, Any] = {"device": suite.device, "others": pictures}
+    found = run_ranks(lambda world: bench_and_show(world, suite, flags, before), flags, **how)
     held = found.get("baseline", {"exit_code": 0})["exit_code"]
     raise typer.Exit(held if held in (1, 2) or not any(row["wrong"] for row in found["rows"]) else 1)
 
@@ -94,15 +94,15 @@ def why_of(flags: Flags) -> list[int]:
     return list(dict.fromkeys(parsed("--why", parse_sizes, flags["why"])))
 
 
-def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Sequence[str]) -> Output:
+def bench_and_show(world: World, suite: Suite, flags: Flags, baseline: Sequence[str]) -> Output:
     began = now()
-    contest = agreed(contest, world)  # first of all: what follows looks its names up
-    before = rules_before(flags["tune"], contest, world) if "tune" in flags else ()
-    older = baseline_before(baseline, contest, world) if baseline else []
-    if contest.start == "auto" and {row.start for each in older for row in each.rows} == {AtBarrier.name}:
-        contest = replace(contest, start=AtBarrier.name)  # or no point would be in both
-    with bar(world, contest.points(world.size), "warming up") as progress:
-        report = run_bench(contest, world, progress)
+    suite = agreed(suite, world)  # first of all: what follows looks its names up
+    before = rules_before(flags["tune"], suite, world) if "tune" in flags else ()
+    older = baseline_before(baseline, suite, world) if baseline else []
+    if suite.start == "auto" and {row.start for each in older for row in each.rows} == {AtBarrier.name}:
+        suite = replace(suite, start=AtBarrier.name)  # or no point would be in both
+    with bar(world, suite.points(world.size), "warming up") as progress:
+        report = run_bench(suite, world, progress)
     head = provenance(world, began)
     run = Run(THIS_RUN, report.rows, head)
     more = said_by_rank_0(world.transport, "bench", lambda: said(world, report, older, run, flags), asleep=True)

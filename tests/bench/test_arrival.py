@@ -22,10 +22,10 @@ from dear_mpi.bench.arrivals import (
     parse_arrivals,
 )
 from dear_mpi.bench.case import Case, Samples
-from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.fit import Fit, fit_network, modelled, predicted_us
 from dear_mpi.bench.peers import against_peers
 from dear_mpi.bench.run import BALANCED_TURNS, Report, bench, samples_of, scaled
+from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.tune import tuned
 from dear_mpi.collectives import programs
 from dear_mpi.collectives.program.cost import cost
@@ -111,7 +111,7 @@ def test_blocks_go_on_with_their_turns_and_take_turns():
 
     def measure(transport):
         interleaved = SimpleNamespace(run=run, case=Case("all_reduce", 4), transport=transport)
-        return samples_of(interleaved, Contest((4,), arrival=(Arrival("ramp", 1.0),), iterations=5, warmup=0))
+        return samples_of(interleaved, Suite((4,), arrival=(Arrival("ramp", 1.0),), iterations=5, warmup=0))
 
     (found,) = run_loopback(1, measure)
     first, *others = runs
@@ -124,8 +124,8 @@ def test_blocks_go_on_with_their_turns_and_take_turns():
     }
 
 
-def test_the_scale_is_the_middle_contestants_balanced_median():
-    """Of each contestant the median over samples of the slowest rank: 3, 10 and 5."""
+def test_the_scale_is_the_middle_candidates_balanced_median():
+    """Of each candidate the median over samples of the slowest rank: 3, 10 and 5."""
     balanced = {
         "a": Samples([[1.0, 2.0, 3.0], [3.0, 1.0, 4.0]], 0),
         "b": Samples([[10.0], [1.0]], 0),
@@ -169,27 +169,27 @@ def test_what_cannot_be_read(text, message):
     ],
 )
 def test_what_cannot_be_measured(settings, ranks, message):
-    contest = Contest(sizes=(64,), **{"arrival": (Arrival("one-late"),), **settings})
+    suite = Suite(sizes=(64,), **{"arrival": (Arrival("one-late"),), **settings})
     with pytest.raises(ArgumentError, match=message):
-        run_world(lambda world: bench(contest, world), threads=ranks)
+        run_world(lambda world: bench(suite, world), threads=ranks)
 
 
 def test_rows_of_all_patterns_come_beside_balanced_ones(capsys):
     asked = tuple(Arrival(pattern, 300e-6) for pattern in LATE)
-    contest = Contest((64, 4096), algorithms=("ring", "naive"), iterations=5, arrival=asked)
-    report = run_world(lambda world: bench(contest, world), threads=3)
+    suite = Suite((64, 4096), algorithms=("ring", "naive"), iterations=5, arrival=asked)
+    report = run_world(lambda world: bench(suite, world), threads=3)
     assert [(row.arrival, row.arrival_us, row.algorithm) for row in report.rows] == [
         (arrival, pytest.approx(300 * (arrival != "none")), algorithm)
-        for _ in contest.sizes
+        for _ in suite.sizes
         for arrival in PATTERNS
-        for algorithm in contest.algorithms
+        for algorithm in suite.algorithms
     ]
     assert all(row.wrong == 0 and row.samples == 5 and row.min_us > 0 for row in report.rows)
     assert report.asleep  # threads share an interpreter
     assert all(row.model_us > 0 for row in report.rows)
     found = run_world(lambda world: show_arrivals(console(world), report))
     assert [(each["bytes"], each["arrival"]) for each in found] == [
-        (size, name) for size in contest.sizes for name in LATE
+        (size, name) for size in suite.sizes for name in LATE
     ]
     assert all(line.startswith("#") for line in capsys.readouterr().out.splitlines())
 

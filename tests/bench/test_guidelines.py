@@ -237,7 +237,7 @@ def test_a_barrier_is_held_against_the_smallest_all_reduce():
     assert found.terms == [(rows[0], 1)]
 
 
-def test_what_disturbs_all_contestants_is_no_breach_of_any():
+def test_what_disturbs_all_candidates_is_no_breach_of_any():
     """All are slow at 1 KiB, where a reduce_scatter and an all_gather were not; the ring alone is slow at 16 KiB."""
     times = {"native": (90.0, 20.0, 30.0, 60.0), "ring": (80.0, 20.0, 70.0, 60.0)}
     rows = [

@@ -351,7 +351,7 @@ def test_osus_readers_read_any_row(made, times):
     assert (found["Iterations"], found["Validation"]) == ("9", "Fail" if made.wrong else "Pass")
 
 
-def test_a_block_of_osu_is_of_one_contestant():
+def test_a_block_of_osu_is_of_one_candidate():
     text = printed("osu", *placed_rows())
     blocks = read_osu(text)
     assert [block.title for block in blocks] == ["OSU MPI Allreduce Latency Test"] * 4

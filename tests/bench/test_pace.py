@@ -12,9 +12,9 @@ import pytest
 from dear_mpi.bench import run as run_module
 from dear_mpi.bench.arrivals import Arrival
 from dear_mpi.bench.case import Case, Samples
-from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.run import LateStarts, bench, samples_of
-from dear_mpi.bench.timing import AtMoment, Stand, decided_start
+from dear_mpi.bench.suite import Suite
+from dear_mpi.bench.timing import AtMoment, Context, decided_start
 from dear_mpi.bench.turns import Pace, paced
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.loopback import run_loopback
@@ -112,7 +112,7 @@ def test_ranks_that_are_late_for_most_moments_end_the_measurement(arrival, in_ti
 
         interleaved = SimpleNamespace(run=run, case=Case("all_reduce", 4), transport=transport)
         with nullcontext() if holds else pytest.raises(LateStarts):
-            samples_of(interleaved, Contest((4,), arrival=arrival, iterations=5, warmup=0))
+            samples_of(interleaved, Suite((4,), arrival=arrival, iterations=5, warmup=0))
 
     run_loopback(1, measure)
 
@@ -120,7 +120,7 @@ def test_ranks_that_are_late_for_most_moments_end_the_measurement(arrival, in_ti
 @pytest.mark.parametrize("ranks", [(), (2, 3)])
 def test_late_starts_in_the_middle_of_a_run_measure_all_of_it_from_barriers(ranks, monkeypatch, capsys):
     """On all ranks: each point has its rows, all start alike, and it is said once."""
-    settings = Contest((4, 64), ("all_reduce",), ("ring",), ranks=ranks, iterations=6, warmup=0)
+    settings = Suite((4, 64), ("all_reduce",), ("ring",), ranks=ranks, iterations=6, warmup=0)
     look, seen = run_module.check_starts, Counter()
 
     def check_starts(found):
@@ -143,8 +143,8 @@ def test_late_starts_in_the_middle_of_a_run_measure_all_of_it_from_barriers(rank
 def test_how_samples_start_is_decided_once_for_the_run(late, name, monkeypatch, capsys):
     """By a trial of the clock, on all ranks alike; what follows is told what was decided."""
     start = SimpleNamespace(name="clock", holds=lambda: not late)
-    monkeypatch.setattr(Stand, "of", lambda world, conditions: SimpleNamespace(start=start))
-    found = run_world(lambda world: world.transport.gather_values(decided_start(world, Contest((4,)))), threads=2)
+    monkeypatch.setattr(Context, "of", lambda world, conditions: SimpleNamespace(start=start))
+    found = run_world(lambda world: world.transport.gather_values(decided_start(world, Suite((4,)))), threads=2)
     assert found == [name, name]
     assert ("all samples of this run start at barriers" in capsys.readouterr().err) == late
 
@@ -167,7 +167,7 @@ def test_a_rank_without_its_core_at_the_moment_is_late(awake_s, in_time):
 
 def test_lists_are_measured_in_one_run():
     lists = {"placements": ("in", "out"), "dtypes": ("fp32", "int8"), "ops": ("sum", "max")}
-    settings = Contest((64,), ("all_reduce", "all_gather"), ("ring",), **lists, iterations=2)
+    settings = Suite((64,), ("all_reduce", "all_gather"), ("ring",), **lists, iterations=2)
     rows = run_world(lambda world: bench(settings, world), threads=2).rows
     assert {(row.collective, row.placement, row.dtype, row.op) for row in rows} == {
         *(("all_reduce", place, dtype, op) for place in PLACES for dtype in ("fp32", "int8") for op in ("sum", "max")),
@@ -181,7 +181,7 @@ PLACES = ("in place", "out of place")
 
 
 def test_parts_of_a_job_are_measured_in_turn():
-    settings = Contest((64, 4096), ("all_reduce",), ("ring",), ranks=(2, 3, 1), iterations=2)
+    settings = Suite((64, 4096), ("all_reduce",), ("ring",), ranks=(2, 3, 1), iterations=2)
     report = run_world(lambda world: bench(settings, world), threads=3)
     assert [(row.ranks, row.bytes, row.hosts) for row in report.rows] == [
         (ranks, nbytes, [ranks]) for ranks in (2, 3, 1) for nbytes in (64, 4096)
@@ -191,7 +191,7 @@ def test_parts_of_a_job_are_measured_in_turn():
 
 
 def test_sums_must_be_exact_on_the_ranks_that_are_measured():
-    whole = Contest((64,), algorithms=("ring",), dtypes=("int8",), segments=(512,))
+    whole = Suite((64,), algorithms=("ring",), dtypes=("int8",), segments=(512,))
     job = SimpleNamespace(size=200)
     replace(whole, ranks=(4,)).check_for(job)
     with pytest.raises(ValueError, match="dtype 'int8' has no exact sums over 200 ranks"):
@@ -218,7 +218,7 @@ def test_sums_must_be_exact_on_the_ranks_that_are_measured():
 )
 def test_what_cannot_be_measured_is_refused(how, message):
     with pytest.raises(ArgumentError, match=message):
-        run_world(lambda world: bench(Contest((64,), **how), world), threads=3)
+        run_world(lambda world: bench(Suite((64,), **how), world), threads=3)
 
 
 def test_page_faults_are_the_mean_over_all_samples():

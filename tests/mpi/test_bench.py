@@ -1,4 +1,4 @@
-"""The benchmark measures what it says, and its contestants are right."""
+"""The benchmark measures what it says, and its candidates are right."""
 
 import json
 from dataclasses import replace
@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from dear_mpi.bench.arrivals import parse_arrivals
 from dear_mpi.bench.case import OPERATIONS
-from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.native import FORMS
 from dear_mpi.bench.output import object_of, show_bench
 from dear_mpi.bench.run import bench
+from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans import functions
@@ -29,7 +29,7 @@ from tests.bench.readers import read_table
 pytestmark = pytest.mark.mpi
 
 FEW = 3  # samples
-QUICK = Contest(sizes=(8, 100, 10_000), segments=(512,), iterations=FEW, warmup=1, start="barrier")
+QUICK = Suite(sizes=(8, 100, 10_000), segments=(512,), iterations=FEW, warmup=1, start="barrier")
 KEYS = (  # a contract: scripts depend on them
     "collective algorithm backend device ranks bytes count dtype op placement segment_bytes samples min_us p50_us"
     " ci_low_us ci_high_us mean_us p99_us max_us algbw_GBps busbw_GBps wrong slow_rank model_us"
@@ -294,7 +294,7 @@ def test_tune_is_refused_before_the_work(comm, tmp_path_factory):
         bad.write_text("[]")
     comm.Barrier()
     ring = replace(QUICK, algorithms=("ring",))
-    for path, contest, message in (
+    for path, suite, message in (
         (bad.parent / "no such folder" / "rules.json", ring, "cannot be written"),
         (bad, ring, "it must be an object, not a list"),
         (bad, replace(ring, algorithms=("native", "auto")), "algorithms must name some that auto may pick"),
@@ -303,4 +303,4 @@ def test_tune_is_refused_before_the_work(comm, tmp_path_factory):
         (bad, replace(ring, placements=("in", "out")), "placements must be one: .*, not in, out"),
     ):
         with pytest.raises(ArgumentError, match=message):
-            run_world(lambda world, path=path, contest=contest: rules_before(path, contest, world))
+            run_world(lambda world, path=path, suite=suite: rules_before(path, suite, world))

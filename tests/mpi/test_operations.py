@@ -6,10 +6,10 @@ import pytest
 
 from dear_mpi.bench import native, timing, turns
 from dear_mpi.bench.case import OPERATIONS
-from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.native import FORMS
 from dear_mpi.bench.output import FORMATS
 from dear_mpi.bench.run import bench
+from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.ranks.world import run_world
@@ -31,8 +31,8 @@ def _two_ranks(comm):
 
 
 def measured(*collectives, **settings):
-    contest = Contest((8, 100, 50_000), collectives, iterations=3, warmup=1, start="barrier")
-    return run_world(lambda world: bench(replace(contest, **settings), world))
+    suite = Suite((8, 100, 50_000), collectives, iterations=3, warmup=1, start="barrier")
+    return run_world(lambda world: bench(replace(suite, **settings), world))
 
 
 def kinds_of(collective, placement):

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from dear_mpi.bench.analysis.why import Apart, Site, nearest, of_interest, rounded_bytes, sentence, taken_apart
-from dear_mpi.bench.backends import contestant, label, several_cuts
+from dear_mpi.bench.backends import candidate, label, several_cuts
 from dear_mpi.bench.fit import Fit
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.peers import figure
@@ -43,7 +43,7 @@ def part(each: Apart, name: str, count: Callable[[Any], str]) -> str:
 
 @dataclass(frozen=True)
 class Explained:
-    """One case at one size; a sentence for each of our contestants."""
+    """One case at one size; a sentence for each of our candidates."""
 
     asked_bytes: int
     apart: Sequence[Apart]
@@ -97,7 +97,7 @@ def explained(
         told = [
             sentence(each, [other for other in apart if other is not each], size, fit, site)
             for each in apart
-            if not contestant(each.row.algorithm).is_library
+            if not candidate(each.row.algorithm).is_library
         ]
         found.append(Explained(nbytes, apart, told))
     return found

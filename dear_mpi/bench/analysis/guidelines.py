@@ -17,7 +17,7 @@ What the rows of a run say of a guideline:
 
     broken        the call takes longer by more than ``LEAST``, beyond what the intervals of the medians leave open
     kept          it does not, as sure
-    cannot tell   else: the intervals are too wide, or there are too few samples for any; or all contestants took longer
+    cannot tell   else: the intervals are too wide, or there are too few samples for any; or all candidates took longer
                   than at the next larger size, which looks like a disturbance, and not like a call of one of them
 
 All guidelines are asked at once, so some would look broken by chance. With the adjustment of Holm
@@ -34,7 +34,7 @@ from typing import Any, TypeAlias
 
 from rich.console import Console
 
-from dear_mpi.bench.backends import BEST, contestant, name_of
+from dear_mpi.bench.backends import BEST, candidate, name_of
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.native import FORMS, nonblocking, persistent
 from dear_mpi.bench.peers import Case
@@ -102,7 +102,7 @@ class Guideline:
 
 
 def same_op(row: Row, rows: Sequence[Row]) -> list[Row]:
-    """Those that combine with the same op, or with none; a call that combines nothing may stand for a sum."""
+    """Those that combine with the same op, or with none; a call that combines nothing may replace a sum."""
     op = "sum" if row.op == "none" else row.op
     return [each for each in rows if each.op in (op, "none")]
 
@@ -157,7 +157,7 @@ CONDITIONS = attrgetter(
 def conditions(row: Row) -> Conditions:
     """What the rows of a guideline have in common; how messages are cut matters to ours alone."""
     same = map(str, CONDITIONS(row))
-    return (*same, row.segment_bytes if contestant(row.algorithm).segments else 0)
+    return (*same, row.segment_bytes if candidate(row.algorithm).segments else 0)
 
 
 def pairs(rows: Sequence[Row]) -> Iterator[tuple[Guideline, Row, list[Term]]]:
@@ -177,13 +177,13 @@ def best_calls(rows: Sequence[Row]) -> list[Row]:
 
     The ends of its interval are the least of all calls: the fastest one of many is often one that had luck.
     """
-    calls_of_all = [row for row in rows if contestant(row.algorithm).is_library]
+    calls_of_all = [row for row in rows if candidate(row.algorithm).is_library]
     cases = grouped(calls_of_all, lambda row: (*conditions(named_best(row)), row.collective, row.bytes, row.op))
     return [best(calls) for calls in cases.values() if len(calls) > 1]
 
 
 def named_best(row: Row) -> Row:
-    return replace(row, algorithm=contestant(row.algorithm).maker + BEST)
+    return replace(row, algorithm=candidate(row.algorithm).maker + BEST)
 
 
 def best(calls: Sequence[Row]) -> Row:
@@ -232,7 +232,7 @@ class Judged:
     terms: Sequence[Term]
     ratio: Median
     chance: float  # an adjusted p-value of a breach
-    disturbed: bool = False  # whether all contestants were slow in this case
+    disturbed: bool = False  # whether all candidates were slow in this case
 
     @property
     def verdict(self) -> str:
@@ -289,7 +289,7 @@ def judged(rows: Sequence[Row]) -> list[Judged]:
 
 
 def disturbed_cases(found: Sequence[Judged]) -> set[Case]:
-    """Those in which several contestants took longer than at the next larger size, and no other was measured."""
+    """Those in which several candidates took longer than at the next larger size, and no other was measured."""
     makers: dict[Case, dict[str, bool]] = {}
     for each in found:
         if each.guideline is LARGER:
@@ -345,7 +345,7 @@ def term_text(row: Row, term: Term) -> str:
 
 def call_text(row: Row) -> str:
     """What a program calls: MPI_Iallreduce, or all_reduce by ring."""
-    who, name = contestant(row.algorithm), MPI_CALLS.get(row.collective)
+    who, name = candidate(row.algorithm), MPI_CALLS.get(row.collective)
     if not who.is_library or name is None:
         return f"{row.collective} by {row.algorithm}"
     if row.algorithm == who.maker + BEST:

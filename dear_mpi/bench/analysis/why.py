@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dear_mpi.bench.backends import contestant
+from dear_mpi.bench.backends import candidate
 from dear_mpi.bench.fit import Fit, gradient, programs_of, time_s
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.peers import merit
@@ -147,8 +147,8 @@ def of_interest(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     """Of one case: those that were named, and the fastest call of each library."""
     fastest: dict[str, Row] = {}
     for row in rows:
-        if contestant(row.algorithm).is_library:
-            maker = contestant(row.algorithm).maker
+        if candidate(row.algorithm).is_library:
+            maker = candidate(row.algorithm).maker
             fastest[maker] = min(fastest.get(maker, row), row, key=merit)
     chosen = {id(row) for row in fastest.values()}
     return [row for row in rows if row.algorithm in names or id(row) in chosen]

@@ -1,4 +1,4 @@
-"""What a run of the benchmark measures: its flags, the cases they stand for, and who takes part in each."""
+"""What a run of the benchmark measures: its flags, their cases, and the candidates of each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from itertools import product
 
 from dear_mpi.bench.arrivals import Arrivals
-from dear_mpi.bench.backends import DEFAULTS, calls_of, contestant
+from dear_mpi.bench.backends import DEFAULTS, calls_of, candidate
 from dear_mpi.bench.case import OPERATIONS, OPS, PLACEMENTS, Case, Conditions, Samples, row_of
 from dear_mpi.bench.data import check_exact
 from dear_mpi.bench.machine_file import Row
@@ -45,7 +45,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Contest(Pace, Arrivals, Conditions):
+class Suite(Pace, Arrivals, Conditions):
     """What a run of the benchmark measures: the flags of ``bench``. Of the algorithms the first is the baseline."""
 
     sizes: tuple[int, ...] = option(
@@ -93,7 +93,7 @@ class Contest(Pace, Arrivals, Conditions):
     @property
     def in_blocks(self) -> bool:
         """Whether not all take turns call by call: some arrive late, or have threads."""
-        return bool(self.arrival) or any(contestant(name).session for name in self.names)
+        return bool(self.arrival) or any(candidate(name).session for name in self.names)
 
     def cases(self, ranks: int) -> list[Case]:
         """What is measured, each case once."""
@@ -128,7 +128,7 @@ class Contest(Pace, Arrivals, Conditions):
         for case in self.cases(most):
             check_exact(case, most)
         for name in self.names:
-            contestant(name).check()
+            candidate(name).check()
             rules_of(name)  # which may be in a bad file
 
     def check_lists(self, ranks: int) -> None:
@@ -154,35 +154,35 @@ class Contest(Pace, Arrivals, Conditions):
         cuts += sorted(set(self.segments) - set(cuts))[:1]
         names = dict.fromkeys(call for name in self.names for call in calls_of(name, case, ranks))
         whole = max(self.segments)
-        return [(name, cut) for name in names for cut in (cuts if contestant(name).segments else [whole])]
+        return [(name, cut) for name in names for cut in (cuts if candidate(name).segments else [whole])]
 
 
 THIS_RUN = "this run"
 
 
-def baseline_before(files: Sequence[str], contest: Contest, world: World) -> list[Run]:
+def baseline_before(files: Sequence[str], suite: Suite, world: World) -> list[Run]:
     """Collective: the launches of the baseline; an ArgumentError if they cannot be read, or compared with each other or
     with this run."""
 
     def read() -> list[Run]:
         runs = read_runs("--baseline", files)
-        for other in (*runs[1:], planned(contest, world, runs[0].rows)):
+        for other in (*runs[1:], planned(suite, world, runs[0].rows)):
             check_comparable(runs[0], other)
         return runs
 
     return said_by_rank_0(world.transport, "baseline", read)
 
 
-def planned(contest: Contest, world: World, before: Sequence[Row]) -> Run:
+def planned(suite: Suite, world: World, before: Sequence[Row]) -> Run:
     """The points that a run may have; its times are made up. Where its buffers will be, how samples start, and how
     large messages of ``auto`` are, is not known yet: all that these rows have of it is taken to be possible."""
     found = {(row.memory, row.start) for row in before}
     name, hosts = world.transport.name, world.transport.hosts
     rows = [
         row_of(case, who, instant(ranks, *how), backend=name, hosts=ranks_per_host(hosts[:ranks]), segment_bytes=size)
-        for ranks in contest.ranks or (world.size,)
-        for case in contest.cases(ranks)
-        for who, cut in contest.keys(case, ranks)
+        for ranks in suite.ranks or (world.size,)
+        for case in suite.cases(ranks)
+        for who, cut in suite.keys(case, ranks)
         for size in segments(who, cut, before)
         for how in found
     ]
@@ -190,8 +190,8 @@ def planned(contest: Contest, world: World, before: Sequence[Row]) -> Run:
 
 
 def segments(name: str, given: int, before: Sequence[Row]) -> set[int]:
-    """How large messages of a contestant may be: as given, unless it has a table that says so."""
-    if contestant(name).segments or not contestant(name).is_plan:
+    """How large messages of a candidate may be: as given, unless it has a table that says so."""
+    if candidate(name).segments or not candidate(name).is_plan:
         return {given}
     return {row.segment_bytes for row in before if row.algorithm == name} or {given}
 
