@@ -13,9 +13,9 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from dear_mpi.bench.backends import candidate
+from dear_mpi.bench.backends import BEST, LIBRARY, candidate
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.peers import CLASSES, against_mpi, against_peers, all_calls, mean_text, shown
+from dear_mpi.bench.peers import CLASSES, against_mpi, against_peers, mean_text, shown
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
 from dear_mpi.reporting.units import format_bytes, parse_sizes
@@ -75,7 +75,7 @@ def time_of(row, unit_us=1.0):
 
 def column_of(row):
     """The name of a column; that of a library is the name of its best call."""
-    return all_calls(row) if candidate(row.algorithm).is_library else row.algorithm
+    return LIBRARY + BEST if candidate(row.algorithm).is_library else row.algorithm
 
 
 def cell(row):

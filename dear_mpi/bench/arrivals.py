@@ -4,12 +4,12 @@
     rank 1   |- - - - its delay - - - -|call . . . . .|
              common start              last arrival   end on the slowest rank: a sample is what lies between the two
 
-An algorithm that does its work while it waits has little left to do after the last arrival; one in which all wait for
-all has everything left. So which one is best depends on how ranks arrive. Delays of a turn are drawn from its number
-alone: they are the same for all candidates, and in each run, and all ranks know them. The longest is one time for all
-candidates of a case, unless the user says otherwise the median over candidates of the medians of their balanced
-calls: a program does not come later because its collective is slow. The last arrival is when the last rank really came:
-one that sleeps, or loses its core, comes a little later than it should.
+An algorithm that works while it waits has little left to do after the last arrival; a ring has everything left. So the
+best algorithm depends on how ranks arrive. The number of a turn determines its delays: they are equal for all
+candidates and in all runs, and all ranks know them. All candidates of a case have one longest delay. By default it is
+the median over candidates of the medians of their balanced calls: a program does not come later because its collective
+is slow.
+The last arrival is when the last rank really came: a rank that sleeps, or loses its core, comes a little later.
 
 Source: patterns and their effect: Faraj, Patarasuk and Yuan, A Study of Process Arrival Patterns for MPI Collective
 Operations (International Journal of Parallel Programming 36, 2008). One rank that is late, and ranks that are late by
@@ -34,7 +34,7 @@ from dear_mpi.reporting.units import SECONDS, check_distinct, parse
 from dear_mpi.training.declared import Declared, listed, option, parsed
 
 MOST_S = 10.0  # of a delay that a user gives
-CLOSE_S = 100e-6  # before its moment a rank that sleeps looks at the clock all the time
+CLOSE_S = 100e-6  # before its moment, a rank that sleeps begins to spin
 ARRIVAL_HELP = (
     "Also measure calls to which ranks come late: one-late (another rank each turn), ramp (evenly spread), random; "
     "several with commas. one-late:2ms gives the longest delay, else it is the median time of balanced calls. Times "
@@ -43,13 +43,13 @@ ARRIVAL_HELP = (
 
 
 def one_late(turn: int, ranks: int) -> list[float]:
-    """Each rank is late in one of so many turns in a row as there are ranks, in an order of its own each time."""
+    """One rank has the whole delay: each rank once in ``ranks`` turns, each time in another order."""
     late = random.Random(f"one-late {turn // ranks}").sample(range(ranks), ranks)[turn % ranks]
     return [float(rank == late) for rank in range(ranks)]
 
 
 def ramp(turn: int, ranks: int) -> list[float]:
-    """Evenly from the first to the last one, who are other ranks each turn."""
+    """Delays grow evenly from the first to the last rank, in another order of ranks each turn."""
     return [place / max(1, ranks - 1) for place in random.Random(f"ramp {turn}").sample(range(ranks), ranks)]
 
 
@@ -58,7 +58,7 @@ def uniform(turn: int, ranks: int) -> list[float]:
     return [drawn.random() for _ in range(ranks)]
 
 
-# Delays of all ranks, in a turn, as parts of the longest that there may be.
+# The delays of all ranks in a turn, as parts of the longest one.
 PATTERNS: dict[str, Callable[[int, int], list[float]]] = {
     BALANCED: lambda turn, ranks: [0.0] * ranks,
     "one-late": one_late,
@@ -69,14 +69,14 @@ PATTERNS: dict[str, Callable[[int, int], list[float]]] = {
 
 @dataclass
 class Wait:
-    """What a rank does in a turn before its call."""
+    """The delay of a rank before its call."""
 
-    delay_s: float  # of this rank, from the common start
+    delay_s: float  # from the common start
     asleep: bool
-    came_s: float = 0.0  # when it really came, from the common start
+    came_s: float = 0.0  # when the rank really came, from the common start
 
     def since(self, begin_s: float) -> None:
-        """Come back when the delay is over that began at this time of ``perf_counter``."""
+        """Return when the delay is over; it began at this time of ``perf_counter``."""
         clock, end_s = time.perf_counter, begin_s + self.delay_s
         if self.asleep:
             while (left_s := end_s - clock()) > CLOSE_S:
@@ -87,7 +87,7 @@ class Wait:
 
 
 def after_last(ranks: Sequence[Sequence[tuple[float, float]]]) -> list[list[float]]:
-    """From when each rank ended and came, in each sample, to how long after the last arrival it ended, if it did.
+    """Turn end and arrival of each rank in each sample into the time from the last arrival to the end, at least 0.
 
     >>> after_last([[(5.0, 0.0)], [(6.0, 4.0)], [(3.0, 0.0)]])
     [[1.0], [2.0], [0.0]]
@@ -98,43 +98,46 @@ def after_last(ranks: Sequence[Sequence[tuple[float, float]]]) -> list[list[floa
 
 @dataclass(frozen=True)
 class Arrival:
-    """A pattern, and the longest delay; ``first`` is the number of the first of its turns.
+    """How ranks come to calls.
 
-    Balanced calls that are held against others go through a wait of 0 s, which costs as much as that of a late rank.
+    Balanced calls that are compared with late ones wait for 0 s, which costs as much as the wait of a late rank.
     """
 
     pattern: str
-    scale_s: float | None = None  # that of balanced calls
-    asleep: bool = False  # whether ranks sleep through their delays: where they share cores, others need these
-    first: int = 0
+    scale_s: float | None = None  # the longest delay; None: the median of balanced calls
+    asleep: bool = False  # whether ranks sleep through their delays, because others need their cores
+    first: int = 0  # the number of the first turn
 
     def delays_s(self, turn: int, ranks: int) -> tuple[float, ...]:
-        """Of all ranks."""
+        """The delays of all ranks."""
         return tuple((self.scale_s or 0.0) * share for share in PATTERNS[self.pattern](turn, ranks))
 
     def wait(self, number: int, transport: Transport) -> Wait | None:
-        """This rank's in a turn, of those from ``first`` on; None if there is none, and nothing to be like."""
+        """The wait of this rank in a turn after ``first``; None without a delay and without late calls to compare."""
         if self.pattern == BALANCED and self.scale_s is None:
             return None
         turn = max(self.first + number, 0)
         return Wait(self.delays_s(turn, transport.size)[transport.rank], self.asleep)
 
     def as_row(self) -> dict[str, Any]:
-        """What a row has of it."""
+        """The columns of a row."""
         return {"arrival": self.pattern, "arrival_us": 1e6 * (self.scale_s or 0.0)}
 
 
-TOGETHER, AT_ONCE = Arrival(BALANCED), Arrival(BALANCED, 0.0)  # alone, and beside others
+TOGETHER, AT_ONCE = Arrival(BALANCED), Arrival(BALANCED, 0.0)  # without late calls, and compared with them
 
 
 def delays_of(row: Row, most: int) -> list[tuple[float, ...]]:
-    """The delays of all ranks, in s, in the first of a row's turns, as many as differ and at most so many."""
+    """The distinct delays of all ranks, in s, in at most ``most`` turns of a row."""
     arrival = Arrival(row.arrival, row.arrival_us * 1e-6)
     return list(dict.fromkeys(arrival.delays_s(turn, row.ranks) for turn in range(min(row.samples, most))))
 
 
 def parse_arrivals(text: str) -> tuple[Arrival, ...]:
-    """Those beside balanced calls, which are always made; a ValueError if one cannot be read, or is there twice.
+    """Parse ``--arrival`` without the balanced calls, which are always made.
+
+    Raises:
+        ValueError: a pattern cannot be read, or is there twice.
 
     >>> parse_arrivals("none,one-late:2ms,ramp")[0], len(parse_arrivals("none"))
     (Arrival(pattern='one-late', scale_s=0.002, asleep=False, first=0), 0)
@@ -156,14 +159,14 @@ def arrival_of(text: str) -> Arrival:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrivals(Declared):
-    """How ranks come to the calls of a run, beside balanced calls."""
+    """How ranks come to the calls of a run, in addition to balanced calls."""
 
     arrival: tuple[Arrival, ...] = option(
         f"{ARRIVAL_HELP}.", (), typed=str, shown=BALANCED, parse=lambda text: parsed("--arrival", parse_arrivals, text)
     )
 
     def check_arrivals(self, cadence: str, ranks: int) -> None:
-        """A ValueError if ranks cannot come like that."""
+        """Raise a ValueError if ranks cannot come like that."""
         check_distinct("arrival", [each.pattern for each in self.arrival])
         for each in self.arrival:
             lookup("arrival", each.pattern, PATTERNS)

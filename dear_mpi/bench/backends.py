@@ -1,6 +1,8 @@
-"""The candidates of the benchmark, by the names that ``--algorithms`` takes: calls of MPI (native.py), gloo
-(torch.distributed on the ranks of this job and on the same memory), and those below. Every other name is a plan of
-ours, by what ``make_plan`` calls an algorithm."""
+"""The candidates of the benchmark, by the names that ``--algorithms`` takes.
+
+They are calls of MPI (native.py), gloo (torch.distributed on the ranks and the memory of this job), and the ones below.
+Every other name is an algorithm of ``make_plan``.
+"""
 
 import importlib.util
 import os
@@ -37,9 +39,9 @@ def check_torch() -> None:
 
 @contextmanager
 def gloo_group(world: World) -> Iterator[str]:
-    """Collective: torch's default process group over all ranks; what it is called in reports.
+    """Collective: torch's default process group over all ranks. Yields its name in reports.
 
-    The ranks meet at a TCP port of rank 0's host, which listens on one of its interfaces alone.
+    The ranks meet at a TCP port of rank 0's host, on one of its interfaces.
     """
     torch, distributed = map(import_module, ("torch", "torch.distributed"))
     hosts = world.transport.gather_values(platform.node())
@@ -56,7 +58,7 @@ def gloo_group(world: World) -> Iterator[str]:
 
 
 def meeting_place(hosts: Sequence[str]) -> str:
-    """The address of rank 0's host, this one, at which the others reach it; ``MASTER_ADDR`` where that is set."""
+    """The address of rank 0's host, which is this one, for the others; ``MASTER_ADDR`` if it is set."""
     others = [host for host in hosts if host != hosts[0]]
     if "MASTER_ADDR" in os.environ or not others:
         return os.environ.get("MASTER_ADDR", "127.0.0.1")
@@ -66,17 +68,17 @@ def meeting_place(hosts: Sequence[str]) -> str:
 
 
 def gloo(setup: Setup) -> Prepared:
-    """A collective of the default process group; a CannotRun where gloo has none."""
+    """Prepare a collective of the default process group; a CannotRun if gloo has none."""
     case, x, out, rank, ranks = setup.case, setup.x, setup.out, setup.transport.rank, setup.transport.size
     if library_of(x) != "numpy":
-        raise CannotRun("takes host memory alone")
+        raise CannotRun("takes only host memory")
     if case.reduces and case.op not in GLOO_OPS:
         raise CannotRun(f"cannot compute op {case.op}")
     swaps, sharded = case.collective == "all_to_all", case.collective in ("all_gather", "reduce_scatter")
     if sharded and case.count % ranks:
         raise CannotRun("needs equal chunks")
     if not sharded and swaps == (out is None):
-        raise CannotRun(f"works {'out of' if swaps else 'in'} place alone")
+        raise CannotRun(f"works only {'out of' if swaps else 'in'} place")
     distributed = import_module("torch.distributed")
     source, target = tensor(x, case), tensor(x if out is None else out, case)
     shard = slice(*chunk_bounds(case.count, ranks, rank)) if out is None else slice(None)
@@ -96,7 +98,7 @@ def gloo(setup: Setup) -> Prepared:
 
 
 def tensor(array: Array, case: Case) -> Any:
-    """A tensor over the same memory; torch does not know NumPy's bf16, so it gets the bits."""
+    """A tensor over the memory of an array; torch does not know NumPy's bf16, so it gets the bits."""
     torch = import_module("torch")
     if case.dtype == "bf16":
         return torch.from_numpy(array.view("i2")).view(torch.bfloat16)
@@ -107,19 +109,19 @@ DEFAULTS = {
     "cpu": ("native-best", "ring", "auto", "function"),
     "cuda": ("host copies", "staged", "direct", "native"),
 }
-LIBRARY, BEST = "native", "-best"  # MPI's, and what stands for all of its calls
+LIBRARY, BEST = "native", "-best"  # the MPI of this job; a suffix for the fastest of its calls
 
 
 @dataclass(frozen=True)
 class Candidate:
     """A way to carry collectives out, and how the benchmark treats it."""
 
-    open: Callable[[Setup], Prepared]  # an ArgumentError or a CannotRun where it sits a case out
-    maker: str = "ours"  # or others; or LIBRARY, whose call it is
-    is_plan: bool = False  # of ours, in the memory that it would have in a program
-    segments: bool = True  # whether the size of the largest message makes a difference to it
-    check: Callable[[], object] = lambda: None  # raises a ValueError where it cannot be had at all
-    # Around all its cases, of what has threads: so it takes its turns apart from the others. Gives its long name.
+    open: Callable[[Setup], Prepared]  # raises an ArgumentError or a CannotRun to leave a case out
+    maker: str = "ours"  # or others, or LIBRARY
+    is_plan: bool = False  # one of our plans, in the memory that it would have in a program
+    segments: bool = True  # whether the segment size matters
+    check: Callable[[], object] = lambda: None  # raises a ValueError if the candidate is not available
+    # Around all cases, for a backend with threads. Its turns are apart from others. Yields its long name.
     session: Callable[[World], AbstractContextManager[str]] | None = None
 
     @property
@@ -128,9 +130,9 @@ class Candidate:
 
 
 def host_copies(setup: Setup) -> Prepared:
-    """What one does without this package: copy the device's buffer out, run the collective on the host, copy it in."""
+    """The way without this package: copy the device's buffer out, run the collective on the host, copy it in."""
     if setup.out is not None:
-        raise CannotRun("works in place alone")
+        raise CannotRun("works only in place")
     host = Slab.pinned(setup.x).empty(setup.x.size, setup.x.dtype)
     copy_out, copy_in = copier(host, setup.x), copier(setup.x, host)
     plan = replace(setup, x=host).plan("ring")
@@ -145,7 +147,7 @@ def host_copies(setup: Setup) -> Prepared:
 
 
 def function(setup: Setup) -> Prepared:
-    """What a program has that calls a function on an array of its own: it looks for its plan each time."""
+    """A call by function on a private array, which looks for its plan each time."""
     options = {"op": setup.case.op} if setup.case.reduces else {}
     call = getattr(functions, setup.case.collective)
     return Prepared(partial(call, setup.x, setup.transport, out=setup.out, algorithm="auto", **options))
@@ -159,7 +161,7 @@ def staged(setup: Setup) -> Prepared:
 
 
 def direct(setup: Setup) -> Prepared:
-    """The ring on device memory that MPI takes."""
+    """The ring on device memory, which MPI takes."""
     if not setup.transport.takes(setup.x):
         raise CannotRun("this MPI does not take device memory")
     return setup.prepared("ring")
@@ -178,19 +180,18 @@ CANDIDATES = {
 
 
 def candidate(name: str) -> Candidate:
-    has_rules = name.partition(":")[0] == "auto"  # and these say how large messages are
+    has_rules = name.partition(":")[0] == "auto"  # rules contain segments
     plan = Candidate(lambda setup: setup.prepared(name), is_plan=True, segments=not has_rules)
     return CANDIDATES.get(name, plan)
 
 
 def name_of(row: Row) -> str:
-    """Who has made a row: the library whose calls it has, or the algorithm."""
-    who = candidate(row.algorithm)
-    return who.maker if who.is_library else row.algorithm
+    """The maker of a row: MPI, or the algorithm."""
+    return LIBRARY if candidate(row.algorithm).is_library else row.algorithm
 
 
 def label(row: Row, *, cuts: bool) -> str:
-    """The candidate, what ``auto`` has chosen, and the segment where there are several (``cuts``)."""
+    """The candidate, the choice of ``auto``, and the segment if there are several (``cuts``)."""
     return named(row.algorithm, row.chosen, row.segment_bytes if cuts else None)
 
 
@@ -210,17 +211,17 @@ def named(algorithm: str, chosen: str | None, segment_bytes: int | None = None) 
 
 
 def calls_of(name: str, case: Case, ranks: int) -> list[str]:
-    """What a name stands for in a case: all calls of the MPI library that serve it, or itself."""
+    """The calls that a name stands for in a case: all suitable calls of MPI, or itself."""
     if name != LIBRARY + BEST:
         return [name]
     return [LIBRARY + suffix for suffix, form in FORMS.items() if not form.why_not(case, ranks)]
 
 
 def prepare(name: str, setup: Setup) -> Prepared:
-    """A candidate on its buffers; a CannotRun where it sits this case out, or there is no such algorithm."""
+    """Prepare a candidate on its buffers; a CannotRun if it has no call for this case, or does not exist."""
     who = candidate(name)
     if not who.is_library and setup.case.collective not in COLLECTIVES:
-        raise CannotRun("has no program for it: MPI's own calls alone are measured")
+        raise CannotRun("has no program for it: only MPI's own calls are measured")
     if (who.is_library or who.session) and setup.transport.native is None:
         raise CannotRun(f"needs messages of MPI itself, not {setup.transport.name}")
     try:

@@ -1,17 +1,16 @@
-"""A case is one operation at one size. The file also has what a candidate makes of it, its samples, and their row.
+"""Cases (one operation at one size), the samples that a candidate yields, and their row.
 
-Operations are the collectives that have programs (``COLLECTIVES``), and what only an MPI library carries out:
+Operations are the collectives with programs (``COLLECTIVES``), and some that only an MPI library has:
 
     gather, scatter    parts to the root, and from it
     sendrecv           a ring: each rank sends to its successor while it receives from its predecessor
     barrier            moves nothing
     ping_pong          a message from the first to the last rank, and one back
-    bandwidth          ``WINDOW`` messages in a row from the first to the last rank (fewer of large ones), then a short
-                       answer
-    both_ways          as many in each direction at once
+    bandwidth          ``WINDOW`` messages in a row from the first to the last rank, then a short answer
+    both_ways          ``WINDOW`` messages in each direction at once
 
-The last three are those of osu_latency, osu_bw and osu_bibw: the ranks in between do nothing, and the first one has the
-time. Source: nccl-tests (busbw), OSU Micro-Benchmarks 7.4 (c/mpi/pt2pt/standard).
+The last three repeat osu_latency, osu_bw and osu_bibw: only the first and the last rank communicate, and the first one
+takes the time. Source: nccl-tests (busbw), OSU Micro-Benchmarks 7.4 (c/mpi/pt2pt/standard).
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ from dear_mpi.reporting.stats import median
 from dear_mpi.training.declared import Declared, option
 
 WINDOW = 64  # messages in a row, as OSU has them
-WINDOW_BYTES, FEWEST_IN_A_ROW = 64 << 20, 4  # of large ones as many as are so many bytes, but some
+WINDOW_BYTES, FEWEST_IN_A_ROW = 64 << 20, 4  # fewer large messages: at most these bytes, but at least these messages
 Factor = Callable[[int], float]
 Source = Callable[[int, int], int | None]
-"""Of a rank and the number of ranks: whose message the rank ends with; None if with nobody's."""
+"""From a rank and the number of ranks to the rank whose message it ends with, or None."""
 
 
 def nobody(rank: int, ranks: int) -> None:
@@ -60,17 +59,17 @@ def the_other(rank: int, ranks: int) -> int | None:
 
 @dataclass(frozen=True)
 class Operation:
-    """``factor``: busbw / algbw on so many ranks: what crosses a rank's link per byte of the buffer."""
+    """An operation, without sizes and types."""
 
-    factor: Factor
-    contract: Contract | None = None  # who brings, and ends with, what of one buffer; None: whole messages travel
+    factor: Factor  # busbw / algbw: what crosses a rank's link per byte of the buffer
+    contract: Contract | None = None  # the parts with which ranks begin and end; None: whole messages travel
     source: Source = nobody  # without a contract
     sized: bool = True
-    # Of the first and the last rank, whose time is the first one's. Messages arrive in a buffer of their own, as OSU
-    # has it: nothing can both leave and arrive in one. So these are out of place, whatever a user asks for.
+    # Only the first and the last rank communicate. Messages arrive in a second buffer, as in OSU's programs, so these
+    # operations are always out of place.
     pair: bool = False
-    window: int = 1  # messages to a rank in one run at most, each to a place of its own
-    parts: int = 1  # how many times what is timed a run does, for each message of its window
+    window: int = 1  # the most messages to a rank in one run, each to a separate place
+    parts: int = 1  # how often a run repeats what is timed, for each message of its window
 
     @property
     def reduces(self) -> bool:
@@ -78,7 +77,7 @@ class Operation:
 
     @property
     def addressed(self) -> bool:
-        """Whether all chunks must be as long."""
+        """Whether all chunks must have one length."""
         return self.contract is not None and self.contract.addressed
 
     @property
@@ -87,11 +86,11 @@ class Operation:
 
     @property
     def clocks(self) -> int | None:
-        """How many ranks, from the first on, have a time that counts; None for all."""
+        """The number of ranks, from the first on, whose time counts; None: all."""
         return 1 if self.pair else None
 
     def sends(self, rank: int, ranks: int) -> bool:
-        """Whether another rank, or this one, ends with its message."""
+        """Whether some rank ends with the message of this rank."""
         return any(self.source(other, ranks) == rank for other in range(ranks))
 
 
@@ -141,7 +140,7 @@ PLACEMENTS = {"in": "in place", "out": "out of place"}
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions(Declared):
-    """What holds for all that a run measures."""
+    """Conditions of all measurements of a run."""
 
     device: str = option("Where the buffer is: cpu or cuda.", "cpu", allowed=dict.fromkeys(("cpu", "cuda")))
     memory: str = option(MEMORY, "auto", allowed=dict.fromkeys(("auto", "shared", "private")))
@@ -151,7 +150,7 @@ class Conditions(Declared):
 
 @dataclass(frozen=True)
 class Case(Conditions):
-    """An operation (``collective``) on a full buffer of ``nbytes``, rounded down to whole elements."""
+    """An operation (``collective``) on a full buffer of ``nbytes``, which are whole elements."""
 
     collective: str
     nbytes: int
@@ -161,8 +160,7 @@ class Case(Conditions):
 
     @classmethod
     def of(cls, collective: str, nbytes: int, ranks: int, conditions: Mapping[str, Any]) -> Case:
-        """The case that is measured: its size is rounded down to whole elements, or up to one; where chunks must be
-        equal, of each rank. What makes no difference to the operation is always the same."""
+        """Round the size to whole elements (of each rank, if chunks must be equal), and settle what does not matter."""
         operation, settled = OPERATIONS[collective], dict[str, Any]()
         if not operation.reduces:
             settled["op"] = "sum"
@@ -182,18 +180,14 @@ class Case(Conditions):
         return self.nbytes // TYPES[self.dtype].itemsize
 
     @property
-    def used_bytes(self) -> int:
-        return self.count * TYPES[self.dtype].itemsize
-
-    @property
     def window(self) -> int:
-        """Messages to a rank in one run."""
-        fitting = max(WINDOW_BYTES // max(self.used_bytes, 1), FEWEST_IN_A_ROW)
+        """The number of messages to a rank in one run."""
+        fitting = max(WINDOW_BYTES // max(self.nbytes, 1), FEWEST_IN_A_ROW)
         return min(self.operation.window, fitting)
 
     @property
     def parts(self) -> int:
-        """How many times what is timed a run does."""
+        """How often a run repeats what is timed."""
         return self.operation.parts * self.window
 
     @property
@@ -202,41 +196,41 @@ class Case(Conditions):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What is said of its elements, and of where results go."""
+        """The columns of a row about its elements and the placement of results."""
         op = self.op if self.reduces else "none"
         return {"dtype": self.dtype, "op": op, "placement": PLACEMENTS[self.placement]}
 
 
 class CannotRun(ValueError):
-    """A candidate cannot run a case; the message says why. All ranks raise it alike."""
+    """A candidate cannot run a case; the message gives the reason. All ranks raise it."""
 
 
 class Startable(Protocol):
-    """A collective that goes on while something else is done, as a ``Plan`` does."""
+    """A collective that runs in the background, like a ``Plan``."""
 
     def start(self) -> object: ...
 
     def advance(self) -> object:
-        """Do what can be done without blocking."""
+        """Make progress without blocking."""
 
     def wait(self) -> object: ...
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A collective that is prepared on its buffers; ``untimed`` is what comes after each run."""
+    """A collective on its buffers, ready to be timed."""
 
     run: Callable[[], object]
     free: Callable[[], object] = lambda: None
-    untimed: Callable[[], object] = lambda: None
-    segment_bytes: int | None = None  # which a plan has chosen
-    chosen: str | None = None  # the algorithm that a plan has chosen
-    startable: Startable | None = None  # the same, if it need not block
+    untimed: Callable[[], object] = lambda: None  # after each run
+    segment_bytes: int | None = None  # chosen by a plan
+    chosen: str | None = None  # the algorithm that a plan chose
+    startable: Startable | None = None  # the same collective, if it need not block
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A case, its arrays, the ranks, and the largest message."""
+    """A case with its arrays, transport and segment size."""
 
     case: Case
     x: Array
@@ -246,7 +240,7 @@ class Setup:
 
     def plan(self, algorithm: str) -> Plan:
         case, op = self.case, self.case.op if self.case.reduces else "sum"
-        segment = self.segment_bytes if rules_of(algorithm) is None else None  # auto has its own
+        segment = self.segment_bytes if rules_of(algorithm) is None else None  # rules of auto contain segments
         return make_plan(
             case.collective, self.x, self.transport, out=self.out, algorithm=algorithm, op=op, segment_bytes=segment
         )
@@ -258,19 +252,19 @@ class Setup:
 
 @dataclass(frozen=True)
 class Samples:
-    """What was measured of a candidate."""
+    """Measurements of one candidate."""
 
-    times_s: list[list[float]]  # of each sample, a list per rank; of an operation of a pair, the first rank's alone
-    late: int = 0  # samples that do not count, as a rank was late for their start
-    memory: str = "private"  # where its buffers were
-    chosen: str | None = None  # the algorithm that a plan took
-    start: str = "barrier"  # of each sample (timing.py)
+    times_s: list[list[float]]  # a list per rank; for a pair only one, of the first rank
+    late: int = 0  # samples that do not count, because a rank was late for their start
+    memory: str = "private"  # where the buffers were
+    chosen: str | None = None  # the algorithm that a plan chose
+    start: str = "barrier"  # how each sample started (timing.py)
     wrong: int = 0  # elements that differed from the exact result, over all ranks and calls
-    turn_s: float | None = None  # the mean of a turn of all candidates
-    page_faults: float = 0.0  # of a call, on the rank that has most
+    turn_s: float | None = None  # the mean time of a turn of all candidates
+    page_faults: float = 0.0  # per call, on the rank with the most
 
     def job_s(self, cadence: str) -> list[float]:
-        """Of the job, in the order of the turns."""
+        """The samples of the job, in the order of the turns."""
         found: list[float] = of_job(np.array(self.times_s), cadence).tolist()
         return found
 
@@ -282,20 +276,18 @@ class Samples:
         return replace(later.after(self), times_s=times_s, late=late, page_faults=faults)
 
     def after(self, earlier: Samples | None) -> Samples:
-        """With the wrong results of earlier calls, whose times do not count."""
-        if earlier is None:
-            return self
-        return replace(self, wrong=earlier.wrong + self.wrong)
+        """Add the wrong results of earlier calls, whose times do not count."""
+        return self if earlier is None else replace(self, wrong=earlier.wrong + self.wrong)
 
 
 def of_job(by_rank: Array, cadence: str) -> Array:
-    """The samples of the job from those of its ranks, a row each: of the slowest rank, or means over ranks."""
+    """Reduce samples of ranks (a row each) to samples of the job: the slowest rank, or means over ranks."""
     found: Array = by_rank.max(axis=0) if cadence == "isolated" else by_rank.mean(axis=0)
     return found
 
 
 def job_us(row: Row) -> list[float]:
-    """The samples of the job in the order of the turns; none if the row does not have them."""
+    """The samples of the job in the order of the turns; empty if the row has no samples."""
     return [] if row.times_us is None else of_job(np.array(row.times_us), row.cadence).tolist()
 
 
@@ -306,14 +298,14 @@ def row_of(
     times_us = of_job(by_rank_us, case.cadence)
     means_us = by_rank_us.mean(axis=1)
     middle = median(times_us.tolist())
-    algbw = case.used_bytes / middle.value * 1e-3
+    algbw = case.nbytes / middle.value * 1e-3
     return Row(
         collective=case.collective,
         algorithm=algorithm,
         backend=backend,
         device=case.device,
         ranks=ranks,
-        bytes=case.used_bytes,
+        bytes=case.nbytes,
         count=case.count,
         **case.facts,
         segment_bytes=segment_bytes,

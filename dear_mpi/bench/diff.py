@@ -1,18 +1,17 @@
 """Whether a run of the benchmark is slower than another one, at each point that both have.
 
-The medians of both runs are compared on a scale of logarithms. What is tested is whether the second one takes longer by
-more than a share that somebody cares about, ``at_least``; so a slow-down below it never counts, however sure it is.
+The medians of both runs are compared on a logarithmic scale. The test asks whether the second one takes longer by more
+than a share, ``at_least``; a slow-down below it never counts, however certain it is.
 
-How far a median may be off, its standard error, is told by
+The standard error of a median comes from
 
-* launches, where a side has several: the medians of the launches scatter, by what differs from launch to launch, too
-  (which cores and which memory the ranks have), and that is usually more than within one. Student's test, with the
-  spread that both sides have in common; a side of one launch is held against that of the others.
-* else the intervals of the two medians: half of each is 1.96 standard errors. If the samples are in the file (bench
-  --raw) and neighbours are alike, they are worth fewer (``worth_one``). What differs between launches is not seen.
+* launches, if a side has several: their medians scatter, also by differences between launches (cores and memory of the
+  ranks), and usually by more than samples within a launch. Student's test, with the common spread of both sides.
+* else the intervals of the two medians: half of each is 1.96 standard errors. Neighbouring samples that are alike count
+  less (``worth_one``), if the samples are in the file (bench --raw). Differences between launches are not seen.
 
-All points are asked at once, so some would be slower by chance. With the adjustment of Holm
-(``dear_mpi/reporting/student.py``), a pair of runs that do not differ has any slower point with at most 5 %.
+All points are tested at once, so some would be slower by chance. With the adjustment of Holm
+(``dear_mpi/reporting/student.py``), equal runs have any slower point with at most 5 %.
 
 Source for several launches: Hunold and Carpen-Amarie, MPI Benchmarking Revisited (arXiv 1505.07734).
 """
@@ -36,7 +35,7 @@ from dear_mpi.reporting.student import holm, quantile, tail
 from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, plural
 
-IN_TITLE = CHOSEN.index("algorithm")  # of a point, what comes before it
+IN_TITLE = CHOSEN.index("algorithm")  # the columns of a point before it
 CHANCE = 0.05  # that any point of equal runs is said to be slower
 LEAST_US = 1e-6
 UNSURE = "cannot tell"
@@ -44,21 +43,21 @@ UNSURE = "cannot tell"
 
 @dataclass(frozen=True)
 class Estimate:
-    """The logarithm of B / A with its standard error, which so many degrees of freedom tell."""
+    """The logarithm of B / A with its standard error and the degrees of freedom of that."""
 
     log_ratio: float
     error: float
     freedom: int
 
     def chance(self, least: float, sign: int = 1) -> float:
-        """Of such a ratio, or a more extreme one, if B took at most so much longer; shorter if ``sign`` is -1."""
+        """The p-value of the ratio if B took at most ``least`` longer; or shorter, if ``sign`` is -1."""
         over = sign * self.log_ratio - math.log1p(least)
         if self.error == 0:
             return float(over <= 0)
         return tail(over / self.error, self.freedom)
 
     def least_seen(self, least: float, tests: int) -> float:
-        """The least B / A at which this point would be called slower, if no other of the tests found anything."""
+        """The least B / A at which this point would be called slower, if no other test found anything."""
         reach = quantile(CHANCE / tests, self.freedom) * self.error if self.error else 0.0
         return math.exp(min(math.log1p(least) + reach, 700)) if reach < math.inf else math.inf
 
@@ -71,7 +70,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Compared:
-    """A point of both runs: its rows in the launches of each side, and what they tell."""
+    """A point of both runs: its rows in the launches of each side, and the result of the test."""
 
     a: Sequence[Row]
     b: Sequence[Row]
@@ -93,7 +92,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Diff:
-    """Two sides, each of one launch or several; ``alone``: the points that only one of them has."""
+    """Two sides, each of one or more launches; ``alone``: the points of only one side."""
 
     a: Sequence[Run]
     b: Sequence[Run]
@@ -112,7 +111,7 @@ class Diff:
 
     @property
     def exit_code(self) -> int:
-        """1 if any point is slower, 3 if it cannot be told at any point whether it is."""
+        """1 if any point is slower, 3 if no point could be judged."""
         return 1 if self.slower else 3 * (len(self.unsure) == len(self.points))
 
     @property
@@ -121,7 +120,7 @@ class Diff:
 
 
 def compare_runs(a: Sequence[Run], b: Sequence[Run], at_least: float) -> Diff:
-    """Ask whether ``b`` takes at least this share longer than ``a``; a ValueError if the runs cannot be compared."""
+    """Test whether ``b`` takes at least this share longer than ``a``; a ValueError if the runs cannot be compared."""
     for other in (*a[1:], *b):
         check_comparable(a[0], other)
     sides = launches(a), launches(b)
@@ -142,7 +141,7 @@ def compare_runs(a: Sequence[Run], b: Sequence[Run], at_least: float) -> Diff:
 
 
 def launches(runs: Sequence[Run]) -> dict[Point, list[Row]]:
-    """The row of each launch, by points; sizes go up in all that is alike but for the size and who carries it out."""
+    """The rows of the launches by point, sorted by size within equal choices."""
     found = grouped((row for run in runs for row in run.points.values()), point_of)
     kinds = {kind: place for place, kind in enumerate(dict.fromkeys(point[:IN_TITLE] for point in found))}
     return dict(sorted(found.items(), key=lambda each: (kinds[each[0][:IN_TITLE]], each[1][0].bytes)))
@@ -153,7 +152,7 @@ def middle_us(rows: Sequence[Row]) -> float:
 
 
 def estimate(a: Sequence[Row], b: Sequence[Row]) -> Estimate:
-    """B / A of a point, of which each side has one launch or several."""
+    """B / A of a point from the launches of each side."""
     log_ratio, told = math.log(middle_us(b) / middle_us(a)), [[within(row) for row in side] for side in (a, b)]
     inside = math.hypot(*(error / len(side) for side in told for error, _ in side))
     freedom = len(a) + len(b) - 2
@@ -166,9 +165,9 @@ def estimate(a: Sequence[Row], b: Sequence[Row]) -> Estimate:
 
 
 def within(row: Row) -> tuple[float, float]:
-    """The standard error of the logarithm of a median, and how many independent samples tell it.
+    """The standard error of the logarithm of a median, and the number of independent samples.
 
-    Fewer than ``FEWEST_SAMPLES`` samples do not tell it.
+    It is infinite for fewer than ``FEWEST_SAMPLES`` samples.
     """
     if row.samples < FEWEST_SAMPLES:
         return math.inf, row.samples
@@ -216,10 +215,7 @@ def names(runs: Sequence[Run]) -> str:
 
 
 def titled(row: Row) -> str:
-    """What a table is about: all that is chosen, but the algorithm and the size.
-
-    It has no op where nothing is reduced.
-    """
+    """The title of a table: all choices but the algorithm and the size."""
     collective, ranks, *others, start = point_of(row)[:IN_TITLE]
     told = (each for each in others if each != "none")
     return ", ".join([collective, plural(ranks, "rank"), *told, f"start {start}"])
@@ -250,7 +246,7 @@ def interval(point: Compared) -> str:
 
 
 def alone(rows: Sequence[Row]) -> Iterator[str]:
-    """The points that one side lacks: the sizes of each algorithm on a line."""
+    """The points of only one side: the sizes of each algorithm on a line."""
     for title, same in groupby(rows, lambda row: titled(row)):
         sizes: dict[str, list[str]] = {}
         for row in same:
@@ -259,7 +255,7 @@ def alone(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def unlike_starts(diff: Diff) -> bool:
-    """Whether a point is in one run alone only because its samples start otherwise."""
+    """Whether some point is missing in one run only because its samples start differently."""
     sides = [{point_of(replace(row, start="")) for row in rows} for rows in diff.alone]
     return not sides[0].isdisjoint(sides[1])
 
@@ -277,7 +273,7 @@ def summary(diff: Diff) -> str:
 
 
 def detectable(diff: Diff) -> Iterator[str]:
-    """The slow-downs that could have been found where it cannot tell."""
+    """The slow-downs that could have been detected at undecided points."""
     if diff.unsure:
         ends = [of(diff.unsure, key=lambda each: each.detectable) for of in (min, max)]
         said = [f"{slow_down(each)} ({each.a[0].algorithm}, {format_bytes(each.a[0].bytes)})" for each in ends]
@@ -297,7 +293,7 @@ def slow_down(point: Compared) -> str:
 
 
 def report_of(diff: Diff) -> dict[str, Any]:
-    """What ``--json`` writes."""
+    """The report of ``--json``."""
     return {
         "a": [run.name for run in diff.a],
         "b": [run.name for run in diff.b],

@@ -6,8 +6,8 @@ nccl-tests: 13 fields in each row; all other lines begin with #.
                                           out-of-place                   in-place
 
 A line does not name its algorithm: the lines of each candidate follow a remark that does. There is one header and one
-trailer for all, since some readers take what is between the last two. Source of columns, widths and how numbers are
-fitted into them: ``writeResultHeader`` and ``writeBenchmarkLineBody``.
+trailer, since some readers take everything between the last two. Source of columns, widths and number formats:
+``writeResultHeader`` and ``writeBenchmarkLineBody``.
 
 OSU: a block for each candidate of a collective.
 
@@ -16,9 +16,8 @@ OSU: a block for each candidate of a collective.
     # Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations        Validation
     4                       1.06              0.18              1.95          50              Pass
 
-As there, Avg is over calls and ranks, Min and Max are of the ranks' means, and where a buffer has a part for each rank,
-its size is that of one part, except in a reduce-scatter. Source: its programs, and ``print_stats_validate`` in
-util/osu_util_mpi.c.
+Avg is over calls and ranks; Min and Max are of the ranks' means. If a buffer has a part for each rank, the size is one
+part, except in a reduce-scatter. Source: OSU's programs, and ``print_stats_validate`` in util/osu_util_mpi.c.
 """
 
 import statistics
@@ -38,7 +37,7 @@ PROGRAMS = (  # collectives of nccl-tests
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),
     *("all_to_all", "gather", "scatter", "sendrecv"),
 )
-BOTH = ("out", "in")  # placements, of which each line has both
+BOTH = ("out", "in")  # the placements in each line
 NCCL_TYPES = {"fp64": "double", "fp32": "float", "fp16": "half", "bf16": "bfloat16"}  # integers have the same names
 OPS = {"average": "avg"}
 SHARED, TIMES = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}", "  {:>7}  {:>6}  {:>6}  {:>6}"
@@ -50,7 +49,7 @@ HEADS = (  # the name of a column, and its unit
 
 
 def check_nccl(collectives: Sequence[str], placements: Sequence[str]) -> None:
-    """A ValueError, before the work, if what is measured has no place in this layout."""
+    """Raise a ValueError, before the work, if the layout cannot show what is measured."""
     if missing := [each for each in collectives if each not in PROGRAMS]:
         raise ValueError(f"--format nccl has no layout for {', '.join(missing)}: it has {', '.join(PROGRAMS)}")
     if set(placements) != set(BOTH):
@@ -96,18 +95,18 @@ def nccl_lines(report: Report) -> Iterator[str]:
 
 
 def mean_busbw(rows: Sequence[Row]) -> float:
-    """Average what is printed, without rows whose interval is wider than their median."""
+    """The mean of the printed rows, without rows whose interval is wider than their median."""
     found = [row.busbw_GBps for row in rows if not is_noisy(row)]
     return statistics.fmean(found) if found else 0.0
 
 
 def nccl_block(row: Row) -> tuple[object, ...]:
-    """What lines below one remark have in common."""
+    """The columns that are equal in the lines after a remark."""
     return row.collective, row.ranks, row.device, row.cadence, row.arrival, row.algorithm, row.segment_bytes
 
 
 def nccl_line(rows: Sequence[Row]) -> str:
-    """The rows of one candidate, which differ in their placement."""
+    """A line for the rows of one candidate, which differ in their placement."""
     first, found = rows[0], {row.placement: row for row in rows}
     kind = NCCL_TYPES.get(first.dtype, first.dtype), OPS.get(first.op, first.op)
     times = [cell for placement in BOTH for cell in times_of(found[PLACEMENTS[placement]])]
@@ -127,12 +126,11 @@ OSU_TYPES = {  # MPI has no names of the others
 
 @dataclass(frozen=True)
 class Layout:
-    """Of a benchmark. ``whole``: its sizes are of the whole buffer; ``rate``: it has MB/s, of messages in so many
-    directions, in place of times."""
+    """The layout of one of OSU's benchmarks."""
 
     name: str
-    whole: bool = True
-    rate: int = 0
+    whole: bool = True  # whether sizes are of the whole buffer
+    rate: int = 0  # the number of directions of messages, if it prints MB/s instead of times
 
 
 LAYOUTS = {
@@ -153,7 +151,7 @@ LAYOUTS = {
 
 
 def osu_block(row: Row) -> tuple[object, ...]:
-    """What the rows of a block have in common: all but their sizes."""
+    """The columns that are equal in a block: all but the size."""
     return row.algorithm, row.backend, row.segment_bytes, row.kind
 
 
@@ -170,7 +168,7 @@ def osu_lines(report: Report) -> Iterator[str]:
 
 
 def remarks(rows: Sequence[Row]) -> Iterator[str]:
-    """What OSU's benchmarks do not say: who measured what."""
+    """Remarks that OSU's benchmarks lack: candidate, conditions and noise."""
     first = rows[0]
     op = "" if first.op == "none" else f", {first.op}"
     yield f"In this layout by dear-mpi bench: {label(first, cuts=True)}, {first.ranks} ranks, {first.placement}{op}"
@@ -200,5 +198,5 @@ def osu_line(row: Row) -> str:
 
 
 def size_of(row: Row) -> int:
-    """What OSU calls the size."""
+    """The size by OSU's definition."""
     return row.bytes if LAYOUTS[row.collective].whole else of_one_part(row, row.bytes)

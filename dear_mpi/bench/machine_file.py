@@ -18,7 +18,7 @@ Speed = Annotated[float, Meta(ge=1e-9, le=1e9)]  # GB/s
 
 
 BALANCED = "none"  # the arrival of ranks that come to a call together
-# What is chosen of a collective, but its size and who carries it out: columns of a row.
+# The columns of a row that are chosen, without its size and its candidate.
 KIND = ("collective", "ranks", "device", "dtype", "op", "placement", "cadence", "arrival")
 
 
@@ -75,12 +75,12 @@ class Row:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What was chosen of it, but its size and who carried it out."""
+        """The choices without the size and the candidate."""
         return tuple(getattr(self, name) for name in KIND)
 
     @property
     def case(self) -> tuple[object, ...]:
-        """What it has in common with rows that it is held against: its kind and its size."""
+        """The columns that comparable rows share: kind and size."""
         return (*self.kind, self.bytes)
 
     @property

@@ -1,23 +1,21 @@
-"""The calls that an MPI library has for a case: the fastest of them is what ours are compared with.
+"""The calls of an MPI library for a case. Our plans are compared with the fastest of them.
 
     native          blocking; MPI_Reduce_scatter_block and MPI_Allgather where all shards are equal
     -nonblocking    MPI_Iallreduce and a wait
     -persistent     MPI_Allreduce_init once; a start and a wait in each call (MPI-4)
     -counts         MPI_Reduce_scatter, MPI_Allgatherv, MPI_Gatherv and MPI_Scatterv, which are given the count of each
                     rank
-    -beside         from the buffer into a second one, where all others work in place
+    -beside         from the buffer into a second one; all other calls work in place
 
-What brings the result from where a call leaves it to where it belongs is not timed.
+Moving the result to its place is not timed. Messages are sent as in OSU's point-to-point benchmarks:
 
-Messages between the first and the last rank, and round a ring, are sent as OSU's point-to-point benchmarks do:
-
-    native          MPI_Send and MPI_Recv; MPI_Sendrecv, in place MPI_Sendrecv_replace; where many messages travel at
-                    once, MPI_Isend and MPI_Irecv, as in osu_bw
+    native          MPI_Send and MPI_Recv; MPI_Sendrecv, in place MPI_Sendrecv_replace; for several messages at once
+                    MPI_Isend and MPI_Irecv, as in osu_bw
     -nonblocking    the ring by MPI_Isend and MPI_Irecv
     -persistent     MPI_Send_init and MPI_Recv_init once; starts and waits in each call, as in osu_bw_persistent
 
-A rank does a few stages, one after the other. The messages of a stage are under way at once, and the stage is over when
-all of them are. Source: OSU Micro-Benchmarks 7.4, c/mpi/pt2pt.
+A rank goes through a few stages. All messages of a stage are under way at once, and the stage ends when the last one
+does. Source: OSU Micro-Benchmarks 7.4, c/mpi/pt2pt.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +38,7 @@ Call: TypeAlias = Callable[[], Any]
 
 
 class Message(NamedTuple):
-    """One end of it; ``verb`` is send or recv."""
+    """One end of a message; ``verb`` is send or recv."""
 
     verb: str
     data: Array
@@ -48,49 +46,37 @@ class Message(NamedTuple):
     tag: int = DATA
 
     def call(self, comm: Any, name: str) -> Call:
-        """The call of mpi4py; in its ``name``, {} stands for the verb."""
+        """The call of mpi4py; {} in ``name`` is replaced with the verb."""
         return partial(getattr(comm, name.format(self.verb).capitalize()), octets(self.data), self.peer, self.tag)
 
 
-Stages: TypeAlias = list[list[Message]]
-
-
-def at_once(sends: list[Message], receives: list[Message], rank: int) -> Stages:
-    return [receives + sends]
-
-
-def in_turn(sends: list[Message], receives: list[Message], rank: int) -> Stages:
-    return [receives, sends] if rank else [sends, receives]
-
-
-def answered(sends: list[Message], receives: list[Message], rank: int) -> Stages:
-    """A byte says that all have come."""
-    byte = np.zeros(1, np.uint8)
-    answers = [Message("recv", byte, each.peer, ANSWER) for each in sends[:1]]
-    answers += [Message("send", byte, each.peer, ANSWER) for each in receives[:1]]
-    return [sends + receives, answers]
-
-
-STAGES = {"sendrecv": at_once, "ping_pong": in_turn, "bandwidth": answered, "both_ways": at_once}
-
-
 def neighbours(setup: Setup) -> tuple[int, int]:
-    """From whom this rank receives, and to whom it sends."""
+    """Source and destination of this rank's messages."""
     rank, ranks = setup.transport.rank, setup.transport.size
     return (ranks - 1 - rank,) * 2 if setup.case.operation.pair else ((rank - 1) % ranks, (rank + 1) % ranks)
 
 
-def stages(setup: Setup) -> Stages:
-    """What this rank does where messages arrive in a buffer of their own; nothing if it is not of the pair."""
+def stages(setup: Setup) -> list[list[Message]]:
+    """The messages of this rank, stage by stage, if they arrive in a second buffer; empty if it has none."""
     (source, dest), window, arrive = neighbours(setup), setup.case.window, setup.out
     assert arrive is not None, "Form.why_not has seen it"
     sends = [Message("send", setup.x, dest)] * (window if setup.x.size else 0)
     receives = [Message("recv", place, source) for place in arrive.reshape(window, -1)] if arrive.size else []
-    return [stage for stage in STAGES[setup.case.collective](sends, receives, setup.transport.rank) if stage]
+    match setup.case.collective:
+        case "ping_pong":
+            found = [receives, sends] if setup.transport.rank else [sends, receives]
+        case "bandwidth":  # a byte tells the sender that all messages have come
+            byte = np.zeros(1, np.uint8)
+            answers = [Message("recv", byte, each.peer, ANSWER) for each in sends[:1]]
+            answers += [Message("send", byte, each.peer, ANSWER) for each in receives[:1]]
+            found = [sends + receives, answers]
+        case _:
+            found = [receives + sends]
+    return [stage for stage in found if stage]
 
 
 class All:
-    """Requests as one."""
+    """Several requests as one."""
 
     def __init__(self, requests: Sequence[Any]) -> None:
         self.requests = requests
@@ -102,16 +88,13 @@ class All:
         type(self.requests[0]).Waitall(self.requests)
 
 
-def begun(calls: Sequence[Call]) -> All:
-    return All([call() for call in calls])
-
-
 def begins(setup: Setup, stage: Sequence[Message]) -> Callable[[], All]:
-    return partial(begun, [message.call(setup.transport.native, "i{}") for message in stage])
+    calls = [message.call(setup.transport.native, "i{}") for message in stage]
+    return lambda: All([call() for call in calls])
 
 
 def one_by_one(calls: Sequence[Call]) -> Call:
-    """As one call; of two, as most are, without a loop's 0.04 us."""
+    """Calls as one call; two calls, the usual case, without the 0.04 us of a loop."""
     if len(calls) == 2:
         first, second = calls
 
@@ -197,8 +180,7 @@ def persistent(comm: Any, name: str, arguments: Sequence[Any]) -> Prepared:
 
 
 def send_nonblocking(setup: Setup) -> Prepared:
-    """The one stage of a ring."""
-    (stage,) = stages(setup)
+    (stage,) = stages(setup)  # of a ring
     begin = begins(setup, stage)
     return Prepared(lambda: begin().Wait(), startable=Nonblocking(begin))
 
@@ -214,24 +196,26 @@ COUNTED = ("reduce_scatter", "all_gather", "gather", "scatter")
 
 @dataclass(frozen=True)
 class Form:
+    """A kind of call."""
+
     prepare: Prepare = blocking
     counts: bool = False
     beside: bool = False
 
     def why_not(self, case: Case, ranks: int) -> str:
-        """Why this form is not worth a row of its own; nothing if it is."""
+        """The reason why a case has no row for this form; empty if it has one."""
         if self.counts and (case.collective not in COUNTED or case.count % ranks):
             return f"-counts only for {', '.join(COUNTED)} of equal shards"
         if self.beside and not (case.collective in ("reduce_scatter", "all_reduce") and case.placement == "in"):
             return "-beside only for reduce_scatter and all_reduce in place"
         if case.operation.pair and self.prepare is nonblocking:
-            return f"{case.collective} has native and -persistent alone"
+            return f"{case.collective} has only native and -persistent"
         if case.collective == "sendrecv" and case.placement == "in" and self.prepare is not blocking:
-            return "sendrecv in place is MPI_Sendrecv_replace alone"
+            return "sendrecv in place is only MPI_Sendrecv_replace"
         return ""
 
 
-FORMS = {  # by what follows the library in a candidate's name
+FORMS = {  # by the suffix of a candidate's name
     "": Form(),
     "-nonblocking": Form(nonblocking),
     "-persistent": Form(persistent),
@@ -244,14 +228,14 @@ FORMS = {  # by what follows the library in a candidate's name
 
 
 def native(setup: Setup, form: Form) -> Prepared:
-    """A call of the library."""
+    """Prepare a call of the library."""
     if why := form.why_not(setup.case, setup.transport.size):
         raise CannotRun(why)
     return with_program(setup, form) if setup.case.collective in COLLECTIVES else without_program(setup, form)
 
 
 def with_program(setup: Setup, form: Form) -> Prepared:
-    """A plan of ours around the call where there is none for these arrays, or this op."""
+    """Prepare a call for a collective with a program; our plan, if MPI has no call for these arrays or this op."""
     case, x, result, ranks = setup.case, setup.x, setup.out, setup.transport.size
     plan = setup.plan("native")  # an ArgumentError where the library cannot do it
     alone = case.device == "cpu" and case.op != "average" and (result is None or case.collective != "broadcast")
@@ -259,12 +243,9 @@ def with_program(setup: Setup, form: Form) -> Prepared:
         return Prepared(plan, plan.free)
     plan.free()
     if not alone:
-        raise CannotRun("is the MPI call alone: for host memory, no average, and broadcasts in place")
-    partition, rank, scatters = (
-        Partition.of(case.count, ranks),
-        setup.transport.rank,
-        case.collective == "reduce_scatter",
-    )
+        raise CannotRun("is only the MPI call: for host memory, no average, and broadcasts in place")
+    partition, rank = Partition.of(case.count, ranks), setup.transport.rank
+    scatters = case.collective == "reduce_scatter"
     own, untimed = partition.shard(rank), Prepared.untimed
     if result is None and form.beside:
         home = x[own] if scatters else x
@@ -289,26 +270,25 @@ def without_program(setup: Setup, form: Form) -> Prepared:
         prepared = form.prepare(comm, name, [prebuilt(each) for each in arguments])
     if library_of(x) == "numpy":
         return prepared
-    return replace(prepared, run=one_by_one([partial(synchronize, x), prepared.run]))  # MPI knows no streams
+    return replace(prepared, run=one_by_one([partial(synchronize, x), prepared.run]))  # MPI ignores streams
 
 
 def check_memory(setup: Setup, comm: Any) -> None:
-    """A CannotRun where this MPI does not take the arrays."""
+    """Raise a CannotRun if this MPI does not take the arrays."""
     case, transport = setup.case, setup.transport
     taken = transport.takes(setup.x)
     if case.operation.contract is not None:  # a collective needs more than messages do
         taken = built_for(setup.x, comm, taken=taken)
     if case.operation.sized and not taken:
         raise CannotRun(f"needs an MPI built for GPUs, which {transport.name.partition(';')[0]} is not")
-    if too_many(case.used_bytes):
-        raise CannotRun(f"takes at most {INT_MAX} bytes, as MPI before version 4, not {case.used_bytes}")
+    if too_many(case.nbytes):
+        raise CannotRun(f"takes at most {INT_MAX} bytes, as MPI before version 4, not {case.nbytes}")
 
 
 def parts_call(setup: Setup, *, by_counts: bool) -> tuple[str, tuple[Any, ...]]:
-    """The blocking call of mpi4py for a barrier, or for parts to the root or from it, and its arguments, which its kin
-    have, too.
+    """Name and arguments of the call for a barrier, a gather or a scatter; all forms have these arguments.
 
-    MPI_Gatherv and MPI_Scatterv where parts differ, or where asked for. None is MPI_IN_PLACE.
+    MPI_Gatherv and MPI_Scatterv if parts differ, or if asked for. None is MPI_IN_PLACE.
     """
     case, x, out, rank = setup.case, setup.x, setup.out, setup.transport.rank
     if not case.operation.sized:

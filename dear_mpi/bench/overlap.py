@@ -1,17 +1,17 @@
-"""How much of a collective hides behind compute: *overlap (OMB)*, as the OSU benchmarks define it, and what is exposed.
+"""How much of a collective compute hides: *overlap (OMB)* by the definition of OSU, and the exposed rest.
 
     pure       | start, wait                    |
-    compute    | passes over an array           |              as many as take as long as pure does on this rank
+    compute    | passes over an array           |              they take as long as pure does on this rank
     overall    | start | passes, N tests . . . . . . | wait |
 
-    overlap (OMB)  max(0, 100 (1 - (overall - compute beside it) / pure)), without the time of tests in the compute
-    exposed        overall - compute alone: what a program pays for the collective; a compute that is disturbed counts
+    overlap (OMB)  max(0, 100 (1 - (overall - compute meanwhile) / pure)), without the time of tests in the compute
+    exposed        overall - compute by itself: the price of the collective, including a slower compute
 
-Times are means over turns and ranks, from a barrier on. The collective is carried on by ``tests``: calls of ``advance``
-(``MPI_Test``) between passes; or by a ``thread`` of its own, as in training, which is in the collective all the time.
+Times are means over turns and ranks, from a barrier on. The collective makes progress by ``tests``, which are calls of
+``advance`` (``MPI_Test``) between passes, or in a ``thread``, as in training.
 
-A pass is one call of NumPy on as many numbers as take a 64th of pure, between 1024 and 131072. It releases the
-interpreter lock, which Python holds between passes: so a thread gets it about as often as beside a training loop.
+A pass is one call of NumPy that takes a 64th of pure, on 1024 to 131072 numbers. NumPy releases the interpreter lock,
+and Python holds it between passes, so a thread gets the lock about as often as in a training loop.
 
 Source: OSU Micro-Benchmarks 7.4, osu_iallreduce.c and do_compute_and_probe in osu_util_mpi.c.
 """
@@ -38,6 +38,8 @@ from dear_mpi.reporting.units import format_bytes, plural
 
 @dataclass(frozen=True)
 class Subject:
+    """A candidate at one size, on some ranks."""
+
     collective: str
     algorithm: str
     backend: str
@@ -49,30 +51,30 @@ class Subject:
 
     @property
     def kind(self) -> str:
-        """All but who at which size, such as: all_reduce, 2 ranks, fp32, sum, in place, over MPICH."""
+        """All but algorithm and size, for example: all_reduce, 2 ranks, fp32, sum, in place, over MPICH."""
         op = [self.op] * (self.op != "none")
         texts = [self.collective, plural(self.ranks, "rank"), self.dtype, *op, self.placement, f"over {self.backend}"]
         return ", ".join(texts)
 
     @property
     def name(self) -> str:
-        """Such as: all_reduce, 2 ranks, ring, 4 KiB."""
+        """For example: all_reduce, 2 ranks, ring, 4 KiB."""
         return f"{self.collective}, {plural(self.ranks, 'rank')}, {self.algorithm}, {format_bytes(self.bytes)}"
 
 
 def subject(name: str, case: Case, transport: Transport) -> dict[str, Any]:
-    """The fields of a candidate, by what a reader calls it."""
+    """The fields of a ``Subject``; ``name`` is the candidate's label."""
     where = {"backend": transport.name, "ranks": transport.size}
-    return {"collective": case.collective, "algorithm": name, **where, "bytes": case.used_bytes, **case.facts}
+    return {"collective": case.collective, "algorithm": name, **where, "bytes": case.nbytes, **case.facts}
 
 
-NUMBERS, PASSES = (1024, 2**17), 64  # the fewest and the most in a pass; about so many passes as long as pure
+NUMBERS, PASSES = (1024, 2**17), 64  # the fewest and the most numbers in a pass; passes that last as long as pure
 WARM_UP, TURNS = 3, (5, 100)  # turns that do not count; the fewest and the most that do
 WAYS = ("tests", "thread")
 
 
 class Compute:
-    """Passes over an array of its own."""
+    """Passes over a private array."""
 
     def __init__(self) -> None:
         self.numbers, self.passes = np.ones(NUMBERS[0]), PASSES
@@ -85,20 +87,20 @@ class Compute:
         self.run(self.passes)
 
     def last(self, wanted_s: float, seconds: Callable[[Callable[[], object]], float]) -> None:
-        """From now on take so long, by what ``seconds`` says of calls: first by larger passes, then by more."""
+        """Take ``wanted_s`` from now on, by larger passes first, then by more passes."""
         count = int(self.numbers.size * wanted_s / seconds(self.all))
         self.numbers = np.ones(min(max(count, NUMBERS[0]), NUMBERS[1]))
-        for _ in range(2):  # the second time the loop is as long as it will be, and other ranks compute, too
+        for _ in range(2):  # the second time the loop has its length, and other ranks compute as well
             self.passes = max(1, round(self.passes * wanted_s / seconds(self.all)))
 
     def parts(self, count: int) -> list[int]:
-        """The passes, shared out to so many parts, or to fewer that have one each."""
+        """Divide the passes into ``count`` parts, or into fewer parts of one pass."""
         borders = [self.passes * number // count for number in range(count + 1)]
         return [after - before for before, after in pairwise(borders) if after > before]
 
 
 def seconds_of(call: Callable[[], object], transport: Transport) -> float:
-    """Of a call that the ranks begin when they leave a barrier."""
+    """Seconds of a call that begins after a barrier."""
     transport.barrier()
     begin = perf_counter()
     call()
@@ -108,7 +110,7 @@ def seconds_of(call: Callable[[], object], transport: Transport) -> float:
 def at_once(
     thread: ThreadPoolExecutor, run: Callable[[], object], compute: Callable[[], object]
 ) -> tuple[float, float]:
-    """Run a collective on a thread and compute on this one: seconds until both are over, and until the compute is."""
+    """Run a collective on a thread and compute on this one. Returns seconds until both end, and until compute ends."""
     begin = perf_counter()
     running = thread.submit(run)
     computing = perf_counter()
@@ -119,15 +121,15 @@ def at_once(
 
 
 class Turn(NamedTuple):
-    """Seconds on this rank: pure, and compute alone; overall, compute and tests, by tests and with a thread."""
+    """Seconds on this rank."""
 
     pure: float
-    alone: float
-    by: Mapping[str, tuple[float, float, float]]
+    alone: float  # compute without the collective
+    by: Mapping[str, tuple[float, float, float]]  # overall, compute and tests; by tests, and with a thread
 
 
 class Driven:
-    """A prepared collective and the compute beside it."""
+    """A prepared collective, and compute at the same time."""
 
     def __init__(self, prepared: Prepared, transport: Transport, thread: ThreadPoolExecutor, tests: int) -> None:
         assert prepared.startable is not None, "the caller has seen it"
@@ -166,7 +168,7 @@ class Driven:
 
 @dataclass(frozen=True)
 class Overlap(Subject):
-    """A candidate that is carried on in one way; times in us, means over turns and ranks."""
+    """A candidate that makes progress in one way; times in us, means over turns and ranks."""
 
     carried_on_by: str
     tests: int  # as many were asked for
@@ -196,8 +198,10 @@ class Effort(NamedTuple):
 
 
 def overlap_of(name: str, case: Case, prepared: Prepared, transport: Transport, effort: Effort) -> list[Overlap]:
-    """Collective: run a prepared collective beside compute; a result for each way to carry it on. Its buffer must hold
-    what stays the same however often it is combined, such as zeros."""
+    """Collective: run a prepared collective during compute; a result for each way to make progress.
+
+    The buffer must hold values that combining does not change, such as zeros.
+    """
     with ThreadPoolExecutor(1) as thread:
         driven = Driven(prepared, transport, thread, effort.tests)
         pure_s = [driven.seconds(driven.pure) for _ in range(2 * WARM_UP)][WARM_UP:]
@@ -229,7 +233,7 @@ def overlap_of(name: str, case: Case, prepared: Prepared, transport: Transport, 
 
 
 def mean_us(seconds: Iterable[Sequence[float]]) -> list[float]:
-    """Of each column its mean."""
+    """The mean of each column."""
     return [1e6 * fmean(column) for column in zip(*seconds, strict=True)]
 
 

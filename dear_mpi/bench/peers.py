@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from dear_mpi.bench.backends import BEST, candidate, label
+from dear_mpi.bench.backends import BEST, LIBRARY, candidate, label
 from dear_mpi.bench.case import job_us
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.turns import MOST_SAMPLES
@@ -28,12 +28,12 @@ Mean: TypeAlias = float | str
 CLASSES = {"below 16 KiB": (0, 2**14 - 1), "16 KiB to 2 MiB": (2**14, 2**21), "above 2 MiB": (2**21 + 1, 2**63)}
 OURS = "our best"
 NOISE, FAULTY, NO_SIZE, NOT_COMMON = "noise", "wrong", "no size", "no common size"
-LEAST = 0.03  # a difference that is worth being told apart; an interval that is no wider tells it
-LONGEST_S = 600  # of which it is of use to say how many
+LEAST = 0.03  # a difference that matters; an interval of this width tells it
+LONGEST_S = 600  # more seconds of samples are not worth a recommendation
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:
-    """The rows, with the fastest call of an MPI library at their size; the first candidate, where there is none."""
+    """Add to each row its peer: the fastest call of MPI in its case, or the first candidate if MPI has none."""
     found = dict[int, Row]()
     for places in grouped(range(len(rows)), lambda place: rows[place].case).values():
         found |= zip(places, in_one_case([rows[place] for place in places]), strict=True)
@@ -42,7 +42,7 @@ def against_peers(rows: Sequence[Row]) -> list[Row]:
 
 def in_one_case(rows: Sequence[Row]) -> list[Row]:
     calls = [place for place, row in enumerate(rows) if candidate(row.algorithm).is_library] or [0]
-    calls = [place for place in calls if not rows[place].wrong] or calls  # what is wrong may well be fast
+    calls = [place for place in calls if not rows[place].wrong] or calls  # wrong calls may be fast
     best = min(calls, key=lambda place: rows[place].p50_us)
     peer, found = rows[best], list[Row]()
     cut = in_batches([job_us(row) for row in rows])
@@ -60,35 +60,35 @@ def in_one_case(rows: Sequence[Row]) -> list[Row]:
 
 
 def over_each(own: Batches, others: Sequence[Batches]) -> tuple[float, float]:
-    """The interval of its time over that of the fastest of the others."""
+    """The interval of a time over the least time of the others."""
     found = [own.over(each, len(others)) for each in others]
     return max(each.low for each in found), max(each.high for each in found)
 
 
 def is_noisy(row: Row) -> bool:
-    """Whether the interval of its median is wider than the median: such a row tells nothing."""
+    """Whether the interval of the median is wider than the median; such a row tells nothing."""
     return row.median_us.is_noisy
 
 
 def is_silent(row: Row) -> bool:
-    """Whether its time tells nothing of how fast an algorithm is."""
+    """Whether its time tells nothing about an algorithm."""
     return is_noisy(row) or row.wrong > 0
 
 
 def ratio_mark(row: Row) -> str:
-    """A star, where the interval of its time over its peer's says that they differ."""
+    """A star if the interval of the time over the peer's excludes 1."""
     low, high = row.over_peer_low, row.over_peer_high
     is_clear = low is not None and high is not None and (high < 1 or low > 1)
     return "*" * (is_clear and not is_noisy(row))
 
 
 def merit(row: Row) -> tuple[bool, float]:
-    """The least one is the best call: the fastest with right results, or if none has these the fastest one."""
+    """A sort key: right results first, then the fastest."""
     return row.wrong > 0, row.p50_us
 
 
 def spread(row: Row) -> float | None:
-    """Half of the interval of its median, in % of the median; None of too few samples for an interval."""
+    """Half of the interval of the median, in % of the median; None if there are too few samples."""
     return None if row.samples < FEWEST_SAMPLES else 50 * (row.ci_high_us - row.ci_low_us) / row.p50_us
 
 
@@ -97,26 +97,21 @@ def spread_text(row: Row, write: Callable[[float], str]) -> str:
     return "-" if found is None else write(found)
 
 
-def all_calls(row: Row) -> str:
-    """The name that stands for all calls of the library that made this row; the name of nobody, if none did."""
-    return f"{candidate(row.algorithm).maker}{BEST}"
-
-
 def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-    """The rows of the candidates that were named; for a library's best call, its best row of each case."""
-    best: dict[tuple[str, Case], Row] = {}
-    for row in rows:
-        key = all_calls(row), row.case
-        best[key] = min(best.get(key, row), row, key=merit)
-    fastest = {id(row) for (name, _), row in best.items() if name in names}
+    """The rows of the named candidates; ``native-best`` stands for the best row of MPI in each case."""
+    best: dict[Case, Row] = {}
+    for row in rows if LIBRARY + BEST in names else ():
+        if candidate(row.algorithm).is_library:
+            best[row.case] = min(best.get(row.case, row), row, key=merit)
+    fastest = set(map(id, best.values()))
     return [row for row in rows if row.algorithm in names or id(row) in fastest]
 
 
 def against_mpi(rows: Sequence[Row]) -> dict[str, list[Mean]]:
-    """For each of ours, and for the best of them: the geometric mean of its times over its peers' times, per class.
+    """Geometric means of times over peers' times, by class of sizes, for each of our algorithms and the best of them.
 
-    A row that is noisy, or whose results are wrong, tells nothing, nor does one whose peer is so. A class counts only
-    the cases that tell something of every algorithm with a mean there. Where it has no such case, a word says why.
+    Rows that are noisy or wrong, or whose peers are, do not count. A class counts only the cases that are known for
+    every algorithm with a mean there. Without such a case, a word tells the reason.
     """
     silent = {(row.case, row.algorithm) for row in rows if is_silent(row)}
     ours: dict[str, list[Row]] = {}
@@ -125,7 +120,7 @@ def against_mpi(rows: Sequence[Row]) -> dict[str, list[Mean]]:
             for name in (row.algorithm, OURS):
                 ours.setdefault(name, []).append(row)
     names = sorted(ours, key=lambda name: name == OURS)
-    if len(names) == 2:  # the only one of ours is the best of them
+    if len(names) == 2:  # a single algorithm is also the best
         names.remove(OURS)
 
     def told(row: Row) -> bool:
@@ -139,7 +134,7 @@ def against_mpi(rows: Sequence[Row]) -> dict[str, list[Mean]]:
 
 
 def column(rows: Sequence[Sequence[Row]], told: Callable[[Row], bool]) -> list[Mean]:
-    """For the rows of each algorithm the mean over the cases that all have which have any."""
+    """For the rows of each algorithm, the mean over the cases that are common to all algorithms with any case."""
     ratios = [least_ratios(filter(told, mine)) for mine in rows]
     some = [set(mine) for mine in ratios if mine]
     common = set.intersection(*some) if some else set()
@@ -155,7 +150,7 @@ def column(rows: Sequence[Sequence[Row]], told: Callable[[Row], bool]) -> list[M
 
 
 def least_ratios(rows: Iterable[Row]) -> dict[Case, float]:
-    """In each case the least time over the peer's."""
+    """The least time over the peer's in each case."""
     return {case: min(row.over_peer for row in same) for case, same in grouped(rows, lambda row: row.case).items()}
 
 
@@ -211,8 +206,7 @@ def percent(ratio: float, low: float, high: float) -> str:
 
 
 def more_samples(row: Row, width: float) -> str:
-    """How many make the interval as narrow as ``LEAST``, so that it excludes 1 or says that they take as long: its
-    width goes with one over the root of their number."""
+    """How many more samples make the interval as narrow as ``LEAST``: it shrinks with the root of their number."""
     needed = row.samples * (width / math.log1p(LEAST)) ** 2
     more, text = needed - row.samples, f"would be needed for {LEAST:.0%}"
     if row.turn_us is None:

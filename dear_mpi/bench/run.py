@@ -1,4 +1,4 @@
-"""Time collectives of several makers in one run: our plans, calls of MPI, gloo. What comes of it is a ``Report``."""
+"""A run of the benchmark: from a suite to a ``Report``. Candidates are our plans, calls of MPI, and gloo."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ T = TypeVar("T")
 BLOCKS = 4  # at least, where not all take turns call by call
 BALANCED_TURNS = 11  # before late arrivals: their median may be by how much ranks are late
 NONBLOCKING = "native-nonblocking"
-PROBE_BYTES = 2**20  # from here on, and not below, times go with bytes
+PROBE_BYTES = 2**20  # from here on, times are proportional to bytes
 WORTH_SAYING_S = 10.0
-MANY = 50  # iterations; fewer are over before an estimate would be
-Cases: TypeAlias = Mapping[Case, Sequence[Key]]  # with who takes part in each
+MANY = 50  # iterations; fewer take less time than an estimate
+Cases: TypeAlias = Mapping[Case, Sequence[Key]]  # with the candidates of each
 ByArrival: TypeAlias = dict[tuple[Arrival, Key], Samples]
 
 
@@ -52,14 +52,14 @@ class LateStarts(Exception):
 
 @dataclass(frozen=True)
 class Report:
-    """What a run gives.
+    """The results of a run.
 
     Attributes:
         fits: the networks that explain the rows, by number of ranks.
-        names: the candidates that were asked for.
-        left_out: why candidates have no row: by collective, at these sizes.
-        own_cost: that of the loop.
-        clock: what is known of the clocks.
+        names: the requested candidates.
+        left_out: the reasons why candidates have no row; by collective, the sizes.
+        own_cost: the cost of the loop.
+        clock: facts about the clocks.
         asleep: whether ranks that arrived late slept until then.
     """
 
@@ -74,7 +74,7 @@ class Report:
     asleep: bool = False
 
     def __add__(self, more: Report) -> Report:
-        """With what was measured on another number of ranks."""
+        """Add the results on another number of ranks."""
         left_out = {why: {**places} for why, places in self.left_out.items()}
         for why, places in more.left_out.items():
             for name, sizes in places.items():
@@ -92,13 +92,13 @@ class Report:
 
     @property
     def closer(self) -> dict[str, list[dict[str, Any]]]:
-        """What ``--json`` has of ``--steps`` and ``--overlap``, as far as they were asked for."""
+        """The results of ``--steps`` and ``--overlap`` for ``--json``, if there are any."""
         found = {"steps": [each.as_row() for each in self.steps], "overlap": [each.as_row() for each in self.overlap]}
         return {name: rows for name, rows in found.items() if rows}
 
 
 def agreed(suite: Suite, world: World) -> Suite:
-    """Collective: the suite with its segments, if these ranks can measure it; raises as ``agree`` if not."""
+    """Collective: check that these ranks can measure a suite, and settle its segments; raises like ``agree``."""
     suite = replace(suite, segments=suite.segments or (default_segment(world.transport.hosts),))
 
     def facts() -> Mapping[str, object]:
@@ -110,13 +110,13 @@ def agreed(suite: Suite, world: World) -> Suite:
 
 
 def bench(suite: Suite, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
-    """Collective: a row per case and candidate, in the order of the suite, on each number of ranks.
+    """Collective: measure a suite on each number of ranks; a row per case and candidate, in order.
 
-    All samples start in one way, as ``decided_start`` finds on the most ranks. If they are late all the same, the whole
-    run is measured again, from barriers.
+    All samples start in one way, which ``decided_start`` chooses on the most ranks. If many starts are late
+    nevertheless, the whole run is measured again, from barriers.
 
     Raises:
-        ArgumentError: something is not allowed, or a candidate cannot be had; on all ranks alike.
+        ArgumentError: on all ranks: something is not allowed, or a candidate is not available.
     """
     suite = agreed(suite, world)
     most = max(suite.ranks, default=world.size)
@@ -139,7 +139,7 @@ def bench(suite: Suite, world: World, progress: Callable[[str], object] = lambda
 def on_first(world: World, ranks: int, act: Callable[[World], T]) -> T:
     """Collective: call ``act`` on the first ranks of a world; all ranks get the result.
 
-    The others sleep meanwhile, and raise the error that the first ranks raise alike.
+    The others sleep meanwhile, and raise the error of the first ranks.
     """
     if ranks == world.size:
         return act(world)
@@ -188,7 +188,7 @@ def bench_here(suite: Suite, world: World, progress: Callable[[str], object]) ->
         if not rows:
             raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(left_out)}")
         done = {(row.collective, row.bytes) for row in rows}
-        keys = {case: suite.keys(case, world.size) for case in cases if (case.collective, case.used_bytes) in done}
+        keys = {case: suite.keys(case, world.size) for case in cases if (case.collective, case.nbytes) in done}
         steps = recorded(keys, context, suite.budget_s) if suite.steps else []
         overlap = overlapped(keys, context, Effort(suite.tests, suite.budget_s)) if suite.overlap else []
     model = partial(modelled, rows, world.transport.hosts, world.transport.rates)
@@ -202,8 +202,9 @@ def bench_here(suite: Suite, world: World, progress: Callable[[str], object]) ->
 
 
 def bound_us(row: Row, network: Network) -> float | None:
-    """The least time of any algorithm: the latency of one message and, at full bandwidth, the bytes of busbw. None on a
-    network of unlimited bandwidth, and of late arrivals: messages may be over before the last rank comes.
+    """The least time of any algorithm: the latency of one message and, at full bandwidth, the bytes of busbw.
+
+    None for unlimited bandwidth, and after late arrivals, because messages may be over before the last rank comes.
 
     Nothing moves before a message has begun, o + alpha, and the last one costs its receiver o. In between, those bytes
     must go through one side of the port of some rank (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for
@@ -217,13 +218,15 @@ def bound_us(row: Row, network: Network) -> float | None:
 
 
 def programs(suite: Suite, otherwise: Iterable[str] = ("all_reduce",)) -> list[str]:
-    """The collectives of a suite that have programs; if none has, others."""
+    """The collectives of a suite that have programs; ``otherwise`` if none has."""
     return [each for each in suite.collectives if each in COLLECTIVES] or list(otherwise)
 
 
 def check_plans(suite: Suite, context: Context) -> None:
-    """Collective: an ArgumentError, before the work, if an algorithm serves none of the suite's collectives that have
-    programs; or, if none of these has, no collective at all."""
+    """Collective: raise an ArgumentError, before the work, if one of our algorithms has no program for this suite.
+
+    If no collective of the suite has programs, the algorithm must have one for any collective.
+    """
     plans = [(name, min(suite.segments)) for name in suite.algorithms if candidate(name).is_plan]
     size, first = context.world.size, suite.cases(context.world.size)[0]
     least = replace(first, nbytes=size * TYPES[first.dtype].itemsize, placement="in", memory="private")
@@ -237,7 +240,11 @@ def check_plans(suite: Suite, context: Context) -> None:
 
 
 def measured(case: Case, suite: Suite, context: Context) -> tuple[list[tuple[Arrival, Key, Samples]], dict[str, str]]:
-    """Collective: the samples of all candidates, in the order of rows, and why some are missing; or a LateStarts."""
+    """Collective: the samples of all candidates in the order of rows, and the reasons why some are missing.
+
+    Raises:
+        LateStarts: ranks were late for too many starts.
+    """
     keys = suite.keys(case, context.world.size)
     interleaved = Interleaved(case, keys, context)
     try:
@@ -253,9 +260,9 @@ def measured(case: Case, suite: Suite, context: Context) -> tuple[list[tuple[Arr
 
 
 def samples_of(interleaved: Interleaved, suite: Suite) -> ByArrival:
-    """Collective: the samples of a case, of each arrival; or a LateStarts."""
+    """Collective: the samples of a case by arrival and candidate; or a LateStarts."""
     arrivals, taken = [TOGETHER], 0
-    untimed: Mapping[Key, Samples] = {}  # whose wrong results count all the same
+    untimed: Mapping[Key, Samples] = {}  # only their wrong results count
     if suite.arrival:
         untimed = interleaved.run(BALANCED_TURNS)
         check_starts(untimed)
@@ -277,7 +284,7 @@ def samples_of(interleaved: Interleaved, suite: Suite) -> ByArrival:
 
 
 def scaled(arrival: Arrival, balanced: Mapping[Any, Samples]) -> Arrival:
-    """With the delay that these samples of balanced calls give, if the user gave none."""
+    """Set the longest delay, if the user gave none, to the median of balanced calls."""
     if arrival.scale_s is not None:
         return arrival
     calls = [median(samples.job_s("isolated")) for samples in balanced.values() if samples.times_s[0]]
@@ -285,7 +292,7 @@ def scaled(arrival: Arrival, balanced: Mapping[Any, Samples]) -> Arrival:
 
 
 def check_starts(found: Mapping[Any, Samples]) -> None:
-    """A LateStarts if ranks were late for most starts of a candidate, or too few of its samples count."""
+    """Raise a LateStarts if ranks were late for most starts of a candidate, or too few of its samples count."""
     for each in found.values():
         counted = len(each.times_s[0])
         if counted < each.late or counted < FEWEST_SAMPLES <= counted + each.late:
@@ -293,7 +300,7 @@ def check_starts(found: Mapping[Any, Samples]) -> None:
 
 
 def announce(cases: Sequence[Case], suite: Suite, context: Context) -> None:
-    """Collective: say how long these cases will take, if it is long."""
+    """Collective: announce the duration of these cases, if it is long."""
     if len(cases) * suite.budget_s < WORTH_SAYING_S or (suite.iterations or MANY) < MANY:
         return
     seconds = estimated_s(cases, suite, context)
@@ -305,12 +312,12 @@ def announce(cases: Sequence[Case], suite: Suite, context: Context) -> None:
 
 
 def estimated_s(cases: Sequence[Case], suite: Suite, context: Context) -> float:
-    """Collective: about the longest that the samples of these cases will take, in s, from two turns of the first case.
+    """Collective: estimate the most seconds for the samples of these cases, from two turns of the first case.
 
-    A point takes its time (``--budget``) at most, unless the fewest samples take longer: so large sizes decide.
+    A point takes at most its ``--budget``, unless the fewest samples take longer: so large sizes decide.
     """
     transport, first = context.world.transport, cases[0]
-    grain = TYPES[first.dtype].itemsize * transport.size  # whole elements of each rank; a barrier stays as it is
+    grain = TYPES[first.dtype].itemsize * transport.size  # whole elements of each rank; a barrier has no size
     probe = replace(first, nbytes=PROBE_BYTES // grain * grain) if first.nbytes else first
     interleaved = Interleaved(probe, suite.keys(probe, transport.size), context)
     interleaved.run(1)
@@ -325,18 +332,18 @@ def estimated_s(cases: Sequence[Case], suite: Suite, context: Context) -> float:
 
 
 def recorded(cases: Cases, context: Context, seconds: float) -> list[Steps]:
-    """Collective: record our plans at the largest size of each collective, for so many seconds each."""
+    """Collective: record our plans at the largest size of each collective; ``seconds`` for each size."""
     by_collective, found = grouped(cases, lambda case: case.collective).values(), list[Steps]()
     for case in (max(each, key=lambda case: case.nbytes) for each in by_collective):  # the first of several
         with ready(case, ours(cases[case]), context) as plans:
             for name, each in plans.items():
-                assert isinstance(each.run, Plan), "it is one of ours"
+                assert isinstance(each.run, Plan), "``ours`` has kept only plans"
                 found += steps_of(name, case, each.run, context.world, seconds / len(plans))
     return found
 
 
 def overlapped(cases: Cases, context: Context, effort: Effort) -> list[Overlap]:
-    """Collective: run our plans and MPI's non-blocking call beside compute; the seconds are those of a case."""
+    """Collective: run our plans and MPI's non-blocking call during compute; ``effort`` is for each case."""
     found = list[Overlap]()
     for case, keys in cases.items():
         theirs = [(NONBLOCKING, keys[0][1])] * (context.world.transport.native is not None)
@@ -353,7 +360,7 @@ def ours(keys: Sequence[Key]) -> list[Key]:
 
 @contextmanager
 def ready(case: Case, keys: Sequence[Key], context: Context) -> Iterator[dict[str, Prepared]]:
-    """The candidates that can take part, by what a reader calls them, on buffers of zeros, which stay zeros."""
+    """Prepare candidates on buffers of zeros, which stay zeros; by label, without those that cannot run the case."""
     several = len({cut for _, cut in keys}) > 1
     interleaved = Interleaved(case, keys, context)
     found = {}

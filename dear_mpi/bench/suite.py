@@ -1,4 +1,4 @@
-"""What a run of the benchmark measures: its flags, their cases, and the candidates of each."""
+"""A suite: the flags of a run of the benchmark, their cases, and the candidates of each case."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Suite(Pace, Arrivals, Conditions):
-    """What a run of the benchmark measures: the flags of ``bench``. Of the algorithms the first is the baseline."""
+    """The flags of ``bench``. The first algorithm is the baseline."""
 
     sizes: tuple[int, ...] = option(
         "Sizes of the buffer, with commas; 4B:64MiB stands for 4B, 16B, ... 64MiB, 4:64M:x2 for 4B, 8B, ...",
@@ -92,11 +92,11 @@ class Suite(Pace, Arrivals, Conditions):
 
     @property
     def in_blocks(self) -> bool:
-        """Whether not all take turns call by call: some arrive late, or have threads."""
+        """Whether some candidates take turns in blocks of calls, because ranks arrive late or a backend has threads."""
         return bool(self.arrival) or any(candidate(name).session for name in self.names)
 
     def cases(self, ranks: int) -> list[Case]:
-        """What is measured, each case once."""
+        """All cases, each once."""
         conditions = {each.name: getattr(self, each.name) for each in fields(Conditions)}
         chosen = product(self.collectives, self.dtypes, self.ops, self.placements, self.sizes)
         return list(
@@ -107,7 +107,7 @@ class Suite(Pace, Arrivals, Conditions):
         )
 
     def points(self, ranks: int) -> int:
-        """How many cases there are, on all numbers of ranks of a job of so many."""
+        """The number of cases on all numbers of ranks of a job of ``ranks`` ranks."""
         return sum(len(self.cases(each)) for each in self.ranks or (ranks,))
 
     def check_for(self, world: World) -> None:
@@ -129,7 +129,7 @@ class Suite(Pace, Arrivals, Conditions):
             check_exact(case, most)
         for name in self.names:
             candidate(name).check()
-            rules_of(name)  # which may be in a bad file
+            rules_of(name)  # raises if they are in a bad file
 
     def check_lists(self, ranks: int) -> None:
         known: dict[str, Mapping[str, object]]
@@ -148,8 +148,10 @@ class Suite(Pace, Arrivals, Conditions):
         check_distinct("ranks", self.ranks)
 
     def keys(self, case: Case, ranks: int) -> list[Key]:
-        """Who takes part in a case, each call of a library by its own name, and with which segments: where those make
-        no difference to it, with the same in each case."""
+        """The candidates of a case and their segments, with each call of MPI by its name.
+
+        Candidates without segments have the largest one in all cases.
+        """
         cuts = [cut for cut in sorted(self.segments) if cut < case.nbytes]
         cuts += sorted(set(self.segments) - set(cuts))[:1]
         names = dict.fromkeys(call for name in self.names for call in calls_of(name, case, ranks))
@@ -161,8 +163,11 @@ THIS_RUN = "this run"
 
 
 def baseline_before(files: Sequence[str], suite: Suite, world: World) -> list[Run]:
-    """Collective: the launches of the baseline; an ArgumentError if they cannot be read, or compared with each other or
-    with this run."""
+    """Collective: read the launches of the baseline, before a run.
+
+    Raises:
+        ArgumentError: they cannot be read, or cannot be compared with each other or with this run.
+    """
 
     def read() -> list[Run]:
         runs = read_runs("--baseline", files)
@@ -174,8 +179,11 @@ def baseline_before(files: Sequence[str], suite: Suite, world: World) -> list[Ru
 
 
 def planned(suite: Suite, world: World, before: Sequence[Row]) -> Run:
-    """The points that a run may have; its times are made up. Where its buffers will be, how samples start, and how
-    large messages of ``auto`` are, is not known yet: all that these rows have of it is taken to be possible."""
+    """A run with all points that this run may have; its times are made up.
+
+    The memory of buffers, the start of samples and the segments of ``auto`` are not known yet, so all values in the
+    rows before count as possible.
+    """
     found = {(row.memory, row.start) for row in before}
     name, hosts = world.transport.name, world.transport.hosts
     rows = [
@@ -190,7 +198,7 @@ def planned(suite: Suite, world: World, before: Sequence[Row]) -> Run:
 
 
 def segments(name: str, given: int, before: Sequence[Row]) -> set[int]:
-    """How large messages of a candidate may be: as given, unless it has a table that says so."""
+    """Segments that a candidate may have: the given one, unless a table of rules contains others."""
     if candidate(name).segments or not candidate(name).is_plan:
         return {given}
     return {row.segment_bytes for row in before if row.algorithm == name} or {given}

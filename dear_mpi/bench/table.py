@@ -1,7 +1,7 @@
-"""The table of a benchmark, for people: at most ``WIDTH`` characters wide, the algorithm first; and what figures mean.
+"""The table of a benchmark, at most ``WIDTH`` characters wide, and the texts that explain figures in all formats.
 
 Only rows begin with blanks; all other lines begin with ``#``. Settings that all rows share are above them; ``--json``
-has all figures. Other formats take their words from here.
+contains all figures.
 """
 
 import statistics
@@ -43,7 +43,7 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True)
 class Meaning:
-    """Of the sizes of a collective. ``parted``: they are made of a part for each rank, and tools count one part."""
+    """The meaning of a collective's sizes. ``parted``: a buffer has a part per rank, and other tools count one part."""
 
     size: str
     factor: str = "1"  # busbw / algbw on n ranks
@@ -87,8 +87,7 @@ STARTS = {
 
 
 def of_one_part(row: Row, of: int) -> int:
-    """The count (or the size) of a row as other tools have it, where ours is ``of``: that of the largest part, in whole
-    elements, if the buffer is made of parts."""
+    """The count or size (``of``) of a row as in other tools: that of the largest part, if the buffer has parts."""
     if not row.count or not MEANINGS[row.collective].parted:
         return of
     return -(-row.count // row.ranks) * (of // row.count)
@@ -104,7 +103,7 @@ def span(numbers: Sequence[int], what: str) -> str:
 
 
 def title(rows: Sequence[Row]) -> str:
-    """What the rows of one collective and number of ranks are about."""
+    """The subject of the rows of one collective and number of ranks."""
     first = rows[0]
     others = {name_of(row): row.backend for row in rows if row.backend != first.backend}
     over = ", ".join([f"over {first.backend}", *(f"{name}: {library}" for name, library in others.items())])
@@ -127,7 +126,7 @@ def meaning(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def fitted(value: float, width: int) -> str:
-    """A number in as many characters: with 2, 1 or 0 decimals, else with an exponent.
+    """A number in at most ``width`` characters: with 2, 1 or 0 decimals, else with an exponent.
 
     >>> [fitted(value, 7) for value in (0.123, 9999.994, 12345.67, 1e7 - 1, 1e9)], fitted(1e9, 6)
     (['0.12', '9999.99', '12345.7', '9999999', '1.0e+09'], '1e+09')
@@ -144,7 +143,7 @@ def time_text(rows: Sequence[Row]) -> str:
 
 
 def columns(rows: Sequence[Row]) -> Iterator[str]:
-    """What stands beside a time."""
+    """Explain the columns after the time."""
     yield (
         f"±%: half of the 95 % interval of the median, in % of the median; - of fewer than {FEWEST_SAMPLES} samples. "
         "!: the interval is wider than the median, so the row tells nothing, and means leave it out"
@@ -159,7 +158,7 @@ def columns(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def left_out(report: Report) -> Iterator[str]:
-    """Who was not measured, and why. A collective without sizes was left out at all of its sizes."""
+    """Candidates that were not measured, and the reason. A collective without sizes was left out at all sizes."""
     by_collective = grouped(report.rows, lambda row: row.collective)
     measured = {name: {row.bytes for row in rows} for name, rows in by_collective.items()}
 
@@ -173,7 +172,7 @@ def left_out(report: Report) -> Iterator[str]:
 
 
 def fits_text(report: Report) -> Iterator[str]:
-    """The network that explains the rows, of each number of ranks."""
+    """The fitted network of each number of ranks."""
     for ranks, fit in report.fits.items():
         yield f"On {plural(ranks, 'rank')}: {fit_text(fit)}" if len(report.fits) > 1 else fit_text(fit)
 
@@ -196,10 +195,10 @@ def fit_text(fit: Fit | None) -> str:
 
 
 def clocks(report: Report) -> Iterator[str]:
-    """What a figure contains that is not the collective's: the loop's own cost, and how the ranks' clocks differ."""
+    """The loop's own cost in a figure, and the difference of the ranks' clocks."""
     if own := report.own_cost:
         calls = ", ".join(f"{name} {us:.2f} us" for name, us in own.self_us.items())
-        alone = f"; MPI's call of 4 B on one rank alone: {calls}" if calls else ""
+        alone = f"; MPI's call of 4 B on a communicator of one rank: {calls}" if calls else ""
         yield f"Each time contains the loop's own cost: a call of nothing takes {own.empty_us:.2f} us{alone}."
     if known := report.clock:
         apart = (
@@ -215,11 +214,11 @@ def clocks(report: Report) -> Iterator[str]:
 
 
 FAULT_US, FELT = 0.5, 0.1
-"""What a page fault takes at least (in a virtual machine it was 2 us), and the part of a time that is worth a word."""
+"""The least time of a page fault (it was 2 us in a virtual machine), and the share of a time that is mentioned."""
 
 
 def page_faults(rows: Sequence[Row]) -> Iterator[str]:
-    """Calls whose time is in part the system's: for memory that is taken, and given back, in each of them."""
+    """Calls that spend a part of their time on memory that each of them takes from the system and gives back."""
     felt = [row for row in rows if row.page_faults * FAULT_US >= FELT * row.p50_us]
     for name, several in grouped(felt, name_of).items():
         most = max(several, key=attrgetter("page_faults"))
@@ -230,7 +229,7 @@ def page_faults(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
-# A column if rows differ in it, else above them. Memory: where the buffers were.
+# A column if rows differ in it, else above the rows. Memory: where the buffers were.
 SETTINGS: dict[str, Callable[[Row], str]] = {
     "type": lambda row: row.dtype,
     "op": lambda row: row.op,
@@ -247,7 +246,7 @@ FIGURES: dict[str, Callable[[Row], str]] = {
 
 
 def table_lines(report: Report) -> Iterator[Text]:
-    """A table for each collective and number of ranks; what is no row begins with ``#``."""
+    """A table for each collective and number of ranks; all lines but rows begin with ``#``."""
     for rows in grouped(report.rows, table_of).values():
         first, alike = rows[0], [name for name, text in SETTINGS.items() if len(set(map(text, rows))) == 1]
         words = {"type": first.dtype, "op": first.op, "placed": first.placement, "memory": f"{first.memory} memory"}
@@ -259,12 +258,12 @@ def table_lines(report: Report) -> Iterator[Text]:
 
 
 def table_of(row: Row) -> Key:
-    """What the rows of a table have in common."""
+    """The columns that are equal in a table."""
     return row.collective, row.ranks, row.device, row.cadence, row.arrival
 
 
 def comments(*texts: str) -> Iterator[Text]:
-    """Lines that begin with ``#``; a long text is folded, and its other lines are further to the right."""
+    """Lines that begin with ``#``; long texts are folded and indented."""
     for text in texts:
         indent = " " * (len(text) - len(text.lstrip()) + 4)
         lines = textwrap.wrap(text, WIDTH - 2, subsequent_indent=indent, break_on_hyphens=False) or [""]
@@ -272,7 +271,7 @@ def comments(*texts: str) -> Iterator[Text]:
 
 
 def lines_of(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Text]:
-    """The heads, and a line for each row that is shown; the fastest of each size and kind are bold."""
+    """The heads, and a line for each row that is shown; the fastest of each case is bold."""
     cuts, rows = several_cuts(rows), shown(rows, names)
     varied = {name: text for name, text in SETTINGS.items() if len(set(map(text, rows))) > 1}
     texts = {"size": lambda row: format_bytes(row.bytes), **varied, **FIGURES}
@@ -305,8 +304,7 @@ def shortened(name: str, width: int) -> str:
 
 
 def footer(rows: Sequence[Row], report: Report) -> Iterator[str]:
-    """The two sums of nccl-tests, what the other columns are, ours over the fastest MPI calls, and who
-    differs."""
+    """The two sums of nccl-tests, explanations of columns, means over the fastest MPI calls, and differences."""
     wrong, quiet = sum(row.wrong for row in rows), [row.busbw_GBps for row in rows if not is_noisy(row)]
     yield f"{'Out of bounds values':20} : {wrong} {'FAILED' if wrong else 'OK'}"
     average = f"{statistics.fmean(quiet):g}" if quiet else "none: all rows are noisy"
@@ -322,14 +320,14 @@ def footer(rows: Sequence[Row], report: Report) -> Iterator[str]:
 
 
 def summary(rows: Sequence[Row]) -> Iterator[str]:
-    """Ours over the fastest call of an MPI library in each case; nothing where no library takes part."""
+    """Means of our times over the fastest call of MPI; nothing without calls of MPI."""
     found = against_mpi(rows)
     if not found:
         return
     yield ""
     yield f"time / fastest MPI call, geometric means, {of_kind(rows[0])}"
     peers = dict.fromkeys(row.peer for row in rows)
-    faulty = f"; {FAULTY}: none with right results, which alone count" * any(row.wrong for row in rows)
+    faulty = f"; {FAULTY}: none with right results; only these count" * any(row.wrong for row in rows)
     yield f"  (fastest were: {', '.join(peers)}; {NOISE}: no case in which both medians are sure{faulty})"
     width = max(map(len, found))
     yield f"  {'':{width}}" + "".join(f"  {name:>15}" for name in CLASSES)
@@ -338,7 +336,7 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def differences(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
-    """Who is faster than the peer, who is slower, and of whom that cannot be told."""
+    """Candidates that are faster or slower than the peer, or cannot be told from it."""
     found = list(verdicts(shown(rows, names), cuts=several_cuts(rows)))
     if found:
         yield ""

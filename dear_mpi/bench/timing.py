@@ -4,12 +4,12 @@
                                               half done: so a call may seem longer, or shorter, than it is
     moment     | MAX of clocks | spin  .| call    all begin within the uncertainty of the clocks
 
-The moment is a little later than the last rank's clock when it came. A rank is late if the moment is over before it can
-wait for it, or if it loses its core while it waits; then the sample does not count. Ranks that are often late share
-their cores with something else: they start at barriers, in the whole run, so that all its samples are alike.
+The moment is a little later than the time at which the last rank came. A rank is late if the moment is over before it
+can wait for it, or if it loses its core while it waits; then the sample does not count. Ranks that are often late share
+their cores with something else. Then the whole run starts at barriers, so that its samples are alike.
 
-Whatever a loop needs is looked up before it begins: what remains is two readings of the clock and a call from Python,
-which ``own_cost`` measures.
+A loop looks everything up before it begins. Two readings of the clock and a call from Python remain; ``own_cost``
+measures them.
 
 Source: Hunold and Carpen-Amarie, Reproducible MPI Benchmarking Is Still Not as Easy as You Think (IEEE TPDS 27, 2016),
 which calls it the Round-Time scheme.
@@ -36,31 +36,31 @@ from dear_mpi.ranks.streams import Stream, Streams, open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import note
 
-LEAD, TRIALS = 3.0, 21  # the moment is so many times the duration of an agreement away; from so many of them
+LEAD, TRIALS = 3.0, 21  # from now to the moment, in durations of an agreement; measured in these trials
 MOST_LEAD_S = 1e-3  # on a busy machine an agreement may take as long as a turn on a core
-MOST_LATE, LONGEST = 0.1, 64.0  # of a block's calls; then the next is twice as far away, up to so many times
-LOST_S = 20e-6  # after the moment: to look at the clock once more takes less than 1 us
-BLOCKS, BLOCK_S, FEWEST = 3, 0.05, 20  # that are tried: their number, and the starts in each
+MOST_LATE, LONGEST = 0.1, 64.0  # if more of a block's calls are late, the lead doubles, up to LONGEST times LEAD
+LOST_S = 20e-6  # a rank that wakes up later after the moment had lost its core: reading the clock takes below 1 us
+BLOCKS, BLOCK_S, FEWEST = 3, 0.05, 20  # of the trial: their number, duration and fewest starts
 
 
 class Start(Protocol):
     name: str
 
     def holds(self) -> bool:
-        """Collective: try some blocks of starts; return whether at most a tenth of one were late."""
+        """Collective: try a few blocks of starts; return whether at most a tenth of the starts of one were late."""
 
     def prepare(self) -> None:
-        """Collective: before a block of calls."""
+        """Collective: get ready for a block of calls."""
 
     def __call__(self) -> bool:
-        """Collective: return when this rank is to begin; whether it was in time."""
+        """Collective: return when this rank is to begin, and whether it was in time."""
 
     def report(self) -> dict[str, Any] | None:
-        """Collective: what there is to say of the clocks."""
+        """Collective: facts about the clocks."""
 
 
 class AtBarrier:
-    """Begin when a barrier is over."""
+    """Begin after a barrier."""
 
     name = "barrier"
 
@@ -82,7 +82,7 @@ class AtBarrier:
 
 
 class AtMoment:
-    """Begin at a moment of the common clock; if many are late for it, at a later one."""
+    """Begin at a moment of the common clock, which is later if many ranks are late."""
 
     name = "clock"
 
@@ -92,7 +92,7 @@ class AtMoment:
         self.calls = self.late = 0
 
     def holds(self) -> bool:
-        """A block after one with many late starts has moments that are twice as far ahead."""
+        """After a block with many late starts the lead doubles."""
         for _ in range(BLOCKS):
             self.prepare()
             for _ in range(max(FEWEST, int(BLOCK_S / self.lead_s))):
@@ -102,7 +102,7 @@ class AtMoment:
         return False
 
     def prepare(self) -> None:
-        """Look at the clocks again, and at how long ranks take to agree on a moment."""
+        """Measure the clocks again, and how long ranks take to agree on a moment."""
         self.clock.look()
         took_s = []
         for _ in range(TRIALS):
@@ -129,8 +129,8 @@ class AtMoment:
 
 
 SMALL_BYTES = 64 * 1024
-CALLS = 100, 10  # in a row: of small buffers, and of all others
-COST_TRIALS, TRIAL_CALLS = 11, 20  # of which the loop's own cost is the median
+CALLS = 100, 10  # in a row: with small buffers, and with others
+COST_TRIALS, TRIAL_CALLS = 11, 20  # the loop's own cost is their median
 
 
 def calls_in_a_row(nbytes: int) -> int:
@@ -138,8 +138,10 @@ def calls_in_a_row(nbytes: int) -> int:
 
 
 def isolated(run: Callable[[], object], start: Start, stream: Stream, wait: Wait | None = None) -> tuple[float, bool]:
-    """The seconds from a common start to the end of a call's last kernel, and whether this rank was in time for it. The
-    rank first ``wait``s, if it is to."""
+    """Seconds from a common start to the end of a call's last kernel, and whether this rank was in time.
+
+    A rank that is to arrive late waits in between.
+    """
     mark = stream.mark
     in_time = start()
     begin = mark()
@@ -150,8 +152,10 @@ def isolated(run: Callable[[], object], start: Start, stream: Stream, wait: Wait
 
 
 def streaming(run: Callable[[], object], between: Callable[[], object], calls: int, stream: Stream) -> float:
-    """The mean seconds of calls in a row, each to the end of its last kernel; what is ``between`` is not timed. Nor
-    is one call before them: its data have just been written anew, and are not yet in the caches."""
+    """Mean seconds of calls in a row, each to the end of its last kernel; ``between`` is not timed.
+
+    The first call is not timed: its data were just written and are not yet in the caches.
+    """
     mark, seconds, elapsed_s = stream.mark, stream.seconds, 0.0
     run()
     for _ in repeat(None, calls):
@@ -163,7 +167,7 @@ def streaming(run: Callable[[], object], between: Callable[[], object], calls: i
 
 
 def on_host(run: Callable[[], object], between: Callable[[], object], calls: int) -> float:
-    """The same where nothing runs but the host: its clock is read without a call in between."""
+    """Like ``streaming`` on the host only: its clock is read without a call in between."""
     clock, elapsed_s = time.perf_counter, 0.0
     run()
     for _ in repeat(None, calls):
@@ -175,25 +179,30 @@ def on_host(run: Callable[[], object], between: Callable[[], object], calls: int
 
 
 def quick_barrier(transport: Transport) -> Callable[[], object]:
-    """The library's own, where there is one. What a transport notes around it, for the watch over stalls, would be in
-    the time of a rank that shares its core."""
+    """The library's barrier, if there is one.
+
+    A transport's barrier takes notes for the watchdog, which would be in the time of ranks that share a core.
+    """
     return transport.barrier if transport.native is None else transport.native.Barrier
 
 
 @dataclass(frozen=True)
 class OwnCost:
-    """What the loop adds to a call, in us. ``empty_us`` is the clock, and a call that does nothing; ``self_us``, by
-    collective, a call of 4 bytes from Python on a communicator of this rank alone, part of which is the library's;
-    ``barrier_us`` a barrier there. Where ranks share a core, one's time contains the others' calls and barriers."""
+    """What the loop adds to a call, in us.
 
-    empty_us: float
-    self_us: dict[str, float]
-    barrier_us: float | None  # without MPI there is none
+    If ranks share a core, a rank's time contains the others' calls and barriers.
+    """
+
+    empty_us: float  # the clock, and a call that does nothing
+    self_us: dict[str, float]  # by collective, MPI's call of 4 bytes from Python on a communicator of one rank
+    barrier_us: float | None  # a barrier there; None without MPI
 
 
 def own_cost(transport: Transport, collectives: Iterable[str]) -> OwnCost:
-    """Collective: the costs on the slowest rank, in the loop that times, with its barriers. Without MPI there is
-    only that of a call that does nothing."""
+    """Collective: the costs on the slowest rank, in the loop that times, with its barriers.
+
+    Without MPI only the cost of an empty call is known.
+    """
     calls: dict[str, Callable[[], object]] = {"": int}
     if transport.native is not None:
         calls |= {name: call_alone(name) for name in (*collectives, "barrier")}
@@ -213,7 +222,7 @@ LATE = "ranks were late for more than a tenth of the starts by the clock: all sa
 
 @dataclass(frozen=True)
 class Context:
-    """A world, its streams, and one start for all cases: so its clocks are known better with each."""
+    """A world, its streams, and one start for all cases, whose clocks are known better with each case."""
 
     world: World
     streams: Streams
@@ -222,10 +231,13 @@ class Context:
 
     @classmethod
     def of(cls, world: World, conditions: Conditions) -> Context:
-        """Collective. An ArgumentError, on all ranks, if there is no such device.
+        """Collective: open the streams and choose a start.
 
-        Ranks that share cores may lose the moment while another one has the core, and threads share an interpreter:
-        they begin at barriers.
+        Ranks that share cores may miss the moment while another one has the core, and threads share an interpreter.
+        Both begin at barriers.
+
+        Raises:
+            ArgumentError: on all ranks: there is no such device.
         """
         opened: list[Streams] = []
 
@@ -243,8 +255,11 @@ class Context:
 
 
 def decided_start(world: World, conditions: Conditions) -> str:
-    """Collective: how the samples of a whole run start, which is found out once, before it. An ArgumentError if the
-    ranks are to start by a clock and cannot."""
+    """Collective: decide, before a run, how all of its samples start.
+
+    Raises:
+        ArgumentError: the ranks are to start by a clock and cannot.
+    """
     start = Context.of(world, conditions).start
     if conditions.start == "clock" and start.name != "clock":
         raise ArgumentError(f"bench: start 'clock' needs {NEEDED}: take 'auto'")

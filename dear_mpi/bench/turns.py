@@ -1,14 +1,15 @@
-"""Candidates take turns at one case: with the same data, call by call, so whatever else the machine does hits them
-alike. A sample is one call, whose result is checked, or (``streaming``) the mean over calls in a row after such a one.
+"""Candidates take turns at one case, call by call and with the same data, so disturbances hit all of them.
 
-Each works in the memory that it would have in a user's program: ours in memory that the ranks of a host share where
-they make use of it, as in training, unless they are told otherwise; all others in private memory.
+A sample is one call, whose result is checked, or (``streaming``) the mean over calls in a row after such a call.
+
+Each candidate works in the memory that it would have in a user's program. Our plans share memory among the ranks of a
+host if they make use of it, as in training, unless they are told otherwise. All others have private memory.
 
 A point is measured until the medians are known well, or its time is over:
 
     warm-up | 6 turns | as many again, while some median is not known well enough and there is time | ...
 
-All ranks get all samples after each block, so they agree on when to stop; the time is that of rank 0.
+All ranks get all samples after each block, so they agree on when to stop; rank 0 takes the time.
 """
 
 import itertools
@@ -37,25 +38,24 @@ Key = tuple[str, int]  # a candidate and its segment_bytes
 
 
 def wanted_memory(name: str, case: Case, hosts: Sequence[int]) -> str:
-    """Where the buffers of a candidate are to be."""
+    """The memory in which a candidate's buffers should be."""
     if case.device != "cpu":
         return "device"
     shared = candidate(name).is_plan and case.memory != "private" and case.collective in COLLECTIVES
     if shared and case.memory == "auto":
-        shared = wants_shared(name, hosts, case.collective, case.used_bytes)
+        shared = wants_shared(name, hosts, case.collective, case.nbytes)
     return "shared" if shared else "private"
 
 
 def needed_bytes(case: Case, names: Sequence[str], hosts: Sequence[int]) -> int:
-    """What a rank needs at least, in each kind of memory: the buffer, the data for it, what is expected; and the
-    buffers out of place."""
+    """The least memory of a rank: buffer, data, expected result and second buffer, for each kind of memory."""
     homes = {wanted_memory(name, case, hosts) for name in names}
     received = case.window if case.placement == "out" else 0
-    return (3 + received) * case.used_bytes * len(homes)
+    return (3 + received) * case.nbytes * len(homes)
 
 
 class Interleaved:
-    """Collective: the candidates of a case, prepared; ``left_out`` says why those are missing that cannot run it."""
+    """Collective: the prepared candidates of a case; ``left_out`` has the reasons why others are missing."""
 
     def __init__(self, case: Case, keys: Sequence[Key], context: Context) -> None:
         world, self.turn = context.world, 0
@@ -83,10 +83,10 @@ class Interleaved:
             self.ready[name, prepared.segment_bytes or segment_bytes] = prepared, data
 
     def run(self, turns: int, arrival: Arrival = TOGETHER) -> dict[Key, Samples]:
-        """Collective: so many samples of each."""
+        """Collective: take ``turns`` samples of each candidate."""
         mine: dict[Key, list[tuple[float, float]]] = {key: [] for key in self.ready}
         wrong, faults = dict.fromkeys(self.ready, 0), dict.fromkeys(self.ready, 0.0)
-        # What the threads of some still do would hit the next: these take turns on their own.
+        # Threads of a backend that are still at work would disturb others: these backends take turns separately.
         alone = [key for key in self.ready if candidate(key[0]).session]
         groups = [key for key in self.ready if key not in alone], alone
         skipped = int(all(groups))  # the first turn after another group does not count
@@ -94,7 +94,7 @@ class Interleaved:
         for group, number in itertools.product(groups, range(-skipped, turns)):
             self.turn += 1
             wait = arrival.wait(number, self.transport)
-            # In another order each time, so that none always follows the slowest; the same on all ranks.
+            # In another order each time, so that none always follows the slowest; all ranks use the same order.
             for key in random.Random(self.turn).sample(group, len(group)):
                 elapsed_s, faulted, errors = self.sample(*self.ready[key], wait)
                 wrong[key] += errors
@@ -131,13 +131,15 @@ class Interleaved:
         data.clear()
         self.transport.barrier()
         loop = on_host if self.case.device == "cpu" else partial(streaming, stream=self.stream)
-        calls, faults = calls_in_a_row(self.case.used_bytes), page_faults()
+        calls, faults = calls_in_a_row(self.case.nbytes), page_faults()
         elapsed_s = loop(prepared.run, self.between, calls)
         return elapsed_s, (page_faults() - faults) / calls, errors
 
     def in_time(self, times_s: list[list[float]]) -> tuple[list[list[float]], int]:
-        """From samples, a list per rank, those for which all ranks were in time: of the ranks whose times count, and of
-        one of the parts that a call is made of. And how many others there are."""
+        """Keep samples for which all ranks were in time, of the ranks whose times count, for one part of a call.
+
+        Returns: the samples, a list per rank; and the number of samples that were dropped.
+        """
         kept = [sample for sample in zip(*times_s, strict=True) if not any(map(math.isnan, sample))]
         found = [list(mine) for mine in zip(*kept, strict=True)] or [[] for _ in times_s]
         counted = found[: self.case.operation.clocks]
@@ -152,9 +154,9 @@ class Interleaved:
 K = TypeVar("K")
 MOST_SAMPLES = 10_000  # of each candidate at a point, unless --iterations asks for more
 MOST_ASKED = 10**7  # by --iterations: all samples of all ranks are kept
-WARM_UP_SHARE = 0.25  # of a point's time, at most
-FEWEST_IN_A_BLOCK = 11  # turns, where a block needs one that does not count
-MORE_BLOCKS = 3  # at most, if too few samples count; a start by the clock is at a later moment in each
+WARM_UP_SHARE = 0.25  # the most of a point's time
+FEWEST_IN_A_BLOCK = 11  # turns, if each block needs an extra one that does not count
+MORE_BLOCKS = 3  # at most, if too few samples count; the lead of a start by the clock grows with each
 Found = Mapping[K, Samples]
 
 
@@ -200,7 +202,7 @@ class Pace(Declared):
         return all(self.is_known(samples, cadence) for samples in found.values())
 
     def is_known(self, samples: Samples, cadence: str) -> bool:
-        """Whether a median is known well; where neighbours are alike, so many samples say less than they seem to."""
+        """Whether a median is known well. Neighbouring samples that are alike count less."""
         times_s = samples.job_s(cadence)
         if len(times_s) < FEWEST_SAMPLES:
             return False
@@ -211,8 +213,12 @@ class Pace(Declared):
 def paced(
     pace: Pace, run: Callable[[int], dict[K, Samples]], transport: Transport, *, cadence: str, blocks: int
 ) -> dict[K, Samples]:
-    """Collective: the samples of a point, with the wrong results of warm-up, too. ``run`` takes so many turns; it is
-    called until ``blocks`` blocks are over or the time is, where some candidates have theirs between."""
+    """Collective: the samples of a point, including the wrong results of warm-up.
+
+    Args:
+        run: takes this number of turns.
+        blocks: the fewest blocks, if candidates do not take turns call by call.
+    """
     begin_s = time.perf_counter()
 
     def spent_s() -> float:
@@ -234,7 +240,7 @@ def paced(
         if more < 1:
             break
         found, turns = together(found, run(more)), turns + more
-    for _ in range(MORE_BLOCKS):  # where ranks were late for so many starts that too few count, but not for all
+    for _ in range(MORE_BLOCKS):  # if so many starts were late that too few samples count, but some do
         if not 0 < fewest_of(found) < FEWEST_SAMPLES:
             break
         found, turns = together(found, run(FEWEST_SAMPLES)), turns + FEWEST_SAMPLES
@@ -246,12 +252,12 @@ def fewest_of(found: Found[K]) -> int:
 
 
 def timed(found: Found[K], turn_s: float) -> dict[K, Samples]:
-    """The same samples, with how long a turn of all took."""
+    """Add the mean time of a turn of all candidates."""
     return {key: replace(samples, turn_s=turn_s) for key, samples in found.items()}
 
 
 def fixed(turns: int, run: Callable[[int], dict[K, Samples]], blocks: int) -> dict[K, Samples]:
-    """So many samples of each, in blocks."""
+    """Take ``turns`` samples of each candidate, in blocks."""
     sizes = [turns // blocks + (number < turns % blocks) for number in range(blocks)]
     first, *others = [run(size) for size in sizes if size]
     for other in others:
@@ -260,7 +266,7 @@ def fixed(turns: int, run: Callable[[int], dict[K, Samples]], blocks: int) -> di
 
 
 def after(found: Found[K], untimed: Found[K]) -> dict[K, Samples]:
-    """The same samples, with the wrong results of earlier calls."""
+    """Add the wrong results of earlier calls."""
     return {key: samples.after(untimed.get(key)) for key, samples in found.items()}
 
 

@@ -139,7 +139,7 @@ def test_ours_sit_out_what_has_no_program(algorithms):
     report = run_world(lambda world: bench(settings, world), threads=2)
     assert {row.collective for row in report.rows} == {"all_reduce"}
     for name in set(settings.names) - {"native", "native-best"}:
-        places = report.left_out[f"{name}: has no program for it: MPI's own calls alone are measured"]
+        places = report.left_out[f"{name}: has no program for it: only MPI's own calls are measured"]
         assert places == {"gather": [64, 100], "barrier": [0]}
 
 

@@ -114,10 +114,10 @@ def test_what_was_measured_can_be_read(comm, collective):
 @pytest.mark.parametrize(
     ("collective", "algorithm", "reason"),
     [
-        ("gather", "ring", "has no program for it: MPI's own calls alone are measured"),
-        ("barrier", "function", "has no program for it: MPI's own calls alone are measured"),
-        ("bandwidth", "native-nonblocking", "bandwidth has native and -persistent alone"),
-        ("sendrecv", "native-persistent", "sendrecv in place is MPI_Sendrecv_replace alone"),
+        ("gather", "ring", "has no program for it: only MPI's own calls are measured"),
+        ("barrier", "function", "has no program for it: only MPI's own calls are measured"),
+        ("bandwidth", "native-nonblocking", "bandwidth has only native and -persistent"),
+        ("sendrecv", "native-persistent", "sendrecv in place is only MPI_Sendrecv_replace"),
         ("scatter", "native-beside", "-beside only for reduce_scatter and all_reduce in place"),
         ("barrier", "native-counts", "-counts only for"),
     ],
