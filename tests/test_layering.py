@@ -33,7 +33,7 @@ IMPORTLIB_FILES = {
     "dear_mpi.training.__init__",
     "dear_mpi.kernels.array",
     "dear_mpi.advise.observe",
-    "dear_mpi.models.digits",
+    "dear_mpi.models.data",
 }
 WITHOUT_NUMPY = ("program", "algorithms", "lowering")  # rooms of collectives: who only reads programs needs no array
 

@@ -30,7 +30,7 @@ from dear_mpi.models.factored import factored
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
 from dear_mpi.ranks.world import World
 from dear_mpi.training.attendance import END, Attendance
-from dear_mpi.training.checkpoints.checkpoint import read, restore, snapshot, write
+from dear_mpi.training.checkpoint import read, restore, snapshot, write
 from dear_mpi.training.decisions import Decisions
 from dear_mpi.training.fabric.engine import Engine, check_process
 from dear_mpi.training.facts import checksum, model_of, sha256

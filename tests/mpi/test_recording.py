@@ -11,9 +11,8 @@ from dear_mpi.collectives.plans.steps import KINDS
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.see.timeline.trace import trace
-from dear_mpi.training.log.spans import Timeline
-from dear_mpi.training.log.step_times import step_times
-from dear_mpi.training.recording import recorded
+from dear_mpi.training.log.spans import Timeline, step_times
+from dear_mpi.training.recorder import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from tests.trace_schema import INSTANT_US, assert_schema

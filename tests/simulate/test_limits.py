@@ -16,7 +16,7 @@ from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_machine, read_network
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.training.fusion.policies import borders
+from dear_mpi.training.fusion import borders
 from dear_mpi.training.line.bucket import cut
 from tests.cli_checks import assert_one_line
 from tests.simulate.test_profile import changed

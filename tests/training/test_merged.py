@@ -5,13 +5,20 @@ from dataclasses import replace
 import pytest
 
 from dear_mpi.collectives.plans.notes import Noted, Part
-from dear_mpi.ranks.aligned import Aligned, Look
-from dear_mpi.see.timeline.read import missing, put_together
-from dear_mpi.see.timeline.trace import trace
+from dear_mpi.ranks.clock import Aligned, Look
+from dear_mpi.see.timeline.trace import missing, put_together, trace
 from dear_mpi.see.timeline.write import TimelineFiles
-from dear_mpi.training.log.merged import ClocksError, Recording, merged
-from dear_mpi.training.log.spans import COMPUTE, Iteration, Rank, Span, Timeline
-from dear_mpi.training.log.step_times import step_times
+from dear_mpi.training.log.spans import (
+    COMPUTE,
+    ClocksError,
+    Iteration,
+    Rank,
+    Recording,
+    Span,
+    Timeline,
+    merged,
+    step_times,
+)
 from tests.trace_schema import assert_schema
 
 AHEAD_S = 1000.0  # the clock of rank 1

@@ -25,7 +25,7 @@ class Fabric(ABC):
     """Starts and awaits what buckets go through, and updates their parameters.
 
     Args:
-        judged: whether all gradients are looked at before any of them is used; see ``verdict.py``.
+        judged: whether all gradients are looked at before any of them is used; see ``statistic.py``.
 
     Attributes:
         iteration: the number of iterations all of whose gradients are on their way.
@@ -36,7 +36,7 @@ class Fabric(ABC):
     look: Any  # the act that gives the verdict
     rules: Rules  # the book of the schedule that runs now
     common = True  # whether all ranks update by the same gradients, see ``Proof``
-    verdict: Any = None  # on the gradients, see ``verdict.py``; the virtual fabric has none
+    verdict: Any = None  # on the gradients, see ``statistic.py``; the virtual fabric has none
 
     def __init__(self, buckets: Cut, route: Route, log: Log, *, judged: bool = False) -> None:
         self.route, self.log, self.judged, self.iteration = route, log, judged, 0

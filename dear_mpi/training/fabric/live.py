@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -15,20 +15,30 @@ from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.ranks.world import World
+from dear_mpi.training.fabric.costs import portions_of
 from dear_mpi.training.fabric.engine import Engine, PlanHandle
 from dear_mpi.training.fabric.fabric import Fabric
-from dear_mpi.training.fabric.foresight import portions_of
 from dear_mpi.training.fabric.order import Key, Sequenced, Step, Turn
-from dear_mpi.training.fabric.plan_key import Place, PlanKey
-from dear_mpi.training.fabric.statistic import Statistic
-from dear_mpi.training.fabric.verdict import Verdict
+from dear_mpi.training.fabric.statistic import Statistic, Verdict
 from dear_mpi.training.facts import checksum
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.line.shards import take_state, whole_state
-from dear_mpi.training.routes.collective import Collective
-from dear_mpi.training.routes.legs import Leg
+from dear_mpi.training.routes.legs import Collective, Leg
+
+Counts: TypeAlias = tuple[int, ...] | None  # elements that each rank owns; None where all own as many
+Place: TypeAlias = tuple[tuple[int, int], Counts]  # from one element of the line to another, and owners
+
+
+class PlanKey(NamedTuple):
+    """A plan is of a collective, of a bucket between its owners, and perhaps of a portion."""
+
+    leg: Collective
+    interval: tuple[int, int]
+    counts: Counts
+    portion: Portion
+
 
 Line: TypeAlias = tuple[str, tuple[int, int]]  # the name of one, and the interval of a bucket
 

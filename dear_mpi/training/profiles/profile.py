@@ -94,7 +94,7 @@ class Profile:
         code_factor: how many times as long as their wire says codes took, for all that shared the core; None where
             there were none.
         start_s, wake_s: until an engine without work began, and until the main thread went on after what it had waited
-            for (``handoffs.py``).
+            for (``profiler.py``).
         forward_flops: of the forward pass of an iteration on one rank, a multiplication with an addition being two;
             None where nothing counts them.
     """

@@ -13,8 +13,7 @@ from typing import NoReturn, TypeAlias
 
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE
 from dear_mpi.training.routes.codes import OfCodes
-from dear_mpi.training.routes.collective import Collective
-from dear_mpi.training.routes.legs import ENGINE, MAIN, Leg
+from dear_mpi.training.routes.legs import ENGINE, MAIN, Collective, Leg
 from dear_mpi.training.routes.memory import UNKNOWN, Memory
 from dear_mpi.training.routes.route import WAYS, Route, said
 
