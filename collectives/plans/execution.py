@@ -16,8 +16,8 @@ from operator import length_hint
 from time import perf_counter
 
 from dear_mpi.collectives.plans.call import Call
-from dear_mpi.collectives.plans.make_plan import Reach
 from dear_mpi.collectives.plans.notes import WAITS, Part
+from dear_mpi.collectives.plans.reach import Reach
 from dear_mpi.collectives.program.errors import TransportError
 from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.array import Array, Event

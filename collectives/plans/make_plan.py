@@ -1,25 +1,23 @@
 """From what a user asks for to a plan: check the call, agree on it, say where it works, let a runner prepare it."""
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
-from dear_mpi.collectives.lowering.phases import Share
 from dear_mpi.collectives.plans.call import Call, flat, plain
 from dear_mpi.collectives.plans.execution import Task
 from dear_mpi.collectives.plans.plan import Plan, Workspace
+from dear_mpi.collectives.plans.reach import reach_for
 from dear_mpi.collectives.plans.runners import RUNNERS, check_call
-from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import agree, run_checker
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.kernels.array import Array, array_module, library_of
+from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.calls import copier
-from dear_mpi.kernels.dtypes import DTYPES, compute_dtype, is_floating
+from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.slab import Slab
 
@@ -153,56 +151,3 @@ def scales(call: Call, size: int) -> tuple[float, float]:
 
 def scaling(array: Array, factor: float) -> list[Callable[[], object]]:
     return [copier(array, array, factor)] if factor != 1 else []
-
-
-MESSAGES_BYTES = 4 * 1024  # up to here, the fewest messages are faster than copies and a barrier
-SMALL_BYTES = 16 * 1024  # up to here, one barrier and a copy cost less than two barriers
-BLOCK_BYTES = 256 * 1024  # stays in a second-level cache; see docs/benchmarks
-MAILBOXES_BYTES = 2 * 1024 * 1024  # up to here, mailboxes beat messages between ranks of a host, warm or cold
-MAILBOX_BYTES = 1024 * 1024  # for one set of blocks; with many ranks they are smaller
-
-
-@dataclass(frozen=True)
-class Reach:
-    """The same memory of every rank: their buffers, or mailboxes; and what this rank does there."""
-
-    share: Share
-    arrays: Sequence[Array]
-    mailboxes: bool
-
-
-def wants_shared(algorithm: str, hosts: Sequence[int], collective: str = "", nbytes: float = math.inf) -> bool:
-    """Whether a buffer belongs into memory that the ranks share, because plans would then work in the buffer itself;
-    under ``auto``, if its table has such a rule (without a collective: any). In private memory MPI is faster."""
-    if len(set(hosts)) > 1 or nbytes <= SMALL_BYTES:
-        return False
-    rules = rules_of(algorithm)
-    if rules is None:
-        return runner_of(algorithm) == "shared"
-    shared = [rule for rule in rules if rule.shared]
-    return any(not collective or (rule.collective == collective and nbytes <= rule.limit) for rule in shared)
-
-
-def reach_for(call: Call, buffer: Array, transport: Transport, slab: Slab | None) -> Reach | None:
-    """Collective: the memory of all ranks, if the call needs it or could use it; else None. ArgumentError: the call
-    needs it, and it is out of reach; on all ranks alike."""
-    needed = runner_of(call.algorithm) == "shared"
-    if not needed and (not call.shared_rules or buffer.nbytes <= MESSAGES_BYTES):
-        return None
-    dtype, on_host = buffer.dtype, library_of(buffer) == "numpy"
-    # Types that are summed in a wider one are rounded once, and so combined at once.
-    at_once = is_floating(dtype) and compute_dtype(dtype) != dtype
-    block = max(min(BLOCK_BYTES, MAILBOX_BYTES // transport.size) // dtype.itemsize, 1)
-    share = Share(call.partition(transport.size), transport.rank, block, at_once)
-    arrays = transport.reach(buffer) if on_host and buffer.nbytes > SMALL_BYTES else None
-    mailboxes = arrays is None and on_host and (needed or buffer.nbytes <= MAILBOXES_BYTES)
-    if mailboxes:
-        count = 2 * max(share.mailbox_room, 1)  # an empty array would be in no block
-        if slab is not None:
-            arrays = transport.reach(slab.empty(count, dtype))
-        if arrays is None:
-            arrays = transport.reach(transport.allocate(count * dtype.itemsize).view(dtype))
-    if needed and arrays is None:
-        which = "ranks of one host that can open each other's memory; no GPU, no emulated link"
-        raise ArgumentError(f"algorithm {call.algorithm!r} needs {which}")
-    return None if arrays is None else Reach(share, arrays, mailboxes=mailboxes)

@@ -24,7 +24,7 @@ from dear_mpi.bench.run import bench
 from dear_mpi.bench.shown.words import fit_text
 from dear_mpi.bench.timing.loops import on_host
 from dear_mpi.bench.tune import tuned
-from dear_mpi.collectives.plans.make_plan import wants_shared
+from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.collectives.plans.tuning import Rule, write_rules
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.errors import ArgumentError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from dear_mpi.collectives import ALGORITHMS, CollectiveError, TransportError, all_reduce, make_plan
-from dear_mpi.collectives.plans import make_plan as reaching
+from dear_mpi.collectives.plans import reach
 from dear_mpi.collectives.transports.loopback import Hub, run_loopback
 from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.kernels.dtypes import DTYPES
@@ -100,8 +100,8 @@ def test_shared_memory_gives_the_same_bits_as_messages(size, dtype):
 def test_any_call_in_shared_memory_is_exact(size, mailboxes_up_to, case):
     """In buffers and by mailboxes, of one block for each shard and of several."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reaching, "SMALL_BYTES", mailboxes_up_to)
-        patch.setattr(reaching, "BLOCK_BYTES", 64)
+        patch.setattr(reach, "SMALL_BYTES", mailboxes_up_to)
+        patch.setattr(reach, "BLOCK_BYTES", 64)
         run_loopback(size, lambda transport: checks.check_case(transport, case))
 
 

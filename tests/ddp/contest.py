@@ -18,7 +18,8 @@ from dear_mpi.models.paper_models import load_modules
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contest import turns
-from dear_mpi.training.runs.job import Contestant, Job
+from dear_mpi.training.runs.contestant import Contestant
+from dear_mpi.training.runs.job import Job
 from tests.ddp.case import FULL, OURS, RING, SHARDED, TORCH, Case
 from tests.ddp.loop import ddp, fsdp2, our_group, sleeping, zero
 

@@ -14,9 +14,9 @@ from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
-from dear_mpi.simulate.prices import prices as module
-from dear_mpi.simulate.prices.lockstep import Columns, ManySizes
-from dear_mpi.simulate.prices.prices import Prices, StandIns, find_stand_ins, outline
+from dear_mpi.simulate.prices import lockstep as module
+from dear_mpi.simulate.prices.lockstep import Columns, ManySizes, StandIns, find_stand_ins, outline
+from dear_mpi.simulate.prices.prices import Prices
 
 PAIRS = [(name, collective) for name, row in ALGORITHMS.items() for collective in row if runner_of(name) == "messages"]
 SIZES = [1, 2, 3, 4, 5, 8, 12, 17]

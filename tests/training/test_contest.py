@@ -11,8 +11,9 @@ from dear_mpi.see.tables import show_comparison
 from dear_mpi.training.log.log import Times
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contest import Contest, outcome, reached
-from dear_mpi.training.runs.job import Course
-from dear_mpi.training.runs.train import timing, train
+from dear_mpi.training.runs.contestant import Course
+from dear_mpi.training.runs.job import timing
+from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import Wfbp
 from tests.cli.test_cli import run as run_command
 from tests.docs.commands import SMALL

@@ -15,8 +15,7 @@ from dear_mpi.see.tables import best_table, notes, show_comparison, slow_baselin
 from dear_mpi.training.log.log import Times
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contest import Contest, compared, outcome
-from dear_mpi.training.runs.job import Job
-from dear_mpi.training.runs.train import timing
+from dear_mpi.training.runs.job import Job, timing
 from dear_mpi.training.schedules import SCHEDULES, Wfbp
 from dear_mpi.training.virtual_trainer import ALL_REACHED
 from tests.training_checks import README, settings

@@ -29,8 +29,8 @@ from dear_mpi.training.log.log import KEPT
 from dear_mpi.training.recorder import Recorder, Show
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.job import Contestant, Job
-from dear_mpi.training.runs.train import describe
+from dear_mpi.training.runs.contestant import Contestant
+from dear_mpi.training.runs.job import Job, describe
 from dear_mpi.training.schedules import find_schedules, own_fusion
 
 BLOCK = 3  # counted iterations, or rounds, of one contestant before the next one's turn

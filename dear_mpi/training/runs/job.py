@@ -1,37 +1,34 @@
-"""A training job on one rank: a session whose model and data come from a ``Config``; and a contestant, a schedule with
-its buckets on a job that it may share with others."""
+"""A training job on one rank: a session whose model and data come from a ``Config``; and the JSON object of a run.
+
+The names of the keys are a contract: scripts depend on them. Times are in seconds, and times of iterations are the
+slowest rank's. ``compute_s`` and ``exposed_comm_s`` are of the iteration of median length, on its slowest rank, without
+the first iterations of each block, which fill the pipeline. Where a route has rounds of ``period`` iterations,
+``compare`` takes the mean iteration of the round of median length.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import accumulate
-from statistics import fmean
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from dear_mpi.collectives.program.partition import Partition, chunk_bounds
 from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.data import Batches
 from dear_mpi.models.layer import is_exchanging
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import World
-from dear_mpi.training.costs.plan_cost import communication, traffic
+from dear_mpi.training.declared import options_of
 from dear_mpi.training.facts import sha256
-from dear_mpi.training.fusion import fused
-from dear_mpi.training.log.log import Times, waits_s
-from dear_mpi.training.profiles.profiler import Profiler
-from dear_mpi.training.routes.legs import Collective, Leg
-from dear_mpi.training.routes.route import WAYS, Route
+from dear_mpi.training.log.log import Times, middle
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.train import Timing, timing
 from dear_mpi.training.runs.workload import make_workload
-from dear_mpi.training.schedules import Schedule, own_fusion
+from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.session import Session
-from dear_mpi.training.virtual_trainer import predict
 
 
 class Job(Session):
@@ -124,174 +121,89 @@ class Job(Session):
 
 
 @dataclass(frozen=True)
-class Course:
-    """Test accuracies between turns, and the seconds of the iterations before each of them.
+class Timing:
+    """All but the lists are of the iteration of median length, so that they add up."""
 
-    >>> course = Course(seconds=(1.0, 2.0, 3.0), accuracy=(0.5, 0.8, 0.9))
-    >>> course.at(2.5), course.at(0.5), course.until(0.75), course.until(0.95)
-    (0.8, None, 2.0, None)
-    """
-
-    seconds: tuple[float, ...]
-    accuracy: tuple[float, ...]
-
-    def at(self, seconds: float) -> float | None:
-        """The last accuracy that was known by then; None before the first."""
-        known = [found for when, found in zip(self.seconds, self.accuracy, strict=True) if when <= seconds]
-        return known[-1] if known else None
-
-    def until(self, wanted: float) -> float | None:
-        """After how many seconds it was first as good as that; None if it never was."""
-        return next((when for when, found in zip(self.seconds, self.accuracy, strict=True) if found >= wanted), None)
-
-
-class Contestant:
-    """Collective, as all of its methods are.
-
-    Args:
-        fusion: a policy, or ``own``.
-
-    Attributes:
-        policy: where its buckets are cut; of a policy by time or trials, what it decided.
-        network, traffic: see ``communication`` and ``traffic`` in ``costs/plan_cost.py``.
-        chosen: the algorithm of each of its buckets.
-        figures: of all turns, when they are over.
-        accuracy: on test data, each time that it was asked for.
-        early: turns at the beginning that do not count, before one round of the route is like the next.
-    """
-
-    def __init__(self, job: Job, name: str, fusion: str) -> None:
-        self.job, self.name, self.fusion = job, name, fusion
-        self.schedule: type[Schedule] = job.schedules[name]
-        self.policy = own_fusion(fusion, self.schedule)
-        self.losses: list[float] = []
-        self.blocks: list[list[Times]] = []
-        self.accuracy: list[float] = []
-        self.early, self.period = 0, job.group.route.period
-        self.waited_s: dict[str, float] = defaultdict(float)
-        self.profiler = Profiler(job.group, name)
-
-    def settle(self) -> None:
-        """Iterate until all is decided that depends on times, and see what the network needs."""
-        self.enter()
-        self.iterate(1)
-        decisions = self.job.decisions
-        while self.name in decisions.waiting or not (decisions.tuning.over and decisions.weighing.over):
-            self.iterate(1)
-        self.job.flush()
-        self.policy = decisions.fusion
-        fabric, started = self.job.group.fabric, (*self.schedule.collectives, *self.schedule.extras)
-        self.network: Mapping[str, float] = communication(fabric, started)
-        self.chosen = fabric.chosen(self.schedule.collectives)
-        self.traffic = traffic(fabric, started)
-
-    def enter(self) -> None:
-        """Cut the buckets as this one needs them."""
-        if self.job.decisions.fusion != self.policy:
-            self.job.cut(self.policy)
-
-    def iterate(self, count: int, *, counted: bool = False) -> list[tuple[float, Times]]:
-        """The loss and the times of each."""
-        trainer, fabric = self.job.group.trainers[self.name], self.job.group.fabric
-        found = []
-        for _ in range(count):
-            found.append(self.job.iterate(self.name, *self.job.batch(trainer.done)))
-            if counted:
-                for collective, seconds in waits_s(fabric.log.last, fabric.seconds).items():
-                    self.waited_s[collective] += seconds
-                self.profiler.note()
-        return found
+    iteration_s: list[float]
+    forward_s: float
+    backward_s: float
+    exposed_comm_s: float
+    bound_s: float
+    counted_s: list[float] = field(repr=False)  # of iterations without those that fill the pipeline
+    steady_s: list[float] = field(repr=False)  # of those, or means of whole rounds of them: samples that are alike
 
     @property
-    def done(self) -> int:
-        return self.job.group.trainers[self.name].done
-
-    def start(self, done: int) -> None:
-        """Iterate, without counting, until so many iterations are done; then test."""
-        self.iterate(done - self.done)
-        self.first = done
-        self.test()
-
-    def test(self) -> None:
-        """See how good it is. Where rounds overlap, each rank tests what it has: to end them would change training."""
-        self.job.flush()
-        found = self.job.accuracy()
-        self.accuracy += [] if found is None else [found]
-
-    def turn(self, count: int) -> None:
-        """So many iterations that count, after a round that fills the pipeline: one iteration where there are none."""
-        self.enter()
-        counted = self.done >= self.job.group.route.begin
-        first, done = self.iterate(self.period), self.iterate(count, counted=counted)
-        self.job.group.trainers[self.name].flush()
-        self.early += not counted
-        self.losses += [loss for loss, _ in done if counted]
-        self.blocks.append([times for _, times in first + done])
-
-    def course(self) -> Course | None:
-        """Its accuracies by time, if it was tested after each turn."""
-        if not self.accuracy:
-            return None
-        lengths = list(map(len, self.blocks))
-        seconds = seconds_of(self.figures.iteration_s, lengths, self.period, self.first)
-        return Course(seconds, tuple(self.accuracy))
-
-    def timing(self) -> Timing:
-        how = {"fill": self.period, "early": self.early, "period": self.period, "parts": self.job.options.accumulate}
-        self.figures = timing(self.job.world.transport, self.schedule, self.blocks, self.network, **how)
-        return self.figures
-
-    def predicted_s(self) -> float:
-        """What the virtual fabric makes of the compute that was measured, and of what collectives cost alone.
-
-        Updates of the main thread come between the passes, with all that is neither compute nor waiting: beside a
-        collective they hold it up, and then it makes no difference where they are.
-        """
-        group = self.job.group
-        costs = self.profiler.costs()
-        if not group.route.updates_under_way:
-            costs = replace(costs, update_s=0.0, rest_s=self.figures.rest_s)
-        rules = group.rules(self.name, fused(self.policy, group.layout))
-        return predict(self.schedule, rules, costs).iteration_s
-
-    def network_s(self) -> dict[str, float]:
-        """Seconds of each collective that goes onto the wire, in all."""
-        route, found = self.job.group.route, defaultdict[str, float](float)
-        for name, seconds in self.network.items():
-            found[labels(route, route.collectives(name))] += seconds
-        return found
-
-    def exposed_s(self) -> dict[str, float]:
-        """The seconds of an iteration for which compute has waited for each collective, means over ranks."""
-        route, own = self.job.group.route, defaultdict[str, float](float)
-        for name, seconds in self.waited_s.items():
-            own[labels(route, route.jobs[name][0]) if name in WAYS else name] += seconds / len(self.losses)
-        ranks: list[dict[str, float]] = self.job.world.transport.gather_values(own)
-        names = dict.fromkeys(name for each in ranks for name in each)
-        return {name: fmean(each.get(name, 0.0) for each in ranks) for name in names}
+    def rest_s(self) -> float:
+        """What is neither a layer nor waiting, as updates, the loss and packing."""
+        known_s = self.forward_s + self.backward_s + self.exposed_comm_s
+        return max(0.0, float(np.median(self.steady_s)) - known_s)  # not -1e-17
 
 
-def labels(route: Route, legs: Sequence[Leg]) -> str:
-    """The collectives among some legs, as they are on the wire; of legs without any, those that come before them."""
-    found = [leg for leg in legs if isinstance(leg, Collective)] or route.collectives("all_reduce")
-    return " + ".join(leg.label for leg in found)
-
-
-def seconds_of(iteration_s: Sequence[float], lengths: Sequence[int], fill: int, first: int) -> tuple[float, ...]:
-    """The seconds of all iterations before the first turn, and after each.
-
-    In each turn all iterations take what the counted ones do on average, for those that fill the pipeline are shorter
-    at its beginning; those before the first turn take what its own do.
+def timing(
+    transport: Transport,
+    schedule: type[Schedule],
+    blocks: Sequence[Sequence[Times]],
+    network: Mapping[str, float],
+    *,
+    fill: int = 1,
+    early: int = 0,
+    period: int = 1,
+    parts: int = 1,
+) -> Timing:
+    """Collective: put together what the ranks measured.
 
     Args:
-        iteration_s: of all turns, one after the other.
-        lengths: iterations of each turn, of which ``fill`` are not counted.
-        first: iterations before the first turn.
-
-    >>> seconds_of([1.0, 2.0, 2.0, 1.0, 4.0, 4.0], [3, 3], fill=1, first=2)
-    (4.0, 10.0, 22.0)
+        blocks: runs of iterations.
+        fill: how many at the beginning of each do not count, because they fill the pipeline; the last always counts.
+        early: how many blocks at the beginning do not count at all.
+        period: iterations of a round, which are not alike.
+        parts: into how many a batch is split.
+        network: see ``communication`` in ``costs/plan_cost.py``.
     """
-    ends = list(accumulate(lengths))
-    each_s = [float(np.mean(iteration_s[end - length + fill : end])) for end, length in zip(ends, lengths, strict=True)]
-    turns_s = [length * seconds for length, seconds in zip(lengths, each_s, strict=True)]
-    return tuple(accumulate([first * each_s[0], *turns_s]))
+    slowest = []
+    for ranks in zip(*transport.gather_values(blocks), strict=True):
+        times = np.array(ranks)  # of ranks and iterations; those of an iteration are of one rank, so that they add up
+        slowest.append(times[times[:, :, 0].argmax(axis=0), np.arange(times.shape[1])])
+    counted = np.concatenate([block[min(fill, len(block) - 1) :] for block in slowest[early:]])
+    steady = counted if period == 1 else counted.reshape(-1, period, counted.shape[1]).mean(axis=1)
+    # of median length, or the mean of the two in the middle
+    _, forward_s, backward_s, exposed_s = middle(steady, (len(steady) - 1) // 2, by=0).tolist()
+    return Timing(
+        iteration_s=np.concatenate(slowest)[:, 0].tolist(),
+        forward_s=forward_s,
+        backward_s=backward_s,
+        exposed_comm_s=exposed_s,
+        bound_s=schedule.least(forward_s, backward_s, network, parts),
+        counted_s=counted[:, 0].tolist(),
+        steady_s=steady[:, 0].tolist(),
+    )
+
+
+def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
+    """The keys that ``train`` and ``compare`` have in common."""
+    config, world = job.config, job.world
+    chosen = {name: getattr(config, name) for name, said in options_of(Config).items() if said.reported}
+    return {
+        "schedule": schedule,
+        **chosen,
+        "update": "sharded" if job.group.route.update.shard else "full",
+        "route": job.group.route.name,
+        "period": job.group.route.period,
+        "optimizer": str(job.options.optimizer),
+        "chosen": job.group.fabric.chosen(job.schedules[schedule].collectives),
+        "buckets": len(job.group.buckets),
+        "ranks": world.size,
+        "weights": job.group.owners.weights,
+        "hosts": world.ranks_per_host,
+        "emulated_link": None if world.link is None else str(world.link),
+        "rates_GBps": None if world.transport.rates is None else [rate * 1e-9 for rate in world.transport.rates],
+        "data": None if job.workload.dataset is None else config.data,
+        "wire": config.wire_name,
+        "unfit": job.group.fabric.tally[False],
+        "transport": world.transport.name,
+        "iterations": len(figures.iteration_s),
+        "iteration_s": figures.iteration_s,
+        "compute_s": figures.forward_s + figures.backward_s,
+        "exposed_comm_s": figures.exposed_comm_s,
+        "bound_s": figures.bound_s,
+    }
