@@ -208,7 +208,7 @@ def test_order_of_rooms(module, name, allowed):
         ("dear_mpi.training.trainer", "cupy", False),
         ("dear_mpi.ranks.streams", "cupy", True),
         ("dear_mpi.training.trainer", "importlib.import_module", False),
-        ("dear_mpi.models.paper_models", "importlib.resources", True),
+        ("dear_mpi.models.synthetic", "importlib.resources", True),
     ],
 )
 def test_rule(module, name, allowed):

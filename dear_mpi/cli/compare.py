@@ -11,9 +11,9 @@ from dear_mpi.cli.flags import JOB_FLAGS, Flags, files_of, flag, shared
 from dear_mpi.cli.run import Output, run_job, with_flags
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.see.compared import draw_comparison
 from dear_mpi.see.figure import write_figure
 from dear_mpi.see.page.schedules import write_schedules
+from dear_mpi.see.sweep import draw_comparison
 from dear_mpi.see.tables import algorithm, show_comparison
 from dear_mpi.see.timeline.write import TimelineFiles
 from dear_mpi.training.chosen_route import SEVERAL

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
-from dear_mpi.collectives.launch.forks import no_child_leaves
-from dear_mpi.collectives.launch.launcher import launch_of
+from dear_mpi.collectives.launch.launcher import launch_of, no_child_leaves
 from dear_mpi.collectives.launch.mpi_facts import started
 from dear_mpi.collectives.launch.neighbours import abort_job
 from dear_mpi.collectives.program.errors import AgreedError

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
 
-from dear_mpi.collectives.launch.forks import no_child_leaves
+from dear_mpi.collectives.launch.launcher import no_child_leaves
 from dear_mpi.collectives.plans.notes import Noted
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.agree import said_by_rank_0

@@ -19,7 +19,7 @@ import numpy as np
 
 from dear_mpi.collectives import transport_of
 from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.launch.forks import end_child, no_child_leaves
+from dear_mpi.collectives.launch.launcher import end_child, no_child_leaves
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.program.user_file import source_text
 from dear_mpi.collectives.transports.agree import agree, by_rank_0

@@ -10,7 +10,7 @@ from dear_mpi.bench.case import Case, Samples, row_of
 from dear_mpi.bench.machine_file import Link
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.program.network import Network
-from dear_mpi.models.paper_models import load_modules
+from dear_mpi.models.synthetic import load_modules
 from dear_mpi.simulate.machine import read_rates
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_machine, read_network

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from dear_mpi.models.paper_models import load_modules
+from dear_mpi.models.synthetic import load_modules
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.scenario import buckets_of
 from dear_mpi.training.fabric.rules import Rules

@@ -131,7 +131,11 @@ def bytes_between(wire, hosts, count=1 << 16):
             [Wide(np.zeros(count, np.float32))], SoftmaxCrossEntropy(), OnHosts(transport, hosts), **how
         ) as of:
             (schedule,), fabric = of.group.schedules.values(), of.group.fabric
-            plans = [plan for name in schedule.collectives for plan in fabric.plans_of(name, fabric.buckets[0])]
+            plans = [
+                fabric.plan(leg, fabric.buckets[0])
+                for name in schedule.collectives
+                for leg in fabric.route.collectives(name)
+            ]
             sent = [pair for each in plan_costs(plans, Network()) for pair in each.link_nbytes.items()]
             return sum(nbytes for (sender, receiver), nbytes in sent if hosts[sender] != hosts[receiver])
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from dear_mpi.collectives.plans.tuning import default_segment
-from dear_mpi.models.paper_models import load_modules
+from dear_mpi.models.synthetic import load_modules
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.units import parse_bytes
 from dear_mpi.see.figure import legend_below, panels, scale_by_powers, write_figure

@@ -87,11 +87,6 @@ class Fabric(ABC):
     def seconds(self, begin: Any, end: Any) -> Any:
         """From one mark to another."""
 
-    def block_late(self) -> None:
-        """Wait for what is used in later iterations, and do not use it yet: now other messages may travel."""
-        for handle in self.late.values():
-            self.block(handle)
-
     def complaints(self) -> list[str]:
         """Say which gradients of updates were not finite. If they were sums, all ranks say the same."""
         return []

@@ -154,10 +154,6 @@ class LiveFabric(Fabric):
             return 1
         return portions_of(self.arena.nbytes_of(leg.line, bucket), self.world.size, plan.segment_bytes)
 
-    def plans_of(self, name: str, bucket: Bucket) -> list[Plan]:
-        """What carries out what a schedule calls by this name."""
-        return [self.plan(leg, bucket) for leg in self.route.collectives(name)]
-
     def chosen(self, collectives: Sequence[str]) -> list[str]:
         """The algorithm of each bucket, in the first of these collectives, which reduces it."""
         (leg, *_) = self.route.collectives(collectives[0])

@@ -31,7 +31,13 @@ class LossMeter:
         self.value[0] = loss
         self.value[0] *= 1 / max(1, total)
         high, low = divmod(total, HALF)
-        own = 0 <= self.doubts < DOUBTS and seems_own(total, targets)
+        own = (
+            0 <= self.doubts < DOUBTS
+            and 0 < total == targets.size
+            and not (
+                targets.dtype.kind == "i" and bool((targets < 0).any())  # marked to be ignored
+            )
+        )
         for place, number in enumerate((targets.size, high, high**2, low, low**2, own, trouble), start=1):
             self.value[place] = number
         self.handle = self.fabric.launch_sum(LOSS, self.plan)
@@ -62,8 +68,3 @@ class LossMeter:
 
     def free(self) -> None:
         self.plan.free()
-
-
-def seems_own(total: int, targets: Array) -> bool:
-    """Whether a total counts just this rank's targets, and no target is marked (negative) to be ignored."""
-    return 0 < total == targets.size and not (targets.dtype.kind == "i" and bool((targets < 0).any()))

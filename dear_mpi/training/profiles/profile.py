@@ -7,7 +7,7 @@
                "forward_s": 2.1e-05, "backward_s": 4.4e-05}, ...]}                              in forward order
 
 Tensors of one key are one and the same. ``profiler.py`` makes a profile; ``dear-mpi simulate --profile`` reads it here,
-and ``--model synthetic:FILE.json`` in ``dear_mpi/models/paper_models.py``.
+and ``--model synthetic:FILE.json`` in ``dear_mpi/models/synthetic.py``.
 """
 
 import json
@@ -25,7 +25,7 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.kfac import Sides
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizer import Optimizer
-from dear_mpi.models.paper_models import both_passes
+from dear_mpi.models.synthetic import both_passes
 from dear_mpi.reporting.files import replacing
 from dear_mpi.reporting.units import MOST_SECONDS, plural
 from dear_mpi.training.fabric.costs import Costs

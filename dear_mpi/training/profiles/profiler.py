@@ -32,8 +32,8 @@ import numpy as np
 from dear_mpi.collectives.program.hosts import share_served
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import name_of
-from dear_mpi.kernels.kfac import Inverses, Sides
-from dear_mpi.models.layer import Parameter, layer_name
+from dear_mpi.kernels.kfac import Inverses
+from dear_mpi.models.layer import layer_name
 from dear_mpi.training.costs.plan_cost import WirePrices, plan_s
 from dear_mpi.training.fabric.costs import Costs, Price
 from dear_mpi.training.fabric.order import SUMS
@@ -210,10 +210,6 @@ class Profiler:
     def use(self, number: int, seconds: Sequence[float]) -> Use:
         layout, layer = self.group.layout, self.group.uses[number].layer
         own = [(tensor, self.group.arena.parameters[tensor]) for tensor in layout.uses[number]]
-        tensors = tuple(Tensor(tensor, layout.shapes[tensor], each.outputs, sides_of(each)) for tensor, each in own)
+        sides = {tensor: each.optimizer.sides for tensor, each in own if isinstance(each.optimizer, Inverses)}
+        tensors = tuple(Tensor(tensor, layout.shapes[tensor], each.outputs, sides.get(tensor)) for tensor, each in own)
         return Use(layer_name(layer, number), tensors, *seconds)
-
-
-def sides_of(parameter: Parameter) -> Sides | None:
-    """Of the factors of a layer, if the parameter has them."""
-    return parameter.optimizer.sides if isinstance(parameter.optimizer, Inverses) else None

@@ -66,7 +66,8 @@ def shortened(route: Route) -> Route:
     One with several times in its legs stays as it is.
     """
     times = {leg.first for leg in route.legs} | {leg.until or 0 for leg in route.legs}
-    if {leg.every for leg in route.legs} - {1, route.period} or len(times - {0}) > 1 or late_by_several(route):
+    lags = {leg.after for leg in route.legs}
+    if {leg.every for leg in route.legs} - {1, route.period} or len(times - {0}) > 1 or len(lags - {0}) > 1:
         return route
     begin = ROUND + (route.begin % route.period > 0)  # within a round, or between two
 
@@ -75,10 +76,6 @@ def shortened(route: Route) -> Route:
         return replace(leg, every=min(leg.every, ROUND), after=min(leg.after, ROUND - 1), first=first, until=until)
 
     return replace(route, out=tuple(map(short, route.out)), back=tuple(map(short, route.back)))
-
-
-def late_by_several(route: Route) -> bool:
-    return len({leg.after for leg in route.legs} - {0}) > 1
 
 
 def hosts_of(route: Route) -> tuple[int, ...]:
