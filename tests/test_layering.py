@@ -281,7 +281,7 @@ print(*sorted({"mpi4py.MPI", "cupy"} & set(sys.modules)))
 """
 
 
-LIVE = ("fabric.engine", "fabric.live", "session", "runs", "costs.plan_cost")
+LIVE = ("fabric.engine", "fabric.live", "session", "runs", "plan_cost")
 
 
 def test_what_predicts_loads_nothing_live():

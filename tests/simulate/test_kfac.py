@@ -15,8 +15,8 @@ from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training import Session
-from dear_mpi.training.costs.plan_cost import modelled_s
 from dear_mpi.training.line.owners import Ownership
+from dear_mpi.training.plan_cost import modelled_s
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
 from dear_mpi.training.profiles.profiler import Profiler
 

@@ -11,8 +11,8 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import Wrapper
 from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.training import SGD, Session
-from dear_mpi.training.costs.plan_cost import plan_costs
 from dear_mpi.training.fabric.engine import Engine
+from dear_mpi.training.plan_cost import plan_costs
 from dear_mpi.training.routes.find import FULL, ROUTES
 from dear_mpi.training.routes.proof import Proof
 from tests.training_checks import Wide

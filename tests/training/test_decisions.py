@@ -12,8 +12,7 @@ from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.training import Session
-from dear_mpi.training.costs.wire_cost import WireCost
-from dear_mpi.training.fabric.costs import Chain, Nominal, list_scheduled
+from dear_mpi.training.fabric.costs import Chain, Nominal, WireCost, list_scheduled
 from dear_mpi.training.fusion import BY_TIME
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.routes.route import EXTRAS

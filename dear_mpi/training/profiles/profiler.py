@@ -34,11 +34,11 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import name_of
 from dear_mpi.kernels.kfac import Inverses
 from dear_mpi.models.layer import layer_name
-from dear_mpi.training.costs.plan_cost import WirePrices, plan_s
 from dear_mpi.training.fabric.costs import Costs, Price
 from dear_mpi.training.fabric.order import SUMS
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.log.log import EXCHANGE, Record, middle, sums_s, uses_s
+from dear_mpi.training.plan_cost import WirePrices, plan_s
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
 
 OF_NO_BUCKET = {kind for kind, _ in SUMS}

@@ -10,9 +10,9 @@ from statistics import fmean
 
 import numpy as np
 
-from dear_mpi.training.costs.plan_cost import communication, traffic
 from dear_mpi.training.fusion import fused
 from dear_mpi.training.log.log import Times, waits_s
+from dear_mpi.training.plan_cost import communication, traffic
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.routes.legs import Collective, Leg
 from dear_mpi.training.routes.route import WAYS, Route
