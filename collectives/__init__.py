@@ -17,8 +17,8 @@ Without ``out`` a call works in place. The shard of a rank is the part of the bu
     all_to_all       a chunk for each rank      a chunk from each rank        out is full
 
 ``comm`` is an mpi4py communicator or any ``Transport``. The first call of a kind prepares a plan, which is kept for
-others (``plans/one_off.py``). To repeat a collective on one buffer, or to compute meanwhile, make a plan yourself. All
-functions take the keyword arguments of ``make_plan``, which explains them.
+others (``plans/functions.py``). To repeat a collective on one buffer, or to compute meanwhile, make a plan yourself.
+All functions take the keyword arguments of ``make_plan``, which explains them.
 """
 
 from importlib import import_module

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from dear_mpi.collectives.program.errors import ProgramError
-from dear_mpi.collectives.program.lanes import Lane
+from dear_mpi.collectives.program.hosts import Lane
 from dear_mpi.collectives.program.network import TIE, Network, Side, Way, connected, fair_rates
 from dear_mpi.collectives.program.program import Program
 
-# Seconds or bytes: a float or an int here, in ``dear_mpi/simulate/prices/columns.py`` one for each of many sizes.
+# Seconds or bytes: a float or an int here, in ``dear_mpi/simulate/prices/lockstep.py`` one for each of many sizes.
 Number: TypeAlias = Any
 
 
@@ -96,7 +96,7 @@ class Simulation:
 
     def moment(self, times_s: Sequence[Number], places: Iterable[object]) -> Number:
         """The one time of what happens at once at these places, from the times found for it."""
-        return max(times_s)  # called where it is known, too: ``dear_mpi/simulate/prices/columns.py`` notes its places
+        return max(times_s)  # called where it is known, too: ``dear_mpi/simulate/prices/lockstep.py`` notes its places
 
     def later(self, time_s: Number, what: Callable[..., None], *arguments: object) -> Due:
         event = Due(time_s, what, arguments)

@@ -33,7 +33,7 @@ def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]
         raise
     except BaseException as error:  # whatever it is: a rank that left here would leave the others waiting
         mine = (what, {}, f"{type(error).__name__}: {error}")
-    while not transport.same(0):  # others are about to repeat a call (``plans/one_off.py``), and now they come here
+    while not transport.same(0):  # others are about to repeat a call (``plans/functions.py``), and now they come here
         pass
     answers = transport.gather_values(mine)
     what = answers[0][0]  # rank 0's, so that all say the same

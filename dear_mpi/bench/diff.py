@@ -29,11 +29,9 @@ from rich.table import Table
 from dear_mpi.bench.case import job_us
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.saved import CHOSEN, Point, Run, check_comparable, heads, point_of
-from dear_mpi.reporting.groups import grouped
-from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, worth_one
-from dear_mpi.reporting.student import holm, quantile, tail
+from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, holm, quantile, tail, worth_one
 from dear_mpi.reporting.terminal import table
-from dear_mpi.reporting.units import format_bytes, plural
+from dear_mpi.reporting.units import format_bytes, grouped, plural
 
 IN_TITLE = CHOSEN.index("algorithm")  # the columns of a point before it
 CHANCE = 0.05  # that any point of equal runs is said to be slower

@@ -30,8 +30,7 @@ from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.peers import is_noisy, shown
 from dear_mpi.bench.run import Report
 from dear_mpi.bench.table import MEANINGS, fitted, left_out, of_one_part, time_text
-from dear_mpi.reporting.groups import grouped
-from dear_mpi.reporting.units import format_bytes, plural
+from dear_mpi.reporting.units import format_bytes, grouped, plural
 
 PROGRAMS = (  # collectives of nccl-tests
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),

@@ -31,9 +31,8 @@ from rich.table import Table
 
 from dear_mpi.bench.case import Case, Prepared
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.terminal import table
-from dear_mpi.reporting.units import format_bytes, plural
+from dear_mpi.reporting.units import format_bytes, grouped, plural
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,8 @@ from dear_mpi.bench.backends import BEST, LIBRARY, candidate, label
 from dear_mpi.bench.case import job_us
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.turns import MOST_SAMPLES
-from dear_mpi.reporting.groups import grouped
-from dear_mpi.reporting.stats import FEWEST_SAMPLES
-from dear_mpi.reporting.turns import Batches, in_batches
-from dear_mpi.reporting.units import format_bytes
+from dear_mpi.reporting.stats import FEWEST_SAMPLES, Batches, in_batches
+from dear_mpi.reporting.units import format_bytes, grouped
 
 Case: TypeAlias = tuple[object, ...]
 Mean: TypeAlias = float | str

@@ -28,12 +28,11 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.kernels.dtypes import TYPES
-from dear_mpi.ranks.memory import available_bytes
+from dear_mpi.ranks.host import available_bytes
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.stats import FEWEST_SAMPLES
 from dear_mpi.reporting.terminal import note
-from dear_mpi.reporting.units import format_bytes, plural
+from dear_mpi.reporting.units import format_bytes, grouped, plural
 
 T = TypeVar("T")
 BLOCKS = 4  # at least, where not all take turns call by call

@@ -23,12 +23,10 @@ from dear_mpi.bench.overlap import Subject, subject
 from dear_mpi.collectives.plans.notes import Noted, Notes
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.steps import KINDS, Ranks, StepSpan, fold, spans_of, starts_of
-from dear_mpi.ranks.aligned import Aligned
-from dear_mpi.ranks.drift import CommonClock
+from dear_mpi.ranks.clock import Aligned, CommonClock
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.terminal import table
-from dear_mpi.reporting.units import format_bytes, plural
+from dear_mpi.reporting.units import format_bytes, grouped, plural
 
 WARM_UP, RUNS = 2, (5, 20)  # the fewest and the most that count
 

@@ -31,9 +31,8 @@ from dear_mpi.bench.peers import (
     verdicts,
 )
 from dear_mpi.bench.run import Report
-from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.stats import FEWEST_SAMPLES
-from dear_mpi.reporting.units import format_bytes, format_hosts, plural
+from dear_mpi.reporting.units import format_bytes, format_hosts, grouped, plural
 
 WIDTH = 110
 LEAST_NAME = 12  # characters of an algorithm

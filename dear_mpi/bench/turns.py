@@ -29,7 +29,7 @@ from dear_mpi.bench.timing import Context, calls_in_a_row, isolated, on_host, qu
 from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.ranks.memory import page_faults
+from dear_mpi.ranks.host import page_faults
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, median, worth_one
 from dear_mpi.reporting.units import parse_percentage, parse_seconds
 from dear_mpi.training.declared import Declared, option, parsed

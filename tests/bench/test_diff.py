@@ -7,7 +7,7 @@ import pytest
 
 from dear_mpi.bench.diff import alone, compare_runs, detectable, report_of, summary, unlike_starts
 from dear_mpi.bench.saved import Run
-from dear_mpi.reporting.student import holm, quantile, tail
+from dear_mpi.reporting.stats import holm, quantile, tail
 from tests.bench.runs import SIZES, run_of
 
 REPEATS = 200

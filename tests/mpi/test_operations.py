@@ -13,8 +13,7 @@ from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.ranks.world import run_world
-from dear_mpi.reporting.groups import grouped
-from dear_mpi.reporting.units import format_bytes
+from dear_mpi.reporting.units import format_bytes, grouped
 from tests.bench.readers import read_osu, read_table
 
 pytestmark = pytest.mark.mpi

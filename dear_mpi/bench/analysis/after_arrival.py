@@ -15,11 +15,8 @@ from dear_mpi.bench.fit import MOST_TURNS
 from dear_mpi.bench.machine_file import BALANCED, KIND, Row
 from dear_mpi.bench.peers import figure, shown
 from dear_mpi.bench.run import Report
-from dear_mpi.reporting.aligned import aligned
-from dear_mpi.reporting.groups import grouped
-from dear_mpi.reporting.stats import Median
-from dear_mpi.reporting.turns import in_batches
-from dear_mpi.reporting.units import format_bytes, format_hosts
+from dear_mpi.reporting.stats import Median, in_batches
+from dear_mpi.reporting.units import aligned, format_bytes, format_hosts, grouped
 
 PLACE = (*(name for name in KIND if name != "arrival"), "bytes")
 HEADS = ("algorithm", "balanced", "late", "late / balanced (95 %)", "balanced", "late", "late / balanced")

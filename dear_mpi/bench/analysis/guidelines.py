@@ -38,10 +38,8 @@ from dear_mpi.bench.backends import BEST, candidate, name_of
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.native import FORMS, nonblocking, persistent
 from dear_mpi.bench.peers import Case
-from dear_mpi.reporting.groups import grouped
-from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z
-from dear_mpi.reporting.student import holm, tail
-from dear_mpi.reporting.units import format_bytes
+from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, holm, tail
+from dear_mpi.reporting.units import format_bytes, grouped
 
 Term: TypeAlias = tuple[Row, int]  # a call, and how often it is made
 Find: TypeAlias = Callable[[Row, Sequence[Row]], Term | None]
