@@ -1,22 +1,22 @@
-"""Which ranks are on one host, and how fast they send inside it and to others: what two-level algorithms ask for."""
+"""Describe which ranks share a host and how fast they send, for two-level algorithms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 UNITS = {"Tbit/s": 1e12, "Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3, "bit/s": 1.0}
-INSIDE, BETWEEN = "inside hosts", "between hosts"  # the levels of such an algorithm
+INSIDE, BETWEEN = "inside hosts", "between hosts"  # the two levels
 
 
 class Rates(NamedTuple):
-    """What a rank sends inside its host, and to other hosts while all ranks of its host do; bytes/s."""
+    """Bytes/s of a rank inside its host, and to other hosts while all ranks of its host send."""
 
     inside: float
     between: float
 
 
 def by_host(hosts: Sequence[int]) -> list[list[int]]:
-    """The ranks of each host, by the number of the host of each rank."""
+    """Group ranks by host."""
     found: dict[int, list[int]] = {}
     for rank, host in enumerate(hosts):
         found.setdefault(host, []).append(rank)
@@ -24,9 +24,9 @@ def by_host(hosts: Sequence[int]) -> list[list[int]]:
 
 
 def servers(rank: int, hosts: Sequence[int]) -> list[int]:
-    """The ranks that bring a rank its chunk: of each host the one at the same place, itself among them.
+    """Return the ranks that bring a rank its chunk: one per host, at the same place as the rank.
 
-    Where a host has fewer ranks, each of them serves several places.
+    In a host with fewer ranks, each serves several places.
 
     >>> [servers(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
     [[0, 2], [1, 3], [0, 2], [1, 3], [0, 4]]
@@ -36,12 +36,11 @@ def servers(rank: int, hosts: Sequence[int]) -> list[int]:
 
 
 def at_place(place: int, members: Sequence[Sequence[int]]) -> list[int]:
-    """Who serves a place, in each host."""
     return [ranks[place % len(ranks)] for ranks in members]
 
 
 def served(rank: int, hosts: Sequence[int]) -> list[int]:
-    """The ranks that a rank serves, of all hosts.
+    """Return the ranks that a rank serves, on all hosts.
 
     >>> [served(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
     [[0, 2, 4], [1, 3], [0, 2], [1, 3], [4]]
@@ -51,7 +50,7 @@ def served(rank: int, hosts: Sequence[int]) -> list[int]:
 
 
 def share_served(hosts: Sequence[int]) -> float:
-    """The largest share of a buffer that one rank serves.
+    """Return the largest share of a buffer that one rank serves.
 
     >>> share_served([0, 0, 1, 1]), share_served([0, 0, 1])
     (0.5, 1.0)
@@ -61,14 +60,14 @@ def share_served(hosts: Sequence[int]) -> float:
 
 
 def placed(rank: int, hosts: Sequence[int]) -> tuple[list[list[int]], list[int], int]:
-    """The ranks of each host, those of a rank's host, and its place among them."""
+    """Return the ranks of each host, the ranks of this rank's host, and its place there."""
     members = by_host(hosts)
     home = next(ranks for ranks in members if rank in ranks)
     return members, home, home.index(rank)
 
 
 def rates_of(inside: float, port: float, hosts: Sequence[int]) -> Rates:
-    """Of ranks that have a port each inside their host, and one port together to others.
+    """Return the rates of ranks that share one port per host.
 
     >>> rates_of(8e9, 2e9, [0, 0, 1, 1])
     Rates(inside=8000000000.0, between=1000000000.0)
@@ -77,7 +76,7 @@ def rates_of(inside: float, port: float, hosts: Sequence[int]) -> Rates:
 
 
 def rates_of_first(ranks: int, hosts: Sequence[int], rates: Rates | None) -> Rates | None:
-    """The rates of the first so many ranks, where those of all are known: fewer of them may share the port of a host.
+    """Return the rates of the first ``ranks`` ranks: fewer may share a host's port than among all.
 
     >>> rates_of_first(2, [0, 1, 0, 1], Rates(8e9, 1e9))
     Rates(inside=8000000000.0, between=2000000000.0)
@@ -90,8 +89,7 @@ def rates_of_first(ranks: int, hosts: Sequence[int], rates: Rates | None) -> Rat
 
 @dataclass(frozen=True)
 class Blocks:
-    """Ranks on hosts, one host after the other: so many ``hosts`` of equally many ranks, or so many ranks on each host
-    but the last (``per_host``)."""
+    """Ranks on consecutive hosts: ``hosts`` of equally many ranks, or ``per_host`` ranks on all but the last."""
 
     name: str
     count: int
@@ -100,7 +98,7 @@ class Blocks:
         return f"{self.name}={self.count}"
 
     def hosts(self, ranks: int) -> tuple[int, ...]:
-        """The host of each rank; a ValueError if the hosts would differ.
+        """Return the host of each rank; ValueError if hosts would differ in size.
 
         >>> Blocks("hosts", 2).hosts(4), Blocks("per_host", 2).hosts(3)
         ((0, 0, 1, 1), (0, 0, 1))
@@ -112,7 +110,7 @@ class Blocks:
 
 
 def spread(ranks: int, hosts: int) -> list[int]:
-    """The host of each rank, as many on each as possible; a ValueError if there are more hosts than ranks.
+    """Spread ranks evenly over hosts and return the host of each.
 
     >>> spread(5, 2)
     [0, 0, 0, 1, 1]
@@ -123,7 +121,7 @@ def spread(ranks: int, hosts: int) -> list[int]:
 
 
 def format_rate(bytes_per_s: float, digits: int = 4) -> str:
-    """In bits, as network cards are sold.
+    """Format a rate in bits, as for network cards.
 
     >>> format_rate(1.25e9), format_rate(1.19533e8), format_rate(6.05e7, digits=2), format_rate(1.0)
     ('10 Gbit/s', '956.3 Mbit/s', '480 Mbit/s', '8 bit/s')
