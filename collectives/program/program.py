@@ -40,7 +40,7 @@ class Receive:
 
     def __str__(self) -> str:
         verb = "combined with" if self.combine else "replacing"
-        return f"{label(self.chunks)} from rank {self.peer}, {verb} what is there"
+        return f"{label(self.chunks)} from rank {self.peer}, {verb} local data"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Program:
         >>> step = Step((Send(1, range(0, 1)),), (Receive(1, range(1, 2), combine=True),))
         >>> print(Program("reduce_scatter", 0, 2, (step,)))
         rank 0 of 2, reduce_scatter
-          step 0: send chunk 0 to rank 1; receive chunk 1 from rank 1, combined with what is there
+          step 0: send chunk 0 to rank 1; receive chunk 1 from rank 1, combined with local data
         """
         lines = [f"rank {self.rank} of {self.size}, {self.collective}"]
         for number, step in enumerate(self.steps):

@@ -159,7 +159,7 @@ def wrong_rank(rank, size):
 MESSAGES = {
     "never_sent": "rank 0: chunk 1 is still empty; expected rank 1's data",
     "sent_twice": "rank 1, step 1: must not send chunk 0 to rank 2; its peers expect this, and with it the proof holds",
-    "no_receive": "rank 1, step 1: must receive chunk 2 from rank 0, replacing what is there; its peers expect this, "
+    "no_receive": "rank 1, step 1: must receive chunk 2 from rank 0, replacing local data; its peers expect this, "
     "and with it the proof holds",
     "reduced_twice": "rank 0, step 1: combines data of ranks 0, 1, 2 into chunk 0 again, from rank 1: combine each "
     "rank's data once",
