@@ -15,8 +15,8 @@ n/Q / b', or Q times as much. Each chunk in turn takes the order that leaves the
 sends it to the emptier dimension first, which is equal for small chunks.)
 
 All chunks keep the usual order in four cases: two phases would take longer, hosts differ in size, rates are unknown, or
-chunks would be below about .12 MiB (as in the authors' code). The shorter ring of a phase runs several times, each time with a share of its chunks, so neither ring
-waits for the other.
+chunks would be below about .12 MiB (as in the authors' code). The shorter ring of a phase runs several times, each time
+with a share of its chunks, so neither ring waits for the other.
 
 Cost for n bytes, a of them in the usual order: max(a B, (1-a) I/R) + max(a I, (1-a) Q B), where the usual order takes I
 inside + B between; 2 (max(Q, R) - 1) steps. I + B is halved at b = b' and Q = R. The bytes are the ring's, in more

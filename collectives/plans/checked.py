@@ -1,7 +1,4 @@
-"""A run of messages that is looked at: what each message carries, and what each step leaves in the buffer.
-
-As a recorded run it is bound anew, and the run that it is made of stays as it is.
-"""
+"""Observe a run of messages: the content of each message and the buffer after each step."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -10,16 +7,16 @@ from dear_mpi.collectives.plans.runners.messages import MessagesRun
 from dear_mpi.collectives.transports.transport import Request, Wrapper
 from dear_mpi.kernels.array import Array
 
-SENT, ARRIVED, MERGED = range(3)  # points of a step, in the order in which data goes through them
+SENT, ARRIVED, MERGED = range(3)  # points of a step, in order
 Look = Callable[[int, int, Array], object]
-"""Is given the point, a number into ``MessagesRun.listing.messages``, and the elements of that message: as it leaves,
-as it has arrived, and (where it came beside the buffer) after it was combined with what was there or copied there."""
+"""Called with the point, a number into ``MessagesRun.listing.messages``, and the message's elements: as sent, as
+received, and, if it went through a side buffer, after the merge."""
 
 
 class CheckedRun(MessagesRun):
-    """The same run, on the same memory, whose blocking runs (``whole``) call ``look``; free it after use.
+    """Rebind a run on its memory, with calls of ``look`` in blocking runs (``whole``); free it after use.
 
-    The two share side buffers, so a run of one must be over when a run of the other begins.
+    Both share side buffers, so only one may run at a time.
     """
 
     def __init__(self, run: MessagesRun, look: Look) -> None:
@@ -41,7 +38,7 @@ class CheckedRun(MessagesRun):
 
 
 class CheckedRequest(Wrapper[Request]):
-    """A request that is looked at when it is over, if it receives, or before it starts."""
+    """Show a receive after its end, or a send before its start."""
 
     def __init__(self, run: CheckedRun, number: int, request: Request) -> None:
         super().__init__(request)
