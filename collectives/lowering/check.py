@@ -1,14 +1,10 @@
-"""Prove what ranks carry out, as ``program/verify.py`` proves their programs: run all of it on symbols.
+"""Prove lowered programs by running them on symbols: the sets of ranks whose contributions are in an element.
 
-A symbol is the set of ranks whose contributions are in an element.
+Instructions keep messages of many steps in flight; here every send is synchronous. The proof finds deadlocks, sends
+that meet another message's receive, memory used while an unfinished message needs it, and wrong results.
 
-Programs have steps. What runs by messages is instructions, in which the messages of many steps are under way at the
-same time; every send is synchronous here. What is found: ranks that block each other; a send that meets the receive of
-another message; memory that is used while a message that is not over, or not merged, needs it; a wrong result.
-
-What runs in each other's memory is phases. In a phase the ranks run in any order: so no rank may touch what another one
-writes in that phase. Several runs follow each other, because between two barriers a rank may still be in one run while
-another is in the next, whose caller has written new data into its buffer.
+In a phase, ranks run in any order, so no rank may touch memory that another writes in that phase. Several runs follow
+each other: between two barriers a rank may still be in one run while another has new data for the next.
 """
 
 from collections import defaultdict
@@ -24,9 +20,9 @@ from dear_mpi.collectives.program.program import COLLECTIVES, Program
 from dear_mpi.collectives.program.replay import after_steps, data_of, run
 from dear_mpi.collectives.program.verify import promised
 
-RUNS = 4  # of phases, one after the other
+RUNS = 4  # consecutive, of phases
 
-Place = int | tuple[SideBuffer, int]  # a cell of the buffer, or one of a side buffer
+Place = int | tuple[SideBuffer, int]  # in the buffer or in a side buffer
 
 
 def check_instructions(
@@ -38,8 +34,10 @@ def check_instructions(
     staged: bool = False,
     portions: Sequence[Portion] = (WHOLE,),
 ) -> None:
-    """Run the instruction lists of all ranks for one buffer, portion after portion; a ProgramError names the rank, the
-    step and the message. Arguments are as when it is lowered."""
+    """Run all ranks' instruction lists, portion by portion; a ProgramError names rank, step and message.
+
+    It takes the arguments of lowering.
+    """
     grid = Grid(chunks, segment)
     held = [dict[Place, int](enumerate(grid.spread(row))) for row in next(after_steps(programs))]
     for portion in portions:
@@ -59,14 +57,14 @@ def check_instructions(
 
 
 class SymbolicRank:
-    """One rank on its way through its instructions; ``held`` is what each place holds."""
+    """One rank at a position in its instructions; ``held`` is the content of each place."""
 
     def __init__(self, rank: int, listing: InstructionList, held: dict[Place, int]) -> None:
         self.rank, self.listing, self.held, self.position = rank, listing, held, 0
         self.over: set[int] = set()
         self.waited: set[int] = set()
-        self.users: dict[Place, set[int]] = defaultdict(set)  # messages that are not waited for, or not merged
-        # Where each message is sent from, or received into.
+        self.users: dict[Place, set[int]] = defaultdict(set)  # messages that are incomplete or not merged
+        # Memory that each message is sent from or received into.
         self.places: list[Sequence[Place]] = [message.cells for message in listing.messages]
         for number, side in listing.side_buffers.items():
             self.places[number] = [(side, at) for at in range(len(self.places[number]))]
@@ -79,7 +77,7 @@ class SymbolicRank:
         raise ProgramError(f"{self.where(number)}: {problem}")
 
     def walk(self, lanes: "Lanes") -> bool:
-        """Go through the instructions as far as possible; whether there was anything to do."""
+        """Run as many instructions as possible; return whether there were any."""
         begin, instructions = self.position, self.listing.instructions
         while self.position < len(instructions) and self.over.issuperset(instructions[self.position].waits):
             instruction = instructions[self.position]
@@ -95,7 +93,7 @@ class SymbolicRank:
         return self.position > begin
 
     def start(self, number: int, lanes: "Lanes") -> None:
-        """Post a message, which uses its places from now on."""
+        """Post a message, which now uses its places."""
         message, places = self.listing.messages[number], self.places[number]
         if message.incoming:
             self.check_free(number, places, writes=True)
@@ -113,7 +111,7 @@ class SymbolicRank:
             self.users[place].discard(number)
 
     def merge(self, number: int) -> None:
-        """Empty the side buffer of a receive."""
+        """Empty a receive's side buffer."""
         if number not in self.waited:
             self.fail(number, "is merged before it has arrived")
         self.release(number)
@@ -121,7 +119,7 @@ class SymbolicRank:
         self.move(number, self.places[number], message.cells, combine=message.combine)
 
     def move(self, number: int, sources: Sequence[Place], targets: Sequence[Place], *, combine: bool = False) -> None:
-        """Copy what a message carries between the buffer and a side buffer, or combine it with what is there."""
+        """Copy or combine a message's data between the buffer and a side buffer."""
         self.check_free(number, sources, writes=False)
         self.check_free(number, targets, writes=True)
         for source, target in zip(sources, targets, strict=True):
@@ -131,7 +129,7 @@ class SymbolicRank:
             self.held[target] = before | self.held[source]
 
     def check_free(self, number: int, places: Sequence[Place], *, writes: bool) -> None:
-        """No message that is under way needs these places as they are, or is about to change them."""
+        """Fail if an unfinished message writes these places or, for a write, reads them."""
         for place in places:
             for other in self.users[place]:
                 if writes or self.listing.messages[other].incoming:
@@ -143,12 +141,12 @@ class SymbolicRank:
             self.fail(waits[0], "never completes: its peer also waits for this rank")
 
 
-End = tuple[SymbolicRank, int]  # one end of a message: its rank, and its number there
+End = tuple[SymbolicRank, int]  # one end of a message: its rank and number
 Lanes = dict[tuple[int, int], Lane[End, End]]  # by sender and receiver
 
 
 def meet(lane: Lane[End, End]) -> None:
-    """Carry out all messages whose two ends are started."""
+    """Complete all messages with two started ends."""
     for (sender, sent), (receiver, received) in lane.meetings():
         if sender.listing.messages[sent].key != receiver.listing.messages[received].key:
             receiver.fail(received, f"meets what {sender.where(sent)} sends")
@@ -159,8 +157,10 @@ def meet(lane: Lane[End, End]) -> None:
 
 
 def check_phases(collective: str, share: Share, written: Sequence[list[list[Move]]]) -> None:
-    """See that all runs end with what the collective promises, whichever rank is faster; a ProgramError names the run,
-    the phase, the ranks, and the element. ``written`` has the ``phases`` of each rank, ``share`` is of any."""
+    """Check all runs at any relative speed; a ProgramError names run, phase, ranks and element.
+
+    ``written`` has the ``phases`` of each rank; ``share`` may be any rank's.
+    """
     fewest = min(written, key=len)
     if len(fewest) < len(max(written, key=len)):
         raise ProgramError(f"rank {written.index(fewest)} has {len(fewest)} phases; another rank has more")
@@ -177,24 +177,24 @@ def check_phases(collective: str, share: Share, written: Sequence[list[list[Move
 
 
 class SymbolicMemory:
-    """What all memory holds, element by element, and which ranks have used it since the last barrier."""
+    """The content of all memory, and the ranks that used it since the last barrier."""
 
     def __init__(self, collective: str, share: Share) -> None:
         self.contract, self.share, self.run = COLLECTIVES[collective], share, 0
-        self.expected = promised(collective, len(share.ranks))[0]  # the same for all ranks
+        self.expected = promised(collective, len(share.ranks))[0]  # equal on all ranks
         owners = [rank for rank, count in enumerate(share.partition.counts) for _ in range(count)]
         self.places = [(rank, element, owner) for rank in share.ranks for element, owner in enumerate(owners)]
-        self.held: dict[object, tuple[int, ...]] = {}  # what is in it; of which element, since which run
-        self.users: dict[object, set[tuple[int, bool]]] = defaultdict(set)  # ranks, and whether they have written
+        self.held: dict[object, tuple[int, ...]] = {}  # content, its element and run
+        self.users: dict[object, set[tuple[int, bool]]] = defaultdict(set)  # (rank, whether it wrote)
 
     def cell(self, memory: Operand, element: int) -> object:
-        """An element of a buffer, or the place in a mailbox that has it in this run."""
+        """Return an element of a buffer, or its place in a mailbox in this run."""
         if memory[0] == "mailbox":
             element = self.share.in_mailbox(range(element, element + 1), self.run).start
         return memory, element
 
     def fill(self, run: int) -> None:
-        """A run begins: callers write new data into their buffers."""
+        """Begin a run: callers write new data."""
         self.run = run
         for rank, element, owner in self.places:
             mask = self.contract.brings(rank, owner, len(self.share.ranks))
@@ -214,13 +214,13 @@ class SymbolicMemory:
 
     def read(self, rank: int, memory: Operand, element: int, where: str) -> int:
         mask, *since = self.held.get(self.use(rank, memory, element, where, writes=False), (0,))
-        return mask if since == [element, self.run] else 0  # what another block or run left there is of no use
+        return mask if since == [element, self.run] else 0  # left by another block or run
 
     def write(self, rank: int, memory: Operand, element: int, mask: int, where: str) -> None:
         self.held[self.use(rank, memory, element, where, writes=True)] = mask, element, self.run
 
     def use(self, rank: int, memory: Operand, element: int, where: str, *, writes: bool) -> object:
-        """The place of an element, which no other rank writes, nor reads if this one writes."""
+        """Return an element's place after checking for conflicts with other ranks."""
         cell = self.cell(memory, element)
         for other, wrote in self.users[cell]:
             if other != rank and (writes or wrote):

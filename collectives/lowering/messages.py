@@ -1,17 +1,15 @@
-"""Cut the transfers of a program into messages: what really crosses the wire for one buffer.
+"""Cut a program's transfers into the messages for one buffer.
 
-Each chunk is divided into cells of at most one segment. A message is a run of neighbouring cells that together
-fit in one segment; so large chunks are pipelined, and small chunks that travel together share a message.
+Each chunk is divided into cells of at most one segment. A message is a run of neighbouring cells that fit in one
+segment. So large chunks are pipelined, and small chunks share a message.
 
     chunk 0                  chunk 1               chunk 2
     |cell|cell|cell|ce|      |cell|cell|cell|      |cell|cell|cell|
 
-Both ends of a transfer cut it in the same way, from the same numbers. An empty chunk has no cell and sends no
-message. Dependencies are tracked by cell, not by chunk.
+Both ends cut a transfer in the same way. An empty chunk sends no message. Dependencies are tracked by cell.
 
-A collective may be carried out in portions: some cells of every chunk, the same on all ranks. What happens to a cell
-depends on that cell alone, so portions may come in any order, with other collectives between them, and all of them
-together give the same bits as the whole.
+A collective may run in portions: some cells of every chunk, equal on all ranks. Cells are independent, so portions may
+run in any order, with other collectives between them, and give the bits of the whole.
 """
 
 import itertools
@@ -26,14 +24,14 @@ T = TypeVar("T")
 
 
 class Portion(NamedTuple):
-    """The cells of each chunk, split ``of`` ways: from border ``first`` to border ``last``."""
+    """Cells of each chunk, split ``of`` ways, from border ``first`` to border ``last``."""
 
     first: int
     last: int
     of: int
 
     def cells(self, chunk: range) -> range:
-        """Those of a chunk.
+        """Return the portion of a chunk's cells.
 
         >>> Portion(0, 1, 2).cells(range(5, 10)), Portion(1, 2, 2).cells(range(5, 10))
         (range(5, 7), range(7, 10))
@@ -47,9 +45,9 @@ WHOLE = Portion(0, 1, 1)
 
 @dataclass(frozen=True)
 class Message:
-    """Elements ``start`` to ``stop`` of the buffer, on their way from or to one peer."""
+    """Elements ``start`` to ``stop`` of the buffer, sent to or received from one peer."""
 
-    key: tuple[int, int]  # (step, number of the message between these two ranks in it): both ends agree on it
+    key: tuple[int, int]  # (step, number between these ranks in the step), equal at both ends
     peer: int
     start: int
     stop: int
@@ -63,12 +61,11 @@ class Message:
 
 
 def messages(program: Program, chunks: Sequence[int], segment: int, portion: Portion = WHOLE) -> list[Message]:
-    """All messages of one rank, by step; in each step the sends, which read what the buffer held before, come first.
+    """Return a rank's messages by step. In a step sends come first: they read the old data.
 
     Args:
-        chunks: the borders between the chunks of the buffer, from 0 to its count (``Partition.chunks``).
-        segment: the most elements in a message.
-        portion: the cells that they are about.
+        chunks: borders of the chunks (``Partition.chunks``).
+        segment: maximal elements per message.
     """
     grid = Grid(chunks, segment)
     found: list[Message] = []
@@ -89,7 +86,7 @@ class Grid:
     def __init__(self, chunks: Sequence[int], segment: int) -> None:
         self.segment = segment
         self.borders: list[int] = []
-        self.first_cell: list[int] = []  # of each chunk, and one more
+        self.first_cell: list[int] = []  # of each chunk, and the end
         for start, stop in itertools.pairwise(chunks):
             self.first_cell.append(len(self.borders))
             self.borders.extend(range(start, stop, segment))
@@ -97,12 +94,12 @@ class Grid:
         self.borders.append(chunks[-1])
 
     def spread(self, of_chunks: Sequence[T]) -> list[T]:
-        """What each chunk has, for each of its cells."""
+        """Repeat each chunk's value for its cells."""
         numbers = zip(of_chunks, itertools.pairwise(self.first_cell), strict=True)
         return [each for each, (start, stop) in numbers for _ in range(start, stop)]
 
     def runs(self, chunks: range, portion: Portion) -> Iterator[range]:
-        """The cells of these chunks that are in the portion, as runs of neighbours that fit in a segment."""
+        """Yield the portion's cells of these chunks as neighbours that fit in a segment."""
         run = range(0)
         for chunk in chunks:
             for cell in portion.cells(range(self.first_cell[chunk], self.first_cell[chunk + 1])):
