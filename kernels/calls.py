@@ -71,7 +71,7 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
     """
     sources = [*before, *after]
     if not sources:
-        raise ValueError("there must be a source, before or after dst")
+        raise ValueError("before and after are both empty: pass at least one source")
     for src in sources:
         if dst.shape != src.shape or dst.dtype != src.dtype:
             given = f"{described(src)} and {described(dst)}"

@@ -58,7 +58,7 @@ def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> Dev
             return DeviceMemory(True, "the probe sent and received device memory")
         if status < 0:
             return DeviceMemory(False, f"the probe died of {signal.Signals(-status).name}")
-        said = output.strip().splitlines() or ["it said nothing"]
+        said = output.strip().splitlines() or ["it printed nothing"]
         return DeviceMemory(False, f"the probe failed with status {status}: {said[-1].strip()}")
     except subprocess.TimeoutExpired:
         return DeviceMemory(False, f"the probe did not end within {timeout_s:g} s")

@@ -149,7 +149,7 @@ class Call:
                 due = f"left out for {self.collective}, whose chunks are equal"
                 raise ValueError(f"{name} must be {due}, not {given!r}")
         if self.count % size:
-            due = f"a multiple of {size} elements for {self.collective}, as many for each rank"
+            due = f"a multiple of {size} elements for {self.collective}, one equal chunk per rank"
             raise ValueError(f"x must have {due}, not {self.count}")
 
     @property
@@ -218,7 +218,7 @@ def check_array(name: str, array: Array, *, written: bool, any_order: bool) -> N
         raise ValueError(f"{name} must be contiguous, not of strides {array.strides}: pass a copy")
     if not (any_order or array.flags.c_contiguous):
         raise ValueError(
-            f"{name} must be in C's order, because ranks own parts of it: pass numpy.ascontiguousarray({name})"
+            f"{name} must be in C order, because ranks own slices of it: pass numpy.ascontiguousarray({name})"
         )
     if written and not getattr(array.flags, "writeable", True):  # CuPy arrays always are, but lack the flag
         raise ValueError(f"{name} must be writable, because the result is stored there; it is read-only")
@@ -243,4 +243,4 @@ def check_op(op: str, x: Array, collective: str) -> None:
     if op in BITWISE and (kind not in "iub" or not on_host):
         raise ValueError(f"op {op!r} needs integers or bool, in an array of NumPy, not {x.dtype} of {library_of(x)}")
     if op in ("min", "max") and kind == "c":
-        raise ValueError(f"op {op!r} needs numbers that have an order, not {x.dtype}")
+        raise ValueError(f"op {op!r} needs ordered numbers, not {x.dtype}")

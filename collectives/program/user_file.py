@@ -148,5 +148,5 @@ def in_time(call: Callable[[], T], place: Callable[[], object] = lambda: None) -
         if now != seen:
             seen, since_s = now, time.monotonic()
         elif time.monotonic() - since_s > LIMIT_S and not future.done():
-            raise Endless(f"has not come to an end after {LIMIT_S:g} seconds")
+            raise Endless(f"did not finish within {LIMIT_S:g} seconds")
     return future.result()

@@ -41,7 +41,7 @@ def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]
     if any(complaints):
         raise ArgumentError(f"{what}: {by_rank(complaints, ', on ')}")
     if len({tuple(facts_there) for _, facts_there, _ in answers}) > 1 and len({there for there, _, _ in answers}) > 1:
-        raise MismatchError(f"the ranks begin different things: {by_rank([there for there, _, _ in answers])}")
+        raise MismatchError(f"the ranks begin different operations: {by_rank([there for there, _, _ in answers])}")
     for name in answers[0][1]:
         values = [facts_there.get(name) for _, facts_there, _ in answers]
         if any(value != values[0] for value in values):

@@ -67,7 +67,7 @@ class LoopbackRequest:
             self.queue.append(self)
             for send, receive in self.lane.meetings():  # copy the message and complete both ends
                 if send.data.nbytes != receive.data.nbytes:
-                    raise TransportError(f"a message of {send.data.nbytes} B met a receive of {receive.data.nbytes} B")
+                    raise TransportError(f"a send of {send.data.nbytes} B met a receive of {receive.data.nbytes} B")
                 copier(receive.data, send.data)()
                 synchronize(send.data)
                 send.active = receive.active = False

@@ -73,7 +73,7 @@ def collapse(block: Array) -> str:
     """Ask the system for huge pages; return why there are none, or "". Only speed depends on it."""
     for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):
         failed = libc().madvise(block.ctypes.data, block.nbytes, advice)
-    return f"none: MADV_COLLAPSE says {os.strerror(ctypes.get_errno())}" if failed else ""
+    return f"none: MADV_COLLAPSE failed: {os.strerror(ctypes.get_errno())}" if failed else ""
 
 
 @dataclass(frozen=True)

@@ -288,7 +288,7 @@ def test_a_function_that_never_ends_is_refused_on_all_ranks(loop, tmp_path, monk
     body = f"    {loop}\n    return Program('all_gather', rank, size, ())\n"
     (tmp_path / "mine.py").write_text(f"{IMPORTS}import time\ndef f(rank, size):\n{body}")
     where = "rank 2 of 3" if "rank" in loop else "rank 0 of 2"
-    said = f"mine.py:f' has not come to an end after 0.3 seconds (for {where})"
+    said = f"mine.py:f' did not finish within 0.3 seconds (for {where})"
     assert said in refusals(f"{tmp_path / 'mine.py'}:f")
 
 
