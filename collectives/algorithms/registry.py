@@ -101,7 +101,7 @@ def is_ours(name: str) -> bool:
 def check_whole(name: str) -> None:
     """Raise a ValueError if this is only a level of an algorithm."""
     if name in LEVELS:
-        raise ValueError(f"algorithm {name!r} is one level of hierarchical and leaves partial results: use hierarchical")
+        raise ValueError(f"algorithm {name!r} is one level of hierarchical, with partial results: use hierarchical")
 
 
 def programs(
