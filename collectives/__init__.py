@@ -53,10 +53,9 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its module."""
     for home, names in HOMES.items():
         if name in names:
-            found = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)  # cached
+            found = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
             return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from dear_mpi.kernels.lookup import lookup
 
-# Supported array libraries and the modules of their kernels.
 KERNELS = {"numpy": "dear_mpi.kernels.reference", "cupy": "dear_mpi.kernels.cuda_backend"}
 
 # CuPy arrays have the same interface; type checkers know only NumPy's.
@@ -28,7 +27,6 @@ def library_of(array: Array) -> str:
 
 
 def array_module(array: Array) -> ModuleType:
-    """Return NumPy or CuPy, the library of this array."""
     lookup("array library", library_of(array), KERNELS)
     return sys.modules[library_of(array)]  # imported: it made the array
 
@@ -66,7 +64,6 @@ def event_for(array: Array) -> Event | None:
 
 
 def synchronize(array: Array) -> None:
-    """Block until this thread's work on its current stream is complete."""
     event = event_for(array)
     if event is not None:
         event.record()

@@ -33,14 +33,12 @@ def packer(tensors: Sequence[Array], views: Sequence[Array], *, scale: float = 1
 
 
 def unpacker(views: Sequence[Array], tensors: Sequence[Array], *, scale: float = 1.0) -> Call:
-    """Return a call that reverses ``packer``."""
     check_shapes(tensors, views)
     call: Call = kernels_for(*views).unpacker(views, tensors, scale)
     return call
 
 
 def copier(dst: Array, src: Array, scale: float = 1.0) -> Call:
-    """Return a call for dst = src * scale, as in ``packer``; one array may be in pinned host memory."""
     call: Call = kernels_for(dst, src).copier(dst, src, scale)
     return call
 
@@ -50,18 +48,10 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
 
         dst = before[0] op before[1] op ... op dst op after[0] op after[1] op ...
 
-    The same arrays in the same order give the same bits, whichever is ``dst``.
-
-    Args:
-        dst: any supported type. fp16 and bf16 are combined in fp32 and rounded once; bool as in NumPy.
-        before: arrays of the shape and type of ``dst``. If ``dst`` is on a GPU they may be in pinned host memory.
-        after: as ``before``; one of the two may be empty.
-        op: ``sum``, ``prod``, ``min`` or ``max`` (these propagate NaN). For integers and bool on the host also
-            ``band``, ``bor`` and ``bxor``.
-
-    Raises:
-        ValueError: unknown ``op``, no source, different shapes or types, or non-contiguous arrays (allowed on the host
-            for one source or one axis).
+    The same arrays in the same order give the same bits, whichever is ``dst``. fp16 and bf16 are combined in fp32 and
+    rounded once. ``op`` is ``sum``, ``prod``, ``min`` or ``max`` (NaN propagates); integers and bool on the host also
+    take ``band``, ``bor`` and ``bxor``. Sources may be in pinned host memory. ValueError: arrays differ in shape or
+    type, or have gaps.
 
     >>> import numpy as np
     >>> total = np.array([1.0, 2.0])
@@ -85,13 +75,9 @@ def updater(
 ) -> UpdateCall:
     """Return a call that updates ``values`` with ``grads``, both of any floating types.
 
-    All arrays are flat, contiguous and of one length; under the scope ``tensor`` each is one tensor in its shape. The
-    call takes the optimizer (its constants may change), the number of the update, counted from 1, and a factor for
-    gradients.
-
-    Args:
-        state: arrays of ``optimizer.new_state(values)``, or slices of them; updated in place.
-        finite: a boolean array of one element, set to False if a gradient is not finite.
+    Arrays are flat and contiguous; under the scope ``tensor`` each is one tensor in its shape. The call takes the
+    optimizer, the number of the update (from 1) and a factor for gradients. It sets ``finite`` to False if a gradient
+    is not finite.
 
     >>> import numpy as np
     >>> from dear_mpi.kernels.optimizers import SGD

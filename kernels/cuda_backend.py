@@ -25,7 +25,7 @@ SOURCES = Path(__file__).parent / "cuda"
 # memory.
 OPTIONS = ("--std=c++17", "--fmad=false")
 OPS = {"sum": "Sum", "prod": "Prod", "min": "Min", "max": "Max"}
-MAX_STATE = 2  # state arrays of an optimizer, as in kernels/cuda/update.cu
+MAX_STATE = 2
 
 
 def source(name: str) -> str:
@@ -44,7 +44,6 @@ def kernel(name: str, expression: str) -> Any:
 
 
 def launching(function: Any, grid: int, arguments: Sequence[Any], keeps: Sequence[Any]) -> Callable[[], object]:
-    """Bind a launch and keep the arrays that it addresses alive."""
     if not grid:
         return lambda: None  # CUDA refuses an empty grid
     return partial(launch, function, grid, arguments, keeps)
@@ -105,7 +104,7 @@ def copier(dst: Array, src: Array, scale: float) -> Callable[[], object]:
         stream = cupy.cuda.get_current_stream().ptr
         cupy.cuda.runtime.memcpyAsync(*addresses, ends[1].nbytes, cupy.cuda.runtime.memcpyDefault, stream)
 
-    addresses, ends = (address(dst), address(src)), (dst, src)  # kept alive by the call
+    addresses, ends = (address(dst), address(src)), (dst, src)
     return copy
 
 

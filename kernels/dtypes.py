@@ -22,7 +22,7 @@ DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(numpy_type) for name, numpy_t
 SIGNED = {"int8": "signed char", "int16": "short", "int32": "int", "int64": "long long"}
 UNSIGNED = {f"u{name}": f"unsigned {c_type.removeprefix('signed ')}" for name, c_type in SIGNED.items()}
 C_TYPES = {np.dtype(numpy_type).name: c_type for _, numpy_type, c_type in FORMATS} | SIGNED | UNSIGNED
-TYPES = DTYPES | {name: np.dtype(name) for name in (*SIGNED, *UNSIGNED)}  # all, by name
+TYPES = DTYPES | {name: np.dtype(name) for name in (*SIGNED, *UNSIGNED)}
 
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
@@ -31,7 +31,6 @@ def is_floating(dtype: np.dtype[Any]) -> bool:
 
 
 def compute_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
-    """Choose the type for scaling: fp64 if one of these types is fp64, else fp32."""
     return DTYPES["fp64"] if DTYPES["fp64"] in dtypes else DTYPES["fp32"]
 
 

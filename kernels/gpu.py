@@ -24,7 +24,6 @@ def use_gpu(local_rank: int) -> None:
 
 
 def current_gpu() -> Gpu:
-    """Return the GPU of this thread; a ValueError names cause and remedy."""
     try:
         import cupy
 

@@ -43,9 +43,7 @@ def unpacked(elements: Array, size: int) -> Array:
 
 @dataclass(frozen=True)
 class Sides:
-    """The sizes of a layer's two factors.
-
-    >>> sides = Sides(2, 1)
+    """>>> sides = Sides(2, 1)
     >>> sides.elements, sides.split(np.arange(6.0))[0].tolist()
     (6, [[0.0, 1.0], [1.0, 2.0]])
     """
@@ -72,7 +70,6 @@ class Sides:
         return 2.0 * (self.inputs**3 + self.outputs**3)
 
     def flops(self, rows: float) -> float:
-        """Sums over ``rows`` rows, and products of the gradient with both inverses."""
         inputs, outputs = self.inputs, self.outputs
         return 2.0 * (rows * (inputs**2 + outputs**2) + inputs * outputs * (inputs + outputs))
 

@@ -17,18 +17,17 @@ from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 
-THREADS = 256  # per block
+THREADS = 256
 PART = 4096  # elements per block: 16 per thread
 COMBINE_PART = 2048  # for combining: segments are short, and every multiprocessor needs a block
 
 # 64 bits: a tensor may have more than 2^31 elements.
 BLOCK = np.dtype([("start", np.int64), ("tensor", np.int32), ("count", np.int32)])
 
-KINDS = {dtype.name: kind for kind, dtype in enumerate(DTYPES.values())}  # as the kernels number them
+KINDS = {dtype.name: kind for kind, dtype in enumerate(DTYPES.values())}
 
 
 def row_table(*columns: Sequence[Array]) -> npt.NDArray[np.int64]:
-    """Return one row per tensor: the addresses of its arrays, then the type number of the first."""
     kinds = [lookup("type of a tensor", array.dtype.name, KINDS) for array in columns[0]]
     rows = [[*map(address, row), kind] for *row, kind in zip(*columns, kinds, strict=True)]
     return np.array(rows, np.int64)
@@ -42,10 +41,9 @@ def address(array: Array) -> int:
 
 
 def block_table(counts: Sequence[int], part: int = PART) -> npt.NDArray[Any]:
-    """Return ``BLOCK`` structs for tensors of these counts; an empty tensor has none."""
     numbers = np.repeat(np.arange(len(counts)), [grid_of(count, part) for count in counts])
     table = np.empty(len(numbers), BLOCK)
-    first = np.searchsorted(numbers, numbers)  # first block of this tensor
+    first = np.searchsorted(numbers, numbers)
     table["tensor"] = numbers
     table["start"] = (np.arange(len(numbers)) - first) * part
     table["count"] = np.minimum(np.asarray(counts, np.int64)[numbers] - table["start"], part)

@@ -37,7 +37,6 @@ class Optimizer(ABC):
 
     @property
     def state_arrays(self) -> int:
-        """Arrays kept between iterations."""
         return 0
 
     @abstractmethod
@@ -53,6 +52,5 @@ class Optimizer(ABC):
         return CALL_COST + math.prod(shape)
 
     def new_state(self, value: Array) -> list[Array]:
-        """Return zeros in fp32, or fp64 for fp64 values."""
         zeros = array_module(value).zeros
         return [zeros(value.shape, compute_dtype(value.dtype)) for _ in range(self.state_arrays)]

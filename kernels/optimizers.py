@@ -13,7 +13,7 @@ from dear_mpi.kernels.optimizer import CALL_COST, Optimizer
 
 __all__ = ["KFAC", "OPTIMIZERS", "SGD", "Adam", "AdamW", "Lamb", "Muon", "Optimizer"]
 
-LEAST = 2.0**-149  # smallest fp32 number above zero
+LEAST = 2.0**-149
 
 
 @dataclass(frozen=True)

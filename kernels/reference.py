@@ -42,7 +42,6 @@ unpacker = packer
 def updater(
     grads: Array, values: Array, state: Sequence[Array], optimizer: Optimizer, *, finite: Array | None
 ) -> Callable[[Optimizer, int, float], object]:
-    """Bind an update in fp32, or fp64 for fp64 values."""
     wide = compute_dtype(values.dtype)
 
     def update(optimizer: Optimizer, iteration: int, scale: float) -> None:
@@ -97,7 +96,6 @@ def run_all(steps: Sequence[Step]) -> None:
 
 
 def flat(array: Array) -> Array:
-    """Return a one-axis view; ValueError if ``reshape`` would copy."""
     if array.ndim != 1 and not array.flags.c_contiguous:
         raise ValueError(f"arrays of several axes must be contiguous, not of strides {array.strides}")
     return array.reshape(-1)

@@ -12,7 +12,7 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array, kernels_for
 
-ALIGNMENT = 256  # bytes: cudaMalloc's guarantee
+ALIGNMENT = 256
 CHUNK_BYTES = 128  # two cache lines of a CPU, one memory transaction of a GPU warp
 TENSOR_BYTES = 16  # one vector access of a CUDA thread
 
@@ -38,12 +38,10 @@ class Slab:
 
     @classmethod
     def beside(cls, array: Array, nbytes: int = 0, *, growth: int = 0) -> "Slab":
-        """Make a slab in the memory of ``array``."""
         return cls(kernels_for(array).allocate, nbytes, growth=growth)
 
     @classmethod
     def pinned(cls, array: Array) -> "Slab":
-        """Make a slab of pinned host memory for the device of ``array``."""
         return cls(kernels_for(array).pinned)
 
     def another(self) -> "Slab":

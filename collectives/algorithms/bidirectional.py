@@ -20,7 +20,7 @@ from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 
 def all_gather(rank: int, size: int) -> Program:
-    forward, backward = size // 2, (size - 1) // 2  # chunks from the predecessor, from the successor
+    forward, backward = size // 2, (size - 1) // 2
     steps = []
     for s in range(forward):
         ways = (1,) if s >= backward else (1, -1)

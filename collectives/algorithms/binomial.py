@@ -24,7 +24,6 @@ def broadcast(rank: int, size: int) -> Program:
 
 
 def hand_down(rank: int, size: int, distance: int) -> Step:
-    """Let each rank with the data send it to the rank ``distance`` after it."""
     whole = range(size)
     if rank % (2 * distance) == distance:
         return Step(receives=(Receive(rank - distance, whole),))

@@ -27,7 +27,6 @@ def all_gather(rank: int, size: int) -> Program:
 
 
 def doubling(rank: int, size: int, distance: int) -> Step:
-    """Send the chunks held to the rank ``distance`` before and receive as many from the rank after."""
     count = min(distance, size - distance)
     before, after = (rank - distance) % size, (rank + distance) % size
     return Step(

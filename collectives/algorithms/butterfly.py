@@ -33,7 +33,6 @@ class Fold:
         return None if rank % 2 else rank // 2
 
     def home(self, vrank: int) -> int:
-        """Return the rank that acts for a virtual rank."""
         return 2 * vrank if vrank < self.pairs else vrank + self.pairs
 
     def members(self, vrank: int) -> range:
@@ -61,7 +60,6 @@ def all_gather(rank: int, size: int, partner: Partner) -> Program:
 
 
 def exchange(rank: int, fold: Fold, partner: Partner, step: int) -> Step:
-    """Exchange all data of two virtual ranks."""
     vrank = fold.vrank(rank)
     if vrank is None:
         return Step()
@@ -74,7 +72,6 @@ def exchange(rank: int, fold: Fold, partner: Partner, step: int) -> Step:
 
 
 def held(vrank: int, fold: Fold, partner: Partner, step: int) -> list[range]:
-    """Return the chunks of a virtual rank before a step."""
     vranks = [vrank]
     for earlier in reversed(range(step)):
         vranks += [partner(one, earlier) for one in vranks]

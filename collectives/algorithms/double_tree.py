@@ -76,10 +76,7 @@ class Tree:
         return max((1 + self.height_of(child) for child in self.children(vrank)), default=0)
 
     def duties(self, vrank: int) -> Iterator[tuple[int, Send | Receive]]:
-        """Yield each transfer of a virtual rank and its step: up when all children have sent, then down.
-
-        This is the plan of segment 0; each further segment is one step later.
-        """
+        """Yield a virtual rank's transfers of segment 0 and their steps; each further segment is one step later."""
         parent, top, piece = self.parents[vrank], self.height, range(1)
         for child in self.children(vrank):
             yield self.height_of(child), Receive(child, piece, combine=True)

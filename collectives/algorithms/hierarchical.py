@@ -50,7 +50,6 @@ def inside(rank: int, size: int, hosts: Sequence[int]) -> Program:
 
 
 def column_ring(rank: int, column: int, members: Sequence[Sequence[int]]) -> list[Step]:
-    """Return the ring of a column: one rank of each host, with its chunk of the column."""
     ring = at_place(column, members)
     return around(rank, ring, [ranks[column : column + 1] for ranks in members]) if rank in ring else []
 

@@ -22,10 +22,7 @@ MIRROR = {"all_gather": "reduce_scatter", "broadcast": "reduce"}
 
 
 def family(forth: Algorithm, collective: str | None = None) -> dict[str, Algorithm]:
-    """Return three collectives by name, derived from an ``all_gather`` or a ``broadcast``.
-
-    Args:
-        collective: the kind of ``forth``; by default its own name.
+    """Return the three collectives of an ``all_gather`` or ``broadcast`` by name.
 
     >>> from dear_mpi.collectives.algorithms.pairwise import all_gather
     >>> print(family(all_gather)["reduce_scatter"](0, 2))
@@ -48,7 +45,6 @@ def family(forth: Algorithm, collective: str | None = None) -> dict[str, Algorit
 
 
 def mirrored(program: Program) -> tuple[Step, ...]:
-    """Reverse the steps and swap sends with receives."""
     return tuple(
         Step(
             tuple(Send(receive.peer, receive.chunks) for receive in step.receives),

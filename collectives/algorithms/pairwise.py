@@ -31,7 +31,6 @@ def all_gather(rank: int, size: int) -> Program:
 
 
 def exchange(rank: int, size: int, distance: int) -> Step:
-    """Send the rank's own chunk ``distance`` ahead and receive one from as far back."""
     ahead, behind = (rank + distance) % size, (rank - distance) % size
     return Step((Send(ahead, range(rank, rank + 1)),), (Receive(behind, range(behind, behind + 1)),))
 

@@ -34,7 +34,6 @@ __all__ = ["ALGORITHMS", "RUNNER", "find_algorithm", "programs", "runner_of"]
 
 
 def by_name(*functions: Algorithm) -> dict[str, Algorithm]:
-    """Name functions after the collective that they serve."""
     return {function.__name__: function for function in functions}
 
 
@@ -75,7 +74,6 @@ def runner_of(name: str) -> str:
 
 
 def find_algorithm(name: str, collective: str) -> Algorithm:
-    """Return the function that writes a collective's programs; ValueError: unknown, or not served."""
     lookup("collective", collective, COLLECTIVES)
     served = served_by(name)
     if collective not in served:
@@ -86,7 +84,6 @@ def find_algorithm(name: str, collective: str) -> Algorithm:
 
 
 def served_by(name: str) -> dict[str, Algorithm]:
-    """Return the functions of an algorithm by collective."""
     if name in LEVELS:
         return LEVELS[name]
     known: dict[str, dict[str, Algorithm]] = ALGORITHMS | {other: {} for other in RUNNER if other not in ALGORITHMS}
@@ -99,7 +96,6 @@ def is_ours(name: str) -> bool:
 
 
 def check_whole(name: str) -> None:
-    """Raise a ValueError if this is only a level of an algorithm."""
     if name in LEVELS:
         raise ValueError(f"algorithm {name!r} is one level of hierarchical, with partial results: use hierarchical")
 
@@ -121,7 +117,6 @@ def programs(
 
 
 def lacks_rates(name: str, hosts: Sequence[int], rates: Rates | None) -> bool:
-    """Return whether an algorithm needs rates between these hosts that are unknown."""
     if rates is not None or len(set(hosts)) < 2:
         return False
     return any(asks_for(function, "rates") for function in served_by(name).values())
@@ -132,10 +127,10 @@ def algorithm_source(spec: str) -> Source:
 
 
 def load_algorithm(spec: str) -> dict[str, Algorithm]:
-    """Load a user's function and return its collectives: its own, and those derived by mirroring.
+    """Load a user's function and return its collective and those derived by mirroring.
 
-    It is tried for two ranks. Each call is checked: a ProgramError reports failure or a program of another collective
-    or rank, whose mirror image would be wrong. ValueError: it cannot be loaded.
+    It is tried for two ranks. A ProgramError in any call reports a failure, or a program of another collective or rank:
+    its mirror image would pass for the right one.
     """
     algorithm, collective = load(algorithm_source(spec)), ""
 

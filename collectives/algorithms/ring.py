@@ -30,29 +30,24 @@ from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 
 def reduce_scatter(rank: int, size: int) -> Program:
-    """End with chunk r on rank r, combined over all ranks."""
     steps = tuple(ring_step(rank, size, rank - s - 1, combine=True) for s in range(size - 1))
     return Program("reduce_scatter", rank, size, steps)
 
 
 def all_gather(rank: int, size: int) -> Program:
-    """Start with chunk r on rank r and end with all chunks on every rank."""
     steps = tuple(ring_step(rank, size, rank - s, combine=False) for s in range(size - 1))
     return Program("all_gather", rank, size, steps)
 
 
 def all_reduce(rank: int, size: int) -> Program:
-    """End with all chunks on every rank, combined over all ranks."""
     steps = reduce_scatter(rank, size).steps + all_gather(rank, size).steps
     return Program("all_reduce", rank, size, steps)
 
 
 def ring_step(rank: int, size: int, sent: int, *, combine: bool) -> Step:
-    """Send one chunk to the successor and receive the chunk before it from the predecessor."""
     successor, predecessor = (rank + 1) % size, (rank - 1) % size
     return Step((Send(successor, one(sent, size)),), (Receive(predecessor, one(sent - 1, size), combine),))
 
 
 def one(chunk: int, size: int) -> range:
-    """Return the range of a single chunk, counted around the ring."""
     return range(chunk % size, chunk % size + 1)

@@ -41,8 +41,6 @@ PIECES = 2  # least segments in each run of a ring: about .12 MiB between hosts
 
 
 class Pair(NamedTuple):
-    """One number per dimension."""
-
     inside: float
     between: float
 
@@ -98,14 +96,14 @@ def split(members: Sequence[Sequence[int]], rates: Rates | None, pieces: int) ->
 
 
 def loads(ranks: int, across: int, rates: Rates) -> tuple[Pair, Pair]:
-    """Return seconds per byte of the buffer in each dimension, for the usual and the other order."""
+    """Return seconds per byte in each dimension, for the usual and the other order."""
     inside, between = rates
     whole = Pair((ranks - 1) / ranks / inside, (across - 1) / across / between)
     return Pair(whole.inside, whole.between / ranks), Pair(whole.inside / across, whole.between)
 
 
 def greedy(usual: Pair, other: Pair, parts: int) -> int:
-    """Count the chunks that take the usual order if each leaves the fuller dimension as empty as possible."""
+    """Count the chunks in the usual order if each leaves the fuller dimension as empty as possible."""
     done, count = Pair(0.0, 0.0), 0
     for _ in range(parts):
         after = [Pair(done.inside + each.inside, done.between + each.between) for each in (usual, other)]

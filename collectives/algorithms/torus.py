@@ -27,7 +27,7 @@ HALVES = 2
 def all_gather(rank: int, size: int) -> Program:
     rows = max(d for d in range(1, math.isqrt(size) + 1) if size % d == 0)
     columns = size // rows
-    across = [rank // columns * columns + i for i in range(columns)]  # this rank's row
+    across = [rank // columns * columns + i for i in range(columns)]
     down = [rank % columns + i * columns for i in range(rows)]
     halves = [
         two_rings(rank, down, across, stride=1, half=0),

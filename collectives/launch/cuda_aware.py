@@ -33,15 +33,13 @@ SIZES = (64, 4 << 20)  # bytes: eager and rendezvous take different paths in MPI
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Whether MPI gets device memory directly, and ``why``, for reports."""
-
     direct: bool
     why: str
 
 
 STAGED = "staged through pinned host memory"
 OVERRIDES = {
-    "auto": None,  # by trial
+    "auto": None,
     "direct": DeviceMemory(True, "direct: device memory goes to MPI (as asked, not probed)"),
     "staged": DeviceMemory(False, f"{STAGED} (as asked)"),
 }
@@ -80,7 +78,7 @@ def run_alone(command: Sequence[str], timeout_s: float) -> tuple[int, str]:
         try:
             child.wait(timeout_s)
         finally:
-            if child.returncode is None:  # also after Ctrl-C
+            if child.returncode is None:
                 os.killpg(child.pid, signal.SIGKILL)
                 with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the driver: unkillable
                     child.wait(5)
@@ -94,10 +92,7 @@ probed = cache(probe)  # once per process: the answer does not change
 def decide(
     comm: "MPI.Intracomm", override: str = "auto", *, probing: Callable[[], DeviceMemory] = probed
 ) -> DeviceMemory:
-    """Collective: decide whether MPI gets device memory directly; equal on all ranks, errors included.
-
-    With ``auto`` the lowest rank of each host probes and all must succeed; else the user's choice holds.
-    """
+    """Collective: decide whether MPI gets device memory directly; equal on all ranks, errors included."""
     from mpi4py import MPI
 
     answer: DeviceMemory | None = None
@@ -117,7 +112,6 @@ def built_for(array: Array, comm: "MPI.Intracomm", *, taken: bool) -> bool:
 
 
 def decision(answers: Sequence[tuple[str, str, DeviceMemory | None]]) -> DeviceMemory:
-    """Decide from each rank's (override, host, probe or None)."""
     overrides = sorted({override for override, _, _ in answers})
     if len(overrides) > 1:
         raise MismatchError(f"device_memory must be the same on all ranks, not {' and '.join(overrides)}")
@@ -136,7 +130,6 @@ def decision(answers: Sequence[tuple[str, str, DeviceMemory | None]]) -> DeviceM
 
 
 def send_to_itself(gpu: int) -> None:
-    """Send buffers within device memory; RuntimeError if the data differs."""
     import cupy
 
     cupy.cuda.Device(gpu).use()
@@ -157,5 +150,5 @@ if __name__ == "__main__":
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer: no core file
-    signal.alarm(int(sys.argv[2]))  # ends this process even without its parent
+    signal.alarm(int(sys.argv[2]))
     send_to_itself(int(sys.argv[1]))

@@ -26,7 +26,6 @@ def no_child_leaves() -> Iterator[None]:
 
 
 def end_child(error: BaseException | None) -> None:
-    """End this child process with its error's traceback, skipping the rank's exit handlers."""
     code = error.code or 0 if isinstance(error, SystemExit) else 0 if error is None else 1
     try:
         if isinstance(code, str):
@@ -36,7 +35,7 @@ def end_child(error: BaseException | None) -> None:
             traceback.print_exception(error)
         sys.stdout.flush()
         sys.stderr.flush()
-    finally:  # also if its streams are closed
+    finally:
         os._exit(code if isinstance(code, int) else 1)
 
 
@@ -49,7 +48,7 @@ def end_children_at_exit() -> None:
     process = os.getpid()
 
     def ends() -> None:
-        if os.getpid() != process:  # its exception has been shown
+        if os.getpid() != process:
             end_child(SystemExit(int(hasattr(sys, "last_type"))))
 
     atexit.register(ends)

@@ -62,14 +62,12 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 ENDED = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun")
-SCHEDULED = "srun"  # ended by Slurm
+SCHEDULED = "srun"
 NAP_S = 0.1
 OVER = "ZX"  # states of an ended process, reaped or not
 
 
 class Status(NamedTuple):
-    """A process in /proc; ``state`` is a letter."""
-
     name: str
     state: str
     parent: str
@@ -77,7 +75,6 @@ class Status(NamedTuple):
 
 
 def status_of(process: Path) -> Status:
-    """Read a process's folder in /proc; raises OSError."""
     # "PID (NAME) STATE PARENT ...": the name may contain brackets
     name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
     state, parent, *others = rest.split()
@@ -85,7 +82,6 @@ def status_of(process: Path) -> Status:
 
 
 def launcher_process(proc: Path = Path("/proc")) -> Path | None:
-    """Return the nearest launcher's folder in /proc above this process, if any; raises OSError."""
     process = proc / str(os.getppid())
     while process.name != "0":
         status = status_of(process)

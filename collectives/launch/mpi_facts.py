@@ -61,10 +61,6 @@ def started() -> "MPI.Intracomm":
 
 
 def mpi_facts() -> MpiFacts:
-    """Collective: start MPI if needed and collect its facts.
-
-    ImportError or RuntimeError: mpi4py cannot load a library.
-    """
     from mpi4py import MPI
 
     node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
@@ -79,7 +75,7 @@ def mpi_facts() -> MpiFacts:
         device=device[1] if device else "",
         standard="{}.{}".format(*MPI.Get_version()),
         thread_level=f"MPI_THREAD_{names[level]}",
-        threads_suffice=level >= MPI.THREAD_SERIALIZED,  # an engine's thread calls MPI
+        threads_suffice=level >= MPI.THREAD_SERIALIZED,
         rank=MPI.COMM_WORLD.Get_rank(),
         size=MPI.COMM_WORLD.Get_size(),
         host=MPI.Get_processor_name(),
@@ -97,7 +93,6 @@ def without_pmix() -> str | None:
 
 
 def said_by_child(code: str, **variables: str) -> str:
-    """Return the output of Python code run outside this job; "" if it fails."""
     command, environment = [sys.executable, "-c", code], child_environment(os.environ) | variables
     try:
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout

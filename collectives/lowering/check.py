@@ -20,7 +20,7 @@ from dear_mpi.collectives.program.program import COLLECTIVES, Program
 from dear_mpi.collectives.program.replay import after_steps, data_of, run
 from dear_mpi.collectives.program.verify import promised
 
-RUNS = 4  # consecutive, of phases
+RUNS = 4
 
 Place = int | tuple[SideBuffer, int]  # in the buffer or in a side buffer
 
@@ -34,10 +34,7 @@ def check_instructions(
     staged: bool = False,
     portions: Sequence[Portion] = (WHOLE,),
 ) -> None:
-    """Run all ranks' instruction lists, portion by portion; a ProgramError names rank, step and message.
-
-    It takes the arguments of lowering.
-    """
+    """Run all ranks' instruction lists, portion by portion; a ProgramError names rank, step and message."""
     grid = Grid(chunks, segment)
     held = [dict[Place, int](enumerate(grid.spread(row))) for row in next(after_steps(programs))]
     for portion in portions:
@@ -57,14 +54,11 @@ def check_instructions(
 
 
 class SymbolicRank:
-    """One rank at a position in its instructions; ``held`` is the content of each place."""
-
     def __init__(self, rank: int, listing: InstructionList, held: dict[Place, int]) -> None:
         self.rank, self.listing, self.held, self.position = rank, listing, held, 0
         self.over: set[int] = set()
         self.waited: set[int] = set()
         self.users: dict[Place, set[int]] = defaultdict(set)  # messages that are incomplete or not merged
-        # Memory that each message is sent from or received into.
         self.places: list[Sequence[Place]] = [message.cells for message in listing.messages]
         for number, side in listing.side_buffers.items():
             self.places[number] = [(side, at) for at in range(len(self.places[number]))]
@@ -77,7 +71,6 @@ class SymbolicRank:
         raise ProgramError(f"{self.where(number)}: {problem}")
 
     def walk(self, lanes: "Lanes") -> bool:
-        """Run as many instructions as possible; return whether there were any."""
         begin, instructions = self.position, self.listing.instructions
         while self.position < len(instructions) and self.over.issuperset(instructions[self.position].waits):
             instruction = instructions[self.position]
@@ -93,7 +86,6 @@ class SymbolicRank:
         return self.position > begin
 
     def start(self, number: int, lanes: "Lanes") -> None:
-        """Post a message, which now uses its places."""
         message, places = self.listing.messages[number], self.places[number]
         if message.incoming:
             self.check_free(number, places, writes=True)
@@ -119,7 +111,6 @@ class SymbolicRank:
         self.move(number, self.places[number], message.cells, combine=message.combine)
 
     def move(self, number: int, sources: Sequence[Place], targets: Sequence[Place], *, combine: bool = False) -> None:
-        """Copy or combine a message's data between the buffer and a side buffer."""
         self.check_free(number, sources, writes=False)
         self.check_free(number, targets, writes=True)
         for source, target in zip(sources, targets, strict=True):
@@ -146,7 +137,6 @@ Lanes = dict[tuple[int, int], Lane[End, End]]  # by sender and receiver
 
 
 def meet(lane: Lane[End, End]) -> None:
-    """Complete all messages with two started ends."""
     for (sender, sent), (receiver, received) in lane.meetings():
         if sender.listing.messages[sent].key != receiver.listing.messages[received].key:
             receiver.fail(received, f"meets what {sender.where(sent)} sends")
@@ -157,10 +147,7 @@ def meet(lane: Lane[End, End]) -> None:
 
 
 def check_phases(collective: str, share: Share, written: Sequence[list[list[Move]]]) -> None:
-    """Check all runs at any relative speed; a ProgramError names run, phase, ranks and element.
-
-    ``written`` has the ``phases`` of each rank; ``share`` may be any rank's.
-    """
+    """Check all runs at any relative speed; a ProgramError names run, phase, ranks and element."""
     fewest = min(written, key=len)
     if len(fewest) < len(max(written, key=len)):
         raise ProgramError(f"rank {written.index(fewest)} has {len(fewest)} phases; another rank has more")
@@ -169,7 +156,7 @@ def check_phases(collective: str, share: Share, written: Sequence[list[list[Move
         memory.fill(turn)
         for number in range(len(fewest)):
             if number > 0:
-                memory.users.clear()  # a barrier
+                memory.users.clear()
             for rank, of_rank in enumerate(written):
                 for move in of_rank[number]:
                     memory.apply(rank, move, f"run {turn}, phase {number}, rank {rank}")
@@ -181,14 +168,13 @@ class SymbolicMemory:
 
     def __init__(self, collective: str, share: Share) -> None:
         self.contract, self.share, self.run = COLLECTIVES[collective], share, 0
-        self.expected = promised(collective, len(share.ranks))[0]  # equal on all ranks
+        self.expected = promised(collective, len(share.ranks))[0]
         owners = [rank for rank, count in enumerate(share.partition.counts) for _ in range(count)]
         self.places = [(rank, element, owner) for rank in share.ranks for element, owner in enumerate(owners)]
         self.held: dict[object, tuple[int, ...]] = {}  # content, its element and run
         self.users: dict[object, set[tuple[int, bool]]] = defaultdict(set)  # (rank, whether it wrote)
 
     def cell(self, memory: Operand, element: int) -> object:
-        """Return an element of a buffer, or its place in a mailbox in this run."""
         if memory[0] == "mailbox":
             element = self.share.in_mailbox(range(element, element + 1), self.run).start
         return memory, element
@@ -220,7 +206,6 @@ class SymbolicMemory:
         self.held[self.use(rank, memory, element, where, writes=True)] = mask, element, self.run
 
     def use(self, rank: int, memory: Operand, element: int, where: str, *, writes: bool) -> object:
-        """Return an element's place after checking for conflicts with other ranks."""
         cell = self.cell(memory, element)
         for other, wrote in self.users[cell]:
             if other != rank and (writes or wrote):

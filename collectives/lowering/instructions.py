@@ -36,10 +36,7 @@ BEGIN: Key = (-1, 0)
 
 @dataclass(frozen=True)
 class Instruction:
-    """Wait for messages in order, merge receives at once, then start messages.
-
-    All are numbers into ``InstructionList.messages``.
-    """
+    """Wait for messages in order, merge receives at once, then start messages (numbers into ``messages``)."""
 
     waits: tuple[int, ...]
     merges: tuple[int, ...]
@@ -79,10 +76,7 @@ class InstructionList:
 
 
 def write_instructions(messages: Sequence[Message], window: int = WINDOW, *, staged: bool = False) -> InstructionList:
-    """Order one rank's messages, sorted as by ``messages()``.
-
-    If ``staged``, each has a side buffer, because the transport cannot reach the buffer.
-    """
+    """Order one rank's messages. If ``staged``, each has a side buffer: the transport cannot reach the buffer."""
     writer = Writer(messages, window, staged=staged)
     return InstructionList(messages, list(writer.instructions()), writer.side_buffers)
 
@@ -97,18 +91,16 @@ class Version:
 
 
 class Writer:
-    """Find when each message may start and the sends that must complete before."""
-
     def __init__(self, messages: Sequence[Message], window: int, *, staged: bool) -> None:
         self.messages, self.window, self.staged = messages, window, staged
         self.cells: dict[int, list[Version]] = defaultdict(lambda: [Version()])
         self.lanes: dict[tuple[int, bool], list[int]] = defaultdict(list)  # (peer, incoming) -> its messages so far
         self.side_buffers: dict[int, SideBuffer] = {}
-        self.together: dict[object, list[int]] = defaultdict(list)  # receives merged at once
+        self.together: dict[object, list[int]] = defaultdict(list)
         for number, message in enumerate(messages):
             if message.incoming:
                 self.together[self.place(number)].append(number)
-        self.merge_time: dict[int, Key] = {}  # of receives with a side buffer
+        self.merge_time: dict[int, Key] = {}
         self.start_time: dict[int, Key] = {}
         # Sends that must complete before a message starts or, with a side buffer, before it is merged.
         self.after: dict[int, set[int]] = defaultdict(set)
@@ -122,11 +114,9 @@ class Writer:
         return (message.key[0], message.cells.start) if message.combine else number
 
     def latest(self, numbers: Iterable[int]) -> Key:
-        """Return the time when the last of these messages is complete and merged."""
         return max((self.merge_time.get(number, self.messages[number].key) for number in numbers), default=BEGIN)
 
     def add_send(self, number: int, message: Message) -> None:
-        """Start a send when the earlier receives into its cells are merged."""
         read = [self.cells[cell][-1] for cell in message.cells]
         for version in read:
             version.readers.add(number)
@@ -162,7 +152,6 @@ class Writer:
         self.after[number] = readers
 
     def keep_lane(self, number: int, message: Message) -> None:
-        """Start a lane's messages in order, each after the one ``window`` before it."""
         lane = self.lanes[message.peer, message.incoming]
         if lane:
             self.start_time[number] = max(self.start_time[number], self.start_time[lane[-1]])
@@ -180,7 +169,7 @@ class Writer:
         """
         events = [self.event(self.latest(group), group, starts=False) for group in self.together.values()]
         events += [self.event(time, [number], starts=True) for number, time in self.start_time.items()]
-        left = {number for number, message in enumerate(self.messages) if not message.incoming}  # not waited for yet
+        left = {number for number, message in enumerate(self.messages) if not message.incoming}
         waits, merges, started = list[int](), list[int](), list[int]()
         for _, starts, *_, group in sorted(events):
             after = set().union(*(self.after[number] for number in group if (number in self.merge_time) != starts))
@@ -200,5 +189,4 @@ class Writer:
         yield Instruction(tuple(sorted(left)), (), ())
 
     def event(self, time: Key, group: list[int], *, starts: bool) -> tuple[Key, bool, bool, Key, list[int]]:
-        """Return an event with its sort key: start messages, or merge arrived ones."""
         return time, starts, self.messages[group[0]].incoming, self.messages[group[0]].key, group

@@ -31,9 +31,7 @@ class Portion(NamedTuple):
     of: int
 
     def cells(self, chunk: range) -> range:
-        """Return the portion of a chunk's cells.
-
-        >>> Portion(0, 1, 2).cells(range(5, 10)), Portion(1, 2, 2).cells(range(5, 10))
+        """>>> Portion(0, 1, 2).cells(range(5, 10)), Portion(1, 2, 2).cells(range(5, 10))
         (range(5, 7), range(7, 10))
         """
         first, last = (chunk.start + len(chunk) * border // self.of for border in (self.first, self.last))
@@ -61,7 +59,7 @@ class Message:
 
 
 def messages(program: Program, chunks: Sequence[int], segment: int, portion: Portion = WHOLE) -> list[Message]:
-    """Return a rank's messages by step. In a step sends come first: they read the old data.
+    """Return a rank's messages by step; in a step sends come first, because they read the old data.
 
     Args:
         chunks: borders of the chunks (``Partition.chunks``).
@@ -86,7 +84,7 @@ class Grid:
     def __init__(self, chunks: Sequence[int], segment: int) -> None:
         self.segment = segment
         self.borders: list[int] = []
-        self.first_cell: list[int] = []  # of each chunk, and the end
+        self.first_cell: list[int] = []
         for start, stop in itertools.pairwise(chunks):
             self.first_cell.append(len(self.borders))
             self.borders.extend(range(start, stop, segment))
@@ -94,7 +92,6 @@ class Grid:
         self.borders.append(chunks[-1])
 
     def spread(self, of_chunks: Sequence[T]) -> list[T]:
-        """Repeat each chunk's value for its cells."""
         numbers = zip(of_chunks, itertools.pairwise(self.first_cell), strict=True)
         return [each for each, (start, stop) in numbers for _ in range(start, stop)]
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.lookup import lookup
 
-Operand = tuple[str, int]  # (``buffer`` or ``mailbox``, rank)
+Operand = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,6 @@ class Move:
 
 @dataclass(frozen=True)
 class Share:
-    """One rank's share of the work."""
-
     partition: Partition
     rank: int
     block: int  # elements that fit a cache with their operands
@@ -72,7 +70,6 @@ class Share:
         return self.mailbox_start(len(self.ranks))
 
     def in_mailbox(self, elements: range, run: int) -> range:
-        """Return the place of these elements, of one block, in a mailbox in a run."""
         shard = bisect_right(self.partition.borders, elements.start) - 1
         number, within = divmod(elements.start - self.partition.borders[shard], self.block)
         half = (number + run * self.blocks) % 2  # a run's first block takes the set that the last one did not use
@@ -80,14 +77,11 @@ class Share:
         return range(start, start + len(elements))
 
     def combine(self, kind: str, elements: range) -> Move:
-        """Combine all ranks' data into my buffer: my part from there, theirs from their ``kind``."""
         sources = tuple(("buffer" if rank == self.rank else kind, rank) for rank in self.ranks)
         return Move(("buffer", self.rank), sources, elements)
 
     def post(self, elements: range) -> Move:
         return Move(("mailbox", self.rank), (("buffer", self.rank),), elements)
-
-    # Work on one block of each shard by mailboxes.
 
     def post_own(self, number: int) -> list[Move]:
         return [self.post(self.cut(self.rank, number))]
@@ -129,7 +123,6 @@ def scatter_in_buffers(share: Share) -> list[Move]:
 
 
 def gather_in_buffers(share: Share) -> list[Move]:
-    """Store each block of my shard in all other buffers."""
     mine = "buffer", share.rank
     blocks = [share.cut(share.rank, number) for number in range(share.blocks)]
     return [Move(("buffer", rank), (mine,), block) for block in blocks for rank in share.others]

@@ -23,7 +23,7 @@ MESSAGE_BYTES = 1 << 30  # older MPI libraries count bytes in 31 bits
 MOST_SEGMENTS = 10**6  # per buffer: more take minutes to plan
 OPS = ("sum", "prod", "min", "max", "average", *BITWISE)
 PLAIN = (np.ndarray, np.memmap)  # other NumPy arrays redefine operators or hide elements
-INSTEAD = {  # by prefix of the type's name
+INSTEAD = {
     "torch.": "pass x.numpy(), which has the same memory",
     "numpy.matrix": "pass numpy.asarray(x)",
     "mpi4py.MPI.InPlaceType": "a call without out works in place",
@@ -33,8 +33,6 @@ INSTEAD = {  # by prefix of the type's name
 
 @dataclass(frozen=True)
 class Call:
-    """A user's request: one collective on one rank's arrays."""
-
     collective: str
     x: Array
     out: Array | None
@@ -54,10 +52,7 @@ class Call:
         return alike(rules) if self.alike and rules is not None else rules
 
     def chosen(self, transport: Transport, *, sharing: bool) -> "Call":
-        """Replace ``auto`` and None by the tuning table's algorithm and segment size.
-
-        ``sharing``: ranks reach each other's memory and prefer the rules for it. Raises ValueError.
-        """
+        """Replace ``auto`` and None by the tuning table's choice; ``sharing`` puts rules for shared memory first."""
         algorithm, segment_bytes = self.algorithm, default_segment(transport.hosts)
         if self.rules is not None:
             nbytes = self.count * self.x.dtype.itemsize
@@ -82,7 +77,6 @@ class Call:
 
     @property
     def segment(self) -> int:
-        """Elements of the largest message."""
         return (self.segment_bytes or SEGMENT_BYTES) // self.x.dtype.itemsize
 
     @property
@@ -90,7 +84,7 @@ class Call:
         return -(-self.count // self.segment)
 
     def hosts(self, transport: Transport) -> tuple[int, ...]:
-        """Return the host of each rank, from the root on."""
+        """From the root on."""
         return (*transport.hosts[self.root :], *transport.hosts[: self.root])
 
     def check(self, transport: Transport) -> dict[str, object]:
@@ -174,7 +168,6 @@ class Call:
 
 
 def plain(value: Any) -> Any:
-    """Convert an argument to a Python value: an MPI operator to its name, a NumPy number to an int."""
     if isinstance(value, np.integer):
         return int(value)
     mpi = sys.modules.get("mpi4py.MPI")  # loaded if the value can be one of its operators
@@ -191,20 +184,14 @@ def check_segment(given: object, itemsize: int) -> None:
 
 
 def order_of(array: Array) -> str:
-    """Return the memory order, ``C`` or ``Fortran``; "" if there are gaps."""
     return "C" if array.flags.c_contiguous else "Fortran" if array.flags.f_contiguous else ""
 
 
 def flat(array: Array) -> Array:
-    """Return a contiguous array's elements in memory order."""
     return (array if array.flags.c_contiguous else array.T).reshape(-1)
 
 
 def check_array(name: str, array: Array, *, written: bool, any_order: bool) -> None:
-    """Check that this is a plain, contiguous array of a known library, writable if ``written``.
-
-    ``any_order`` also allows Fortran's order.
-    """
     library = library_of(array)
     if library not in KERNELS or (library == "numpy" and type(array) not in PLAIN):
         given = f"{type(array).__module__}.{type(array).__qualname__}".removeprefix("builtins.")
@@ -225,7 +212,6 @@ def check_array(name: str, array: Array, *, written: bool, any_order: bool) -> N
 
 
 def check_op(op: str, x: Array, collective: str) -> None:
-    """Check that this op can combine this type; any type can be moved."""
     lookup("op", op, dict.fromkeys(OPS))
     if not COLLECTIVES[collective].reduces:
         if op != "sum":

@@ -7,17 +7,14 @@ from dear_mpi.collectives.plans.runners.messages import MessagesRun
 from dear_mpi.collectives.transports.transport import Request, Wrapper
 from dear_mpi.kernels.array import Array
 
-SENT, ARRIVED, MERGED = range(3)  # points of a step, in order
+SENT, ARRIVED, MERGED = range(3)
 Look = Callable[[int, int, Array], object]
 """Called with the point, a number into ``MessagesRun.listing.messages``, and the message's elements: as sent, as
 received, and, if it went through a side buffer, after the merge."""
 
 
 class CheckedRun(MessagesRun):
-    """Rebind a run on its memory, with calls of ``look`` in blocking runs (``whole``); free it after use.
-
-    Both share side buffers, so only one may run at a time.
-    """
+    """A run on another's memory whose blocking runs (``whole``) call ``look``; free it after use."""
 
     def __init__(self, run: MessagesRun, look: Look) -> None:
         vars(self).update(vars(run))
@@ -38,8 +35,6 @@ class CheckedRun(MessagesRun):
 
 
 class CheckedRequest(Wrapper[Request]):
-    """Show a receive after its end, or a send before its start."""
-
     def __init__(self, run: CheckedRun, number: int, request: Request) -> None:
         super().__init__(request)
         self.look, self.number = run.look, number

@@ -21,13 +21,8 @@ from dear_mpi.kernels.array import Array
 def exchange(transport: Transport, what: str, outgoing: Sequence[Array], incoming: Sequence[Array]) -> None:
     """Collective: send ``outgoing[r]`` to each rank r and receive ``incoming[r]`` from it.
 
-    Args:
-        what: the name of this call in messages.
-        outgoing, incoming: flat byte arrays, one per rank, this one included; may be empty.
-
-    Raises:
-        MismatchError: sizes of two ranks differ; raised on all ranks before anything is sent.
-        CollectiveError: another thread uses the transport.
+    ``what`` names the call in messages; arrays are flat and of bytes, one per rank. MismatchError: sizes of two ranks
+    differ; raised on all ranks before anything is sent.
     """
     transport.one_thread.run(exchange_alone, transport, what, outgoing, incoming)
 

@@ -27,46 +27,38 @@ Action = Callable[[], object]
 
 @dataclass(frozen=True)
 class Task:
-    call: Call  # checked on all ranks; algorithm and segments chosen
-    buffer: Array  # flat; updated in place
+    call: Call
+    buffer: Array
     transport: Transport
-    tag: int  # of this plan's messages, equal on all ranks
-    slab: Slab | None = None  # for the plan's own memory
-    reached: Reach | None = None  # memory of all ranks, if reachable
+    tag: int
+    slab: Slab | None = None
+    reached: Reach | None = None
 
     @property
     def op(self) -> str:
-        """The op for contributions: an average is a sum that the plan scales."""
         return "sum" if self.call.op == "average" else self.call.op
 
     def on(self, buffer: Array) -> "Task":
-        """Return the task in place on another buffer; releases the old one."""
         return replace(self, buffer=buffer, call=replace(self.call, x=buffer, out=None))
 
 
 @dataclass(frozen=True)
 class BoundInstruction:
-    """Wait for all ``waits``, then do all ``actions``; ``parts`` describe these calls."""
-
     waits: Sequence[Request | Event]
     actions: Sequence[Action]
     parts: Sequence[Part]
 
 
 def straight(instructions: Sequence[BoundInstruction]) -> list[Action]:
-    """Flatten instructions into calls."""
     return [call for each in instructions for call in (*(wait.Wait for wait in each.waits), *each.actions)]
 
 
 class InstructionRun:
-    """Runs instructions, blocking or polling."""
-
     def __init__(self, rank: int, instructions: Sequence[BoundInstruction], requests: Sequence[Request]) -> None:
         self.rank, self.instructions, self.requests = rank, instructions, requests
         self.calls = straight(instructions)
         self.parts = [part for each in instructions for part in each.parts]
         self.tests = [tuple(wait.Test for wait in each.waits) for each in instructions]
-        # Index of each instruction's first call; last, the number of calls.
         self.starts = list(accumulate((len(each.waits) + len(each.actions) for each in instructions), initial=0))
         self.position = self.waited = 0
         self.left: Iterator[Action] | None = None
@@ -90,14 +82,10 @@ class InstructionRun:
         return True
 
     def wait(self) -> None:
-        """Block until the run is complete; a TransportError names step and peer."""
         self.go(self.calls[self.starts[self.position] + self.waited :])
 
     def whole(self, note: Callable[[float], object] | None = None) -> None:
-        """Run all calls: a third faster than ``start`` and ``wait`` for small collectives.
-
-        ``note`` gets the time before the first call and after each.
-        """
+        """Run all calls: a third faster than ``start`` and ``wait`` for small collectives."""
         self.go(self.calls, note)
 
     def go(self, calls: Sequence[Action], note: Callable[[float], object] | None = None) -> None:
@@ -118,7 +106,6 @@ class InstructionRun:
         self.position, self.waited, self.left = len(self.instructions), 0, None
 
     def progress(self) -> tuple[int, ...]:
-        """Return the instructions done, and the calls done of the next."""
         left, calls = self.left, self.calls  # read once: a watchdog calls from another thread
         if left is None:
             return self.position, self.waited
@@ -133,26 +120,23 @@ class InstructionRun:
         return str(parts[waited]) if waited < len(parts) and parts[waited].kind in WAITS else ""
 
     def finish(self, instruction: BoundInstruction) -> None:
-        """Make an instruction's calls after its waits."""
         self.position += 1
         self.waited = 0
         for action in instruction.actions:
             action()
 
     def failure(self, error: Exception) -> TransportError:
-        """Name the message that is waited for, or the last started ones."""
         place = self.waits_for() or f"after instruction {self.progress()[0]} of {len(self.instructions)}"
         return TransportError(f"rank {self.rank}, {place}: {error}")
 
     def on(self, buffer: Array) -> "InstructionRun | None":
-        """Bind to another buffer of this count and type without the other ranks; None if they are needed.
+        """Bind to another buffer of this count and type; None if the other ranks are needed.
 
         Both runs share side buffers, so only one may run at a time.
         """
         return None
 
     def free(self) -> None:
-        """Free the requests of an idle run."""
         for request in self.requests:
             request.Free()
         self.requests, self.instructions, self.calls, self.parts, self.tests = (), (), [], [], []

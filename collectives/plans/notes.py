@@ -17,22 +17,19 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 MOST_CALLS = 1 << 17  # kept: 1 MiB of times
-WAITS = ("ending", "device", "whole")  # kinds that may block
+WAITS = ("ending", "device", "whole")
 
 
 class Part(NamedTuple):
-    """A call of a run."""
-
     kind: str  # starting or ending (a message), combining, copying, device (wait for it), whole (library call)
     step: int | None = None
     number: int = 0  # of the message, between these ranks in the step
     peer: int | None = None
     incoming: bool = False
-    chunk: int | str = ""  # or a range: 3..5
-    nbytes: int = 0  # 0 in a barrier's message
+    chunk: int | str = ""
+    nbytes: int = 0
 
     def __str__(self) -> str:
-        """Describe a wait; "" for other calls."""
         if self.kind != "ending":
             return {"device": "the device", "whole": "the other ranks"}.get(self.kind, "")
         message = f"step {self.step}, message {self.number}, " if self.nbytes else "barrier, "
@@ -42,10 +39,9 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Noted:
-    """A rank's run of a collective: call ``k`` lasted from ``times[k]`` to ``times[k + 1]``, in seconds.
+    """A rank's run: call ``k`` lasted from ``times[k]`` to ``times[k + 1]``, in seconds; a running one has fewer times.
 
-    A running one has fewer times. ``number`` counts runs, equally on all ranks; ``said`` holds ``collective``,
-    ``algorithm``, ``bucket`` and others.
+    ``number`` counts runs, equally on all ranks; ``said`` holds labels such as ``algorithm`` and ``bucket``.
     """
 
     number: int
@@ -63,7 +59,6 @@ class Noted:
         return self.times[-1]
 
     def calls(self) -> Iterator[tuple[Part, float, float]]:
-        """Yield (call, begin, end)."""
         yield from zip(self.parts, self.times, self.times[1:], strict=False)
 
     def at(self, times: Sequence[float], *, under_way: bool = False) -> Noted:
@@ -75,14 +70,13 @@ class Noted:
 
 
 class Notes:
-    """The last runs of a rank, up to ``most`` calls, written by one thread in the order common to all ranks."""
+    """The last runs of a rank, up to ``most`` calls; one thread writes."""
 
     def __init__(self, most: int = MOST_CALLS) -> None:
         self.ring: deque[tuple[int, Mapping[str, Any], Sequence[Part], array[float]]] = deque()
         self.room, self.count = most, 0
 
     def begin(self, said: Mapping[str, Any], parts: Sequence[Part]) -> array[float]:
-        """Begin a run and return the array for its times."""
         times = array("d")  # a list would be scanned by the garbage collector
         self.count += 1
         self.ring.append((self.count, said, parts, times))  # three times faster than a ``Noted``

@@ -24,8 +24,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Workspace:
-    """A run's flat buffer, its result, and the copies and scalings around it."""
-
     buffer: Array
     result: Array
     before: Sequence[Callable[[], object]] = ()
@@ -41,7 +39,7 @@ def alone(method: Callable[[Plan], T]) -> Callable[[Plan], T]:
         try:
             only.tokens.pop()  # ``run`` would cost 0.2 us more
         except IndexError:
-            return only.run(method, plan)  # raises with the reason
+            return only.run(method, plan)
         try:
             return only.context.run(method, plan)
         finally:
@@ -57,14 +55,14 @@ class Carried:
     """
 
     after: Sequence[Callable[[], object]] = ()
-    how = ""  # details for messages
+    how = ""
     notes: Notes | None = None
 
     def __init__(self, run: InstructionRun, name: str, transport: Transport) -> None:
         self.run, self.name, self.transport, self.waits = run, name, transport, transport.waits
         self.running = self.started = False
         self.said: Mapping[str, Any] = {"collective": name}
-        self.number = 0  # of its run among this rank's collectives
+        self.number = 0
         self.broken: str | None = None
 
     def whole(self) -> None:
@@ -102,7 +100,7 @@ class Carried:
 
 
 class Plan(Carried):
-    """A prepared collective: ``run`` moves data in the memory of ``work``."""
+    """A prepared collective: call it, or start it, compute, and wait."""
 
     def __init__(self, run: InstructionRun, work: Workspace, call: Call, transport: Transport) -> None:
         super().__init__(run, call.collective, transport)
@@ -113,17 +111,14 @@ class Plan(Carried):
         self.freed, self.one_thread = False, transport.one_thread
 
     def noted(self, name: str, notes: Notes, **said: Any) -> None:
-        """Set the name and record whole runs in ``notes`` with more labels."""
         self.name, self.notes, self.said = name, notes, {**self.said, **said}
 
     @alone
     def start(self) -> None:
         """Begin a run without waiting for other ranks (except in debug mode).
 
-        On a GPU the first messages leave in ``advance`` or ``wait``, after the kernels that wrote the arrays.
-
-        Raises:
-            CollectiveError: the last run is incomplete or failed, the plan is freed, or another thread uses it.
+        On a GPU the first messages leave later, after the kernels that wrote the arrays. CollectiveError: the last run
+        is incomplete or failed, the plan is freed, or another thread uses it.
         """
         self.check_idle()
         for call in self.before:
@@ -143,10 +138,7 @@ class Plan(Carried):
 
     @alone
     def wait(self) -> Array:
-        """Block until the run is complete, with the interpreter lock released; return the result.
-
-        CollectiveError: the plan was never started, or a run failed.
-        """
+        """Block until the run is complete, with the interpreter lock released; return the result."""
         self.check_whole("wait")
         if not self.started:
             raise CollectiveError("wait() on a plan that was never started: its result does not exist yet")
@@ -164,7 +156,6 @@ class Plan(Carried):
 
     @alone
     def __call__(self) -> Array:
-        """Run once and return the result; raises as ``start``."""
         return self.once()
 
     def once(self) -> Array:

@@ -15,7 +15,7 @@ from dear_mpi.collectives.plans.notes import Noted, Part
 
 KINDS = ("waiting", "transfer", "combining", "copying")
 OTHERS = ("either", "whole")
-AS = {"starting": "transfer", "device": "waiting"}  # kinds with another name here
+AS = {"starting": "transfer", "device": "waiting"}
 Ranks: TypeAlias = Mapping[int, Noted]
 """One collective on its ranks, on one clock."""
 
@@ -24,9 +24,7 @@ End: TypeAlias = tuple[int, int, int | None, int, bool]
 
 
 class StepSpan(NamedTuple):
-    """Seconds of one activity; ``peer`` is the awaited rank or the partner of the message."""
-
-    kind: str  # of KINDS or OTHERS
+    kind: str
     step: int | None
     peer: int | None
     begin_s: float
@@ -39,13 +37,11 @@ class StepSpan(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """A message, from the sender's start to the receiver's end."""
-
     sender: int
     begin_s: float
     receiver: int
     end_s: float
-    part: Part  # the receiver's
+    part: Part
 
     @property
     def seconds(self) -> float:
@@ -63,7 +59,6 @@ def other_end(rank: int, part: Part) -> End:
 
 
 def starts_of(ranks: Ranks) -> dict[End, float]:
-    """Return when each end of a message was started."""
     return {
         end_of(rank, part): begin_s
         for rank, noted in ranks.items()
@@ -97,7 +92,6 @@ def spans_of(
 
 
 def flows_of(ranks: Ranks, starts: Mapping[End, float]) -> Iterator[Flow]:
-    """Yield complete messages with two known ends."""
     for rank, noted in ranks.items():
         calls = list(noted.calls())
         for part, _, end_s in calls[: len(calls) - noted.under_way]:
@@ -117,7 +111,6 @@ def fold(spent: Iterable[tuple[str, int | None, float]]) -> tuple[Mapping[str, f
 
 
 def said_of(span: StepSpan, noted: Noted) -> dict[str, Any]:
-    """Return a span's attributes by name."""
     part = span.part
     known: dict[str, Any] = {**noted.said, "number": noted.number, "step": part.step, "peer": part.peer}
     if part.kind in ("starting", "ending"):

@@ -22,8 +22,6 @@ Count = Annotated[int, Meta(ge=1)]
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """Applies to full buffers of at most ``up_to_bytes`` (None: any) on ``ranks`` ranks."""
-
     collective: str
     ranks: Count
     up_to_bytes: Count | None
@@ -36,15 +34,14 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def shared(self) -> bool:
-        """Whether ranks work in each other's memory."""
         return runner_of(self.algorithm) == "shared"
 
 
 NAMES = tuple({**ALGORITHMS, **RUNNER})  # RUNNER also has entries without programs
 SEGMENT_BYTES = 256 * 1024  # fits a second-level cache twice; see docs/benchmarks
 NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI uses rendezvous from 64 KiB on, header included
-WINDOW_BYTES = 1 << 20  # posted in a lane between hosts
-MOST_POSTED = 32  # messages
+WINDOW_BYTES = 1 << 20
+MOST_POSTED = 32
 # Rules for shared memory come first where ranks share it. Small buffers need few steps: recursive doubling, then
 # butterflies, then rings (later on more ranks).
 KIB, MIB = 1 << 10, 1 << 20
@@ -67,7 +64,6 @@ BUILT_IN = tuple(
 
 
 def default_segment(hosts: Sequence[int]) -> int:
-    """Return the default bytes of the largest message."""
     return SEGMENT_BYTES if len(set(hosts)) == 1 else NETWORK_SEGMENT_BYTES
 
 
@@ -75,8 +71,8 @@ def window_of(hosts: Sequence[int], segment_bytes: int) -> int:
     """Return how many messages of a lane are posted at a time (docs/decisions/0017).
 
     Between hosts the link must stay busy while the posting thread waits for a core: milliseconds, or some hundred KiB
-    at 1 Gbit/s. On one host it matters more that side buffers stay in cache. With rendezvous, more than two posted
-    messages are slower.
+    at 1 Gbit/s. On one host side buffers should stay in cache. With rendezvous, more than two posted messages are
+    slower.
 
     >>> window_of((0, 0), 60 * 1024), window_of((0, 1), 256 * 1024), window_of((0, 1), 60 * 1024)
     (2, 2, 17)
@@ -95,7 +91,6 @@ def rules_of(spec: str) -> tuple[Rule, ...] | None:
 
 
 def serves(name: str, collective: str) -> bool:
-    """Return whether an algorithm, or a tuning table's choice, can run a collective."""
     if runner_of(name) == "native" or rules_of(name) is not None:
         return True
     return collective in served_by(name)
@@ -141,7 +136,6 @@ class Table(Struct):
 
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
-    """Read a table; the ValueError names file and place."""
     with reading("rules", path, "dear-mpi bench --tune") as content:
         rules = convert(content, Table).rules
         for number, rule in enumerate(rules):
@@ -152,7 +146,6 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
 
 
 def write_rules(path: Path, machine: Mapping[str, Any], rules: Sequence[Rule]) -> None:
-    """Write a table, sorted for comparison."""
     ordered = sorted(rules, key=lambda rule: (rule.collective, rule.ranks, rule.limit))
     content = {"machine": dict(machine), "rules": [asdict(rule) for rule in ordered]}
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -27,7 +27,7 @@ from dear_mpi.collectives.program.simulation import Simulation
 
 @dataclass(frozen=True)
 class Cost:
-    """The time until the last rank is done; messages and bytes sent per rank; bytes by (from, to); end of each rank."""
+    """``done_s`` is each rank's end; ``link_nbytes`` counts bytes by (from, to)."""
 
     time_s: float
     messages: tuple[int, ...]
@@ -47,13 +47,8 @@ def cost(
 ) -> Cost:
     """Price the programs of all ranks for a buffer of ``count`` elements.
 
-    Args:
-        partition: equal shards if not given.
-        arrivals_s: when each rank enters the call; default 0. Times count from 0, so the program takes ``time_s -
-            max(arrivals_s)`` after the last arrival.
-
-    Raises:
-        ProgramError: the programs deadlock (``verify`` names the step).
+    ``arrivals_s``: when each rank enters the call; default 0. The programs then take ``time_s - max(arrivals_s)``.
+    ProgramError: they deadlock.
 
     >>> from dear_mpi.collectives.algorithms.registry import programs
     >>> cost(programs("ring", "all_reduce", 4), 1000, 4, Network(beta=1e-9)).nbytes

@@ -34,9 +34,7 @@ class TransportError(CollectiveError):
 
 
 def name_ranks(ranks: Collection[int]) -> str:
-    """Format ranks for a message.
-
-    >>> name_ranks([0, 2, 3]), name_ranks([1]), name_ranks([])
+    """>>> name_ranks([0, 2, 3]), name_ranks([1]), name_ranks([])
     ('ranks 0, 2, 3', 'rank 1', 'no rank')
     """
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" if ranks else "no rank"

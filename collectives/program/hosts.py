@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 UNITS = {"Tbit/s": 1e12, "Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3, "bit/s": 1.0}
-INSIDE, BETWEEN = "inside hosts", "between hosts"  # the two levels
+INSIDE, BETWEEN = "inside hosts", "between hosts"
 
 
 class Rates(NamedTuple):
@@ -16,7 +16,6 @@ class Rates(NamedTuple):
 
 
 def by_host(hosts: Sequence[int]) -> list[list[int]]:
-    """Group ranks by host."""
     found: dict[int, list[int]] = {}
     for rank, host in enumerate(hosts):
         found.setdefault(host, []).append(rank)
@@ -24,9 +23,7 @@ def by_host(hosts: Sequence[int]) -> list[list[int]]:
 
 
 def servers(rank: int, hosts: Sequence[int]) -> list[int]:
-    """Return the ranks that bring a rank its chunk: one per host, at the same place as the rank.
-
-    In a host with fewer ranks, each serves several places.
+    """Return the ranks that bring a rank its chunk: one per host, at the rank's place.
 
     >>> [servers(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
     [[0, 2], [1, 3], [0, 2], [1, 3], [0, 4]]
@@ -40,9 +37,7 @@ def at_place(place: int, members: Sequence[Sequence[int]]) -> list[int]:
 
 
 def served(rank: int, hosts: Sequence[int]) -> list[int]:
-    """Return the ranks that a rank serves, on all hosts.
-
-    >>> [served(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
+    """>>> [served(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
     [[0, 2, 4], [1, 3], [0, 2], [1, 3], [4]]
     """
     members, home, place = placed(rank, hosts)
@@ -60,7 +55,7 @@ def share_served(hosts: Sequence[int]) -> float:
 
 
 def placed(rank: int, hosts: Sequence[int]) -> tuple[list[list[int]], list[int], int]:
-    """Return the ranks of each host, the ranks of this rank's host, and its place there."""
+    """Return the ranks of each host, the ranks of this host, and the rank's place there."""
     members = by_host(hosts)
     home = next(ranks for ranks in members if rank in ranks)
     return members, home, home.index(rank)
@@ -76,7 +71,7 @@ def rates_of(inside: float, port: float, hosts: Sequence[int]) -> Rates:
 
 
 def rates_of_first(ranks: int, hosts: Sequence[int], rates: Rates | None) -> Rates | None:
-    """Return the rates of the first ``ranks`` ranks: fewer may share a host's port than among all.
+    """Return the rates of the first ranks: fewer may share a host's port.
 
     >>> rates_of_first(2, [0, 1, 0, 1], Rates(8e9, 1e9))
     Rates(inside=8000000000.0, between=2000000000.0)
@@ -98,9 +93,7 @@ class Blocks:
         return f"{self.name}={self.count}"
 
     def hosts(self, ranks: int) -> tuple[int, ...]:
-        """Return the host of each rank; ValueError if hosts would differ in size.
-
-        >>> Blocks("hosts", 2).hosts(4), Blocks("per_host", 2).hosts(3)
+        """>>> Blocks("hosts", 2).hosts(4), Blocks("per_host", 2).hosts(3)
         ((0, 0, 1, 1), (0, 0, 1))
         """
         if self.name == "hosts" and ranks % self.count:
@@ -110,9 +103,7 @@ class Blocks:
 
 
 def spread(ranks: int, hosts: int) -> list[int]:
-    """Spread ranks evenly over hosts and return the host of each.
-
-    >>> spread(5, 2)
+    """>>> spread(5, 2)
     [0, 0, 0, 1, 1]
     """
     if hosts > ranks:

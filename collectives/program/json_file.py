@@ -19,7 +19,6 @@ FIELDS = {"missing required": "must have", "contains unknown": "must not have"}
 
 
 def read_json(what: str, path: Path) -> Any:
-    """Read a file; the ValueError calls it ``what``."""
     try:
         return json.loads(path.read_text("utf-8"))
     except OSError as error:

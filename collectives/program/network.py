@@ -22,7 +22,7 @@ from typing import ClassVar, Protocol, TypeAlias, TypeVar
 
 from dear_mpi.collectives.program.hosts import Rates, rates_of
 
-TIE = 1e-10  # relative difference below which two numbers are equal: larger than rounding
+TIE = 1e-10  # equal within rounding
 
 Side: TypeAlias = tuple[Hashable, ...]  # "out" or "in" side of a port, or one direction of a link
 Way: TypeAlias = tuple[Side, ...]
@@ -30,16 +30,14 @@ Way: TypeAlias = tuple[Side, ...]
 
 @dataclass(frozen=True)
 class Network:
-    """Costs of messages and sums."""
-
     # Whether messages between two ranks move one after the other, or each shares links independently.
     in_order: ClassVar[bool] = True
     alpha: float = 0.0  # s per message
     beta: float = 0.0  # s per byte
     gamma: float = 0.0  # s per byte combined
     o: float = 0.0  # s of the processor per message, at each end
-    hosts: tuple[int, ...] | None = None  # host of each rank
-    between: Network | None = None  # cost of messages between hosts
+    hosts: tuple[int, ...] | None = None
+    between: Network | None = None
 
     def distance(self, rank: int, peer: int) -> int:
         """Return the cost class of a message: 0 inside a host, 1 between hosts."""
@@ -47,7 +45,6 @@ class Network:
 
     @property
     def rates(self) -> Rates | None:
-        """A rank's rates; None if there is only one network."""
         if self.hosts is None or self.between is None:
             return None
         inside, port = (1 / each.beta if each.beta else math.inf for each in (self, self.between))
@@ -57,11 +54,9 @@ class Network:
         return self.between or self if distance else self
 
     def port(self, rank: int, peer: int) -> tuple[str, int]:
-        """Return the rank's port for messages to and from this peer."""
         return ("host", self.hosts[rank]) if self.hosts and self.distance(rank, peer) else ("rank", rank)
 
     def way_out(self, rank: int, peer: int) -> Way:
-        """Return the sides that a message to this peer uses near the rank."""
         return (("out", self.port(rank, peer)),)
 
     def way_in(self, rank: int, peer: int) -> Way:
@@ -77,7 +72,7 @@ F = TypeVar("F", bound=HasSides)
 
 
 def connected(side: Side, moving: Mapping[Side, Collection[F]]) -> dict[Side, Collection[F]]:
-    """Return the flows of this side and of all sides that chains of flows connect with it."""
+    """Return all flows that share sides with this one, directly or through other flows."""
     found, waiting = {side: moving[side]}, [side]
     while waiting:
         for flow in found[waiting.pop()]:
@@ -89,10 +84,7 @@ def connected(side: Side, moving: Mapping[Side, Collection[F]]) -> dict[Side, Co
 
 
 def fair_rates(users: Mapping[Side, Collection[F]]) -> dict[F, float]:
-    """Return each flow's share of its sides.
-
-    The side with the least per flow fixes the share of its flows. The next side divides what is left, and so on.
-    """
+    """Fix rates from the tightest side on; the others divide what is left."""
     rates, free = dict[F, float](), dict.fromkeys(users, 1.0)
     waiting = {side: len(flows) for side, flows in users.items() if flows}
     weights = {side: sum([1 / len(flow.sides) for flow in users[side]]) for side in waiting}

@@ -34,8 +34,7 @@ class Partition:
     def of(cls, count: int, size: int, weights: Sequence[float] | None = None) -> Partition:
         """Split ``count`` elements over ``size`` ranks, evenly or in proportion to weights.
 
-        Remainders go to the largest fractions, lower ranks first. ValueError: not one finite weight >= 0 per rank, or
-        all are 0.
+        Remainders go to the largest fractions, lower ranks first.
 
         >>> Partition.of(10, 4).borders, Partition.of(10, 4, [1, 1, 2, 1]).borders
         ((0, 3, 6, 8, 10), (0, 2, 4, 8, 10))
@@ -58,9 +57,7 @@ class Partition:
 
     @classmethod
     def exactly(cls, count: int, size: int, counts: Sequence[int]) -> Partition:
-        """Give each rank exactly its count; ValueError unless these are ``size`` numbers >= 0 that sum to ``count``.
-
-        >>> Partition.exactly(10, 4, [1, 0, 6, 3]).borders
+        """>>> Partition.exactly(10, 4, [1, 0, 6, 3]).borders
         (0, 1, 1, 7, 10)
         """
         given = all_as(index, counts, size)
@@ -88,7 +85,6 @@ class Partition:
 
 
 def all_as(kind: Callable[[Any], T], values: Sequence[Any], size: int) -> list[T] | None:
-    """Convert exactly ``size`` values; None if that fails."""
     try:
         found = list(map(kind, values))
     except (TypeError, ValueError):
@@ -97,7 +93,7 @@ def all_as(kind: Callable[[Any], T], values: Sequence[Any], size: int) -> list[T
 
 
 def chunk_bounds(count: int, size: int, index: int) -> tuple[int, int]:
-    """Return the first and the end element of chunk ``index`` of an even split.
+    """Return the borders of chunk ``index`` of an even split.
 
     >>> [chunk_bounds(10, 4, index) for index in range(4)]
     [(0, 3), (3, 6), (6, 8), (8, 10)]

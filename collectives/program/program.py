@@ -32,8 +32,6 @@ class Send:
 
 @dataclass(frozen=True)
 class Receive:
-    """Receive chunks from a peer, to replace local data or to be combined with it."""
-
     peer: int
     chunks: range
     combine: bool = False
@@ -53,8 +51,6 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """One rank's steps in one collective; each rank owns ``parts`` chunks."""
-
     collective: str
     rank: int
     size: int
@@ -99,7 +95,6 @@ def write_program(
     rates: Rates | None = None,
     pieces: int = 1,
 ) -> Program:
-    """Call an algorithm with the arguments that it takes; without ``hosts`` all ranks share one."""
     offered = {"hosts": tuple(hosts or [0] * size), "rates": rates, "pieces": pieces}
     return algorithm(rank, size, **{name: value for name, value in offered.items() if asks_for(algorithm, name)})
 
@@ -131,7 +126,6 @@ def ranges(chunks: Sequence[int]) -> list[range]:
 
 
 def label(chunks: range) -> str:
-    """Format chunks: ``chunk 3``, or ``chunks 2..5`` with both ends included."""
     return f"chunk {chunks[0]}" if len(chunks) == 1 else f"chunks {chunks.start}..{chunks.stop - 1}"
 
 
@@ -147,16 +141,15 @@ def the_owner(rank: int, owner: int) -> bool:
 
 
 def root(rank: int, owner: int) -> bool:
-    return rank == 0  # ``renamed`` moves the root
+    return rank == 0
 
 
 @dataclass(frozen=True)
 class Contract:
-    """Which ranks hold data of a chunk before and after a collective, as functions of (rank, owner).
+    """Ranks that hold data of a chunk before and after a collective, as functions of (rank, owner).
 
-    A rank that holds data of a chunk first contributes to it; a rank that holds it at the end holds all contributions.
-    Addressed data is only for the chunk's owner and ends in the chunk of the rank that sent it, so it moves in the
-    buffer.
+    A rank with data before contributes it; a rank with data after has all contributions. Addressed data is only for the
+    chunk's owner and ends in the chunk of its sender.
     """
 
     begins: Holder
@@ -164,7 +157,7 @@ class Contract:
     addressed: bool = False
 
     def brings(self, rank: int, owner: int, size: int) -> int:
-        """Return a rank's initial data of a chunk, as a ``Row`` of ``replay.py``."""
+        """Return a rank's initial data as a ``Row`` of ``replay.py``."""
         address = 1 << size + owner if self.addressed else 0
         return 1 << rank | address if self.begins(rank, owner) else 0
 
@@ -177,7 +170,6 @@ class Contract:
         return root in (self.begins, self.ends)
 
 
-# (before, after)
 COLLECTIVES = {
     "reduce_scatter": Contract(everyone, the_owner),
     "all_gather": Contract(the_owner, everyone),

@@ -17,22 +17,19 @@ Row = list[int]
 
 
 def replay(programs: Sequence[Program]) -> list[list[Row]]:
-    """Return each rank's initial data and its data after each step."""
     states = ([list(row) for row in rows] for rows in after_steps(programs))
     return [list(history) for history in zip(*states, strict=True)]
 
 
 def run(programs: Sequence[Program]) -> list[Row]:
-    """Return the final data of all ranks."""
     *_, rows = after_steps(programs)
     return rows
 
 
 def after_steps(programs: Sequence[Program]) -> Iterator[list[Row]]:
-    """Yield the data of all ranks, first the initial data, then after each step. The next step changes these rows.
+    """Yield the data of all ranks before and after each step, in rows that the next step changes.
 
-    Raises:
-        ProgramError: undefined data is sent, data is combined twice, or a transfer has no matching peer.
+    ProgramError: undefined data is sent, data is combined twice, or a transfer has no matching peer.
     """
     contract, size = COLLECTIVES[programs[0].collective], len(programs)
     owners = [programs[0].owner(chunk) for chunk in range(programs[0].chunks)]
@@ -46,7 +43,7 @@ def after_steps(programs: Sequence[Program]) -> Iterator[list[Row]]:
 def take_step(programs: Sequence[Program], number: int, rows: list[Row]) -> None:
     """Carry out one step of all ranks: all sends read before anything is received."""
     steps = [program.steps[number] for program in programs]
-    sent = defaultdict[tuple[int, int], deque[tuple[Send, Row]]](deque)  # by receiver and sender
+    sent = defaultdict[tuple[int, int], deque[tuple[Send, Row]]](deque)
     for rank, step in enumerate(steps):
         for send in step.sends:
             sent[send.peer, rank].append((send, rows[rank][send.chunks.start : send.chunks.stop]))
@@ -67,7 +64,6 @@ def take_step(programs: Sequence[Program], number: int, rows: list[Row]) -> None
 
 
 def take(send: Send, data: Row, receive: Receive, row: Row, program: Program, *, number: int) -> None:
-    """Receive one message into the row of the program's rank."""
     rank, peer, where = program.rank, receive.peer, f"step {number}"
     if not fit(send.chunks, receive.chunks, program):
         differs = f"expects {label(receive.chunks)} from rank {peer}, which sends {label(send.chunks)}"
@@ -92,7 +88,6 @@ def fit(sent: range, received: range, program: Program) -> bool:
 
 
 def members(mask: int) -> list[int]:
-    """Return the ranks whose bits are set."""
     return [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
 
 

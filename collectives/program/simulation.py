@@ -28,16 +28,14 @@ Number: TypeAlias = Any
 class Progress:
     program: Program
     number: int = -1
-    entered_s: Number = 0.0  # start of the current step
-    done_s: Number = 0.0  # end of the step's last completed message
+    entered_s: Number = 0.0
+    done_s: Number = 0.0
     busy_s: Number = 0.0  # end of its processor's work
-    left: int = 0  # incomplete messages of the step
+    left: int = 0
 
 
 @dataclass(eq=False, slots=True)
 class Due:
-    """An event that may be cancelled."""
-
     time_s: Number
     what: Callable[..., None]
     arguments: tuple[object, ...]
@@ -54,8 +52,6 @@ class Message(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Flow:
-    """All messages from one rank to another, in order."""
-
     source: int
     target: int
     sides: Way
@@ -63,22 +59,20 @@ class Flow:
     # Sends (ready time, bytes) and receives (ready time, combine).
     posted: Lane[tuple[Number, Number], tuple[Number, bool]] = field(default_factory=Lane)
     queue: deque[Message] = field(default_factory=deque)  # the first one is moving
-    rate: float = 1.0  # share of its sides
+    rate: float = 1.0
     over_s: Number = 0.0  # end of the first message at this rate
     look: Due | None = None  # next look at this flow and at connected flows
 
 
 class Simulation:
-    """Ranks, flows between them, and events in order of time."""
-
     latest: Callable[[Number, Number], Number] = staticmethod(max)
 
     def __init__(self, programs: Sequence[Program], offsets: Sequence[int], network: Network) -> None:
         self.offsets, self.network = offsets, network
         self.ranks = [Progress(program) for program in programs]
-        self.flows: dict[tuple[int, int], Flow] = {}  # by receiver and sender
+        self.flows: dict[tuple[int, int], Flow] = {}
         self.moving: dict[Side, dict[Flow, None]] = defaultdict(dict)
-        self.changed: dict[Side, list[Number]] = defaultdict(list)  # times at which flows started or stopped
+        self.changed: dict[Side, list[Number]] = defaultdict(list)
         self.events: list[tuple[float, int, Due]] = []
         self.numbers = itertools.count()
         self.start_s: Number = 0.0
@@ -87,7 +81,6 @@ class Simulation:
         return self.offsets[chunks.stop] - self.offsets[chunks.start]
 
     def seen_by(self, rank: int, peer: int) -> tuple[int, int]:
-        """Return a pair of ranks as the first of them names it."""
         return rank, peer
 
     def key(self, time_s: Number) -> float:
@@ -190,7 +183,7 @@ class Simulation:
         self.look_later([flow for flow in flows if flow.queue])
 
     def go_on(self, flow: Flow, *, alone: bool) -> None:
-        """Move a flow's next message. With ``alone`` no other flow notices a pause."""
+        """Move a flow's next message. A pause matters to other flows only if there are any."""
         message = flow.queue[0]
         moves_s = self.latest(message.moves_s, flow.over_s)
         self.moment([moves_s] if alone else [moves_s, flow.over_s], flow.sides)
@@ -220,6 +213,5 @@ class Simulation:
         self.leave(index)
 
     def leave(self, index: int) -> None:
-        """Enter the next step when this one is complete."""
         if self.ranks[index].left == 0:
             self.later(self.ranks[index].done_s, self.enter, index)

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 WITH_OPTIONS = ("schedule",)  # kinds that take options after their names
-VALUES = ("route",)  # kinds that are neither functions nor classes
+VALUES = ("route",)
 MOST = 500  # characters of a user's error
 LIMIT_S = 10.0  # without progress: user code takes milliseconds
 LOOK_S = 0.05  # between looks at a call
@@ -34,11 +34,11 @@ LOOK_S = 0.05  # between looks at a call
 class Source:
     """The file and name as read now: files may change later, but not what was proved."""
 
-    kind: str  # for error messages
+    kind: str
     path: Path  # absolute
     code: bytes
-    name: str  # in the file
-    given: str = ""  # options in parentheses after the name
+    name: str
+    given: str = ""
 
     @property
     def text(self) -> str:
@@ -52,7 +52,6 @@ def is_in_file(name: str) -> bool:
 
 
 def source_of(spec: str, kind: str, example: str) -> Source:
-    """Parse a user's ``FILE.py:NAME``; ValueError: no such Python file, or no name."""
     spec, given = split_options(spec)
     if given and kind not in WITH_OPTIONS:
         raise ValueError(f"{kind} {spec + given!r}: a {kind} from a file takes no options: write {spec}")
@@ -80,12 +79,11 @@ def split_options(spec: str) -> tuple[str, str]:
 
 
 def source_text(name: str, kind: str, example: str) -> str:
-    """Return one of our names, or the checksummed source of a user's, for comparison between ranks."""
+    """Return our name, or the checksum of a user's source, for comparison between ranks."""
     return source_of(name, kind, example).text if is_in_file(name) else name
 
 
 def defined(source: Source) -> list[str]:
-    """List candidate names in a file without running it."""
     with telling(f"{source.kind} file {str(source.path)!r} fails"):
         nodes = ast.parse(source.code, str(source.path)).body
     if source.kind in VALUES:
@@ -120,7 +118,7 @@ def telling(what: str, error_type: type[Exception] = ValueError) -> Iterator[Non
     except (KeyboardInterrupt, Endless):
         raise
     except BaseException as error:  # includes sys.exit(), which would end the command silently
-        said = textwrap.shorten(str(error), MOST, placeholder="...")  # on one line
+        said = textwrap.shorten(str(error), MOST, placeholder="...")
         raise error_type(f"{what}: {type(error).__name__}: {said}") from error
 
 
@@ -135,7 +133,7 @@ def in_time(call: Callable[[], T], place: Callable[[], object] = lambda: None) -
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:  # includes sys.exit()
+        except BaseException as error:
             future.set_exception(error)
 
     if sys.platform == "emscripten":  # a browser has no threads; its page can stop an endless call

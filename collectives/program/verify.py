@@ -23,10 +23,10 @@ MOST_BLAMED = 16  # ranks to search for the faulty one: up to three proofs for e
 
 
 def verify(programs: Sequence[Program]) -> None:
-    """Check the programs of all ranks, in rank order; a ProgramError names rank, step, chunk or peer.
+    """Check the programs of all ranks; a ProgramError names rank, step, chunk or peer.
 
-    A replay shows a fault often on another rank than the faulty one. If changing one rank to what its peers expect
-    makes the proof hold, the error names that rank.
+    A fault often shows on another rank than the faulty one. If one rank's change makes the proof hold, the error names
+    it.
     """
     try:
         check(programs)
@@ -35,7 +35,6 @@ def verify(programs: Sequence[Program]) -> None:
 
 
 def check(programs: Sequence[Program]) -> None:
-    """Check as ``verify``, but name the rank where the fault shows."""
     check_shapes(programs)
     collective, size = programs[0].collective, len(programs)
     for rank, (row, expected) in enumerate(zip(run(programs), promised(collective, size), strict=True)):
@@ -66,8 +65,7 @@ def who_errs(programs: Sequence[Program]) -> ProgramError | None:
 def expected_of(programs: Sequence[Program], rank: int, combine: bool | None) -> Program:
     """Return a rank's program with the sends that its peers receive and the receives that they send.
 
-    Args:
-        combine: for receives that the rank lacks. None: all receives as most others of the step.
+    ``combine``: for receives that the rank lacks; None: all receives as most others of the step.
     """
     steps = []
     for number, mine in enumerate(programs[rank].steps):
@@ -108,15 +106,13 @@ def transfers(program: Program) -> int:
 
 
 def promised(collective: str, size: int) -> list[Row]:
-    """Return each rank's due content for a chunk of each owner."""
     contract, ranks = COLLECTIVES[collective], range(size)
-    if contract.addressed:  # data of the owner for this rank
+    if contract.addressed:
         return [[contract.brings(owner, rank, size) for owner in ranks] for rank in ranks]
     return [[sum(contract.brings(rank, owner, size) for rank in ranks) for owner in ranks]] * size
 
 
 def check_shapes(programs: Sequence[Program]) -> None:
-    """Check preconditions of the replay."""
     kinds = [(program.collective, program.parts, len(program.steps)) for program in programs]
     usual = kinds.index(mode(kinds))  # differing from most ranks is the error
     for rank, program in enumerate(programs):
@@ -190,7 +186,6 @@ def in_order(rows: list[Row], rank: int, chunk: int, step: Step) -> bool:
 
 
 def fault_of(programs: Sequence[Program], *checks: Callable[[Sequence[Program]], object]) -> ProgramError | None:
-    """Return the error of the first failing check."""
     try:
         for check_one in checks:
             check_one(programs)

@@ -15,15 +15,10 @@ T = TypeVar("T")
 
 
 def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
-    """Collective: evaluate ``facts()`` on each rank and compare.
+    """Collective: evaluate ``facts()`` on each rank and compare; ``what`` names the operation.
 
-    Args:
-        what: the operation, for messages.
-        facts: returns names and values that must be equal on all ranks, or raises.
-
-    Raises:
-        ArgumentError: ``facts`` raised on some rank; the message names the ranks.
-        MismatchError: a value or ``what`` differs; the message has each rank's value.
+    ArgumentError: ``facts`` raised on some rank. MismatchError: a value or ``what`` differs. Both are raised on all
+    ranks and name each rank's value.
     """
     try:
         mine: tuple[str, Mapping[str, Any], str | None] = (what, facts(), None)
@@ -75,13 +70,11 @@ def said_by_rank_0(transport: Transport, what: str, say: Callable[[], T], *, asl
 
 
 def run_checker(transport: Transport, plan: str) -> Callable[[], None]:
-    """Return a call that compares plan and run number between ranks, to debug a hang."""
     numbers = itertools.count(1)
     return partial(agree, transport, "debug", lambda: {"the plan that is run": f"{plan}, run {next(numbers)}"})
 
 
 def by_rank(values: list[Any], on: str = " on ") -> str:
-    """Format values with their ranks; a common value needs none."""
     groups: dict[Any, list[int]] = {}
     for rank, value in enumerate(values):
         if value is not None:

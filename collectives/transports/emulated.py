@@ -38,7 +38,7 @@ from dear_mpi.kernels.array import Array
 
 NAP_S = 100e-6  # between polls
 BURST_S = 4e-3  # that an incoming port may catch up after a late poll
-OUT, IN = 0, 1  # sides of a port
+OUT, IN = 0, 1
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,6 @@ class Port:
         self.free_s = np.zeros(2) if free_s is None else free_s
 
     def arrive(self, nbytes: int) -> float:
-        """Return when the incoming side has received a message that was just seen."""
         return self.book(IN, time.perf_counter() - nbytes / self.link.bandwidth - BURST_S, nbytes)
 
     def book(self, side: int, begin_s: float, nbytes: int) -> float:
@@ -93,8 +92,6 @@ class Port:
 
 
 class FileLock:
-    """A lock between all threads and processes that opened a file."""
-
     def __init__(self, name: str) -> None:
         self.file = os.open(name, os.O_RDWR)
         weakref.finalize(self, os.close, self.file)
@@ -123,10 +120,7 @@ def port_of_host(link: Link, transport: Transport, hosts: tuple[int, ...]) -> Po
 
 
 class EmulatedTransport(Wrapper[Transport]):
-    """A transport over emulated links; constructing is collective if hosts are emulated.
-
-    Raises as ``Link.hosts``, on all ranks; these are the default ``hosts``.
-    """
+    """A transport over emulated links; constructing is collective if hosts are emulated."""
 
     rates: Rates | None
     native = None  # the library's own collectives cannot be slowed
@@ -177,11 +171,10 @@ class Outbox:
 
     def __init__(self) -> None:
         self.queues: dict[Port, Queue] = defaultdict(Queue)
-        self.leaving: list[tuple[float, int, EmulatedSend]] = []  # by time of arrival
-        self.numbers = itertools.count()  # ties: earlier message first
+        self.leaving: list[tuple[float, int, EmulatedSend]] = []
+        self.numbers = itertools.count()
 
     def release(self) -> None:
-        """Give ports to waiting messages, and really send what has arrived by now."""
         now_s = time.perf_counter()
         for port, queue in self.queues.items():
             while queue.waiting and queue.over_s <= now_s:
@@ -208,8 +201,6 @@ class EmulatedRequest(Wrapper[Request]):
 
 
 class EmulatedSend(EmulatedRequest):
-    """A send that leaves late and is ``active`` until then."""
-
     def Start(self) -> None:
         self.active = True
         self.outbox.queues[self.port].waiting.append((time.perf_counter(), self))
@@ -225,8 +216,6 @@ class EmulatedSend(EmulatedRequest):
 
 
 class EmulatedReceive(EmulatedRequest):
-    """A receive that completes when the incoming port has taken the message."""
-
     over_s: float | None = None
 
     def Start(self) -> None:

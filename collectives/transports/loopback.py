@@ -31,8 +31,6 @@ GRACE_S = 2.0  # after an error, until computing ranks reach a call that raises
 
 
 class Hub:
-    """Shared state of a loopback group."""
-
     def __init__(self, size: int, hosts: Sequence[int]) -> None:
         self.size, self.hosts = size, tuple(hosts)
         self.changed = threading.Condition()
@@ -42,7 +40,7 @@ class Hub:
         self.barrier = threading.Barrier(size)
         self.failure: str | None = None
         self.neighbours = [Neighbour(rank) for rank in range(size)]
-        self.notes: list[tuple[int, int, Any]] = []  # (rank, tag, note)
+        self.notes: list[tuple[int, int, Any]] = []
 
     def fail(self, message: str) -> None:
         with self.changed:
@@ -52,8 +50,6 @@ class Hub:
 
 
 class LoopbackRequest:
-    """One end of a message; ``queue`` is its side of the lane."""
-
     def __init__(self, hub: Hub, key: tuple[int, int, int], data: Array, *, sends: bool) -> None:
         self.hub, self.key, self.data = hub, key, data
         with hub.changed:
@@ -65,7 +61,7 @@ class LoopbackRequest:
         with self.hub.changed:
             self.active = True
             self.queue.append(self)
-            for send, receive in self.lane.meetings():  # copy the message and complete both ends
+            for send, receive in self.lane.meetings():
                 if send.data.nbytes != receive.data.nbytes:
                     raise TransportError(f"a send of {send.data.nbytes} B met a receive of {receive.data.nbytes} B")
                 copier(receive.data, send.data)()
@@ -87,8 +83,6 @@ class LoopbackRequest:
 
 
 class LoopbackTransport:
-    """One rank of a hub."""
-
     name, native, spins = "loopback (threads)", None, False
     rates: Rates | None = None
 

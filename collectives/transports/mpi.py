@@ -68,7 +68,7 @@ class MpiTransport:
         if isinstance(found, cls):
             return found
         with MAKING.setdefault(comm.handle, Lock()):
-            if comm.Get_attr(keyval()) is None:  # another thread may have made it
+            if comm.Get_attr(keyval()) is None:
                 comm.Set_attr(keyval(), cls(comm))
         return cls.of(comm)
 
@@ -134,7 +134,7 @@ class MpiTransport:
         return self.moment[0]
 
     def barrier(self, *, asleep: bool = False) -> None:
-        if asleep:  # not a watched wait
+        if asleep:
             over: Any = self.native.Ibarrier()
             PatientRequest(over).Wait()
             return
@@ -170,7 +170,6 @@ class MpiTransport:
         return part
 
     def free(self) -> None:
-        """Collective: free cached plans, then the duplicate."""
         for keeper in list(self.kept):
             keeper.free()
         self.native.Free()
@@ -178,5 +177,4 @@ class MpiTransport:
 
 @cache
 def keyval() -> int:
-    """Return the attribute key of transports; freeing a communicator frees its transport."""
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, transport: transport.free())

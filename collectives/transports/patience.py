@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from dear_mpi.collectives.transports.transport import Request, Transport, Wrapper
 from dear_mpi.kernels.array import Array
 
-Limit = tuple[str, float]  # a cgroup and its cores
+Limit = tuple[str, float]
 THREADS = 2  # per rank of a session: main thread and engine
 
 LOOKS = 20  # before the first nap: most messages arrive within microseconds
@@ -45,7 +45,7 @@ def quota(folder: Path) -> float:
     try:
         runs, period = (folder / "cpu.max").read_text("utf-8").split()
         return int(runs) / int(period)
-    except (OSError, ValueError):  # no such cgroup, or "max"
+    except (OSError, ValueError):
         return math.inf
 
 
@@ -62,8 +62,6 @@ SLEEP = "waiting ranks sleep"
 
 @dataclass(frozen=True)
 class Crowd:
-    """Threads of all ranks of a machine, and the cores for them."""
-
     threads: int
     cores: int
 
@@ -88,7 +86,6 @@ class Crowd:
 
 
 def shares_cores(name: str) -> bool:
-    """Return whether this transport's ranks wait asleep."""
     return SLEEP in name
 
 
@@ -104,7 +101,7 @@ def crowd_of(transport: Transport, threads: int) -> "Crowd":
 
 def patient(transport: Transport, threads: int, runner: str) -> Transport:
     """Collective: return a transport whose ranks sleep if ``threads`` per rank exceed the cores."""
-    if not transport.spins or transport.size == 1 or runner == "native":  # the library decides how it waits
+    if not transport.spins or transport.size == 1 or runner == "native":
         return transport
     crowd = crowd_of(transport, threads)
     if not crowd.crowded:

@@ -53,7 +53,6 @@ def map_aligned(descriptor: int, nbytes: int) -> Array:
 
 
 def file_in_memory(name: str, nbytes: int) -> tuple[int, Array]:
-    """Make a file and return its descriptor and bytes; OSError, or AttributeError outside Linux."""
     descriptor = os.memfd_create(name)
     try:
         os.posix_fallocate(descriptor, 0, nbytes)  # fails here if memory is short
@@ -83,11 +82,10 @@ class Region:
     pid: int
     descriptor: int
     name: str
-    nbytes: int  # of the whole file
+    nbytes: int
     start: int = 0
 
     def open(self) -> Array:
-        """Map the whole block into this process; raises OSError."""
         path = f"/proc/{self.pid}/fd/{self.descriptor}"
         if self.name not in os.readlink(path):  # this number belongs to a process in another container
             raise OSError(f"{path} is another file than {self.name}")
@@ -99,11 +97,9 @@ class Region:
 
 
 class SharedMemory:
-    """This process's blocks and the mapped blocks of peers, alive while in use."""
-
     def __init__(self) -> None:
-        self.own: dict[int, Region] = {}  # by address
-        self.mapped: weakref.WeakValueDictionary[str, Array] = weakref.WeakValueDictionary()  # by name
+        self.own: dict[int, Region] = {}
+        self.mapped: weakref.WeakValueDictionary[str, Array] = weakref.WeakValueDictionary()
 
     def allocate(self, nbytes: int) -> Array:
         """Return zeroed shared memory, or private memory if the system gives none."""
@@ -119,7 +115,6 @@ class SharedMemory:
         return block
 
     def forget(self, address: int, descriptor: int) -> None:
-        """Close a block that is unused here; peers may still map it."""
         del self.own[address]
         os.close(descriptor)
 
@@ -133,7 +128,6 @@ class SharedMemory:
         return None
 
     def view(self, region: Region, like: Array) -> Array:
-        """Return a peer's array with this one's count and type; raises as ``Region.open``."""
         block = self.mapped.get(region.name)
         if block is None:
             block = self.mapped[region.name] = region.open()

@@ -51,8 +51,7 @@ class Awaited(Protocol):
 class Waits:
     """A rank's current wait, for its watchdog. One thread writes, others read, so there is no lock.
 
-    ``number`` counts collectives, which all ranks begin in one order. ``notice`` tells other ranks
-    (``launch/neighbours.py``). ``alarms`` are called when a wait takes too long.
+    ``number`` counts collectives; ``notice`` tells other ranks; ``alarms`` are called when a wait takes too long.
     """
 
     def __init__(self, notice: Any) -> None:
@@ -72,7 +71,7 @@ class Waits:
 
 
 class Meeting:
-    """All ranks meet for ``what``. The waiting thread's stack names the caller."""
+    """The waiting thread's stack names the caller."""
 
     __slots__ = ("thread", "what")  # made in each barrier, where it counts
 
@@ -126,12 +125,12 @@ class Transport(Protocol):
     rank: int
     size: int
     spins: bool  # whether waiting keeps a core busy
-    hosts: tuple[int, ...]  # host number of each rank, equal on all ranks
+    hosts: tuple[int, ...]
     rates: Rates | None  # of a rank, inside and between hosts; None if unknown
     kept: WeakSet[Any]  # to be freed before the group
     under_way: set[object]  # plans with possibly incomplete messages, kept alive
     one_thread: OneThread
-    waits: Waits  # this rank's current wait
+    waits: Waits
 
     @property
     def name(self) -> str:
@@ -203,7 +202,7 @@ class Transport(Protocol):
 
 
 class Wrapper(Generic[T]):
-    """Delegates all undefined attributes to the transport or request below."""
+    """Delegates undefined attributes."""
 
     def __init__(self, below: T) -> None:
         self.below = below

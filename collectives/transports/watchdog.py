@@ -12,18 +12,18 @@ from collections.abc import Callable
 from dear_mpi.collectives.launch.launcher import end_launcher, launch_of
 from dear_mpi.collectives.transports.transport import Transport
 
-LOOKS = 8  # polls per ``after_s``
+LOOKS = 8
 GRACE_S = 2.0  # between a report and the job's end: other waiting ranks report as well
-ABORT_S = 10.0  # time limit of an abort
+ABORT_S = 10.0
 
 
 class Watchdog:
-    """A context manager that watches one rank.
+    """Watch one rank inside a ``with`` block.
 
     Args:
-        after_s: report after waiting this many seconds for one thing.
+        after_s: report after this many seconds of waiting.
         abort: then end the job with a nonzero exit code.
-        doomed: maps seconds waited to a reason why the wait cannot end; "" continues.
+        doomed: maps seconds waited to a reason to end the job at once, or "".
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Watchdog:
         now, number = self.waits.now, self.waits.number
         try:
             progress, what = ((), "") if now is None else (now.progress() or (number,), now.waits_for())
-        except Exception:  # it changed while being read
+        except Exception:
             progress, what = (), ""
         if progress != self.progress or not what:
             if self.waited_s > 0:

@@ -21,14 +21,12 @@ RUNNERS: dict[str, ModuleType] = {"messages": messages, "shared": shared, "nativ
 
 
 def check_algorithm(name: str, transport: Transport, *collectives: str) -> None:
-    """Raise unless this algorithm runs these collectives on this transport."""
     check_whole(name)
     for collective in collectives if rules_of(name) is None else ():
         RUNNERS[runner_of(name)].check(name, collective, transport)
 
 
 def check_call(call: Call, transport: Transport) -> dict[str, object]:
-    """Return the fingerprint of a call, which must be equal on all ranks, or raise."""
     facts = call.check(transport)
     # Sharing memory only matters for a tuning table; ranks find it out later.
     for sharing in (False,) if call.rules is None else (True, False):

@@ -66,7 +66,6 @@ def proven_for(call: Call, transport: Transport) -> Sequence[Program]:
 def proven(
     source: Source, name: str, collective: str, hosts: tuple[int, ...], *, rates: Rates | None, pieces: int
 ) -> Sequence[Program]:
-    """Return a user's verified programs for all ranks; ProgramError if they are wrong."""
     # The user's own collective first: errors in a mirror image name steps that are not in the file.
     for proved in dict.fromkeys(("all_gather", "broadcast", collective)):
         if proved == collective or proved in load_algorithm(name):
@@ -77,13 +76,11 @@ def proven(
 
 @cache
 def say_that_rates_lack(algorithm: str) -> None:
-    """Warn once per algorithm."""
     what = f"algorithm {algorithm!r} works without the rates inside and between hosts, which are unknown"
     print(f"dear-mpi: {what}: give --rates, or Transport.rates", file=sys.stderr, flush=True)
 
 
 def prepare(task: Task) -> InstructionRun:
-    """Bind this rank's program, renamed for the call's root."""
     call, transport = task.call, task.transport
     vrank, hosts = (transport.rank - call.root) % transport.size, call.hosts(transport)
     if transport.rank == 0 and lacks_rates(call.algorithm, hosts, transport.rates):
@@ -112,8 +109,7 @@ def prepare(task: Task) -> InstructionRun:
 class MessagesRun(InstructionRun):
     """A program on a flat buffer, in place; the memory must not move until ``free``.
 
-    Side buffers hold at most ``window`` segments for each peer whose data is combined, or arrives for chunks that leave
-    in the same step (staged: for each peer and direction).
+    It needs at most ``window`` side segments per peer (staged: per peer and direction).
     """
 
     def __init__(
@@ -148,7 +144,7 @@ class MessagesRun(InstructionRun):
         for number, side in self.listing.side_buffers.items():
             longest[side] = max(longest.get(side, 0), self.carried(number).size)
         room = sum(round_up(length * dtype.itemsize, ALIGNMENT) for length in longest.values())
-        piece = Slab(lambda nbytes: slab.empty(nbytes, np.dtype(np.uint8)), room)  # one allocation for all
+        piece = Slab(lambda nbytes: slab.empty(nbytes, np.dtype(np.uint8)), room)
         arrays = {side: piece.empty(length, dtype) for side, length in longest.items()}
         return {n: arrays[side][: self.carried(n).size] for n, side in self.listing.side_buffers.items()}
 
@@ -188,7 +184,6 @@ class MessagesRun(InstructionRun):
                 yield BoundInstruction(waits, [*actions, *starts], [*parts, *started])
 
     def part(self, kind: str, number: int) -> Part:
-        """Describe a call; merging is combining or copying."""
         message = self.listing.messages[number]
         if kind == "merging":
             kind = "combining" if message.combine else "copying"
@@ -207,7 +202,6 @@ class MessagesRun(InstructionRun):
         return combiner(target, before, [self.beside[number] for number in ordered[len(before) :]], self.op)
 
     def lift(self, number: int) -> list[Action]:
-        """Copy a send's data to its side buffer, if it has one."""
         lifted = number in self.beside and not self.listing.messages[number].incoming
         return [copier(self.beside[number], self.carried(number))] if lifted else []
 

@@ -24,7 +24,7 @@ from dear_mpi.kernels.reference import OPS
 
 INT_MAX = 2**31 - 1  # counts before MPI 4; later mpi4py uses the large-count calls
 LOGICAL = {"sum": "LOR", "max": "LOR", "bor": "LOR", "prod": "LAND", "min": "LAND", "band": "LAND", "bxor": "LXOR"}
-PARTS = (Part("device"), Part("whole"), Part("copying"))  # of a run's calls; not all have the last
+PARTS = (Part("device"), Part("whole"), Part("copying"))
 
 
 def check(algorithm: str, collective: str, transport: Transport) -> None:
@@ -39,7 +39,7 @@ def check_call(call: Call, transport: Transport) -> None:
     for name, array in (("x", call.x), ("out", call.out)):
         if reduces and array is not None and not getattr(array.flags, "aligned", True):  # CuPy's are, but lack the flag
             raise ValueError(f"{name} must be aligned for algorithm {call.algorithm!r}: pass a copy, or use 'ring'")
-    units = call.count if reduces else call.count * call.x.dtype.itemsize  # moved as bytes
+    units = call.count if reduces else call.count * call.x.dtype.itemsize
     if too_many(units):
         most = f"{INT_MAX} {'elements' if reduces else 'bytes'}, as MPI before version 4, not {units}"
         raise ValueError(f"algorithm {call.algorithm!r} takes at most {most}: use 'ring'")
@@ -57,28 +57,25 @@ def wraps(dtype: np.dtype[Any], op: str) -> bool:
     from mpi4py import MPI
 
     limits = np.iinfo(dtype)
-    x = np.resize(np.array([limits.max, limits.min], dtype), 1000)  # whole vectors and a rest
+    x = np.resize(np.array([limits.max, limits.min], dtype), 1000)
     found = x.copy()
     getattr(MPI, op.upper()).Reduce_local(x, found)
     return bool((found == OPS[op](x, x)).all())
 
 
 def too_many(units: int) -> bool:
-    """Return whether the library has no call for such a count."""
     from mpi4py import MPI
 
     return units > INT_MAX and MPI.Get_version() < (4, 0)
 
 
 class NativeRun(InstructionRun):
-    """Runs the library's collective on a flat buffer, in place."""
-
     def __init__(self, task: Task) -> None:
         self.task = task
         call, transport, buffer = task.call, task.transport, task.buffer
         partition, comm = call.partition(transport.size), transport.native
         assert comm is not None, "check has seen it"
-        if not built_for(buffer, comm, taken=transport.takes(buffer)):  # alike on all ranks
+        if not built_for(buffer, comm, taken=transport.takes(buffer)):
             name = transport.name.partition(";")[0]
             raise ArgumentError(f"algorithm {call.algorithm!r} needs an MPI built for GPUs, which {name} is not")
         name, arguments = mpi_call(
@@ -112,11 +109,11 @@ def mpi_call(
     root: int = 0,
     by_counts: bool = False,
 ) -> tuple[str, tuple[Any, ...]]:
-    """Return mpi4py's blocking call and its arguments, which its variants share; in place without ``out``.
+    """Return mpi4py's blocking call and its arguments; in place without ``out``.
 
     Unequal shards, or ``by_counts``, use MPI_Reduce_scatter and MPI_Allgatherv.
     """
-    from mpi4py import MPI  # already started
+    from mpi4py import MPI
 
     combine = getattr(MPI, LOGICAL[op] if x.dtype == np.bool_ else op.upper())
     target, by_counts = x if out is None else out, by_counts or len(set(partition.counts)) > 1
@@ -139,7 +136,6 @@ def mpi_call(
 
 
 def move(dst: Array, src: Array) -> None:
-    """Copy within a buffer, also if the two overlap."""
     dst[...] = src.copy() if array_module(src).may_share_memory(dst, src) else src
 
 
@@ -158,7 +154,6 @@ def prebuilt(argument: Any) -> Any:
 
 
 def octets(array: Array) -> Any:
-    """Build an argument as bytes: MPI lacks some of our types."""
     from mpi4py import MPI
 
     return prebuilt([array.view("u1"), MPI.BYTE])

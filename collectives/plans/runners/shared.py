@@ -23,12 +23,10 @@ from dear_mpi.kernels.calls import combiner, copier
 
 __all__ = ["check", "check_call", "prepare"]  # ranks find out later, together, whether memory is reachable
 
-Round = tuple[Sequence[int], tuple[Request, Request]]  # of a barrier: two peers and their messages
+Round = tuple[Sequence[int], tuple[Request, Request]]
 
 
 class SharedRun(InstructionRun):
-    """A collective in memory that all ranks reach (``Task.reached``)."""
-
     def __init__(self, task: Task) -> None:
         assert task.reached is not None, "this runner is chosen where memory is reached"
         self.task = task
@@ -48,7 +46,6 @@ class SharedRun(InstructionRun):
         super().__init__(rank, runs[0], [request for _, pair in rounds for request in pair])
 
     def bound(self, moves: Sequence[Sequence[Move]], run: int, rounds: Sequence[Round]) -> Iterator[BoundInstruction]:
-        """Bind the phases of a run, with barriers between them."""
         waits: Sequence[Request] = ()
         actions: list[Action] = [self.bind(move, run) for move in moves[0]]
         parts = [self.part(move, 0) for move in moves[0]]
@@ -63,7 +60,6 @@ class SharedRun(InstructionRun):
         yield BoundInstruction(waits, actions, parts)
 
     def part(self, move: Move, phase: int) -> Part:
-        """Describe a move's call; a copy's peer owns the other memory."""
         kind = "copying" if len(move.sources) == 1 else "combining"
         (_, source), (_, target) = move.sources[0], move.target
         peer = next((rank for rank in (source, target) if rank != self.rank and kind == "copying"), None)
