@@ -7,14 +7,14 @@
 Without ``out`` a call works in place. A rank's shard is given by ``chunk_bounds``, ``Partition.of`` (weights) or
 ``Partition.exactly`` (counts):
 
-    collective       x before                   in place, x after             with out, x is unchanged and
-    reduce_scatter   a full buffer              own shard holds the result    out is the rank's shard
-    all_gather       full buffer, own shard set the full buffer               x is the rank's shard, out is full
-    all_reduce       a full buffer              the full result               out is full
-    broadcast        full at the root           the root's                    out is full, x of any contents elsewhere
-    reduce           a full buffer              the result at the root,       out is full, but used only at the root
-                                                of no use elsewhere
-    all_to_all       a chunk for each rank      a chunk from each rank        out is full
+    collective:      x before;                  in place, x after;            with out, x is unchanged and
+    reduce_scatter:  a full buffer;             own shard holds the result;   out is the rank's shard
+    all_gather:      full buffer, own shard set; the full buffer;             x is the rank's shard, out is full
+    all_reduce:      a full buffer;             the full result;              out is full
+    broadcast:       full at the root;          the root's;                   out is full, x of any contents elsewhere
+    reduce:          a full buffer;             the result at the root,       out is full, but used only at the root
+                                                undefined elsewhere;
+    all_to_all:      a chunk for each rank;     a chunk from each rank;       out is full
 
 ``comm`` is an mpi4py communicator or any ``Transport``. The first call of a kind prepares a plan, which is kept for the
 next. To repeat a collective on one buffer, or to compute meanwhile, use ``make_plan``; it explains the keyword

@@ -1,16 +1,16 @@
 """Bidirectional ring: chunks travel both ways, at most half around the ring.
 
-            all_gather, 5 ranks: which chunk rank 0 gets from where
+            all_gather, 5 ranks: the sources of rank 0's chunks
 
                       from its predecessor, 4      from its successor, 1
        step 0         4                            1
        step 1         3                            2
 
 In step s rank r sends chunk r - s to its successor and chunk r + s to its predecessor. If P is even, the opposite chunk
-comes only from the predecessor. The reduce-scatter is the mirror image (``mirror.py``).
+comes only from the predecessor.
 
-Cost for n bytes on P ranks: the ring's bytes in ceil((P-1)/2) steps of two messages. With a link to each neighbour the
-time is half the ring's. With one port only the latency is halved, if two messages overlap: alpha (P-1)/2.
+Cost for n bytes on P ranks: the ring's bytes in ceil((P-1)/2) steps of two messages: half the ring's time with a link
+to each neighbour, half its latency with one port.
 
 Source: folklore; UCC runs two inverted rings by default (its reduce_scatter_ring.c).
 """

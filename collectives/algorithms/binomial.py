@@ -6,13 +6,13 @@
        step 1       0 ------> 2         4 (would send to 6)
        step 2       0 -> 1    2 -> 3    4 -> 5
 
-Each rank with the data sends it half as far as in the previous step. A reduction is the mirror image (``mirror.py``);
-it combines neighbouring ranks in rank order. An all-reduce is a reduction to rank 0 and a broadcast.
+Each rank with the data sends it half as far as in the previous step. A reduction is the mirror image (``mirror.py``),
+in rank order. An all-reduce is a reduction to rank 0 and a broadcast.
 
-Cost for n bytes on P ranks: ceil(lg P) (alpha + n beta), plus gamma for a reduction. Every step carries the whole
-buffer and half of the ranks wait, so it suits small buffers and results for a single rank.
+Cost for n bytes on P ranks: ceil(lg P) (alpha + n beta), plus gamma for a reduction. Half of the ranks wait in every
+step, so it suits small buffers.
 
-Source: folklore; Chan et al., Collective communication: theory, practice, and experience, CCPE 19 (2007), section 4.
+Source: folklore; Chan et al., CCPE 19 (2007), section 4.
 """
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step

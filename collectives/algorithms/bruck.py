@@ -7,15 +7,14 @@
        step 1         0 1 2 3           chunks 2, 3    from rank 2
        step 2         0 1 2 3 4         chunk  4       from rank 4, the rest
 
-Before the step at distance d = 1, 2, 4, ... a rank holds d chunks from its own on. It sends them, or as many as are
-still needed, to the rank d before it. The original shifts all data at the end. Here chunks keep their position, so a
-transfer around the buffer's end takes two messages. The reduce-scatter is the mirror image (``mirror.py``).
+At distance d = 1, 2, 4, ... a rank sends up to d chunks, its own first, to the rank d before it. The original shifts
+all data at the end. Here chunks keep their position, so a transfer around the buffer's end takes two messages.
 
 Cost for n bytes on P ranks: ceil(lg P) alpha + (P-1)/P n (beta, or beta + gamma), in up to 2 ceil(lg P) messages. Best
-for small buffers. Its largest messages go to distant ranks, and lg P steps leave little to pipeline.
+for small buffers; its largest messages go far.
 
 Source: Bruck et al., Efficient algorithms for all-to-all communications in multiport message-passing systems, IEEE TPDS
-8 (1997), where it is called concatenation.
+8 (1997): concatenation.
 """
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step, ranges

@@ -5,9 +5,8 @@
             vrank        0        1        2        3
             ranks      0   1    2   3    4   5      6
 
-In step 0 the odd rank of a pair gives its chunk to the even one. In each of the next lg steps a virtual rank exchanges
-all its data with a partner and so doubles it. Butterflies differ only in their partners. In the last step an even rank
-passes all data to its odd one.
+First the odd rank of a pair gives its chunk to the even one. In each of the next lg steps a virtual rank exchanges all
+its data with a partner. Last, an even rank passes all data to its odd one. Butterflies differ only in their partners.
 """
 
 from collections.abc import Callable

@@ -9,12 +9,11 @@ r"""Double binary tree: each tree carries half of the data; inner ranks of one a
                       1   3   5   7            6   4   2   0
 
 Segments follow each other up a tree, being combined, and down again. In one tree the leaves, half of the ranks, would
-only send up and receive down; two trees use every port in both directions. The second tree numbers the ranks from the
-other end, or shifts them by one if their number is odd.
+only send up and receive down; two trees use every port in both directions. The second tree mirrors the rank numbers, or
+shifts them by one if their number is odd.
 
-Cost for n bytes on P ranks in k segments: k/2 + 2 lg P - 1 steps, each with up to four segments of n/k bytes per rank:
-2 n beta + (2 lg P + k/2) alpha for large k. It sends slightly more than the ring in fewer steps, so it suits medium
-buffers on many hosts.
+Cost for n bytes on P ranks in k segments: k/2 + 2 lg P - 1 steps of up to four segments per rank: 2 n beta + (2 lg P +
+k/2) alpha for large k. It suits medium buffers on many hosts.
 
 Source: Sanders, Speck and Traeff, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel
 Computing 35 (2009); NCCL builds its trees in this way.

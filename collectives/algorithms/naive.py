@@ -4,11 +4,9 @@
             rank 2 --+--> rank 0 (combines) -+--> rank 2
             rank 3 --+                       +--> rank 3
 
-They show why rings are needed, serve the tests as reference, and sum in rank order. Every byte crosses rank 0's one
-link, which is busy while all others wait.
-
-Cost for n bytes on P ranks, at rank 0: reduce_scatter receives (P-1) n and sends (P-1)/P n bytes, all_gather the
-reverse, all_reduce (P-1) n both ways. A ring moves (P-1)/P n per collective and link.
+They show why rings are needed, serve tests as reference, and sum in rank order. Rank 0's one link is busy while all
+others wait: reduce_scatter receives (P-1) n and sends (P-1)/P n bytes, all_gather the reverse, all_reduce (P-1) n both
+ways. A ring moves (P-1)/P n per collective and link.
 
 In an all_to_all rank 0 lacks room for the others' data, so in step k rank k swaps chunks with all ranks after it: (P-1)
 alpha + (P-1)/2 n beta.

@@ -1,21 +1,20 @@
 """Direct exchange: every contribution goes straight to its chunk's owner, which sums in rank order.
 
-            reduce_scatter, 4 ranks: what reaches rank 2
+            reduce_scatter, 4 ranks: the input of rank 2
 
             rank 0 --+
             rank 1 --+--> rank 2 computes ((x0 + x1) + x2) + x3 of its chunk
             rank 3 --+
 
-All contributions are combined at once in rank order; two-byte numbers in fp32, rounded once. So the bits of a result
-depend only on the P numbers summed, not on bucket sizes, borders, segments or schedule: tuning these is safe. fp16 or
-bf16 costs one rounding per contribution, where a ring rounds at each of P - 1 hops. The all-gather is the mirror image.
+All contributions are combined at once; two-byte numbers in fp32, rounded once. So the bits of a result depend only on
+the P numbers summed, not on buckets, borders, segments or schedule. fp16 or bf16 costs one rounding per contribution; a
+ring rounds at each of P - 1 hops.
 
 Cost for n bytes on P ranks: one step of P - 1 messages: alpha + (P-1)/P n (beta + gamma) if their latencies overlap,
-else (P-1) alpha. An owner buffers up to a window of segments per peer. In shared memory it is the fastest algorithm,
-because each number is read once. On a large network P - 1 flows into every port congest switches.
+else (P-1) alpha. In shared memory it is the fastest algorithm: each number is read once. On a large network P - 1 flows
+into every port congest switches.
 
-Source: Rabenseifner's and others' "direct" reduce-scatter; for two-byte numbers Megatron-LM's distributed optimizer
-(ZeRO-style all-to-all with a local sum).
+Source: Rabenseifner's and others' "direct" reduce-scatter; for two-byte numbers Megatron-LM's distributed optimizer.
 """
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step

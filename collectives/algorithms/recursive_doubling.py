@@ -7,13 +7,12 @@
        step 1         0 1 2 3    0 1 2 3    0 1 2 3    0 1 2 3    partners 0-2, 1-3
 
 In step s ranks that differ in bit s exchange and combine everything. If P is no power of two, some ranks act in pairs
-(``butterfly.py``).
+(``butterfly.py``), in two more steps.
 
 Cost for n bytes on P = 2^k ranks: lg P (alpha + n (beta + gamma)), the fewest steps possible and the fastest below
-about 10 KB. Any other P takes two more steps. Sums are in rank order and equal on both partners, so all ranks get the
-same bits.
+about 10 KB. Partners form equal sums in rank order, so all ranks get the same bits.
 
-Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005).
+Source: Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005).
 """
 
 from dear_mpi.collectives.algorithms.butterfly import Fold

@@ -1,13 +1,12 @@
 """Swing: Rabenseifner's bytes and steps, with partners that are near on a ring or torus.
 
-            which ranks exchange, seen from an even rank (an odd one goes the other way)
+            partners of an even rank (an odd one goes the other way)
 
        distance       +1    -1    +3    -5    +11   ...      each -2 times the one before, plus one
 
-Partners at powers of two are up to P/2 hops apart and share the ring's links. Swing's partners alternate direction and
-are a third as far away in the long run. The all-gather takes far partners first, with little data; the reduce-scatter
-is the mirror image (``mirror.py``). If P is no power of two, some ranks act in pairs (``butterfly.py``); the original
-skips double data.
+Partners at powers of two are up to P/2 hops apart and share the ring's links; Swing's are a third as far away in the
+long run. The all-gather takes far partners first, with little data. If P is no power of two, some ranks act in pairs
+(``butterfly.py``); the original skips double data.
 
 Cost for n bytes on P = 2^k ranks: Rabenseifner's if all pairs are equally near, less on a torus. A rank's chunks are
 scattered, so it sends many small messages.

@@ -4,13 +4,11 @@
                                         |     |     |
                                         3 --> 4 --> 5 --> (3)
 
-One half runs through the column rings, then the row rings pass on what columns have gathered; the other half takes the
-rows first. So links of both dimensions are always busy. Each shard has two chunks (``parts``). The grid is the one
-nearest to a square, R x C = P; a prime number of ranks makes a ring. The reduce-scatter is the mirror image
-(``mirror.py``).
+One half runs through the column rings and then the row rings, the other half the other way round, so links of both
+dimensions are always busy. Each shard has two chunks (``parts``). The grid is the one nearest to a square, R x C = P.
 
-Cost for n bytes: the ring's bytes in R + C - 2 steps instead of P - 1. With links for each dimension it takes about
-half the ring's time for large n; with one port only the latency is lower.
+Cost for n bytes: the ring's bytes in R + C - 2 steps. With links for each dimension it takes about half the ring's time
+for large n; with one port only the latency is lower.
 
 Source: Ying et al., Image classification at supercomputer scale (2018), section 3.2; Mikami et al., Massively
 distributed SGD (2018).

@@ -6,19 +6,19 @@ when its data is combined or copied from its side buffer into the buffer. Receiv
 merged together.
 
 A send may start when its data is final. That depends on single receives, not on whole steps: while segment k is added,
-segment k+1 is on the wire, without a pause between steps.
+segment k+1 is on the wire.
 
-[Note: Why instructions cannot deadlock] A rank runs a fixed list of instructions "wait for these messages, merge, start
-those". Every message has a key (step, number in its lane), equal at both ends. An instruction has a time, which is a
-key. It waits only for messages with keys up to its time, and starts only messages with larger keys. Take the unfinished
-message with the smallest key. Everything its two ends waited for before starting it has a smaller key, hence is
-finished. So both have started it, and it completes even if sends are synchronous. The window only adds waits for
-earlier messages of the same lanes.
+[Note: Why instructions cannot deadlock]
+A rank runs a fixed list of instructions "wait for these messages, merge, start those". Every message has a key (step,
+number in its lane), equal at both ends. An instruction has a time, which is a key. It waits only for messages with keys
+up to its time, and starts only messages with larger keys. Take the unfinished message with the smallest key. Everything
+its two ends waited for before starting it has a smaller key, hence is finished. So both have started it, and it
+completes even if sends are synchronous. The window only adds waits for earlier messages of the same lanes.
 
-[Note: The window] At most ``window`` messages per lane are posted: message m starts when message m - window is
-complete. Posting all segments of a chunk makes MPI search long queues (measured: 64 MiB in 16 KiB segments, 80 times
-slower), and each posted receive that combines needs a side buffer. ``window_of`` in ``plans/tuning.py`` chooses a
-larger window between hosts, so that the link does not wait for the posting thread.
+[Note: The window]
+At most ``window`` messages per lane are posted: message m starts when message m - window is complete. Posting all
+segments of a chunk makes MPI search long queues (measured: 64 MiB in 16 KiB segments, 80 times slower), and each posted
+receive that combines needs a side buffer. ``window_of`` in ``plans/tuning.py`` chooses a larger window between hosts.
 """
 
 from collections import defaultdict

@@ -2,8 +2,6 @@
 
 auto         the built-in table
 auto:FILE    one that ``dear-mpi bench --tune FILE`` measured: {"machine": {...}, "rules": [{...}, ...]}
-
-It also sets message sizes and how many messages are posted, on one host and between hosts.
 """
 
 import json

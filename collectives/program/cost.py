@@ -1,18 +1,16 @@
 """Predict a program's time on a network: latency alpha, beta s/byte, gamma s/byte reduced.
 
 The model. Each rank has a port, and each host one port to the network that its ranks share, with its own alpha and
-beta. A port has two directions. A message begins when both ends are in their step (rendezvous, as for large MPI
-messages). After alpha its b bytes take b beta, or longer if messages share a port (``network.py``): that is contention.
-Combining takes b gamma on the receiving rank. A rank enters a step when all messages of its previous step are complete.
-For the ring this gives the closed forms of ``algorithms/ring.py``; the naive algorithm shows contention at rank 0. The
-model omits segments, which let steps overlap, and the eager sending of small messages.
+beta. A message begins when both ends are in their step (rendezvous). After alpha its b bytes take b beta, or longer if
+messages share a side of a port (``network.py``). Combining takes b gamma on the receiving rank. A rank enters a step
+when all messages of its previous step are complete. For the ring this gives the closed forms of ``algorithms/ring.py``.
+The model omits segments, which let steps overlap, and the eager sending of small messages.
 
-Each message also takes o seconds of the processor at both ends. A rank has one processor: at the start of a step it
-hands over the sends, o each, and a message begins no earlier. Then it handles arrived messages: o each, followed by the
-sum.
+Each message also takes o seconds of a rank's one processor at both ends. At the start of a step it hands over the
+sends, o each, and a message begins no earlier. Then it handles arrived messages: o each, followed by the sum.
 
 Source: alpha, beta and o are L, G and o of LogGP (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995), with g = 0.
-Messages begin, share and end as in SimGrid, an independent simulator (decision 0013).
+Messages begin, share and end as in SimGrid (decision 0013).
 """
 
 from collections import Counter

@@ -1,15 +1,15 @@
 """Define a collective algorithm as data: each rank's sends and receives, step by step.
 
-An algorithm is a function of (rank, size) that returns a ``Program``. Code that reads programs (``verify``, ``cost``,
-``explain``, ``messages``) knows no algorithm by name.
+An algorithm is a function of (rank, size) that returns a ``Program``. Code that reads programs knows no algorithm by
+name.
 
 Meaning. The buffer has ``size * parts`` chunks; rank r owns ``parts`` of them from ``r * parts`` on. All sends of a
-step read the buffer's state at the start of the step. A receive replaces chunks or combines them with the local data.
-All contributions that a step combines into a chunk, the rank's own included, are combined at once in rank order;
-two-byte numbers in fp32, rounded once. Messages between a pair of ranks are matched in program order. A message arrives
-in the chunks that were sent; only addressed data (``Contract``) may arrive in others of the same number and length.
-Both ends of a message are in the same step, and all ranks have equally many steps (some may be empty). A rank enters a
-step when its previous step is complete; there is no other synchronization.
+step read the buffer's state at the start of the step. A receive replaces chunks or combines them. All contributions
+that a step combines into a chunk, the rank's own included, are combined at once in rank order; two-byte numbers in
+fp32, rounded once. Messages between a pair of ranks are matched in program order. A message arrives in the chunks that
+were sent; only addressed data (``Contract``) may arrive in others of equal length. Both ends of a message are in the
+same step, and all ranks have equally many steps. A rank enters a step when its previous step is complete; there is no
+other synchronization.
 """
 
 import inspect

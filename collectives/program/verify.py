@@ -2,7 +2,7 @@
 
 Rules: every send has a matching receive in the same step; no undefined data is sent; no contribution is combined twice;
 receives of one step touch a chunk twice only if both combine; all ranks finish even if sends are synchronous; the
-collective's contract holds at the end. Errors name rank, step and chunk.
+contract holds at the end.
 
 The idea is from msccl-tools' ``Algorithm.check_implements``.
 """

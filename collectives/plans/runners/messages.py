@@ -6,10 +6,11 @@
 A staged send is copied out after the kernel that wrote it, so the host waits once for both. The copy of one message,
 the transfer of another and the merge of a third overlap. Combining reads pinned memory over the bus, without a copy.
 
-[Note: Host and device] On a GPU, combining and copying only launch kernels on the current stream. A later message may
-read what they write or overwrite what they read. So every start follows a wait for an event (``MessagesRun.settled``)
-recorded after all launches so far, the caller's included. A buffer passes from a stream to MPI only here and in
-``native.py``. The last launches of a run are not waited for: they are in order on the stream.
+[Note: Host and device]
+On a GPU, combining and copying only launch kernels on the current stream. A later message may read what they write or
+overwrite what they read. So every start follows a wait for an event (``MessagesRun.settled``) recorded after all
+launches so far, the caller's included. A buffer passes from a stream to MPI only here and in ``native.py``. The last
+launches of a run are not waited for: they are in order on the stream.
 """
 
 import sys
