@@ -43,7 +43,9 @@ def unpacked(elements: Array, size: int) -> Array:
 
 @dataclass(frozen=True)
 class Sides:
-    """>>> sides = Sides(2, 1)
+    """Rows of a layer's two factors.
+
+    >>> sides = Sides(2, 1)
     >>> sides.elements, sides.split(np.arange(6.0))[0].tolist()
     (6, [[0.0, 1.0], [1.0, 2.0]])
     """

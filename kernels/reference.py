@@ -28,7 +28,7 @@ OPS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimu
 BITWISE: dict[str, np.ufunc] = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
 
 
-def spans(count: int, block: int = BLOCK) -> Iterator[slice]:
+def blocks(count: int, block: int = BLOCK) -> Iterator[slice]:
     return (slice(start, start + block) for start in range(0, count, block))
 
 
@@ -45,14 +45,14 @@ def updater(
     wide = compute_dtype(values.dtype)
 
     def update(optimizer: Optimizer, iteration: int, scale: float) -> None:
-        for span in spans(values.size) if optimizer.scope == "element" else [...]:
-            narrow = values[span]
+        for block in blocks(values.size) if optimizer.scope == "element" else [...]:
+            narrow = values[block]
             value = narrow.astype(wide, copy=False)
             scaled = np.empty_like(value)
-            copy_scaled(scaled, grads[span], scale)
+            copy_scaled(scaled, grads[block], scale)
             if finite is not None and not np.isfinite(scaled).all():  # checked first: the formula overwrites it
                 finite[...] = False
-            optimizer.update(iteration, value, scaled, [array[span] for array in state])
+            optimizer.update(iteration, value, scaled, [array[block] for array in state])
             if value is not narrow:
                 narrow[...] = value
 
@@ -68,9 +68,9 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
     scratch = np.empty((2, min(dst.size, COMBINE_BLOCK)), wide)
     arrays = [flat(array) for array in (dst, *terms)]
     steps: list[Step] = []
-    for span in spans(dst.size, COMBINE_BLOCK):
-        target, *block = (array[span] for array in arrays)
-        steps += combine_steps(combine, target, block, scratch)
+    for block in blocks(dst.size, COMBINE_BLOCK):
+        target, *sources = (array[block] for array in arrays)
+        steps += combine_steps(combine, target, sources, scratch)
     return partial(run_all, steps)
 
 

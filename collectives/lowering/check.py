@@ -48,9 +48,9 @@ def check_instructions(
         for rank in ranks:
             rank.check_over()
     for number, row in enumerate(run(programs)):
-        for cell, mask in enumerate(grid.spread(row)):
-            if held[number][cell] != mask:
-                raise ProgramError(f"rank {number}: cell {cell} of the buffer ends with the wrong data")
+        for block, mask in enumerate(grid.spread(row)):
+            if held[number][block] != mask:
+                raise ProgramError(f"rank {number}: block {block} of the buffer ends with the wrong data")
 
 
 class SymbolicRank:
@@ -59,7 +59,7 @@ class SymbolicRank:
         self.over: set[int] = set()
         self.waited: set[int] = set()
         self.users: dict[Place, set[int]] = defaultdict(set)  # messages that are incomplete or not merged
-        self.places: list[Sequence[Place]] = [message.cells for message in listing.messages]
+        self.places: list[Sequence[Place]] = [message.blocks for message in listing.messages]
         for number, side in listing.side_buffers.items():
             self.places[number] = [(side, at) for at in range(len(self.places[number]))]
 
@@ -92,7 +92,7 @@ class SymbolicRank:
             lanes[message.peer, self.rank].receives.append((self, number))
         else:
             if number in self.listing.side_buffers:
-                self.move(number, message.cells, places)
+                self.move(number, message.blocks, places)
             self.check_free(number, places, writes=False)
             lanes[self.rank, message.peer].sends.append((self, number))
         for place in places:
@@ -108,7 +108,7 @@ class SymbolicRank:
             self.fail(number, "is merged before it has arrived")
         self.release(number)
         message = self.listing.messages[number]
-        self.move(number, self.places[number], message.cells, combine=message.combine)
+        self.move(number, self.places[number], message.blocks, combine=message.combine)
 
     def move(self, number: int, sources: Sequence[Place], targets: Sequence[Place], *, combine: bool = False) -> None:
         self.check_free(number, sources, writes=False)
@@ -174,7 +174,7 @@ class SymbolicMemory:
         self.held: dict[object, tuple[int, ...]] = {}  # content, its element and run
         self.users: dict[object, set[tuple[int, bool]]] = defaultdict(set)  # (rank, whether it wrote)
 
-    def cell(self, memory: Operand, element: int) -> object:
+    def place(self, memory: Operand, element: int) -> object:
         if memory[0] == "mailbox":
             element = self.share.in_mailbox(range(element, element + 1), self.run).start
         return memory, element
@@ -206,13 +206,13 @@ class SymbolicMemory:
         self.held[self.use(rank, memory, element, where, writes=True)] = mask, element, self.run
 
     def use(self, rank: int, memory: Operand, element: int, where: str, *, writes: bool) -> object:
-        cell = self.cell(memory, element)
-        for other, wrote in self.users[cell]:
+        place = self.place(memory, element)
+        for other, wrote in self.users[place]:
             if other != rank and (writes or wrote):
                 used = f"{'writes' if writes else 'reads'} element {element} of {memory[0]} {memory[1]}"
                 raise ProgramError(f"{where}: {used}, which rank {other} may be using")
-        self.users[cell].add((rank, writes))
-        return cell
+        self.users[place].add((rank, writes))
+        return place
 
     def check_end(self) -> None:
         for rank, element, owner in self.places:

@@ -1,8 +1,8 @@
 """Order a rank's messages: when each starts, is waited for and is merged. The heart of a plan.
 
-Terms: a **cell** is the smallest unit of a buffer that messages share; a **lane** is all messages of one direction
+Terms: a **block** is the smallest unit of a buffer that messages share; a **lane** is all messages of one direction
 between two ranks; a **side buffer** is memory outside the user's buffer that a message uses; a receive is **merged**
-when its data is combined or copied from its side buffer into the buffer. Receives of one step into the same cells are
+when its data is combined or copied from its side buffer into the buffer. Receives of one step into the same blocks are
 merged together.
 
 A send may start when its data is final. That depends on single receives, not on whole steps: while segment k is added,
@@ -83,7 +83,7 @@ def write_instructions(messages: Sequence[Message], window: int = WINDOW, *, sta
 
 @dataclass
 class Version:
-    """A cell's content after a step: its writers (receives) and later readers (sends)."""
+    """A block's content after a step: its writers (receives) and later readers (sends)."""
 
     step: int = -1
     writers: set[int] = field(default_factory=set)
@@ -93,7 +93,7 @@ class Version:
 class Writer:
     def __init__(self, messages: Sequence[Message], window: int, *, staged: bool) -> None:
         self.messages, self.window, self.staged = messages, window, staged
-        self.cells: dict[int, list[Version]] = defaultdict(lambda: [Version()])
+        self.blocks: dict[int, list[Version]] = defaultdict(lambda: [Version()])
         self.lanes: dict[tuple[int, bool], list[int]] = defaultdict(list)  # (peer, incoming) -> its messages so far
         self.side_buffers: dict[int, SideBuffer] = {}
         self.together: dict[object, list[int]] = defaultdict(list)
@@ -109,15 +109,15 @@ class Writer:
             self.keep_lane(number, message)
 
     def place(self, number: int) -> object:
-        """Return the key of receives merged at once: step and first cell."""
+        """Return the key of receives merged at once: step and first block."""
         message = self.messages[number]
-        return (message.key[0], message.cells.start) if message.combine else number
+        return (message.key[0], message.blocks.start) if message.combine else number
 
     def latest(self, numbers: Iterable[int]) -> Key:
         return max((self.merge_time.get(number, self.messages[number].key) for number in numbers), default=BEGIN)
 
     def add_send(self, number: int, message: Message) -> None:
-        read = [self.cells[cell][-1] for cell in message.cells]
+        read = [self.blocks[block][-1] for block in message.blocks]
         for version in read:
             version.readers.add(number)
         self.start_time[number] = self.latest(set().union(*(version.writers for version in read)))
@@ -131,13 +131,13 @@ class Writer:
 
     def add_receive(self, number: int, message: Message) -> None:
         """Receive into the buffer if no send still reads there, else into a side buffer."""
-        cells = [self.cells[cell] for cell in message.cells]
-        for versions in cells:  # receives of one step combine with the same data, in any order
+        blocks = [self.blocks[block] for block in message.blocks]
+        for versions in blocks:  # receives of one step combine with the same data, in any order
             if versions[-1].step != message.key[0]:
                 versions.append(Version(message.key[0]))
             versions[-1].writers.add(number)
-        readers = set().union(*(before.readers for *_, before, _ in cells))
-        writers = set().union(*(before.writers for *_, before, _ in cells))
+        readers = set().union(*(before.readers for *_, before, _ in blocks))
+        writers = set().union(*(before.writers for *_, before, _ in blocks))
         crossing = any(self.messages[reader].key[0] == message.key[0] for reader in readers)
         if message.combine or self.staged or crossing:
             arrived = max(self.messages[other].key for other in self.together[self.place(number)])

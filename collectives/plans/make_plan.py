@@ -64,7 +64,7 @@ def make_plan(
         root: source of a broadcast or target of a reduce.
         slab: memory for the plan's side buffers. Default: a new one.
         alike: let ``auto`` use one algorithm for an all_reduce and its halves, so that both give the same bits.
-        portion: cells of each chunk to work on (``lowering/messages.py``). Plans of all portions, run in any order,
+        portion: blocks of each chunk to work on (``lowering/messages.py``). Plans of all portions, run in any order,
             give the bits of one plan. Needs an algorithm that sends messages.
         debug: compare plan and run number between ranks before every run.
 

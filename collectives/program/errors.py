@@ -34,7 +34,9 @@ class TransportError(CollectiveError):
 
 
 def name_ranks(ranks: Collection[int]) -> str:
-    """>>> name_ranks([0, 2, 3]), name_ranks([1]), name_ranks([])
+    """Format ranks for messages.
+
+    >>> name_ranks([0, 2, 3]), name_ranks([1]), name_ranks([])
     ('ranks 0, 2, 3', 'rank 1', 'no rank')
     """
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}" if ranks else "no rank"

@@ -37,7 +37,9 @@ def at_place(place: int, members: Sequence[Sequence[int]]) -> list[int]:
 
 
 def served(rank: int, hosts: Sequence[int]) -> list[int]:
-    """>>> [served(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
+    """Return the ranks that a rank serves.
+
+    >>> [served(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
     [[0, 2, 4], [1, 3], [0, 2], [1, 3], [4]]
     """
     members, home, place = placed(rank, hosts)
@@ -93,7 +95,9 @@ class Blocks:
         return f"{self.name}={self.count}"
 
     def hosts(self, ranks: int) -> tuple[int, ...]:
-        """>>> Blocks("hosts", 2).hosts(4), Blocks("per_host", 2).hosts(3)
+        """Return each rank's host; ValueError if hosts would differ in size.
+
+        >>> Blocks("hosts", 2).hosts(4), Blocks("per_host", 2).hosts(3)
         ((0, 0, 1, 1), (0, 0, 1))
         """
         if self.name == "hosts" and ranks % self.count:
@@ -103,7 +107,9 @@ class Blocks:
 
 
 def spread(ranks: int, hosts: int) -> list[int]:
-    """>>> spread(5, 2)
+    """Return each rank's host, spread evenly.
+
+    >>> spread(5, 2)
     [0, 0, 0, 1, 1]
     """
     if hosts > ranks:

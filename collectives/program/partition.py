@@ -57,7 +57,9 @@ class Partition:
 
     @classmethod
     def exactly(cls, count: int, size: int, counts: Sequence[int]) -> Partition:
-        """>>> Partition.exactly(10, 4, [1, 0, 6, 3]).borders
+        """Give each rank exactly its count.
+
+        >>> Partition.exactly(10, 4, [1, 0, 6, 3]).borders
         (0, 1, 1, 7, 10)
         """
         given = all_as(index, counts, size)
