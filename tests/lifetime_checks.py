@@ -18,7 +18,7 @@ from dear_mpi.collectives import (
     make_plan,
     reduce_scatter,
 )
-from dear_mpi.collectives.plans.one_off import MOST_BYTES, MOST_PLANS, OneOffs
+from dear_mpi.collectives.plans.functions import MOST_BYTES, MOST_PLANS, OneOffs
 from dear_mpi.collectives.program.errors import CollectiveError, MismatchError, TransportError
 from dear_mpi.collectives.transports.transport import Wrapper
 

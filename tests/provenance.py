@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from dear_mpi.bench.provenance import git
-from dear_mpi.ranks.kernel import CONGESTION, cpu_model, read, system
+from dear_mpi.ranks.host import CONGESTION, cpu_model, read, system
 from tests.launch import ROOT, mpis_at_hand
 from tests.stolen import stolen_since, ticks
 

@@ -18,7 +18,7 @@ ROOMS = {
         "algorithms": ["program"],
         "lowering": ["program"],
         "launch": ["program/errors"],
-        "transports": ["program/errors", "program/hosts", "program/lanes", "launch"],
+        "transports": ["program/errors", "program/hosts", "launch"],
         "plans": ["program", "algorithms", "lowering", "launch", "transports"],
     },
     "dear_mpi": {
@@ -39,21 +39,9 @@ LAYERS = list(ROOMS)
 
 # Folders and modules of training, lowest first: each may import itself and those before it, for types, too.
 TRAINING = (
-    *("declared", "learning_rate", "facts", "wires", "routes", "line", "log", "fusion", "fabric", "costs", "schedules"),
-    *("trainer", "prediction", "virtual_trainer", "options", "chosen_route", "layer_copies", "layer_use"),
-    *(
-        "group",
-        "profiles",
-        "tuning",
-        "decisions",
-        "checkpoints",
-        "attendance",
-        "session",
-        "recording",
-        "recorder",
-        "blame",
-        "runs",
-    ),
+    *("declared", "learning_rate", "facts", "wires", "routes", "line", "log", "fusion", "fabric", "plan_cost"),
+    *("schedules", "trainer", "virtual_trainer", "options", "chosen_route", "layer_use", "group", "profiles", "tuning"),
+    *("decisions", "checkpoint", "attendance", "session", "recorder", "blame", "runs"),
 )
 
 

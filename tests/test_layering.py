@@ -33,7 +33,7 @@ IMPORTLIB_FILES = {
     "dear_mpi.training.__init__",
     "dear_mpi.kernels.array",
     "dear_mpi.advise.observe",
-    "dear_mpi.models.digits",
+    "dear_mpi.models.data",
 }
 WITHOUT_NUMPY = ("program", "algorithms", "lowering")  # rooms of collectives: who only reads programs needs no array
 
@@ -208,7 +208,7 @@ def test_order_of_rooms(module, name, allowed):
         ("dear_mpi.training.trainer", "cupy", False),
         ("dear_mpi.ranks.streams", "cupy", True),
         ("dear_mpi.training.trainer", "importlib.import_module", False),
-        ("dear_mpi.models.paper_models", "importlib.resources", True),
+        ("dear_mpi.models.synthetic", "importlib.resources", True),
     ],
 )
 def test_rule(module, name, allowed):
@@ -281,7 +281,7 @@ print(*sorted({"mpi4py.MPI", "cupy"} & set(sys.modules)))
 """
 
 
-LIVE = ("fabric.engine", "fabric.live", "session", "runs", "costs.plan_cost")
+LIVE = ("fabric.engine", "fabric.live", "session", "runs", "plan_cost")
 
 
 def test_what_predicts_loads_nothing_live():

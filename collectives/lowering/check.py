@@ -15,7 +15,7 @@ from dear_mpi.collectives.lowering.instructions import WINDOW, InstructionList, 
 from dear_mpi.collectives.lowering.messages import WHOLE, Grid, Portion, messages
 from dear_mpi.collectives.lowering.phases import Move, Operand, Share
 from dear_mpi.collectives.program.errors import ProgramError
-from dear_mpi.collectives.program.lanes import Lane
+from dear_mpi.collectives.program.hosts import Lane
 from dear_mpi.collectives.program.program import COLLECTIVES, Program
 from dear_mpi.collectives.program.replay import after_steps, data_of, run
 from dear_mpi.collectives.program.verify import promised

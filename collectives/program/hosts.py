@@ -1,8 +1,9 @@
 """Describe which ranks share a host and how fast they send, for two-level algorithms."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 UNITS = {"Tbit/s": 1e12, "Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3, "bit/s": 1.0}
 INSIDE, BETWEEN = "inside hosts", "between hosts"
@@ -126,3 +127,20 @@ def format_rate(bytes_per_s: float, digits: int = 4) -> str:
     rounded = float(f"{8 * bytes_per_s:.{digits}g}")
     unit = next((unit for unit, least in UNITS.items() if rounded >= least), "bit/s")
     return f"{rounded / UNITS[unit]:g} {unit}"
+
+
+S = TypeVar("S")
+R = TypeVar("R")
+
+
+class Lane(Generic[S, R]):
+    """Sends from one rank to another that have not met a receive yet, and receives that have not met a send."""
+
+    def __init__(self) -> None:
+        self.sends: deque[S] = deque()
+        self.receives: deque[R] = deque()
+
+    def meetings(self) -> Iterator[tuple[S, R]]:
+        """Each send with its receive, both taken from the lane, as long as there are both."""
+        while self.sends and self.receives:
+            yield self.sends.popleft(), self.receives.popleft()

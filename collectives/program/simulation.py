@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from dear_mpi.collectives.program.errors import ProgramError
-from dear_mpi.collectives.program.lanes import Lane
+from dear_mpi.collectives.program.hosts import Lane
 from dear_mpi.collectives.program.network import TIE, Network, Side, Way, connected, fair_rates
 from dear_mpi.collectives.program.program import Program
 
-# Seconds or bytes: a number here, an array over many sizes in ``dear_mpi/simulate/prices/columns.py``.
+# Seconds or bytes: a number here, an array over many sizes in ``dear_mpi/simulate/prices/lockstep.py``.
 Number: TypeAlias = Any
 
 
@@ -88,7 +88,9 @@ class Simulation:
 
     def moment(self, times_s: Sequence[Number], places: Iterable[object]) -> Number:
         """Return the common time of simultaneous events at these places."""
-        return max(times_s)  # also called for a single time: ``dear_mpi/simulate/prices/columns.py`` records its places
+        return max(
+            times_s
+        )  # also called for a single time: ``dear_mpi/simulate/prices/lockstep.py`` records its places
 
     def later(self, time_s: Number, what: Callable[..., None], *arguments: object) -> Due:
         event = Due(time_s, what, arguments)

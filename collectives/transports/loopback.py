@@ -18,8 +18,7 @@ import numpy as np
 
 from dear_mpi.collectives.launch.neighbours import Neighbour, blame
 from dear_mpi.collectives.program.errors import TransportError
-from dear_mpi.collectives.program.hosts import Rates, rates_of_first
-from dear_mpi.collectives.program.lanes import Lane
+from dear_mpi.collectives.program.hosts import Lane, Rates, rates_of_first
 from dear_mpi.collectives.transports.transport import OneThread, Request, Waits
 from dear_mpi.kernels.array import Array, library_of, synchronize
 from dear_mpi.kernels.calls import copier

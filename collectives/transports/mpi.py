@@ -15,8 +15,7 @@ from weakref import WeakSet
 from mpi4py import MPI
 
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
-from dear_mpi.collectives.launch.forks import end_children_at_exit
-from dear_mpi.collectives.launch.launcher import NOT_AT_IMPORT
+from dear_mpi.collectives.launch.launcher import NOT_AT_IMPORT, end_children_at_exit
 from dear_mpi.collectives.launch.neighbours import abort_job, own_notice
 from dear_mpi.collectives.program.hosts import Rates, rates_of_first
 from dear_mpi.collectives.transports.patience import PatientRequest

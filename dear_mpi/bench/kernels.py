@@ -15,8 +15,8 @@ import numpy as np
 from dear_mpi.kernels.calls import combiner, copier, packer, unpacker
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.slab import CHUNK_BYTES, TENSOR_BYTES, Slab, round_up
-from dear_mpi.models.paper_models import Module
-from dear_mpi.ranks.memory import check_room
+from dear_mpi.models.synthetic import Module
+from dear_mpi.ranks.host import check_room
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import median

@@ -12,8 +12,7 @@ from typing import Any
 
 from dear_mpi.collectives.launch.launcher import child_environment, launch_of
 from dear_mpi.collectives.transports.patience import own_cores
-from dear_mpi.ranks.kernel import CLOCK, CONGESTION, cpu_model, read, system
-from dear_mpi.ranks.versions import versions
+from dear_mpi.ranks.host import CLOCK, CONGESTION, cpu_model, read, system, versions
 from dear_mpi.ranks.world import World
 
 # Settings by which an MPI library, a network, memory or a pool of threads works otherwise. All else of the environment,

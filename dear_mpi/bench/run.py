@@ -31,7 +31,7 @@ from dear_mpi.collectives.program.errors import AgreedError, ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.kernels.dtypes import TYPES
-from dear_mpi.ranks.memory import available_bytes
+from dear_mpi.ranks.host import available_bytes
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import note
 from dear_mpi.reporting.units import format_bytes

@@ -10,7 +10,7 @@ from dear_mpi.bench.timing.starts import AtBarrier, AtMoment, Start
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.patience import crowd_of
-from dear_mpi.ranks.drift import CommonClock
+from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.ranks.streams import Streams, open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import note

@@ -20,7 +20,7 @@ from dear_mpi.collectives.plans.tuning import Rule, read_rules, write_rules
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, replacing
-from dear_mpi.reporting.groups import grouped
+from dear_mpi.reporting.units import grouped
 
 ONE = ("dtypes", "ops", "placements")  # rules do not name these: of several the fastest would be a mixture
 

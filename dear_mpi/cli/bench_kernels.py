@@ -7,7 +7,7 @@ from dear_mpi.bench.kernels import bench_kernels as run_kernels
 from dear_mpi.cli.files import check_files, written_by
 from dear_mpi.cli.flags import Flags, flag, shared
 from dear_mpi.cli.run import run_ranks, with_flags
-from dear_mpi.models.paper_models import load_modules
+from dear_mpi.models.synthetic import load_modules
 from dear_mpi.ranks.streams import open_streams, select_gpu
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar

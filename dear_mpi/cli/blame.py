@@ -7,7 +7,7 @@ from dear_mpi.cli.flags import Flags, argument, flag, shared
 from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.reporting.terminal import console
 from dear_mpi.see.blame import show_blame
-from dear_mpi.see.timeline.read import read_timeline
+from dear_mpi.see.timeline.trace import read_timeline
 from dear_mpi.training.blame.blamed import BlameError
 from dear_mpi.training.blame.blamed import blame as blame_run
 from dear_mpi.training.blame.by_profile import check_fits, usual_of

@@ -11,20 +11,18 @@ from dear_mpi.cli.flags import JOB_FLAGS, Flags, files_of, flag, shared
 from dear_mpi.cli.run import Output, run_job, with_flags
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.see.compared import draw_comparison
 from dear_mpi.see.figure import write_figure
 from dear_mpi.see.page.schedules import write_schedules
+from dear_mpi.see.sweep import draw_comparison
 from dear_mpi.see.tables import algorithm, show_comparison
 from dear_mpi.see.timeline.write import TimelineFiles
 from dear_mpi.training.chosen_route import SEVERAL
 from dear_mpi.training.declared import BETWEEN_FUSIONS, listed
-from dear_mpi.training.log.merged import Recording
-from dear_mpi.training.log.spans import Timeline
+from dear_mpi.training.log.spans import Recording, Timeline
 from dear_mpi.training.options import FUSION
 from dear_mpi.training.recorder import Show
-from dear_mpi.training.runs.compare import outcome
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import Contest
+from dear_mpi.training.runs.contest import Contest, outcome
 from dear_mpi.training.schedules import NAMES
 
 SCHEDULES = f"Schedules to compare, with commas: {', '.join(NAMES)}, or FILE.py:NAME. Speed-ups are over the first one."

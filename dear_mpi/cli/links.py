@@ -16,14 +16,14 @@ from dear_mpi.cli.run import Output, run_ranks, with_flags
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.doctor.links import Pair, at_once, device_ones, measure_links, one_at_a_time, parse_message
-from dear_mpi.doctor.show_links import LinksReport, show_links
+from dear_mpi.doctor.show import LinksReport, show_links
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.streams import STREAMS, Streams, open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar, console, note
 from dear_mpi.reporting.units import plural
 from dear_mpi.see.figure import write_figure
-from dear_mpi.see.heat_map import draw_heat_maps
+from dear_mpi.see.measured import draw_heat_maps
 from dear_mpi.training.declared import parsed
 
 QUIET_S = 2.0  # of what takes longer, something is said before

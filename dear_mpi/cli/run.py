@@ -22,9 +22,8 @@ from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World, launched_rank, run_world
 from dear_mpi.reporting.files import aside, replacing
-from dear_mpi.reporting.links import parse_links
 from dear_mpi.reporting.terminal import console
-from dear_mpi.reporting.units import parse_seconds
+from dear_mpi.reporting.units import parse_links, parse_seconds
 from dear_mpi.simulate.machine import read_rates
 from dear_mpi.training.declared import parsed
 from dear_mpi.training.runs.config import Config

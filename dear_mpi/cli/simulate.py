@@ -11,7 +11,7 @@ from dear_mpi.reporting.terminal import bar, note
 from dear_mpi.see.figure import write_figure
 from dear_mpi.see.page.schedules import write_schedules
 from dear_mpi.see.sweep import draw_sweep, named
-from dear_mpi.see.timeline.looks import MOST_RUNS
+from dear_mpi.see.timeline.picture import MOST_RUNS
 from dear_mpi.simulate.gains import changes, fastest, remedies
 from dear_mpi.simulate.grid import Grid
 from dear_mpi.simulate.settings import MODEL, Settings

@@ -6,8 +6,7 @@ from dear_mpi.cli.files import check_files, timeline_writer, try_files, written_
 from dear_mpi.cli.flags import Flags, argument, shared
 from dear_mpi.cli.run import with_flags
 from dear_mpi.reporting.terminal import console
-from dear_mpi.see.timeline.read import missing, put_together
-from dear_mpi.see.timeline.trace import clock_of
+from dear_mpi.see.timeline.trace import clock_of, missing, put_together
 
 FILES = "Files of single ranks, which --timeline of train and compare writes when a run fails, stalls or has no clock."
 FLAGS = argument("files", list[str], FILES, "FILE.rank0.json...") | shared("timeline")

@@ -1,12 +1,21 @@
 """Examine a job: start MPI if that can be, gather what each rank knows about itself, and measure their links.
 
-What is found are plain values, so that tests can make them up.
+What is found are plain values, so that tests can make them up. Which parts of the MPI library carry messages is told as
+far as it says so; not what it was only built with:
+
+Open MPI    the pml that it has selected in this process (ob1, ucx, or cm with an mtl), and for ob1 the smsc, which
+            copies from process to process; it has no call that names them, so its variables are read
+MPICH       the netmod and the provider, which a process of its own prints if asked for a summary
 """
 
+import ctypes
 import os
+import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,18 +23,91 @@ from typing import Any
 from dear_mpi.bench.machine_file import Link
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
 from dear_mpi.collectives.launch.launcher import OPEN_MPI, Launch
-from dear_mpi.collectives.launch.mpi_facts import MpiFacts, loaded, mpi_facts, queries, without_pmix
+from dear_mpi.collectives.launch.mpi_facts import MpiFacts, loaded, mpi_facts, queries, said_by_child, without_pmix
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.patience import Limit, cgroup_limit, machine, own_cores
 from dear_mpi.collectives.transports.shared_memory import HUGE_BYTES, collapse, file_in_memory
-from dear_mpi.doctor.host import mtus, software
-from dear_mpi.doctor.in_use import in_use
 from dear_mpi.doctor.links import measure_links, neighbours
 from dear_mpi.kernels.gpu import Gpu, current_gpu
 from dear_mpi.ranks.clock import Offset, offsets
-from dear_mpi.ranks.kernel import CONGESTION, read, system
+from dear_mpi.ranks.host import CONGESTION, read, system, versions
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World
+
+INTERFACES = Path("/sys/class/net")
+UP = ("up", "unknown")  # some that are up, such as tunnels, do not know it
+NAMES = {"python": "Python", "numpy": "NumPy"}  # of what has another one where versions are compared
+
+
+def software(mpi_library: str | None) -> dict[str, str]:
+    """Versions of what this process has imported; mpi4py where MPI could be started."""
+    found = {NAMES.get(name, name): version for name, version in versions().items()}
+    found |= {"the MPI library": mpi_library, "dear-mpi": str(sys.modules["dear_mpi"].__version__)}
+    return {name: version or "none" for name, version in found.items()}
+
+
+def mtus(folder: Path = INTERFACES) -> dict[str, int]:
+    """The largest packets, in bytes, of each interface that is up; but for the loopback, which leads nowhere."""
+    found = sorted(folder.iterdir()) if folder.is_dir() else []  # only Linux has it
+    up = [path for path in found if path.name != "lo" and read(path / "operstate") in UP]
+    return {path.name: int(text) for path in up if (text := read(path / "mtu")).isdigit()}
+
+
+# Where a component of Open MPI has the names of project, kind and itself; their bytes.
+CARRIERS = {12: 16, 40: 32, 84: 64}
+SMSCS = ("cma", "xpmem", "knem", "accelerator")
+
+
+def in_use(library: str) -> str | None:
+    """What carries messages; None where that is not known."""
+    if library.startswith("Open MPI"):
+        return of_open_mpi()
+    if library.startswith("MPICH"):
+        return of_summary(said_by_child("from mpi4py import MPI", MPIR_CVAR_DEBUG_SUMMARY="1"))
+    return None
+
+
+def of_open_mpi() -> str | None:
+    pml = component("pml", variable("libmpi", "mca_pml_base_selected_component"))
+    if pml == "cm":
+        mtl = component("mtl", pointer("libmpi", "ompi_mtl_base_selected_component"))
+        return f"pml cm, mtl {mtl}" if mtl else "pml cm"
+    module = pointer("libopen-pal", "mca_smsc") if pml == "ob1" else None
+    copying = [name for name in SMSCS if module and variable("libopen-pal", f"mca_smsc_{name}_module") == module]
+    return pml and f"pml {pml}" + "".join(f", single copies by smsc {name}" for name in copying[:1])
+
+
+def variable(library: str, name: str) -> int | None:
+    """The address of a variable of this process's library; None if the library keeps it elsewhere, or otherwise."""
+    for path in loaded(library):
+        with suppress(OSError, ValueError):
+            return ctypes.addressof(ctypes.c_char.in_dll(ctypes.CDLL(path), name))
+    return None
+
+
+def pointer(library: str, name: str) -> int | None:
+    address = variable(library, name)
+    return ctypes.c_void_p.from_address(address).value if address else None
+
+
+def component(kind: str, address: int | None) -> str | None:
+    """The name of the component that is at an address, if it is one of this kind."""
+    names = (
+        [ctypes.string_at(address + at, size).partition(b"\0")[0] for at, size in CARRIERS.items()] if address else []
+    )
+    return names[2].decode(errors="replace") if names[:2] == [b"ompi", kind.encode()] else None
+
+
+def of_summary(text: str) -> str | None:
+    """What MPICH's summary says.
+
+    >>> of_summary("==== UCX netmod Capability ===="), of_summary("libfabric provider: tcp - 192.0.2.0/24")
+    ('netmod ucx', 'netmod ofi, provider tcp')
+    """
+    provider = re.search(r"^libfabric provider: (\S+)", text, re.MULTILINE)
+    netmod = re.search(r"==== (\w+) netmod", text)
+    return f"netmod ofi, provider {provider[1]}" if provider else netmod and f"netmod {netmod[1].lower()}"
+
 
 # Settings that decide how messages travel, where they are set.
 SETTINGS = (

@@ -6,6 +6,10 @@
 
 The order depends on the seed alone. So the number of ranks changes which rank computes what, not what is computed;
 every example is seen once per epoch, by one rank, and all ranks do the same number of iterations.
+
+The digits are read from the file that scikit-learn brings. To import scikit-learn takes a second, most of it for SciPy
+and pandas, and each rank would pay it. Where the file is not in its place, as in another version, scikit-learn itself
+is asked.
 """
 
 import zipfile
@@ -13,6 +17,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +27,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.array import Array
-from dear_mpi.models.digits import read_digits
 
 SPLIT_SEED = 0  # not the user's seed: runs with other seeds are tested on the same examples
 TEST_SHARE = 0.2
@@ -179,3 +183,21 @@ def windows_of(text: Array, context: int, stride: int = 1) -> Examples:
     """The windows that begin at each ``stride``-th byte."""
     windows = sliding_window_view(text, context + 1)[::stride]
     return Examples(windows[:, :-1], windows[:, 1:], (text,))
+
+
+PLACE = "datasets/data/digits.csv.gz"  # a line for each image: 64 points, and what it shows
+
+
+def read_digits() -> tuple[Array, Array]:
+    """Images (1797, 64) of 0 to 16, and labels; a ValueError without scikit-learn."""
+    found = find_spec("sklearn")  # imports nothing
+    if found is None:
+        raise ValueError("data 'digits' needs scikit-learn: pip install scikit-learn (our extra 'data')")
+    for folder in found.submodule_search_locations or ():
+        if (file := Path(folder) / PLACE).is_file():
+            table = np.loadtxt(file, delimiter=",")
+            return table[:, :-1], table[:, -1].astype(int)
+    from sklearn import datasets
+
+    images, labels = datasets.load_digits(return_X_y=True)
+    return images, labels

@@ -14,7 +14,7 @@ from dear_mpi.collectives.program.user_file import load, source_of, telling
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.data import Dataset
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
-from dear_mpi.models.layers.loss import SoftmaxCrossEntropy
+from dear_mpi.models.layers.any_data import SoftmaxCrossEntropy
 
 
 def build_model(

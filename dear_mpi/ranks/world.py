@@ -1,6 +1,8 @@
 """The ranks of a job, seen from one of them, and the transport between them. A world is an argument, never global."""
 
+import faulthandler
 import os
+import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
-from dear_mpi.collectives.launch.forks import no_child_leaves
-from dear_mpi.collectives.launch.launcher import launch_of
+from dear_mpi.collectives.launch.launcher import launch_of, no_child_leaves
 from dear_mpi.collectives.launch.mpi_facts import started
-from dear_mpi.collectives.launch.neighbours import abort_job, sentinel
+from dear_mpi.collectives.launch.neighbours import abort_job
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.program.hosts import rates_of
 from dear_mpi.collectives.transports.agree import agree
@@ -136,10 +137,12 @@ def run_world(
 
     if threads is not None:
         return run_loopback(threads, guarded)[0]
-    child = sentinel(stall_after_s, abort=stall_abort) if stall_after_s else None
+    starts = stall_after_s and launch_of(os.environ).size > 1 and "mpi4py.MPI" not in sys.modules
+    if starts:  # the interpreter's lock is held meanwhile: no watchdog of ours could report that this takes too long
+        faulthandler.dump_traceback_later(stall_after_s, file=2, exit=stall_abort)
     with world_transport(device_memory) as transport:
-        if child is not None:
-            child.tell(b"r")
+        if starts:
+            faulthandler.cancel_dump_traceback_later()
         return guarded(transport)
 
 

@@ -1,16 +1,23 @@
-"""What people write on a command line: ``25MB``, ``256KiB``, ``10gbit,50us``, and lists.
+"""Texts that people write, such as ``25MB``, ``10gbit,50us`` and lists; and texts that they read: sizes, columns.
 
 Sizes are binary, as in nccl-tests and in DeAR's own code: 1 KB = 1 KiB = 1024 bytes. Bandwidths are decimal, as
-network cards are sold: 10gbit = 1e10 bits/s. A number without a unit is refused, because it would be a guess.
+network cards are sold: 10gbit = 1e10 bits/s. A number without a unit is refused, because it would be a guess. Digits
+are ASCII. A network is one link, or two, inside hosts and between them:
+
+INSIDE/BETWEEN,hosts=N       N hosts of equally many ranks, one after the other
+INSIDE/BETWEEN,per_host=N    N ranks on each host but the last
 """
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, repeat, takewhile
 from operator import mul
+from typing import TypeVar
 
 from dear_mpi.collectives.plans.tuning import default_segment
+from dear_mpi.collectives.program.hosts import Blocks
 from dear_mpi.collectives.transports.emulated import Link
 
 MOST_SLOWER = 1000  # times
@@ -25,7 +32,6 @@ FLOPS = {"mflops": 1e6, "gflops": 1e9, "tflops": 1e12, "pflops": 1e15}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 MOST_SECONDS = 86400.0  # of anything in an iteration; the system's clocks cannot wait for some 1e10
 LEAST_BANDWIDTH = 1.0  # bytes/s of a link
-MOST_DIGITS = 1000  # Python itself reads some 4000
 
 
 def parse(what: str, text: str, units: dict[str, float] | dict[str, int], example: str, *, zero: bool = True) -> float:
@@ -65,7 +71,7 @@ def whole_number(text: str) -> int | None:
     >>> whole_number("64"), whole_number("6.4"), whole_number("\N{ARABIC-INDIC DIGIT SIX}")
     (64, None, None)
     """
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None
+    return int(text) if re.fullmatch("[0-9]{1,1000}", text) else None  # Python itself reads some 4000 digits
 
 
 def above_zero(what: str, text: str) -> int:
@@ -243,3 +249,73 @@ def check_distinct(what: str, given: Sequence[object], meaning: Callable[[str], 
     texts = list(map(str, given))
     if len(set(map(meaning, texts))) < len(texts):
         raise ValueError(f"{what} must be different ones, not {', '.join(texts)}")
+
+
+BLOCKS = ("hosts", "per_host")
+
+
+@dataclass(frozen=True)
+class Level:
+    """A link, and what is named after it, such as ``o=1us``."""
+
+    link: Link
+    named: dict[str, str]
+
+
+def parse_links(text: str) -> Link:
+    """What ``--link`` says, or a ValueError.
+
+    >>> str(parse_links("10gbit,2us/1gbit,50us,hosts=2"))
+    '10 Gbit/s, 2 us inside hosts and 1 Gbit/s, 50 us between them (hosts=2)'
+    """
+    (inside, *others), blocks = parse_levels("link", text)
+    return replace(inside.link, between=others[0].link, blocks=blocks) if others else inside.link
+
+
+def parse_levels(what: str, text: str, names: Sequence[str] = ()) -> tuple[list[Level], Blocks | None]:
+    """One link, or the links inside and between hosts, and the hosts; a ValueError, which begins with ``what``, if it
+    is anything else. ``names`` may be named after a link, beside hosts."""
+    found, hosts, given = list[Level](), dict[str, str](), f"{what} {text!r}"
+    for part in BETWEEN_LINKS.split(text):
+        of_hosts = [f"{name}={value}" for name, value in hosts.items()]
+        plain, named = named_values(given, [*of_hosts, *part.split(",")])
+        link = parse_link(",".join(plain), f"{given}: the")
+        hosts = {name: named.pop(name) for name in BLOCKS if name in named}
+        if unknown := named.keys() - {*names}:
+            allowed = ", ".join(f"{name}=" for name in (*names, *BLOCKS))
+            raise ValueError(f"{given}: {', '.join(sorted(unknown))} is unknown. Allowed: {allowed}")
+        found.append(Level(link, named))
+    if (len(found), len(hosts)) not in ((1, 0), (2, 1)):
+        raise ValueError(f"{given} must be one link, or INSIDE/BETWEEN,hosts=N, or INSIDE/BETWEEN,per_host=N")
+    if not hosts:
+        return found, None
+    name, number = hosts.popitem()
+    return found, Blocks(name, above_zero(f"{given}: {name}", number))
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines of columns, two apart: the first column begins on the left, all others end on the right.
+
+    >>> list(aligned([["", "us"], ["ring", "12.5"]]))
+    ['        us', 'ring  12.5']
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for first, *others in lines:
+        texts = (text.rjust(width) for text, width in zip(others, widths[1:], strict=True))
+        yield "  ".join([first.ljust(widths[0]), *texts])
+
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The things of each key, in the order in which keys come up first.
+
+    >>> grouped(["ring", "native", "ruler"], lambda name: name[0])
+    {'r': ['ring', 'ruler'], 'n': ['native']}
+    """
+    found: dict[K, list[T]] = {}
+    for thing in things:
+        found.setdefault(key(thing), []).append(thing)
+    return found

@@ -22,10 +22,8 @@ from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.terminal import bar, console
 from dear_mpi.reporting.units import format_numbers, plural
 from dear_mpi.see.figure import write_figure
-from dear_mpi.see.frames import write_frames
-from dear_mpi.see.picture import draw_steps
-from dear_mpi.see.proof import PROMISES, prove
-from dear_mpi.see.replayed import Replayed
+from dear_mpi.see.picture import draw_steps, write_frames
+from dear_mpi.see.proof import PROMISES, Replayed, prove
 
 MOST_RANKS = 64
 MOST_RANKS_IN_TABLES = 16

@@ -1,10 +1,15 @@
-"""Prove an algorithm for all numbers of ranks up to a given one, as it is carried out."""
+"""Prove an algorithm for all numbers of ranks up to a given one; replay a wrong one up to the step that breaks it."""
+
+from __future__ import annotations
 
 import gc
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 
-from dear_mpi.collectives import programs, verify
+from dear_mpi.collectives import programs
 from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
 from dear_mpi.collectives.lowering.check import check_instructions, check_phases
 from dear_mpi.collectives.lowering.instructions import WINDOW
@@ -14,8 +19,10 @@ from dear_mpi.collectives.plans.tuning import MOST_POSTED
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.program.program import Program, asks_for
-from dear_mpi.reporting.units import plural
+from dear_mpi.collectives.program.program import Program, Receive, asks_for
+from dear_mpi.collectives.program.replay import Row, members, replay, run
+from dear_mpi.collectives.program.verify import check, check_shapes, fault_of, promised, verify
+from dear_mpi.reporting.units import format_numbers, plural
 
 SEGMENTS = 3  # of a chunk, in a proof: more than a plan posts at a time on one host
 WINDOWS = (WINDOW, MOST_POSTED)  # the least that a plan posts at a time, and the most
@@ -75,3 +82,54 @@ PROMISES = {
     "shared": ", in buffers and by mailboxes: every contribution is combined exactly once, and no rank uses memory "
     "while another one writes there.",
 }
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What can be shown of the programs of all ranks."""
+
+    programs: Sequence[Program]  # up to the step that breaks them, which is the last one here if it can be read
+    rows: list[list[Row]]  # of each rank: what it holds at first, and after each step that can be carried out
+    fault: ProgramError | None  # names the rank that errs
+    shows: ProgramError | None  # the same fault, on the rank that cannot go on
+    broken: int | None  # the number of the step in which that is; None if it is wrong at the end, or right
+
+    @classmethod
+    def of(cls, written: Sequence[Program]) -> Replayed:
+        """Carry programs out as far as that is possible; a ProgramError if it cannot be said what their steps are."""
+        check_shapes(first(written, 0))
+        steps = len(written[0].steps)
+        ends = range(1, steps + 1)
+        count = bisect_left(ends, True, key=lambda end: bool(fault_of(first(written, end), check_shapes, run)))
+        whole, shown = first(written, count), first(written, count + 1)  # up to the step that breaks, and with it
+        readable = whole if fault_of(shown, check_shapes) else shown
+        seen = fault_of(shown, check)
+        fault = seen and fault_of(shown if fault_of(written, check_shapes) else written, verify)
+        return cls(readable, replay(whole), fault, seen, count if count < steps else None)
+
+    @cached_property
+    def complete(self) -> list[Row]:
+        """What each rank holds of each chunk where it is complete."""
+        program = self.programs[0]
+        owners = [program.owner(chunk) for chunk in range(program.chunks)]
+        return [[row[owner] for owner in owners] for row in promised(program.collective, program.size)]
+
+    def sent_as(self, receive: Receive, rank: int, number: int) -> range:
+        """The chunks, on the peer, that this receive of a rank in a step brings; its own where nothing meets it."""
+        of_peer = [each for each in self.programs[rank].steps[number].receives if each.peer == receive.peer]
+        sent = [send.chunks for send in self.programs[receive.peer].steps[number].sends if send.peer == rank]
+        at = of_peer.index(receive)
+        return sent[at] if at < len(sent) else receive.chunks
+
+    def whose(self, mask: int) -> int:
+        """The contributions in what is held, as a set of ranks, without the rank for which they are."""
+        return mask & (1 << self.programs[0].size) - 1
+
+    def holders(self, mask: int) -> str:
+        """The ranks whose contributions are in what is held, such as 0,2-4; 1→3 if it is what 1 has for 3 alone."""
+        ranks = [members(each) for each in (self.whose(mask), mask >> self.programs[0].size)]
+        return "→".join(format_numbers(each).replace(" ", "") for each in ranks if each)
+
+
+def first(written: Sequence[Program], count: int) -> list[Program]:
+    return [replace(program, steps=program.steps[:count]) for program in written]

@@ -14,8 +14,8 @@ from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES, median
 from dear_mpi.reporting.terminal import PLUS_MINUS, alike, console, interval, listing
 from dear_mpi.reporting.units import format_hosts, plural
 from dear_mpi.see.sweep import named
-from dear_mpi.training.prediction import ALL_REACHED, REACHED, UNFAIR
-from dear_mpi.training.runs.compare import compared
+from dear_mpi.training.runs.contest import compared
+from dear_mpi.training.virtual_trainer import ALL_REACHED, REACHED, UNFAIR
 
 Row = dict[str, Any]
 ROUNDS = ", or the mean of a round of median length"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dear_mpi.models.paper_models import Module, both_passes, load_batch, load_modules, measured_seconds
+from dear_mpi.models.synthetic import Module, both_passes, load_batch, load_modules, measured_seconds
 from dear_mpi.reporting.units import check_seconds
 from dear_mpi.simulate.model import Model, has_factors, measured_model, synthetic_model
 from dear_mpi.simulate.settings import Settings

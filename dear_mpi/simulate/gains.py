@@ -8,8 +8,8 @@ from dear_mpi.collectives.plans.tuning import serves
 from dear_mpi.reporting.units import plural
 from dear_mpi.simulate.scenario import Scenario
 from dear_mpi.simulate.sweep import Simulated
-from dear_mpi.training.prediction import ALL_REACHED, REACHED, TIE, UNFAIR
 from dear_mpi.training.schedules import BASELINE, SCHEDULES, Schedule, find_schedules
+from dear_mpi.training.virtual_trainer import ALL_REACHED, REACHED, TIE, UNFAIR
 
 Change = tuple[Scenario, str, type[Schedule], str]  # what is simulated then: under which schedule and fusion
 GAIN = 0.995  # what is not worth half a percent is not named

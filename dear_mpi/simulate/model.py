@@ -11,7 +11,7 @@ import numpy as np
 
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.models.paper_models import Module, shares_of
+from dear_mpi.models.synthetic import Module, shares_of
 from dear_mpi.training.fabric.costs import Costs, Noise
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.layout import Layout
@@ -113,7 +113,7 @@ def synthetic_model(
     Raises:
         ValueError: there is no such type, there are too many elements, or no layer has the factors that it needs.
 
-    >>> from dear_mpi.models.paper_models import load_modules
+    >>> from dear_mpi.models.synthetic import load_modules
     >>> modules = load_modules("resnet50")
     >>> model = synthetic_model("synthetic:resnet50", modules, ranks=64, forward_s=0.1, backward_s=0.2)
     >>> len(model.names), model.layout.count

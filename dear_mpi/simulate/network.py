@@ -21,8 +21,7 @@ from dear_mpi.bench.fit import fit_network
 from dear_mpi.bench.machine_file import MachineFile, Row
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.reporting.links import parse_levels
-from dear_mpi.reporting.units import check_seconds, parse_link, parse_seconds, whole_number
+from dear_mpi.reporting.units import check_seconds, parse_levels, parse_link, parse_seconds, whole_number
 from dear_mpi.simulate.contention import FREE, Contention, contention_of
 from dear_mpi.simulate.machine import BETWEEN, INSIDE, read_file, slowest
 from dear_mpi.simulate.topology import TOPOLOGIES, ShapedNetwork, parse_topology

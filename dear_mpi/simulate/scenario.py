@@ -22,19 +22,15 @@ from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.simulate.settings import MOST_PARTS, Settings
 from dear_mpi.simulate.uneven import Jitter, parse_jitter, straggling
 from dear_mpi.training.chosen_route import check_sent
-from dear_mpi.training.costs.wire_cost import whole_cost
-from dear_mpi.training.fabric.costs import Price
-from dear_mpi.training.fabric.foresight import portions_of
+from dear_mpi.training.fabric.costs import Price, portions_of, whole_cost
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.statistic import COUNT
-from dear_mpi.training.fusion.by_time import PassTimes, by_time, check_file, is_by_time
-from dear_mpi.training.fusion.policies import borders, fused
+from dear_mpi.training.fusion import PassTimes, borders, by_time, check_file, fused, is_by_time
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.prediction import Prediction
-from dear_mpi.training.routes.collective import Collective
+from dear_mpi.training.routes.legs import Collective
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
-from dear_mpi.training.virtual_trainer import network_s, predict, rehearse
+from dear_mpi.training.virtual_trainer import Prediction, network_s, predict, rehearse
 
 REHEARSED_PARTS = 2  # of a batch that is rehearsed: all but the last are alike
 LOSS_ALGORITHM = "recursive_doubling"  # for the few bytes of the loss

@@ -15,7 +15,7 @@ from dear_mpi.simulate.network import MOST_RANKS, PRESETS
 from dear_mpi.simulate.uneven import parse_jitter, straggling
 from dear_mpi.training.chosen_route import SEVERAL, Wire, check_wires, pairs, serve_halves
 from dear_mpi.training.declared import BETWEEN, BETWEEN_FUSIONS, listed, option, parsed, several
-from dear_mpi.training.fusion.policies import in_bytes
+from dear_mpi.training.fusion import in_bytes
 from dear_mpi.training.line.owners import Ownership
 from dear_mpi.training.line.weights import MEASURED, measured
 from dear_mpi.training.options import FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange

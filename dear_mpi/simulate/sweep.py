@@ -11,8 +11,8 @@ from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.simulate.scenario import Scenario
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.training.chosen_route import Wire, check_choice, check_own
-from dear_mpi.training.prediction import Prediction
 from dear_mpi.training.schedules import BASELINE, Schedule, find_schedules
+from dear_mpi.training.virtual_trainer import Prediction
 
 Shared = dict[tuple[int, int], Prices]  # by the number of ranks, and the bytes of an element
 

@@ -17,11 +17,9 @@ import numpy as np
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array
 from dear_mpi.reporting.terminal import note
-from dear_mpi.training.costs.wire_cost import whole_cost
-from dear_mpi.training.fabric.costs import Costs
+from dear_mpi.training.fabric.costs import Costs, whole_cost
 from dear_mpi.training.fabric.order import Sequenced
-from dear_mpi.training.fusion.by_time import PassTimes, by_time, check_file, is_by_time
-from dear_mpi.training.fusion.policies import USUAL, fused
+from dear_mpi.training.fusion import USUAL, PassTimes, by_time, check_file, fused, is_by_time
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.weights import MEASURED, measured

@@ -23,10 +23,8 @@ from dear_mpi.models.layer import Layer, Loss
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.chosen_route import chosen_route
-from dear_mpi.training.costs.plan_cost import WirePrices
 from dear_mpi.training.fabric.engine import Engine
-from dear_mpi.training.fabric.live import LiveFabric
-from dear_mpi.training.fabric.loss_meter import LossMeter
+from dear_mpi.training.fabric.live import LiveFabric, LossMeter
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.statistic import LossScale
 from dear_mpi.training.layer_use import LayerUse, split_uses
@@ -36,6 +34,7 @@ from dear_mpi.training.line.owners import Ownership
 from dear_mpi.training.line.parameters import layout_of, line_dtype, of_tensors
 from dear_mpi.training.line.weights import Weights
 from dear_mpi.training.options import Options
+from dear_mpi.training.plan_cost import WirePrices
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer
 

@@ -23,7 +23,7 @@ from dear_mpi.kernels.optimizers import SGD, Optimizer
 from dear_mpi.reporting.units import SEGMENT, parse_bytes
 from dear_mpi.training.declared import Declared, option, parsed
 from dear_mpi.training.fabric.statistic import LossScale, Norm, Statistic
-from dear_mpi.training.fusion.policies import USUAL
+from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.learning_rate import Rate, rates_of
 from dear_mpi.training.line.weights import MEASURED, check_weights, parse_weights
 from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, find_route
@@ -138,7 +138,7 @@ class Exchange(Declared):
 
 @dataclass(frozen=True, kw_only=True)
 class Training(Exchange):
-    """What else may be chosen where something is trained. Fusion by time is in ``fusion/by_time.py``, and ``bo`` and
+    """What else may be chosen where something is trained. Fusion by time is in ``fusion.py``, and ``bo`` and
     ``auto`` are in ``tuning/``."""
 
     schedule: str = option(

@@ -19,7 +19,7 @@ import numpy as np
 
 from dear_mpi.collectives import transport_of
 from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.launch.forks import end_child, no_child_leaves
+from dear_mpi.collectives.launch.launcher import end_child, no_child_leaves
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.program.user_file import source_text
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
@@ -30,7 +30,7 @@ from dear_mpi.models.factored import factored
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
 from dear_mpi.ranks.world import World
 from dear_mpi.training.attendance import END, Attendance
-from dear_mpi.training.checkpoints.checkpoint import read, restore, snapshot, write
+from dear_mpi.training.checkpoint import read, restore, snapshot, write
 from dear_mpi.training.decisions import Decisions
 from dear_mpi.training.fabric.engine import Engine, check_process
 from dear_mpi.training.facts import checksum, model_of, sha256

@@ -13,7 +13,7 @@ from dear_mpi.bench.machine_file import MachineFile
 from dear_mpi.bench.provenance import commit, now, provenance, settings
 from dear_mpi.bench.runs.saved import HEAD
 from dear_mpi.bench.shown.flat import object_of
-from dear_mpi.ranks import kernel
+from dear_mpi.ranks import host
 from dear_mpi.ranks.world import run_world
 from tests.bench.test_bench import row
 
@@ -100,11 +100,11 @@ def test_what_is_installed_has_none(checkout, tmp_path, monkeypatch):
 
 
 def test_what_the_kernel_does_not_say_is_empty(monkeypatch, tmp_path):
-    assert kernel.read(tmp_path / "none") == ""
-    monkeypatch.setattr(kernel, "CPUS", tmp_path / "cpuinfo")
-    assert kernel.cpu_model()  # the architecture
+    assert host.read(tmp_path / "none") == ""
+    monkeypatch.setattr(host, "CPUS", tmp_path / "cpuinfo")
+    assert host.cpu_model()  # the architecture
     Path(tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: A CPU\n")
-    assert kernel.cpu_model() == "A CPU"
+    assert host.cpu_model() == "A CPU"
 
 
 def test_a_report_can_be_read_as_a_machine_file():

@@ -14,9 +14,9 @@ from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.notes import Notes, Part
 from dear_mpi.collectives.plans.steps import KINDS, StepSpan
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.ranks.aligned import Aligned, Look
+from dear_mpi.ranks.clock import Aligned, Look
 from dear_mpi.ranks.world import World, run_world
-from dear_mpi.see.timeline.looks import joined, step_of
+from dear_mpi.see.timeline.picture import joined, step_of
 from dear_mpi.see.timeline.steps import draw_steps, timeline_of
 from dear_mpi.see.timeline.trace import trace
 from dear_mpi.training.log.spans import STEPS, Span

@@ -12,14 +12,14 @@ from dear_mpi.collectives.plans.notes import Noted
 from dear_mpi.collectives.transports.patience import Crowd
 from dear_mpi.ranks.world import run_world
 from dear_mpi.see.blame import show_blame
-from dear_mpi.see.timeline.read import read_timeline
+from dear_mpi.see.timeline.trace import read_timeline
 from dear_mpi.see.timeline.write import TimelineFiles
 from dear_mpi.training.blame import job
 from dear_mpi.training.blame.blamed import FEWEST, blame
 from dear_mpi.training.blame.causes import Suspects
 from dear_mpi.training.blame.graph import Link, Sort
 from dear_mpi.training.log.spans import Iteration, Rank
-from dear_mpi.training.recording import first_noted, without_notes_before
+from dear_mpi.training.recorder import first_noted, without_notes_before
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import FILL, train
 from tests.training_checks import settings

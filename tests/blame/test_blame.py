@@ -9,8 +9,7 @@ import pytest
 
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
-from dear_mpi.see.timeline.read import put_together, read_timeline
-from dear_mpi.see.timeline.trace import trace
+from dear_mpi.see.timeline.trace import put_together, read_timeline, trace
 from dear_mpi.training.blame import blamed, causes
 from dear_mpi.training.blame.blamed import FEWEST, LEAST, BlameError, Trial, blame, check_enough, checked, next_cause
 from dear_mpi.training.blame.graph import Graph, replay
@@ -22,7 +21,7 @@ from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import of_rank
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.spans import COMPUTE, Iteration, Rank, Run, Span, Timeline, rank_of
-from dear_mpi.training.recording import recorded
+from dear_mpi.training.recorder import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import find_schedule

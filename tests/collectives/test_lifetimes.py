@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dear_mpi.collectives import TransportError, all_reduce
-from dear_mpi.collectives.plans.one_off import OneOffs
+from dear_mpi.collectives.plans.functions import OneOffs
 from dear_mpi.collectives.transports.emulated import EmulatedTransport, Link
 from dear_mpi.collectives.transports.loopback import run_loopback
 from tests import collective_checks, lifetime_checks

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from dear_mpi.collectives.launch import neighbours
-from dear_mpi.collectives.launch.neighbours import NOTICE_BYTES, Neighbour, Notice, launch_in
+from dear_mpi.collectives.launch.neighbours import NOTICE_BYTES, Neighbour, Notice, launch_in, notice_in
 from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.watchdog import Watchdog
@@ -40,20 +40,24 @@ def test_a_process_with_the_notice_of_another_is_no_rank(child):
     environment = os.environ | {"PMI_SIZE": "2", "PMI_RANK": "0"}
     command = [sys.executable, "-c", WAITING]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment, close_fds=False, **pipes) as sentinel:
-        sentinel.stdout.readline()
+    with subprocess.Popen(command, env=environment, close_fds=False, **pipes) as other:
+        other.stdout.readline()
         assert [other.process for other in notice.neighbours()] == [child.pid]
-        sentinel.communicate()
+        other.communicate()
 
 
 @pytest.mark.parametrize("text", ["rank 1", "é" * NOTICE_BYTES, '"\n' * NOTICE_BYTES, "\udcff"], ids=range(4))
 def test_a_notice_keeps_to_its_room(text):
     notice = Notice()
+
+    def said():
+        return notice_in(os.pread(notice.descriptor, NOTICE_BYTES, 0))[2]
+
     notice.post((3, 4), text)
     assert os.fstat(notice.descriptor).st_size == NOTICE_BYTES
-    assert notice.read()[:100] == text.replace("\udcff", "?")[:100]
+    assert said()[:100] == text.replace("\udcff", "?")[:100]
     notice.post((), "short")
-    assert notice.read() == "short"
+    assert said() == "short"
 
 
 def test_a_rank_that_has_just_ended_is_not_killed(child):

@@ -14,7 +14,7 @@ import torch
 
 from dear_mpi.bench.makers.gloo import gloo_group
 from dear_mpi.collectives import transport_of
-from dear_mpi.models.paper_models import load_modules
+from dear_mpi.models.synthetic import load_modules
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contest import turns

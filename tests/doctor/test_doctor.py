@@ -17,11 +17,8 @@ from dear_mpi.collectives.launch.launcher import Launch, launch_of
 from dear_mpi.collectives.launch.mpi_facts import MpiFacts
 from dear_mpi.collectives.transports import shared_memory
 from dear_mpi.doctor import examine
-from dear_mpi.doctor.differences import SUBJECTS
-from dear_mpi.doctor.examine import Facts, RankFacts, shared_huge_pages
-from dear_mpi.doctor.finding import SEVERITIES
-from dear_mpi.doctor.findings import findings
-from dear_mpi.doctor.host import mtus, software
+from dear_mpi.doctor.examine import Facts, RankFacts, mtus, shared_huge_pages, software
+from dear_mpi.doctor.findings import SEVERITIES, SUBJECTS, findings
 from dear_mpi.doctor.show import as_object, show_doctor
 from dear_mpi.kernels.gpu import Gpu
 from dear_mpi.ranks.clock import Offset

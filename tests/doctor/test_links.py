@@ -13,8 +13,7 @@ from dear_mpi.collectives.transports.emulated import EmulatedTransport
 from dear_mpi.collectives.transports.emulated import Link as EmulatedLink
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.doctor.links import MESSAGES, Talks, at_once, measure_links, neighbours, one_at_a_time
-from dear_mpi.doctor.outliers import outliers
-from dear_mpi.doctor.pairs import pairs_of
+from dear_mpi.doctor.pairs import outliers, pairs_of
 from dear_mpi.simulate.network import read_network
 
 NBYTES = 1000

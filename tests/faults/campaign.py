@@ -88,6 +88,8 @@ def draw(number, seed, unders):
     phases = [phase for phase in PHASES if not (threads and phase in ONLY_MPI)]
     if kind == "interrupt":  # a thread of another rank's engine cannot be interrupted, nor can MPI itself
         phases = [phase for phase in phases if phase not in ("imports", "collective", "op", "end")]
+    if kind in ("stop", "endless"):  # while MPI starts and ends, no thread of ours sees for whom a rank waits
+        phases = [phase for phase in phases if phase not in ("imports", "MPI start", "end")]
     if kind == "raise":
         phases = [phase for phase in phases if phase != "end"]  # the work is done, and Python goes on
     phase = {"full disk": "report", "dead link": "mid run", "bad argument": "arguments"}.get(kind) or rng.choice(phases)
@@ -114,7 +116,7 @@ def named(fault):
     first = "at the earliest point: for .*"
     link = rf"{peer} {first}receiving from {who}|{who} {first}sending to {peer}"
     return {
-        "kill": rf"{who} \(process \d+\) has died|process {who} with PID[^.]*signal|{who} is gone",
+        "kill": rf"process {who} with PID[^.]*signal|{who} is gone",
         "stop": rf"{who} \(process \d+\) is stopped",
         "interrupt": rf"{who} failed: KeyboardInterrupt|{who} was interrupted",
         "endless": rf"{who} \([^)]*\) waits for no other rank",
@@ -195,8 +197,8 @@ def judge(fault, folder, *, status, seconds, left):
     output = (folder / "output").read_text(errors="replace")
     report, struck = folder / "report.json", (folder / "struck").exists()
     said, bad = re.search(named(fault), output), []
-    if fault.kind == "kill" and fault.phase in ("imports", "MPI start", "end"):  # only the launcher is there to see it,
-        said = said or re.search("KILLED|Killed", output)  # and MPICH's does not say which rank it was
+    if fault.kind == "kill":  # only the launcher sees it, and MPICH's names the process, not the rank
+        said = said or re.search("KILLED|Killed", output)
     if status is None:
         bad.append("hangs")
     elif left:

@@ -25,7 +25,7 @@ BRIEF_S = 0.7
 IMPORTS = {"imports": "dear_mpi.cli.app", "set-up": "dear_mpi.collectives.transports.shared_memory"}
 # Or a call, before which the fault strikes.
 CALLS = {
-    "MPI start": "dear_mpi.ranks.world:sentinel",
+    "MPI start": "dear_mpi.ranks.world:started",
     "agreement": "dear_mpi.ranks.world:agree",
     "plans": "dear_mpi.training.fabric.live:make_plan",
     "first iteration": "dear_mpi.models.layers.any_data:Dense.backward",

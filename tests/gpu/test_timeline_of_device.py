@@ -4,7 +4,7 @@ import pytest
 
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training.log.spans import COMPUTE, WIRE
-from dear_mpi.training.recording import recorded
+from dear_mpi.training.recorder import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from tests.training_checks import settings

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.models import digits
+from dear_mpi.models import data as data_module
 from dear_mpi.models.data import Batches, Examples, load_data, load_digits, split
 
 RANKS = st.integers(1, 5)
@@ -115,17 +115,17 @@ def test_without_scikit_learn(monkeypatch):
         load_data("digits", DTYPES["fp32"], 0)
 
 
-@pytest.mark.parametrize("place", [digits.PLACE, "not here"])
+@pytest.mark.parametrize("place", [data_module.PLACE, "not here"])
 def test_digits_are_those_that_scikit_learn_gives(place, monkeypatch):
     datasets = pytest.importorskip("sklearn.datasets")
-    monkeypatch.setattr(digits, "PLACE", place)
-    for found, theirs in zip(digits.read_digits(), datasets.load_digits(return_X_y=True), strict=True):
+    monkeypatch.setattr(data_module, "PLACE", place)
+    for found, theirs in zip(data_module.read_digits(), datasets.load_digits(return_X_y=True), strict=True):
         assert (found.dtype, found.tolist()) == (theirs.dtype, theirs.tolist())
 
 
 def test_digits_do_not_import_scikit_learn():
     code = (
-        "import sys; from dear_mpi.models.digits import read_digits; read_digits(); assert 'sklearn' not in sys.modules"
+        "import sys; from dear_mpi.models.data import read_digits; read_digits(); assert 'sklearn' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

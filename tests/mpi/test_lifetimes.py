@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dear_mpi.collectives import TransportError, all_reduce, transport_of
-from dear_mpi.collectives.plans.one_off import OneOffs
+from dear_mpi.collectives.plans.functions import OneOffs
 from tests import collective_checks, lifetime_checks
 
 pytestmark = pytest.mark.mpi

@@ -14,8 +14,7 @@ from dear_mpi.bench.timing import interleaved, loops
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.ranks.world import run_world
-from dear_mpi.reporting.groups import grouped
-from dear_mpi.reporting.units import format_bytes
+from dear_mpi.reporting.units import format_bytes, grouped
 from tests.bench.readers import read_osu, read_table
 from tests.mpi.test_bench import other_mpi
 

@@ -12,8 +12,7 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.see.timeline.trace import trace
 from dear_mpi.training.log.spans import Timeline
-from dear_mpi.training.log.step_times import step_times
-from dear_mpi.training.recording import recorded
+from dear_mpi.training.recorder import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from tests.trace_schema import INSTANT_US, assert_schema
@@ -59,13 +58,13 @@ def test_what_is_inside_of_collectives_is_in_their_spans(comm, algorithm):
             assert span.begin_s <= own.begin_s <= own.end_s <= span.end_s
     kinds = {span["cat"] for span in content["traceEvents"] if span["ph"] == "X" and span["tid"] == 2}
     assert ("whole" in kinds) == (algorithm == "native")
-    rows = [row for row in step_times(run) if row.bucket is not None]
     inside = range(comm.size) if comm.size > 1 or algorithm != "ring" else ()  # a ring of one rank has no steps
-    assert {row.rank for row in rows} == set(inside)
-    assert all(row.waits_for != row.rank for row in rows)
+    of_buckets = [span for spans in run.inside.spans.values() for span in spans if "bucket" in span.args]
+    assert {rank for rank, spans in run.inside.spans.items() if any("bucket" in span.args for span in spans)} == set(
+        inside
+    )
     if algorithm == "ring" and comm.size > 1:
-        assert sum(row.nbytes for row in rows) > 0
-        assert sum(row.combining_s for row in rows) > 0
+        assert {"combining", "transfer"} <= {span.kind for span in of_buckets}
 
 
 def test_lanes_add_up_to_what_train_reports(comm, tmp_path_factory):

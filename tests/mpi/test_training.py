@@ -4,8 +4,7 @@ import pytest
 
 from dear_mpi.collectives import MismatchError
 from dear_mpi.ranks.world import run_world
-from dear_mpi.reporting.links import parse_links
-from dear_mpi.reporting.units import parse_link
+from dear_mpi.reporting.units import parse_link, parse_links
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES

@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from dear_mpi.ranks.aligned import DRIFT, WANDER, Aligned, Look, aligned_of
+from dear_mpi.ranks.clock import DRIFT, WANDER, Aligned, Look, aligned_of
 
 
 def test_one_clock_is_exact():

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.ranks import drift
-from dear_mpi.ranks.drift import CommonClock
+from dear_mpi.ranks import clock as clock_module
+from dear_mpi.ranks.clock import CommonClock
 
 RATE = 1e-3  # of a rank's clock, above that of rank 0; a thousand times what quartz does
 
@@ -25,7 +25,7 @@ def common(transport, looks):
 
 
 def test_clocks_that_are_apart_become_one(monkeypatch):
-    monkeypatch.setattr(drift, "APART_S", 0.1)
+    monkeypatch.setattr(clock_module, "APART_S", 0.1)
     (clock, apart, report), *_ = run_loopback(3, lambda transport: common(transport, 2))
     assert not clock.is_one
     assert report["offset_s"] == pytest.approx(6.0, abs=0.1 + 2 * RATE * time.perf_counter())

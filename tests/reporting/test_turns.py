@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dear_mpi.reporting.turns import in_batches
+from dear_mpi.reporting.stats import in_batches
 
 TURNS, RUNS, LEAST_RIGHT = 200, 400, 0.93
 

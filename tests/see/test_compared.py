@@ -2,7 +2,7 @@
 
 import pytest
 
-from dear_mpi.see.compared import COLUMN_INCHES, draw_comparison
+from dear_mpi.see.sweep import COLUMN_INCHES, draw_comparison
 
 TIMES = {
     "wfbp": (0.251, 0.245, 0.262, "baseline"),

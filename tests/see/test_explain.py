@@ -8,7 +8,7 @@ from rich.console import Console
 from dear_mpi.collectives import ALGORITHMS, ProgramError, programs
 from dear_mpi.see import proof
 from dear_mpi.see.explain import explain_algorithm
-from dear_mpi.see.replayed import Replayed
+from dear_mpi.see.proof import Replayed
 
 COLUMNS = 80
 

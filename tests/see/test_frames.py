@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
-from dear_mpi.see.frames import FRAME_MS, LAST_MS
+from dear_mpi.see.picture import FRAME_MS, LAST_MS
 from tests.see.test_explain import RING_THAT_BREAKS
 
 RED = (255, 0, 0)

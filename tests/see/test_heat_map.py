@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from dear_mpi.see.heat_map import MOST_NUMBERED, draw_heat_maps
+from dear_mpi.see.measured import MOST_NUMBERED, draw_heat_maps
 
 
 def drawn(hosts):

@@ -14,7 +14,7 @@ from dear_mpi.see.page import algorithms
 from dear_mpi.see.page.algorithms import algorithms_data, write_algorithms
 from dear_mpi.see.page.steps import COPIED, NOT_RECEIVED, NOT_SENT, NOT_TAKEN, steps_of
 from dear_mpi.see.page.whole import WEB
-from dear_mpi.see.replayed import Replayed
+from dear_mpi.see.proof import Replayed
 from tests.see.test_explain import RING_THAT_BREAKS
 
 MOST_BYTES, LINES, COLUMNS = 10**6, 250, 120

@@ -15,9 +15,8 @@ from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.hosts import Rates, by_host
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.ranks.world import run_world
-from dear_mpi.reporting.links import parse_links
-from dear_mpi.reporting.units import format_bytes
-from dear_mpi.training.costs.plan_cost import network_of
+from dear_mpi.reporting.units import format_bytes, parse_links
+from dear_mpi.training.plan_cost import network_of
 from tests.provenance import Watch, write_page
 
 PAGE = "docs/benchmarks/dimensions.md"

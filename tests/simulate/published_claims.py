@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from dear_mpi.kernels.kfac import Sides
-from dear_mpi.models.paper_models import load_modules, load_table, matrix, module_of_row
+from dear_mpi.models.synthetic import load_modules, load_table, matrix, module_of_row
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import Simulated, simulate
 from dear_mpi.training.routes.find import find_route

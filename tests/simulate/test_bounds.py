@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear_mpi.models.paper_models import Module
+from dear_mpi.models.synthetic import Module
 from dear_mpi.simulate.contention import parse_stall
 from dear_mpi.simulate.model import Model, synthetic_model
 from dear_mpi.simulate.uneven import straggling

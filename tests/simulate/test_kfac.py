@@ -10,13 +10,13 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.kfac import KFAC, Sides
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.models.networks import cnn, mlp
-from dear_mpi.models.paper_models import Module, load_modules
+from dear_mpi.models.synthetic import Module, load_modules
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training import Session
-from dear_mpi.training.costs.plan_cost import modelled_s
 from dear_mpi.training.line.owners import Ownership
+from dear_mpi.training.plan_cost import modelled_s
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
 from dear_mpi.training.profiles.profiler import Profiler
 
@@ -52,7 +52,12 @@ def live(transport, *, kind, update):
         session.flush()
         fabric, arena = session.group.fabric, session.group.arena
         names = session.group.schedules["dear"].collectives
-        plans = [plan for name in names for bucket in fabric.buckets for plan in fabric.plans_of(name, bucket)]
+        plans = [
+            fabric.plan(leg, each)
+            for name in names
+            for each in fabric.buckets
+            for leg in fabric.route.collectives(name)
+        ]
         partitions = [each.counts for each in arena.sharing.partitions.values()]
         works = [arena.sharing.works(bucket)[1].tolist() for bucket in fabric.buckets]
         seconds = modelled_s(LINK, transport.hosts, plans)

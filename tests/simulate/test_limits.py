@@ -10,13 +10,13 @@ from dear_mpi.bench.case import Case, Samples, row_of
 from dear_mpi.bench.machine_file import Link
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.program.network import Network
-from dear_mpi.models.paper_models import load_modules
+from dear_mpi.models.synthetic import load_modules
 from dear_mpi.simulate.machine import read_rates
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_machine, read_network
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.training.fusion.policies import borders
+from dear_mpi.training.fusion import borders
 from dear_mpi.training.line.bucket import cut
 from tests.cli_checks import assert_one_line
 from tests.simulate.test_profile import changed
@@ -39,8 +39,6 @@ MOST = "must be from 0 to 86400 seconds, not"
         (["--network", "star,1e-9kbit,1us"], "network 'star,1e-9kbit,1us': the bandwidth must be at least 0.008kbit"),
         (["--network", "10gbit,1us,o=1us,o=5us"], "network '10gbit,1us,o=1us,o=5us' has o twice"),
         (["--network", "1gbit,hosts=2/1gbit,hosts=4"], "network '1gbit,hosts=2/1gbit,hosts=4' has hosts twice"),
-        (["--network", f"1gbit/1gbit,hosts={DIGITS}"], f"hosts must be a whole number above zero, not '{DIGITS}'"),
-        (["--network", f"torus:{DIGITS},1gbit"], f"topology 'torus:{DIGITS}' cannot be read"),
         (
             ["--ranks", DIGITS],
             f"--ranks must be whole numbers of at least 1, or ranges that go up, as 8:64, not '{DIGITS}'",
@@ -49,7 +47,6 @@ MOST = "must be from 0 to 86400 seconds, not"
         (["--ranks", "8,16,08"], "ranks must be different ones, not 8, 16, 8"),
         (["--model", "synthetic:resnet50,synthetic:resnet50"], "--model must be different ones, not synthetic:"),
         (["--fusion", "none,25MB,none"], "--fusion must be different ones, not none, 25MB, none"),
-        (["--fusion", f"layers:{DIGITS}"], "needs a whole number above zero after the colon, as in layers:4"),
         (["--fusion", "25MB,cut:1B", "--ranks", "2"], "fusion 'cut:1B' makes 399329 buckets: more than 100000"),
         (["--forward-time", "1e308"], f"--forward-time {MOST} 1e+308"),
         (["--backward-time", "86401"], f"--backward-time {MOST} 86401.0"),
@@ -59,11 +56,9 @@ MOST = "must be from 0 to 86400 seconds, not"
         (["--rate", "1TFLOPS", "--batch", "9" * 400], "batch must be at most 1000000000, not 999"),
         (["--straggler", "3:1e308"], "the factor of the straggler must be above zero, and at most 1000, not 1e308"),
         (["--straggler", "3:0"], "the factor of the straggler must be above zero, and at most 1000, not 0"),
-        (["--straggler", f"{DIGITS}:2"], f"straggler '{DIGITS}:2' cannot be read: write it like 3:1.5"),
         (["--straggler", f"3:{DIGITS}"], f"straggler '3:{DIGITS}' cannot be read: write it like 3:1.5"),
         (["--jitter", "1e300"], "jitter must be from 0% to 100%, not 1e300"),
         (["--jitter", "nan"], "jitter must be from 0% to 100%, not nan"),
-        (["--jitter", f"{DIGITS}%"], f"jitter '{DIGITS}%' cannot be read: write it like 5%"),
         (["--stall", "1e300%"], "stall must be from 0% to 1000%, not 1e300%"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Programs whose messages never meet take the times of ``dear_mpi/simulate/prices/columns.py``; others go there."""
+"""Programs whose messages never meet take the times of ``dear_mpi/simulate/prices/lockstep.py``; others go there."""
 
 import numpy as np
 import pytest
@@ -9,9 +9,7 @@ from dear_mpi.collectives import ALGORITHMS
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
-from dear_mpi.simulate.prices.columns import Columns
-from dear_mpi.simulate.prices.lockstep import find_lockstep
-from dear_mpi.simulate.prices.stand_ins import StandIns, find_stand_ins
+from dear_mpi.simulate.prices.lockstep import Columns, StandIns, find_lockstep, find_stand_ins
 
 PAIRS = [(name, collective) for name, row in ALGORITHMS.items() for collective in row if runner_of(name) == "messages"]
 SHARES = np.array([0, 1, 3, 12_345])  # elements of a shard

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dear_mpi.kernels.optimizers import Lamb, Muon
-from dear_mpi.models.paper_models import Module, load_modules
+from dear_mpi.models.synthetic import Module, load_modules
 from dear_mpi.simulate.model import measured_model, synthetic_model
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate

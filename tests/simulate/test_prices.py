@@ -14,10 +14,9 @@ from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
-from dear_mpi.simulate.prices import stand_ins
-from dear_mpi.simulate.prices.columns import Columns, ManySizes
+from dear_mpi.simulate.prices import lockstep as module
+from dear_mpi.simulate.prices.lockstep import Columns, ManySizes, StandIns, find_stand_ins, outline
 from dear_mpi.simulate.prices.prices import Prices
-from dear_mpi.simulate.prices.stand_ins import StandIns, find_stand_ins, outline
 
 PAIRS = [(name, collective) for name, row in ALGORITHMS.items() for collective in row if runner_of(name) == "messages"]
 SIZES = [1, 2, 3, 4, 5, 8, 12, 17]
@@ -170,8 +169,8 @@ def test_a_host_stands_for_all_hosts(name):
 
 def test_few_programs_are_written_for_4096_ranks(monkeypatch):
     """Of a ring, whose time has a closed form; 33 million messages are not replayed."""
-    written, write = [], stand_ins.write_program
-    monkeypatch.setattr(stand_ins, "write_program", lambda *args, **how: written.append(args) or write(*args, **how))
+    written, write = [], module.write_program
+    monkeypatch.setattr(module, "write_program", lambda *args, **how: written.append(args) or write(*args, **how))
     size, shares, network = 4096, np.arange(1, 401) * 100, Network(alpha=1e-6, beta=1e-9, gamma=1e-10, o=1e-7)
     prices = Prices(network, size, SEGMENT)
     found = prices.seconds("ring", "reduce_scatter", 4 * size * shares)
@@ -225,7 +224,7 @@ def test_what_has_no_price_is_refused(asked, expected):
 
 
 def test_too_much_is_refused(monkeypatch):
-    monkeypatch.setattr(stand_ins, "MOST_TRANSFERS", 1000)
+    monkeypatch.setattr(module, "MOST_TRANSFERS", 1000)
     with pytest.raises(ValueError, match="the first 7 of 70 ranks have more than 1000 steps and messages"):
         find_stand_ins(ALGORITHMS["naive"]["all_reduce"], 70)
 

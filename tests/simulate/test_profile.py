@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.models.paper_models import load_modules, measured_seconds
-from dear_mpi.models.synthetic import synthetic_layers
+from dear_mpi.models.synthetic import load_modules, measured_seconds, synthetic_layers
 from dear_mpi.ranks.world import World
 from dear_mpi.simulate.compute import model_of
 from dear_mpi.simulate.contention import parse_stall

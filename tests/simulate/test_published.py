@@ -2,7 +2,7 @@
 
 import pytest
 
-from dear_mpi.models.paper_models import load_table
+from dear_mpi.models.synthetic import load_table
 from tests.rooms import ROOT
 from tests.simulate import published, published_claims
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
-from dear_mpi.models.paper_models import load_modules
+from dear_mpi.models.synthetic import load_modules
 from dear_mpi.simulate.gains import changes, fastest, remedies
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.settings import Settings

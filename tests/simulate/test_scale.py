@@ -8,9 +8,8 @@ from collections import Counter
 
 import pytest
 
-from dear_mpi.simulate.prices import stand_ins
-from dear_mpi.simulate.prices.columns import Columns
-from dear_mpi.simulate.prices.lockstep import Lockstep
+from dear_mpi.simulate.prices import lockstep
+from dear_mpi.simulate.prices.lockstep import Columns, Lockstep
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.fabric.order import Order, Turn
@@ -112,7 +111,7 @@ def counting(function, calls, name):
 def test_thousands_of_ranks_take_few_programs_and_replays(monkeypatch):
     """Programs are written once for all models and schedules, and no ring is replayed event by event."""
     calls = Counter()
-    monkeypatch.setattr(stand_ins, "write_program", counting(stand_ins.write_program, calls, "programs"))
+    monkeypatch.setattr(lockstep, "write_program", counting(lockstep.write_program, calls, "programs"))
     monkeypatch.setattr(Lockstep, "seconds", counting(Lockstep.seconds, calls, "replays"))
     monkeypatch.delattr(Columns, "seconds")
     found = simulated(models=MODELS[:2], ranks=(1024,), schedules=("wfbp", "dear"))

@@ -4,9 +4,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
-from dear_mpi.models.paper_models import load_modules
+from dear_mpi.models.synthetic import load_modules
 from dear_mpi.simulate.model import synthetic_model
-from dear_mpi.training.fusion.by_time import BY_TIME, PassTimes, by_time, in_cycles, mg_wfbp
+from dear_mpi.training.fusion import BY_TIME, PassTimes, by_time, in_cycles, mg_wfbp
 from dear_mpi.training.schedules import SCHEDULES
 from tests.cli_checks import assert_one_line
 from tests.simulate.predicted import predicted

@@ -6,8 +6,8 @@ import pytest
 from dear_mpi.simulate.gains import at_bound, least_s, slow_baselines, verdicts
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.training.prediction import ALL_REACHED
 from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.virtual_trainer import ALL_REACHED
 
 MODEL = {"models": ("synthetic:resnet50",), "ranks": (8,)}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
 
-from dear_mpi.models.paper_models import load_modules
+from dear_mpi.models.synthetic import load_modules
 from dear_mpi.simulate.network import PRESETS
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate

@@ -8,9 +8,8 @@ from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training.runs.compare import outcome
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import Contest
+from dear_mpi.training.runs.contest import Contest, outcome
 from dear_mpi.training.runs.train import train
 from tests.standin.checked_transport import CheckedTransport
 from tests.training_checks import settings

@@ -11,8 +11,8 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import Wrapper
 from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.training import SGD, Session
-from dear_mpi.training.costs.plan_cost import plan_costs
 from dear_mpi.training.fabric.engine import Engine
+from dear_mpi.training.plan_cost import plan_costs
 from dear_mpi.training.routes.find import FULL, ROUTES
 from dear_mpi.training.routes.proof import Proof
 from tests.training_checks import Wide
@@ -131,7 +131,11 @@ def bytes_between(wire, hosts, count=1 << 16):
             [Wide(np.zeros(count, np.float32))], SoftmaxCrossEntropy(), OnHosts(transport, hosts), **how
         ) as of:
             (schedule,), fabric = of.group.schedules.values(), of.group.fabric
-            plans = [plan for name in schedule.collectives for plan in fabric.plans_of(name, fabric.buckets[0])]
+            plans = [
+                fabric.plan(leg, fabric.buckets[0])
+                for name in schedule.collectives
+                for leg in fabric.route.collectives(name)
+            ]
             sent = [pair for each in plan_costs(plans, Network()) for pair in each.link_nbytes.items()]
             return sum(nbytes for (sender, receiver), nbytes in sent if hosts[sender] != hosts[receiver])
 

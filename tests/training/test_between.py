@@ -9,7 +9,7 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import run_world
-from dear_mpi.reporting.links import parse_links
+from dear_mpi.reporting.units import parse_links
 from dear_mpi.training import Session
 from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.routes.proof import prove

@@ -13,8 +13,7 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.optimizers import OPTIMIZERS, SGD, Adam, Optimizer
 from dear_mpi.models import synthetic
 from dear_mpi.models.layer import is_exchanging
-from dear_mpi.models.paper_models import Module, load_modules
-from dear_mpi.models.synthetic import synthetic_layers
+from dear_mpi.models.synthetic import Module, load_modules, synthetic_layers
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import median, ratio
 from dear_mpi.training.runs.config import PRESETS, Config, kind_of

@@ -9,11 +9,10 @@ from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.ranks.world import run_world
 from dear_mpi.see.tables import show_comparison
 from dear_mpi.training.log.log import Times
-from dear_mpi.training.runs.compare import outcome, reached
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import Contest
+from dear_mpi.training.runs.contest import Contest, outcome, reached
 from dear_mpi.training.runs.contestant import Course
-from dear_mpi.training.runs.report import timing
+from dear_mpi.training.runs.job import timing
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import Wfbp
 from tests.cli.test_cli import run as run_command

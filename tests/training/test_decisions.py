@@ -12,14 +12,12 @@ from dear_mpi.models.layers import Dense, Gelu, SoftmaxCrossEntropy
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.training import Session
-from dear_mpi.training.costs.wire_cost import WireCost
-from dear_mpi.training.fabric.foresight import Chain, Nominal, list_scheduled
-from dear_mpi.training.fusion.by_time import BY_TIME
+from dear_mpi.training.fabric.costs import Chain, Nominal, WireCost, list_scheduled
+from dear_mpi.training.fusion import BY_TIME
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.routes.route import EXTRAS
-from dear_mpi.training.runs.compare import outcome
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import Contest
+from dear_mpi.training.runs.contest import Contest, outcome
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import SCHEDULES, DearEager, Schedule
 from tests.training_checks import settings

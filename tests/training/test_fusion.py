@@ -11,10 +11,9 @@ from typer.testing import CliRunner
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.models.paper_models import load_modules
+from dear_mpi.models.synthetic import load_modules
 from dear_mpi.ranks.world import World
-from dear_mpi.training.fusion.by_time import PassTimes, by_time
-from dear_mpi.training.fusion.policies import borders, fuse
+from dear_mpi.training.fusion import PassTimes, borders, by_time, fuse
 from dear_mpi.training.line.bucket import cut
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.runs.config import Config

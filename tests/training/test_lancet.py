@@ -12,8 +12,7 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.training import Session
-from dear_mpi.training.fabric.costs import Costs
-from dear_mpi.training.fabric.foresight import Nominal
+from dear_mpi.training.fabric.costs import Costs, Nominal
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.runs.config import Config

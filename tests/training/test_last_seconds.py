@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dear_mpi.see.timeline.read import missing, put_together
-from dear_mpi.see.timeline.trace import trace
+from dear_mpi.see.timeline.trace import missing, put_together, trace
 from dear_mpi.training.recorder import LastSeconds
 from tests.launch import ROOT, mpis_at_hand
 from tests.trace_schema import assert_schema

@@ -15,7 +15,7 @@ from dear_mpi.simulate.timeline import timeline_of
 from dear_mpi.training import Session
 from dear_mpi.training.log.log import Log
 from dear_mpi.training.log.spans import COMPUTE, LANES, WIRE, Iteration, rank_of
-from dear_mpi.training.recording import recorded
+from dear_mpi.training.recorder import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import SCHEDULES

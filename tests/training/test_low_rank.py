@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
-from dear_mpi.training.fusion.policies import fused
+from dear_mpi.training.fusion import fused
 from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.routes.codes import Recall
 from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.routes.low_rank import Expand, OfFactors
-from dear_mpi.training.routes.recall import Recall
 from dear_mpi.training.runs.train import Saving
 from dear_mpi.training.wires.low_rank import LEFT, LowRank, multiply, orthonormal
 from tests.training.route_checks import Early, Late, trained

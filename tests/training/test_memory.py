@@ -10,7 +10,7 @@ import pytest
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.models.layers import Dense, Reshape
 from dear_mpi.models.networks import MODELS
-from dear_mpi.ranks import memory as host
+from dear_mpi.ranks import host
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training.runs import workload
 from dear_mpi.training.runs.config import Config

@@ -5,13 +5,19 @@ from dataclasses import replace
 import pytest
 
 from dear_mpi.collectives.plans.notes import Noted, Part
-from dear_mpi.ranks.aligned import Aligned, Look
-from dear_mpi.see.timeline.read import missing, put_together
-from dear_mpi.see.timeline.trace import trace
+from dear_mpi.ranks.clock import Aligned, Look
+from dear_mpi.see.timeline.trace import missing, put_together, trace
 from dear_mpi.see.timeline.write import TimelineFiles
-from dear_mpi.training.log.merged import ClocksError, Recording, merged
-from dear_mpi.training.log.spans import COMPUTE, Iteration, Rank, Span, Timeline
-from dear_mpi.training.log.step_times import step_times
+from dear_mpi.training.log.spans import (
+    COMPUTE,
+    ClocksError,
+    Iteration,
+    Rank,
+    Recording,
+    Span,
+    Timeline,
+    merged,
+)
 from tests.trace_schema import assert_schema
 
 AHEAD_S = 1000.0  # the clock of rank 1
@@ -93,16 +99,6 @@ def test_a_message_may_come_before_it_was_sent_by_as_much_as_clocks_are_uncertai
         for each, more in zip(both, early, strict=True)
     ]
     assert min(flow.seconds for flow in merged(both).inside.flows) == pytest.approx(-0.005)
-
-
-def test_the_time_of_each_step():
-    rows = list(step_times(merged([recording(0), recording(1)])))
-    assert [(row.rank, row.iteration, row.bucket, row.step, row.nbytes, row.waits_for) for row in rows] == [
-        (0, 0, 3, 0, 0, None),
-        (1, 0, 3, 0, 4, 0),
-    ]
-    assert rows[1].waiting_s == 1.0
-    assert rows[1].transfer_s == 2.0
 
 
 def test_collectives_that_not_all_ranks_have_noted_any_more_are_left_out():

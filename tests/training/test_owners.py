@@ -16,7 +16,7 @@ from dear_mpi.models.layer import Parameter
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.models.networks import gpt
 from dear_mpi.training import Session
-from dear_mpi.training.fusion.policies import fused
+from dear_mpi.training.fusion import fused
 from dear_mpi.training.line.bucket import Bucket, cut
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.line.owners import Owners

@@ -5,8 +5,8 @@ from time import perf_counter
 import pytest
 
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training import recording
-from dear_mpi.training.recording import done_by
+from dear_mpi.training import recorder
+from dear_mpi.training.recorder import done_by
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from tests.training_checks import settings
@@ -16,7 +16,7 @@ LATE_S = 10.0
 
 def test_a_rank_that_looks_at_its_clock_late_moves_no_span(monkeypatch):
     """It was held up between a mark and its clock, and all spans came later than the notes inside of them."""
-    monkeypatch.setattr(recording, "perf_counter", lambda: perf_counter() + LATE_S)
+    monkeypatch.setattr(recorder, "perf_counter", lambda: perf_counter() + LATE_S)
 
     def trained(world):
         config = Config.of(settings(schedule="dear", iterations=3))

@@ -13,13 +13,11 @@ from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES
 from dear_mpi.reporting.terminal import console
 from dear_mpi.see.tables import best_table, notes, show_comparison, slow_baseline
 from dear_mpi.training.log.log import Times
-from dear_mpi.training.prediction import ALL_REACHED
-from dear_mpi.training.runs.compare import compared, outcome
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import Contest
-from dear_mpi.training.runs.job import Job
-from dear_mpi.training.runs.report import timing
+from dear_mpi.training.runs.contest import Contest, compared, outcome
+from dear_mpi.training.runs.job import Job, timing
 from dear_mpi.training.schedules import SCHEDULES, Wfbp
+from dear_mpi.training.virtual_trainer import ALL_REACHED
 from tests.training_checks import README, settings
 
 NETWORK = {"all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5}

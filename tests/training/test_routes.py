@@ -18,8 +18,8 @@ from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training import Adam, Session
 from dear_mpi.training.routes import ENGINE, MAIN, Pack, Route, Unpack, Update, all_gather, all_reduce, reduce_scatter
-from dear_mpi.training.routes.collective import Collective
 from dear_mpi.training.routes.find import FULL, SHARDED, find_route
+from dear_mpi.training.routes.legs import Collective
 from dear_mpi.training.routes.proof import RouteError, prove
 from dear_mpi.training.routes.route import joined
 from dear_mpi.training.runs.config import Config

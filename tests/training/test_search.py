@@ -9,8 +9,16 @@ from hypothesis import strategies as st
 
 from dear_mpi.reporting.units import parse_bytes
 from dear_mpi.training.line.layout import Layout
-from dear_mpi.training.tuning.search import METHODS, TRIALS, Search
-from dear_mpi.training.tuning.sizes import cut_by, distinct_sizes, first_size, readable, size_text
+from dear_mpi.training.tuning.search import (
+    METHODS,
+    TRIALS,
+    Search,
+    cut_by,
+    distinct_sizes,
+    first_size,
+    readable,
+    size_text,
+)
 from tests.training.tuning_page import PROBLEMS, Problem
 
 SIZES = [1 << power for power in range(18, 30)]

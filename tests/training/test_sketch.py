@@ -12,8 +12,8 @@ from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.training import SGD, Session
-from dear_mpi.training.routes.collective import Collective
 from dear_mpi.training.routes.find import find_route
+from dear_mpi.training.routes.legs import Collective
 from dear_mpi.training.routes.proof import RouteError, prove
 from dear_mpi.training.routes.sketched import Join
 from dear_mpi.training.wires.find import check_carries

@@ -13,13 +13,12 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_bytes, parse_link
 from dear_mpi.training import Adam, Session
-from dear_mpi.training.costs.plan_cost import plan_s
-from dear_mpi.training.fusion.policies import borders
+from dear_mpi.training.fusion import borders
 from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.plan_cost import plan_s
 from dear_mpi.training.profiles.profile import read_profile
-from dear_mpi.training.runs.compare import outcome
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import Contest
+from dear_mpi.training.runs.contest import Contest, outcome
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.tuning.tuned_fusion import FILL, TIMED, candidates
 from tests.cli_checks import assert_one_line

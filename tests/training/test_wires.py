@@ -23,8 +23,7 @@ from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.wires.blocks import BLOCK, LEAST, Blocks, Eighths, Halves
 from dear_mpi.training.wires.find import CODES, EXAMPLES, find_code
 from dear_mpi.training.wires.noise import Noise
-from dear_mpi.training.wires.selections import RandomBlocks, RandomK
-from dear_mpi.training.wires.top_k import TopK
+from dear_mpi.training.wires.selections import RandomBlocks, RandomK, TopK
 from tests.training.route_checks import layers
 from tests.training_checks import settings
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from dear_mpi.collectives.plans.tuning import default_segment
-from dear_mpi.models.paper_models import load_modules
+from dear_mpi.models.synthetic import load_modules
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.units import parse_bytes
 from dear_mpi.see.figure import legend_below, panels, scale_by_powers, write_figure
@@ -17,10 +17,9 @@ from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.fusion.policies import fused
+from dear_mpi.training.fusion import fused
 from dear_mpi.training.schedules import SCHEDULES
-from dear_mpi.training.tuning.search import METHODS, Search, Trial
-from dear_mpi.training.tuning.sizes import START, cut_by, distinct_sizes, size_text
+from dear_mpi.training.tuning.search import METHODS, START, Search, Trial, cut_by, distinct_sizes, size_text
 from dear_mpi.training.tuning.tuned_fusion import HIGH, LOW, candidates, fewest_buckets
 from dear_mpi.training.virtual_trainer import VirtualTrainer
 from tests.training.trials import PANEL_INCHES, TITLE, draw_order, draw_sizes, points

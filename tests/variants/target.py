@@ -8,7 +8,7 @@ import numpy as np
 
 from dear_mpi.collectives.transports.emulated import Link
 from dear_mpi.ranks.world import run_world
-from dear_mpi.reporting.links import parse_links
+from dear_mpi.reporting.units import parse_links
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 

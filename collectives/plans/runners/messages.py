@@ -171,9 +171,9 @@ class MessagesRun(InstructionRun):
                 actions.append(self.merge(instruction.merges))
                 parts.append(self.part("merging", instruction.merges[0]))
             for number in instruction.starts:
-                lifts = self.lift(number)
-                actions += lifts
-                parts += [self.part("copying", number)] * len(lifts)
+                if number in self.beside and not self.listing.messages[number].incoming:  # it leaves from a side buffer
+                    actions.append(copier(self.beside[number], self.carried(number)))
+                    parts.append(self.part("copying", number))
             starts = [requests[number].Start for number in instruction.starts]
             started = [self.part("starting", number) for number in instruction.starts]
             launched = launched or bool(actions)
@@ -201,10 +201,6 @@ class MessagesRun(InstructionRun):
         ordered = sorted(group, key=peers.__getitem__)
         before = [self.beside[number] for number in ordered if peers[number] < self.rank]
         return combiner(target, before, [self.beside[number] for number in ordered[len(before) :]], self.op)
-
-    def lift(self, number: int) -> list[Action]:
-        lifted = number in self.beside and not self.listing.messages[number].incoming
-        return [copier(self.beside[number], self.carried(number))] if lifted else []
 
     def free(self) -> None:
         synchronize(self.buffer)  # kernels may still read side buffers

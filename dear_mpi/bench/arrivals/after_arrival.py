@@ -15,11 +15,8 @@ from dear_mpi.bench.judged.compared import figure, shown
 from dear_mpi.bench.machine_file import BALANCED, KIND, Row
 from dear_mpi.bench.makers.contestants import label, several_cuts
 from dear_mpi.bench.report import Report
-from dear_mpi.reporting.aligned import aligned
-from dear_mpi.reporting.groups import grouped
-from dear_mpi.reporting.stats import Median
-from dear_mpi.reporting.turns import in_batches
-from dear_mpi.reporting.units import format_bytes, format_hosts
+from dear_mpi.reporting.stats import Median, in_batches
+from dear_mpi.reporting.units import aligned, format_bytes, format_hosts, grouped
 
 PLACE = (*(name for name in KIND if name != "arrival"), "bytes")
 HEADS = ("algorithm", "balanced", "late", "late / balanced (95 %)", "balanced", "late", "late / balanced")

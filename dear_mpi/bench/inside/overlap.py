@@ -33,9 +33,8 @@ from dear_mpi.bench.case import Case, Prepared
 from dear_mpi.bench.inside.beside import at_once, seconds_of
 from dear_mpi.bench.inside.subject import Subject, subject
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.terminal import table
-from dear_mpi.reporting.units import format_bytes, plural
+from dear_mpi.reporting.units import format_bytes, grouped, plural
 
 NUMBERS, PASSES = (1024, 2**17), 64  # the fewest and the most in a pass; about so many passes as long as pure
 WARM_UP, TURNS = 3, (5, 100)  # turns that do not count; the fewest and the most that do

@@ -2,7 +2,7 @@
 
 ``collectives/plans/steps.py`` says what is what. The calls of a rank follow one another, so these times, and what
 passes outside of them, add up to the time of the collective on it. Clocks are compared before and after
-(``ranks/aligned.py``).
+(``ranks/clock.py``).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,10 +19,9 @@ from dear_mpi.bench.inside.subject import Subject, subject
 from dear_mpi.collectives.plans.notes import Noted, Notes
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.steps import KINDS, Ranks, StepSpan, fold, spans_of, starts_of
-from dear_mpi.ranks.aligned import Aligned
-from dear_mpi.ranks.drift import CommonClock
+from dear_mpi.ranks.clock import Aligned, CommonClock
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.groups import grouped
+from dear_mpi.reporting.units import grouped
 
 WARM_UP, RUNS = 2, (5, 20)  # the fewest and the most that count
 

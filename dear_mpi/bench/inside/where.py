@@ -14,7 +14,7 @@ from dear_mpi.bench.makers.contestants import contestant, named
 from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.timing.interleaved import Interleaved, Key
 from dear_mpi.collectives.plans.plan import Plan
-from dear_mpi.reporting.groups import grouped
+from dear_mpi.reporting.units import grouped
 from dear_mpi.training.declared import Declared, option
 
 MOST_TESTS = 10**6

@@ -6,7 +6,7 @@
                   than at the next larger size, which looks like a disturbance, and not like a call of one of them
 
 All guidelines are asked at once, so some would look broken by chance. With the adjustment of Holm
-(``dear_mpi/reporting/student.py``), a run that keeps them all has any breach with at most 5 %. The ratio's interval has
+(``dear_mpi/reporting/stats.py``), a run that keeps them all has any breach with at most 5 %. The ratio's interval has
 the ends of both sides' intervals in squares, on a scale of logarithms (Zou and Donner, Statistics in Medicine, 2008).
 """
 
@@ -22,10 +22,8 @@ from dear_mpi.bench.judged.guidelines import LARGER, Guideline, Term, grain, pai
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import BEST, contestant, name_of
 from dear_mpi.bench.makers.native import FORMS, nonblocking, persistent
-from dear_mpi.reporting.groups import grouped
-from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z
-from dear_mpi.reporting.student import holm, tail
-from dear_mpi.reporting.units import format_bytes
+from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, holm, tail
+from dear_mpi.reporting.units import format_bytes, grouped
 
 LEAST = 0.05  # a share that nobody would change a program for
 CHANCE = 0.05  # that a run that keeps all guidelines has any breach

@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import BEST, contestant
-from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.stats import FEWEST_SAMPLES
+from dear_mpi.reporting.units import grouped
 
 Case: TypeAlias = tuple[object, ...]
 Mean: TypeAlias = float | str

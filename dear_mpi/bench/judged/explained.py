@@ -14,9 +14,7 @@ from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import contestant, label, several_cuts
 from dear_mpi.bench.report import Report
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.aligned import aligned
-from dear_mpi.reporting.groups import grouped
-from dear_mpi.reporting.units import format_bytes, format_hosts
+from dear_mpi.reporting.units import aligned, format_bytes, format_hosts, grouped
 
 COLUMNS: dict[str, Callable[[Apart], str]] = {
     "algorithm": lambda each: each.name,

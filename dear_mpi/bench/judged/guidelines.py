@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import BEST, contestant
-from dear_mpi.reporting.groups import grouped
+from dear_mpi.reporting.units import grouped
 
 Term: TypeAlias = tuple[Row, int]  # a call, and how often it is made
 Find: TypeAlias = Callable[[Row, Sequence[Row]], Term | None]

@@ -3,7 +3,7 @@
 The fastest call may have been lucky, the more so the more calls are about as fast. So all that are not clearly slower
 than it are rivals. The upper end is the highest upper end over the rivals. The lower end is the highest lower end, of
 intervals widened so that any of them is too high with 2.5 % (Bonferroni). How single intervals come about says
-``reporting/turns.py``.
+``reporting/stats.py``.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from dataclasses import replace
 from dear_mpi.bench.case import job_us
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import contestant
-from dear_mpi.reporting.groups import grouped
-from dear_mpi.reporting.turns import Batches, in_batches
+from dear_mpi.reporting.stats import Batches, in_batches
+from dear_mpi.reporting.units import grouped
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:

@@ -12,7 +12,7 @@ How far a median may be off, its standard error, is told by
   --raw) and neighbours are alike, they are worth fewer (``worth_one``). What differs between launches is not seen.
 
 All points are asked at once, so some would be slower by chance. With the adjustment of Holm
-(``dear_mpi/reporting/student.py``), a pair of runs that do not differ has any slower point with at most 5 %.
+(``dear_mpi/reporting/stats.py``), a pair of runs that do not differ has any slower point with at most 5 %.
 
 Source for several launches: Hunold and Carpen-Amarie, MPI Benchmarking Revisited (arXiv 1505.07734).
 """
@@ -25,9 +25,8 @@ from statistics import fmean, variance
 from dear_mpi.bench.case import job_us
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.runs.saved import CHOSEN, Point, Run, check_comparable, heads, point_of
-from dear_mpi.reporting.groups import grouped
-from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, worth_one
-from dear_mpi.reporting.student import holm, quantile, tail
+from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, holm, quantile, tail, worth_one
+from dear_mpi.reporting.units import grouped
 
 IN_TITLE = CHOSEN.index("algorithm")  # of a point, what comes before it
 CHANCE = 0.05  # that any point of equal runs is said to be slower

@@ -18,8 +18,7 @@ from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import named, several_cuts
 from dear_mpi.bench.report import Report
 from dear_mpi.bench.shown.words import MEANINGS, fitted, left_out, of_one_part, time_text
-from dear_mpi.reporting.groups import grouped
-from dear_mpi.reporting.units import format_bytes, plural
+from dear_mpi.reporting.units import format_bytes, grouped, plural
 
 PROGRAMS = (  # collectives of nccl-tests
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),

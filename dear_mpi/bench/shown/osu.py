@@ -19,7 +19,7 @@ from dear_mpi.bench.makers.contestants import label
 from dear_mpi.bench.operations import OPERATIONS
 from dear_mpi.bench.report import Report
 from dear_mpi.bench.shown.words import of_one_part
-from dear_mpi.reporting.groups import grouped
+from dear_mpi.reporting.units import grouped
 
 TYPES = {  # MPI has no names of the others
     "fp64": "MPI_DOUBLE",

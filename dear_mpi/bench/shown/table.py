@@ -25,8 +25,7 @@ from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import label, several_cuts
 from dear_mpi.bench.report import Report
 from dear_mpi.bench.shown.words import clocks, columns, fits_text, fitted, left_out, meaning, page_faults, title
-from dear_mpi.reporting.groups import grouped
-from dear_mpi.reporting.units import format_bytes
+from dear_mpi.reporting.units import format_bytes, grouped
 
 WIDTH = 110
 LEAST_NAME = 12  # characters of an algorithm

@@ -10,9 +10,8 @@ from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.makers.contestants import contestant, name_of
 from dear_mpi.bench.operations import OPERATIONS
 from dear_mpi.bench.report import Report
-from dear_mpi.reporting.groups import grouped
 from dear_mpi.reporting.stats import FEWEST_SAMPLES
-from dear_mpi.reporting.units import format_bytes, format_hosts, plural
+from dear_mpi.reporting.units import format_bytes, format_hosts, grouped, plural
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.timing.loops import calls_in_a_row, isolated, on_host, quick_barrier, streaming
 from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.collectives.program.program import COLLECTIVES
-from dear_mpi.ranks.memory import page_faults
+from dear_mpi.ranks.host import page_faults
 
 Key = tuple[str, int]  # a contestant and its segment_bytes
 

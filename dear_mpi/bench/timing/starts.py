@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.ranks.drift import CommonClock
+from dear_mpi.ranks.clock import CommonClock
 
 LEAD, TRIALS = 3.0, 21  # the moment is so many times the duration of an agreement away; from so many of them
 MOST_LEAD_S = 1e-3  # on a busy machine an agreement may take as long as a turn on a core

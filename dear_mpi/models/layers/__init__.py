@@ -9,9 +9,8 @@ Every layer is a ``Layer`` (see ``models/layer.py``), plus one loss. Four rules 
 """
 
 from dear_mpi.models.layer import Layer, Parameter
-from dear_mpi.models.layers.any_data import Dense, Gelu, LayerNorm, Relu, Reshape, Residual
+from dear_mpi.models.layers.any_data import Dense, Gelu, LayerNorm, Relu, Reshape, Residual, SoftmaxCrossEntropy
 from dear_mpi.models.layers.images import Conv2d
-from dear_mpi.models.layers.loss import SoftmaxCrossEntropy
 from dear_mpi.models.layers.tokens import CausalSelfAttention, Embedding
 
 __all__ = ["CausalSelfAttention", "Conv2d", "Dense", "Embedding", "Gelu", "Layer", "LayerNorm", "Parameter"]

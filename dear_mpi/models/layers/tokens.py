@@ -7,8 +7,7 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.layer import Parameter, Split
-from dear_mpi.models.layers.any_data import Dense
-from dear_mpi.models.layers.loss import check_indices
+from dear_mpi.models.layers.any_data import Dense, check_indices
 
 
 class Embedding:

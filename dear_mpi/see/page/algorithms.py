@@ -12,6 +12,7 @@ from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import rates_of, spread
 from dear_mpi.collectives.program.program import COLLECTIVES, asks_for
 from dear_mpi.reporting.units import plural
+from dear_mpi.see.figure import label
 from dear_mpi.see.page.steps import steps_of
 from dear_mpi.see.page.whole import Kind, whole, write_page
 
@@ -124,16 +125,7 @@ def shown_of(name: str, collective: str, size: int, room: int, **how: Any) -> di
         if room < 0:
             break
         cuts[str(pieces)] = cut
-    return {"name": shown_name(name), "lesson": lesson, "sizes": sizes, "cuts": cuts}
-
-
-def shown_name(name: str) -> str:
-    """An algorithm, without the folder of its file.
-
-    >>> shown_name("lessons/mine.py:my_ring"), shown_name("ring")
-    ('mine.py:my_ring', 'ring')
-    """
-    return name.rpartition("/")[2]
+    return {"name": label(name), "lesson": lesson, "sizes": sizes, "cuts": cuts}
 
 
 def one_size(

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dear_mpi.see.figure import label
-from dear_mpi.see.timeline.looks import COLORS, DARK, MOST_RUNS, SAID, short
-from dear_mpi.see.timeline.picture import MOST_RANKS, last_iteration, window_of
+from dear_mpi.see.timeline.picture import COLORS, DARK, MOST_RANKS, MOST_RUNS, SAID, last_iteration, short, window_of
 from dear_mpi.training.log.spans import LANES, Rank, Run, Timeline
 
 KINDS: Sequence[str] = tuple(COLORS)

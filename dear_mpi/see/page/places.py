@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dear_mpi.collectives.program.hosts import by_host
-from dear_mpi.see.replayed import Replayed
+from dear_mpi.see.proof import Replayed
 
 Edge = frozenset[int]
 Place = tuple[float, float]
@@ -71,7 +71,7 @@ def places_of(replayed: Replayed, hosts: Sequence[int]) -> tuple[list[Places], l
     if all(is_next(edge, size) for edge in edges):
         return [Places("ring", RING if edges else SILENT, ellipse(size))], whole
     kinds = list(dict.fromkeys(frozenset(each) for each in by_chunk.values()))
-    if len(kinds) <= MOST_TREES and all(is_tree(each, size) for each in kinds):
+    if len(kinds) <= MOST_TREES and all(len(each) == size - 1 and len(levels(each, 0)) == size for each in kinds):
         shown = [kinds.index(frozenset(by_chunk[chunk])) if chunk in by_chunk else 0 for chunk in range(chunks)]
         return [tree(replayed, each, shown, number, len(kinds)) for number, each in enumerate(kinds)], shown
     whole_cube = size * (size.bit_length() - 1) // 2  # edges
@@ -116,10 +116,6 @@ def is_near(edge: Edge, rows: int, columns: int) -> bool:
 def divisors(size: int) -> Iterator[int]:
     """Numbers of rows, at least 2 and at most as many as columns, the squarest grid first."""
     return (rows for rows in range(math.isqrt(size), 1, -1) if size % rows == 0)
-
-
-def is_tree(edges: frozenset[Edge], size: int) -> bool:
-    return len(edges) == size - 1 and len(levels(edges, 0)) == size
 
 
 def levels(edges: frozenset[Edge], root: int) -> dict[int, tuple[int, int | None]]:

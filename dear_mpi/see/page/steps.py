@@ -1,6 +1,6 @@
 """What a page shows of an algorithm on one number of ranks, as plain lists: ``web/program.js`` reads them.
 
-What ranks hold comes from the replay of ``see/replayed.py``; the page only looks it up. Messages, holdings and what
+What ranks hold comes from the replay of ``see/proof.py``; the page only looks it up. Messages, holdings and what
 changes in a step are flat lists of whole numbers, which are a third as long as lists of lists.
 """
 
@@ -12,7 +12,7 @@ from dear_mpi.collectives.program.program import COLLECTIVES, Program, Receive, 
 from dear_mpi.collectives.program.replay import fit, members
 from dear_mpi.collectives.program.verify import check, fault_of
 from dear_mpi.see.page.places import places_of
-from dear_mpi.see.replayed import Replayed
+from dear_mpi.see.proof import Replayed
 
 # What becomes of a message. The last three are of a step that breaks: its receiver cannot take it; nobody receives it;
 # nobody sends it.

@@ -10,7 +10,7 @@ from typing import Any
 from dear_mpi.collectives.plans.steps import Ranks
 from dear_mpi.reporting.units import plural
 from dear_mpi.see.figure import INSTANT_S, legend_below, panels, short_ms
-from dear_mpi.see.timeline.looks import INSIDE, JOINED, MOST_RUNS, WIDTH_INCHES, draw_row, joined, signs
+from dear_mpi.see.timeline.picture import INSIDE, JOINED, MOST_RUNS, WIDTH_INCHES, draw_row, joined, signs
 from dear_mpi.see.timeline.trace import clock_of
 from dear_mpi.training.log.spans import Rank, Run, Span, Timeline
 

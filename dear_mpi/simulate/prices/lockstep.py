@@ -1,28 +1,245 @@
-"""Replay programs in which no two messages meet at a port: step by step, all ranks and all sizes of the buffer at once.
+"""Replay programs for many sizes of the buffer at once, and a few ranks that stand for all others that do the same:
+
+        ring, 4096 ranks                        rank 0 stands for all
+        torus of 64 x 64                        ranks 0 to 63, the first row
+        hierarchical, 64 hosts of 16 ranks      ranks 0 to 15, the first host
+        binomial tree                           no rank stands for another: all ranks
+
+Ranks do the same if the program of rank r + q is the program of rank r with q added to all peers: then the first q
+ranks are enough. Which chunks they send may differ, if these are equally long. If ranks of a host share ports, the
+first q ranks must be whole hosts, and all hosts alike. Up to 64 ranks this is found by looking at all of them; beyond,
+at a few, the first and the last among them.
+
+``Columns`` is the replay of ``cost``, with columns in place of numbers. Its events come in an order that depends on the
+size of the buffer. It takes the order of one size, the leader's, does the arithmetic for all sizes, and finds out for
+which that order will do:
+
+    size 1 KB     a is over, then b and c at once        the leader
+    size 2 KB     a is over, then b and c at once        the same order: its times are right
+    size 1 MB     b is over, then a, then c              another one: replayed again, with a leader of its own
+
+Where hardly two sizes have the same order, each is replayed by itself, as in ``cost``.
+
+Order matters among flows that share ports, be it through others, and at the processor of a rank; nowhere else. Each
+number goes through the same operations as in ``cost``, so that times differ by rounding alone.
+
+Time and memory: some 50 numpy calls for each message, on arrays of one number for each size. For one size ``cost`` is
+two to five times as fast; for 64 sizes it takes some ten times as long.
+
+``Lockstep`` goes step by step, all ranks and all sizes at once, where no two messages meet at a port:
 
     step 0    0 -> 1    1 -> 2    2 -> 3    3 -> 0        every rank sends at most one message in a step, and at most
     step 1    0 -> 2    1 -> 3    2 -> 0    3 -> 1        one comes to it; no two ranks use the same port of a host
 
 Rings and exchanges are like that, crowds are not. A rank is in one step at a time, so its ports are never shared. What
 a step takes then follows from the times at which the two ends of each message enter it, and nothing has to be put into
-the order of time, as ``cost`` and ``columns.py`` do. Each number goes through the same operations as there.
+the order of time, as ``cost`` and ``Columns`` do. Each number goes through the same operations as there.
 
 Time: some 15 numpy calls for each step, on arrays of one row for each rank and one column for each size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import groupby, zip_longest
 from typing import NamedTuple
 
 import numpy as np
 
-from dear_mpi.collectives.program.network import Network, Side
-from dear_mpi.collectives.program.program import Receive, Send, Step
+from dear_mpi.collectives.program.hosts import Rates
+from dear_mpi.collectives.program.network import TIE, Network, Side
+from dear_mpi.collectives.program.program import Algorithm, Program, Receive, Send, Step, write_program
+from dear_mpi.collectives.program.simulation import Number, Simulation
 from dear_mpi.kernels.array import Array
-from dear_mpi.simulate.prices.stand_ins import StandIns
+
+THOROUGH = 64  # up to so many ranks, all are looked at
+MOST_TRANSFERS = 10_000_000  # steps and messages together: some minutes, and some GB of memory
+
+Hosts = Sequence[int] | None
+Seen = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StandIns:
+    """The programs of the first ranks, which stand for all ``size`` of them."""
+
+    programs: tuple[Program, ...]
+    size: int
+
+    def nbytes(self, counts: Array, itemsize: int, chunks: range) -> Array:
+        """The bytes of these chunks of any rank's shard, or of this and the next ones.
+
+        Args:
+            counts: elements of the buffers, int64, shape (sizes,), each divisible by the number of ranks.
+            itemsize: bytes of an element.
+
+        Returns:
+            int64, shape (sizes,).
+
+        >>> program = Program("all_gather", 0, 2, (), parts=4)
+        >>> StandIns((program,), size=2).nbytes(np.array([20, 40]), 1, range(3, 5))
+        array([ 5, 10])
+        """
+        shares, parts = counts // self.size, self.programs[0].parts
+        small, larger = divmod(shares, parts)
+
+        def border(chunk: int) -> Array:
+            """Elements before a chunk: of whole shards, and of some of the parts that the next shard is cut into."""
+            shards, part = divmod(chunk, parts)
+            before: Array = shards * shares + part * small + np.minimum(part, larger)
+            return before
+
+        first = chunks.start % parts
+        return itemsize * (border(first + len(chunks)) - border(first))
+
+
+def find_stand_ins(
+    algorithm: Algorithm,
+    size: int,
+    hosts: Hosts = None,
+    pieces: int = 1,
+    *,
+    rates: Rates | None = None,
+    even: bool = True,
+    thorough: int = THOROUGH,
+) -> StandIns:
+    """As few ranks as can stand for all.
+
+    Args:
+        hosts: the number of the host of each rank, whose ranks share ports; None where no ports are shared.
+        pieces, rates: for algorithms that ask for them.
+        even: whether the network looks the same from each host; if not, no rank stands for another.
+        thorough: up to so many ranks, all are looked at.
+
+    Raises:
+        ValueError: no few ranks stand for all, and there is too much to replay.
+    """
+    program = cache(lambda rank: write_program(algorithm, rank, size, hosts=hosts, rates=rates, pieces=pieces))
+    seen = cache(lambda rank: outline(program(rank)))
+    divisors = [few for few in range(1, size // 2 + 1) if even and size % few == 0 and whole_hosts(hosts, few)]
+    pairs = every_pair if size <= thorough else samples
+    alike = (few for few in divisors if all(seen(rank) == seen(other) for rank, other in pairs(few, size)))
+    count = next(alike, size)
+    transfers = 0
+    for rank in range(count):
+        transfers += sum(1 + len(step.sends) for step in program(rank).steps)
+        if transfers > MOST_TRANSFERS:
+            raise ValueError(
+                f"the first {rank + 1} of {count} ranks have more than {MOST_TRANSFERS} steps and messages, which is"
+                " too much to replay: take fewer ranks, or an algorithm whose ranks do the same, such as ring"
+            )
+    return StandIns(tuple(map(program, range(count))), size)
+
+
+def every_pair(few: int, size: int) -> list[tuple[int, int]]:
+    """Pairs of a rank and one that it would stand for."""
+    return [(rank % few, rank) for rank in range(few, size)]
+
+
+def samples(few: int, size: int) -> list[tuple[int, int]]:
+    """Some of these pairs: the first and the last of few, with those next to them, half-way, and far."""
+    shifts = {few, size // few // 2 * few, size - few}
+    return [(rank, rank + shift) for shift in sorted(shifts) for rank in sorted({0, few // 2, few - 1})]
+
+
+def whole_hosts(hosts: Hosts, few: int) -> bool:
+    """Whether a shift by this many ranks turns hosts into hosts, and no other rank is on a host of the first few."""
+    if hosts is None:
+        return True
+    number = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+    numbers = [number[host] for host in hosts]
+    step = len(set(numbers[:few]))
+    return all(later == earlier + step for earlier, later in zip(numbers, numbers[few:], strict=False))
+
+
+def outline(program: Program) -> list[tuple[list[Seen], list[Seen]]]:
+    """What a program does, seen from its own rank: how far each peer is, from which part on, and how many chunks."""
+
+    def seen(transfer: Send | Receive) -> Seen:
+        away, chunks = (transfer.peer - program.rank) % program.size, transfer.chunks
+        return away, chunks.start % program.parts, len(chunks)
+
+    return [
+        ([seen(send) for send in step.sends], [(*seen(receive), receive.combine) for receive in step.receives])
+        for step in program.steps
+    ]
+
+
+FEW = 3  # a replay of many sizes takes as long as some three of one size
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Any programs; see ``Replay``."""
+
+    ranks: StandIns
+
+    def seconds(self, network: Network, counts: Array, itemsize: int) -> Array:
+        times, todo = np.zeros(len(counts)), np.arange(len(counts))
+        served = len(counts)
+        while todo.size >= FEW and served >= FEW:
+            run = ManySizes(self.ranks, network, counts[todo], itemsize)
+            run.to_the_end()
+            run.same[run.leader] = True  # by definition, whatever rounding says
+            times[todo[run.same]] = np.max([rank.entered_s for rank in run.ranks], axis=0)[run.same]
+            served, todo = run.same.sum(), todo[~run.same]
+        for place in todo:
+            one = OneSize(self.ranks, network, counts[place : place + 1], itemsize)
+            one.to_the_end()
+            times[place] = max(rank.entered_s for rank in one.ranks)
+        return times
+
+
+class OneSize(Simulation):
+    """The replay of ``cost``, of ranks that may stand for others."""
+
+    def __init__(self, ranks: StandIns, network: Network, counts: Array, itemsize: int) -> None:
+        super().__init__(ranks.programs, (), network)
+        self.size, self.bytes_of = ranks.size, cache(partial(ranks.nbytes, counts, itemsize))
+
+    def seen_by(self, rank: int, peer: int) -> tuple[int, int]:
+        """The same pair, among the pairs that do the same, as the stand-in of its first rank names it."""
+        stand_in = rank % len(self.ranks)
+        return stand_in, (peer - rank + stand_in) % self.size
+
+    def nbytes(self, chunks: range) -> Number:
+        return int(self.bytes_of(chunks)[0])
+
+
+class ManySizes(OneSize):
+    """One replay, of a number for each size wherever ``cost`` has one number.
+
+    Attributes:
+        same: of each size, whether its order of events is the leader's.
+    """
+
+    latest: Callable[[Number, Number], Number] = staticmethod(np.maximum)
+
+    def __init__(self, ranks: StandIns, network: Network, counts: Array, itemsize: int) -> None:
+        super().__init__(ranks, network, counts, itemsize)
+        self.leader, self.same = len(counts) // 2, np.ones(len(counts), bool)
+        self.start_s = np.zeros(len(counts))
+        self.before_s: dict[object, Array] = defaultdict(lambda: self.start_s)
+
+    def key(self, time_s: Array) -> float:
+        return float(time_s[self.leader])
+
+    def moment(self, times_s: Sequence[Array], places: Iterable[object]) -> Array:
+        """The same. A size stays ``same`` if its times are one, and no earlier than the last at these places."""
+        now_s: Array = times_s[0]
+        if len(times_s) > 1:
+            now_s = np.maximum.reduce(times_s)
+            self.same &= np.minimum.reduce(times_s) >= now_s * (1 - TIE)
+        for place in places:
+            self.same &= now_s >= self.before_s[place] * (1 - TIE)
+            self.before_s[place] = now_s
+        return now_s
+
+    def nbytes(self, chunks: range) -> Array:
+        return self.bytes_of(chunks)
 
 
 class MessageKind(NamedTuple):

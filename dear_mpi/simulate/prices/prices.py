@@ -11,9 +11,7 @@ from dear_mpi.collectives.algorithms.registry import find_algorithm, lacks_rates
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Algorithm, Program, asks_for, write_program
 from dear_mpi.kernels.array import Array
-from dear_mpi.simulate.prices.columns import Columns
-from dear_mpi.simulate.prices.lockstep import find_lockstep
-from dear_mpi.simulate.prices.stand_ins import find_stand_ins
+from dear_mpi.simulate.prices.lockstep import Columns, find_lockstep, find_stand_ins
 from dear_mpi.simulate.topology import ShapedNetwork, Topology
 
 Key = tuple[str, str, int]
@@ -61,7 +59,7 @@ class Prices:
     def seconds(self, algorithm: str, collective: str, nbytes: Sequence[int] | Array) -> Array:
         """The time until the last rank is done: what ``cost`` says for equal shards.
 
-        Beyond 64 ranks, a few stand for all if they look alike at some places (``stand_ins.py``).
+        Beyond 64 ranks, a few stand for all if they look alike at some places (``find_stand_ins``).
 
         Args:
             nbytes: of whole buffers, shape (sizes,), each divisible by ranks x itemsize.

@@ -7,12 +7,12 @@ from typing import Any
 from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.models.layer import layer_name
 from dear_mpi.models.synthetic import Synthetic
-from dear_mpi.ranks.drift import CommonClock
+from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.training.blame.blamed import FEWEST, BlameError, blame
 from dear_mpi.training.blame.causes import Usual
 from dear_mpi.training.blame.said import as_data
-from dear_mpi.training.log.merged import ClocksError, Recording, merged
-from dear_mpi.training.recording import record
+from dear_mpi.training.log.spans import ClocksError, Recording, merged
+from dear_mpi.training.recorder import record
 from dear_mpi.training.session import Session
 
 KEPT = 20  # iterations

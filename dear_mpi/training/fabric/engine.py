@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from queue import SimpleQueue
 
-from dear_mpi.collectives.launch.forks import ADVICE
+from dear_mpi.collectives.launch.launcher import ADVICE
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Step, Turn

@@ -25,7 +25,7 @@ class Fabric(ABC):
     """Starts and awaits what buckets go through, and updates their parameters.
 
     Args:
-        judged: whether all gradients are looked at before any of them is used; see ``verdict.py``.
+        judged: whether all gradients are looked at before any of them is used; see ``statistic.py``.
 
     Attributes:
         iteration: the number of iterations all of whose gradients are on their way.
@@ -36,7 +36,7 @@ class Fabric(ABC):
     look: Any  # the act that gives the verdict
     rules: Rules  # the book of the schedule that runs now
     common = True  # whether all ranks update by the same gradients, see ``Proof``
-    verdict: Any = None  # on the gradients, see ``verdict.py``; the virtual fabric has none
+    verdict: Any = None  # on the gradients, see ``statistic.py``; the virtual fabric has none
 
     def __init__(self, buckets: Cut, route: Route, log: Log, *, judged: bool = False) -> None:
         self.route, self.log, self.judged, self.iteration = route, log, judged, 0
@@ -86,11 +86,6 @@ class Fabric(ABC):
     @abstractmethod
     def seconds(self, begin: Any, end: Any) -> Any:
         """From one mark to another."""
-
-    def block_late(self) -> None:
-        """Wait for what is used in later iterations, and do not use it yet: now other messages may travel."""
-        for handle in self.late.values():
-            self.block(handle)
 
     def complaints(self) -> list[str]:
         """Say which gradients of updates were not finite. If they were sums, all ranks say the same."""

@@ -1,9 +1,11 @@
-"""The live fabric: buckets bound to memory, the plans of their collectives, and the engine that runs these."""
+"""The live fabric: buckets bound to memory, the plans of their collectives, the engine that runs these; the loss."""
 
+import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -14,21 +16,33 @@ from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.kernels.array import Array, array_module, to_host
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.slab import Slab
 from dear_mpi.ranks.world import World
+from dear_mpi.training.fabric.costs import portions_of
 from dear_mpi.training.fabric.engine import Engine, PlanHandle
 from dear_mpi.training.fabric.fabric import Fabric
-from dear_mpi.training.fabric.foresight import portions_of
-from dear_mpi.training.fabric.order import Key, Sequenced, Step, Turn
-from dear_mpi.training.fabric.plan_key import Place, PlanKey
-from dear_mpi.training.fabric.statistic import Statistic
-from dear_mpi.training.fabric.verdict import Verdict
+from dear_mpi.training.fabric.order import LOSS, SUMS, Key, Sequenced, Step, Turn
+from dear_mpi.training.fabric.statistic import Statistic, Verdict
 from dear_mpi.training.facts import checksum
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.line.shards import take_state, whole_state
-from dear_mpi.training.routes.collective import Collective
-from dear_mpi.training.routes.legs import Leg
+from dear_mpi.training.routes.legs import Collective, Leg
+
+Counts: TypeAlias = tuple[int, ...] | None  # elements that each rank owns; None where all own as many
+Place: TypeAlias = tuple[tuple[int, int], Counts]  # from one element of the line to another, and owners
+
+
+class PlanKey(NamedTuple):
+    """A plan is of a collective, of a bucket between its owners, and perhaps of a portion."""
+
+    leg: Collective
+    interval: tuple[int, int]
+    counts: Counts
+    portion: Portion
+
 
 Line: TypeAlias = tuple[str, tuple[int, int]]  # the name of one, and the interval of a bucket
 
@@ -144,10 +158,6 @@ class LiveFabric(Fabric):
             return 1
         return portions_of(self.arena.nbytes_of(leg.line, bucket), self.world.size, plan.segment_bytes)
 
-    def plans_of(self, name: str, bucket: Bucket) -> list[Plan]:
-        """What carries out what a schedule calls by this name."""
-        return [self.plan(leg, bucket) for leg in self.route.collectives(name)]
-
     def chosen(self, collectives: Sequence[str]) -> list[str]:
         """The algorithm of each bucket, in the first of these collectives, which reduces it."""
         (leg, *_) = self.route.collectives(collectives[0])
@@ -248,3 +258,63 @@ def watched(
         kept.update({name: checksum(line) for name, line in lines.items()})
 
     return watch
+
+
+DOUBTS = 3  # after this many first iterations, totals that seem to count one rank's targets are no coincidence
+HALF = 1 << 20  # totals are compared in two halves: squares of small numbers are exact
+GIVE = "if ranks have unequal parts, or some targets do not count, give total=, the same on all ranks"
+
+
+class LossMeter:
+    """Sums the ranks' losses and numbers of targets, hidden under the backward pass: started before it, read after it.
+
+    Constructing is collective. ``slab`` is memory where the model is: a GPU's host does not wait for the loss.
+    """
+
+    def __init__(self, fabric: LiveFabric, slab: Slab) -> None:
+        self.fabric, self.value = fabric, slab.zeros(8, DTYPES["fp64"])
+        self.plan = make_plan("all_reduce", self.value, fabric.world.transport, algorithm="auto", slab=slab)
+        self.plan.noted(SUMS[LOSS], fabric.log.notes)
+        self.doubts: float = 0
+
+    def start(self, loss: Array | float, targets: Array, total: int, *, trouble: bool) -> None:
+        self.value[0] = loss
+        self.value[0] *= 1 / max(1, total)
+        high, low = divmod(total, HALF)
+        own = (
+            0 <= self.doubts < DOUBTS
+            and 0 < total == targets.size
+            and not (
+                targets.dtype.kind == "i" and bool((targets < 0).any())  # marked to be ignored
+            )
+        )
+        for place, number in enumerate((targets.size, high, high**2, low, low**2, own, trouble), start=1):
+            self.value[place] = number
+        self.handle = self.fabric.launch_sum(LOSS, self.plan)
+
+    def read(self) -> float:
+        self.fabric.wait_for(self.handle)
+        size = self.fabric.world.size
+        self.doubts += 1 if round(float(self.value[6])) == size > 1 else -math.inf
+        if self.doubts == DOUBTS and self.fabric.world.rank == 0:
+            advice = f"count all {size} ranks, or leave it out if all targets count"
+            warnings.warn(f"total= seems to count the targets of one rank: {advice}", stacklevel=2)
+        return float(self.value[0])
+
+    @property
+    def trouble(self) -> bool:
+        return bool(self.value[7] > 0)
+
+    def complaint(self) -> str | None:
+        targets, high, high_squares, low, low_squares = map(round, self.value[1:6].tolist())
+        size, totals = self.fabric.world.size, high * HALF + low
+        if (high**2, low**2) != (size * high_squares, size * low_squares):  # of numbers that are all equal, they are
+            return f"ranks expect different numbers of targets in the whole batch, {totals / size:g} on average: {GIVE}"
+        if totals > targets * size:
+            return f"total must be at most {targets}, the targets of all ranks, not {totals // size}: {GIVE}"
+        if totals == 0 != self.value[0]:
+            return f"total must not be 0, because the loss is not: {float(self.value[0]):g}"
+        return None
+
+    def free(self) -> None:
+        self.plan.free()

@@ -21,8 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.training.log.log import EXCHANGE
-from dear_mpi.training.routes.collective import Collective
-from dear_mpi.training.routes.legs import Leg
+from dear_mpi.training.routes.legs import Collective, Leg
 from dear_mpi.training.routes.route import reduces
 
 Key: TypeAlias = tuple[str, int]  # a collective, and the index of its bucket; or an exchange, and the number of a use

@@ -29,8 +29,7 @@ from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Step, 
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.log.log import Event, Log
-from dear_mpi.training.routes.collective import Collective
-from dear_mpi.training.routes.legs import Leg, Update
+from dear_mpi.training.routes.legs import Collective, Leg, Update
 
 
 def portion_of(bucket: Bucket, portion: Portion) -> Bucket:

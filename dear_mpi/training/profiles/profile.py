@@ -7,7 +7,7 @@
                "forward_s": 2.1e-05, "backward_s": 4.4e-05}, ...]}                              in forward order
 
 Tensors of one key are one and the same. ``profiler.py`` makes a profile; ``dear-mpi simulate --profile`` reads it here,
-and ``--model synthetic:FILE.json`` in ``dear_mpi/models/paper_models.py``.
+and ``--model synthetic:FILE.json`` in ``dear_mpi/models/synthetic.py``.
 """
 
 import json
@@ -25,7 +25,7 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.kfac import Sides
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizer import Optimizer
-from dear_mpi.models.paper_models import both_passes
+from dear_mpi.models.synthetic import both_passes
 from dear_mpi.reporting.files import replacing
 from dear_mpi.reporting.units import MOST_SECONDS, plural
 from dear_mpi.training.fabric.costs import Costs
@@ -94,7 +94,7 @@ class Profile:
         code_factor: how many times as long as their wire says codes took, for all that shared the core; None where
             there were none.
         start_s, wake_s: until an engine without work began, and until the main thread went on after what it had waited
-            for (``handoffs.py``).
+            for (``profiler.py``).
         forward_flops: of the forward pass of an iteration on one rank, a multiplication with an addition being two;
             None where nothing counts them.
     """

@@ -11,26 +11,59 @@ It is made of the session's log, so nothing is slowed down by it.
 Half of the iterations count: the ones of middle length, without their waits. Their means add up to the time of an
 iteration. Medians of each layer alone would not, where a layer takes now more, now less: synthetic layers save up short
 times until a sleep is worth it, so the medians of most are 0.
+
+``starts_s`` and ``wakes_s`` are what its two threads take to hand work over: time in no layer and in no collective.
+
+    main thread   hands over | computes, waits ......................................... | goes on
+    engine        no work .......... start_s | begins ............... ends | wake_s
+
+An engine without work begins when the interpreter and a core are free: layers of Python keep both. So does the main
+thread when what it waits for has ended. On a GPU streams wait instead, and this is not measured.
 """
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from dear_mpi.collectives.program.hosts import share_served
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import name_of
-from dear_mpi.kernels.kfac import Inverses, Sides
-from dear_mpi.models.layer import Parameter, layer_name
-from dear_mpi.training.costs.plan_cost import WirePrices, plan_s
+from dear_mpi.kernels.kfac import Inverses
+from dear_mpi.models.layer import layer_name
 from dear_mpi.training.fabric.costs import Costs, Price
+from dear_mpi.training.fabric.order import SUMS
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.log.log import EXCHANGE, middle, sums_s, uses_s
-from dear_mpi.training.profiles.handoffs import starts_s, wakes_s
+from dear_mpi.training.log.log import EXCHANGE, Record, middle, sums_s, uses_s
+from dear_mpi.training.plan_cost import WirePrices, plan_s
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
+
+OF_NO_BUCKET = {kind for kind, _ in SUMS}
+
+
+def starts_s(record: Record) -> Iterator[float]:
+    """From the time that something was handed over until it began, wherever the engine had no work meanwhile."""
+    for before, event in pairwise(record.engine):
+        if event.since is not None and before.end <= event.since:
+            yield event.begin - event.since
+
+
+def wakes_s(record: Record) -> Iterator[float]:
+    """From the end of what the main thread waited for until it went on."""
+    for wait in (event for event in record.within if event.kind == "wait"):
+        of_bucket = wait.awaited not in OF_NO_BUCKET
+        ends = [
+            event.end
+            for event in record.engine
+            if event.number == wait.number and (event.kind not in OF_NO_BUCKET) == of_bucket
+        ]
+        meanwhile = [end for end in ends if wait.begin < end <= wait.end]
+        if meanwhile:
+            yield wait.end - max(meanwhile)
+
 
 __all__ = ["Profiler"]
 
@@ -177,10 +210,6 @@ class Profiler:
     def use(self, number: int, seconds: Sequence[float]) -> Use:
         layout, layer = self.group.layout, self.group.uses[number].layer
         own = [(tensor, self.group.arena.parameters[tensor]) for tensor in layout.uses[number]]
-        tensors = tuple(Tensor(tensor, layout.shapes[tensor], each.outputs, sides_of(each)) for tensor, each in own)
+        sides = {tensor: each.optimizer.sides for tensor, each in own if isinstance(each.optimizer, Inverses)}
+        tensors = tuple(Tensor(tensor, layout.shapes[tensor], each.outputs, sides.get(tensor)) for tensor, each in own)
         return Use(layer_name(layer, number), tensors, *seconds)
-
-
-def sides_of(parameter: Parameter) -> Sides | None:
-    """Of the factors of a layer, if the parameter has them."""
-    return parameter.optimizer.sides if isinstance(parameter.optimizer, Inverses) else None

@@ -7,12 +7,20 @@ from typing import Any
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.training.routes.codes import Decode, Encode, Wire
-from dear_mpi.training.routes.collective import all_gather, all_reduce, all_to_all, reduce_scatter
-from dear_mpi.training.routes.legs import MAIN, Leg, Pack, Unpack, Update
+from dear_mpi.training.routes.codes import Decode, Encode, Recall, Wire
+from dear_mpi.training.routes.legs import (
+    MAIN,
+    Leg,
+    Pack,
+    Unpack,
+    Update,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    reduce_scatter,
+)
 from dear_mpi.training.routes.low_rank import Expand, Project
 from dear_mpi.training.routes.noisy import AddNoise
-from dear_mpi.training.routes.recall import Recall
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.routes.selected import Select, Selection, UpdateSelected
 from dear_mpi.training.routes.sketched import INDEX, Fill, Join, Peel

@@ -13,8 +13,7 @@ from typing import NoReturn, TypeAlias
 
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE
 from dear_mpi.training.routes.codes import OfCodes
-from dear_mpi.training.routes.collective import Collective
-from dear_mpi.training.routes.legs import ENGINE, MAIN, Leg
+from dear_mpi.training.routes.legs import ENGINE, MAIN, Collective, Leg
 from dear_mpi.training.routes.memory import UNKNOWN, Memory
 from dear_mpi.training.routes.route import WAYS, Route, said
 
@@ -67,7 +66,8 @@ def shortened(route: Route) -> Route:
     One with several times in its legs stays as it is.
     """
     times = {leg.first for leg in route.legs} | {leg.until or 0 for leg in route.legs}
-    if {leg.every for leg in route.legs} - {1, route.period} or len(times - {0}) > 1 or late_by_several(route):
+    lags = {leg.after for leg in route.legs}
+    if {leg.every for leg in route.legs} - {1, route.period} or len(times - {0}) > 1 or len(lags - {0}) > 1:
         return route
     begin = ROUND + (route.begin % route.period > 0)  # within a round, or between two
 
@@ -76,10 +76,6 @@ def shortened(route: Route) -> Route:
         return replace(leg, every=min(leg.every, ROUND), after=min(leg.after, ROUND - 1), first=first, until=until)
 
     return replace(route, out=tuple(map(short, route.out)), back=tuple(map(short, route.back)))
-
-
-def late_by_several(route: Route) -> bool:
-    return len({leg.after for leg in route.legs} - {0}) > 1
 
 
 def hosts_of(route: Route) -> tuple[int, ...]:

@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dear_mpi.training.routes.collective import all_gather, reduce_scatter
-from dear_mpi.training.routes.legs import MAIN, BucketMemory, Leg, Pack, Unpack, Update
+from dear_mpi.training.routes.legs import MAIN, BucketMemory, Leg, Pack, Unpack, Update, all_gather, reduce_scatter
 from dear_mpi.training.routes.memory import Memory
 from dear_mpi.training.routes.route import Route
 

@@ -16,8 +16,7 @@ from math import lcm
 from typing import TypeVar
 
 from dear_mpi.training.routes.codes import OfCodes
-from dear_mpi.training.routes.collective import Collective
-from dear_mpi.training.routes.legs import ENGINE, LOOK, MAIN, Leg, Shape, Update
+from dear_mpi.training.routes.legs import ENGINE, LOOK, MAIN, Collective, Leg, Shape, Update
 
 WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}  # that schedules start
 # What schedules start beside the ways of a route, by the names in their ``extras``.

@@ -12,7 +12,7 @@ from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
 from dear_mpi.reporting.units import check_seconds
 from dear_mpi.training.declared import again, option
-from dear_mpi.training.fusion.policies import USUAL
+from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.learning_rate import DECAYS, Rate
 from dear_mpi.training.options import TABLES, Exchange, Options, Training
 

@@ -10,15 +10,13 @@ from statistics import fmean
 
 import numpy as np
 
-from dear_mpi.training.costs.plan_cost import communication, traffic
-from dear_mpi.training.fusion.policies import fused
+from dear_mpi.training.fusion import fused
 from dear_mpi.training.log.log import Times, waits_s
+from dear_mpi.training.plan_cost import communication, traffic
 from dear_mpi.training.profiles.profiler import Profiler
-from dear_mpi.training.routes.collective import Collective
-from dear_mpi.training.routes.legs import Leg
+from dear_mpi.training.routes.legs import Collective, Leg
 from dear_mpi.training.routes.route import WAYS, Route
-from dear_mpi.training.runs.job import Job
-from dear_mpi.training.runs.report import Timing, timing
+from dear_mpi.training.runs.job import Job, Timing, timing
 from dear_mpi.training.schedules import Schedule, own_fusion
 from dear_mpi.training.virtual_trainer import predict
 

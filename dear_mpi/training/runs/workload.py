@@ -17,10 +17,17 @@ from dear_mpi.models.data import Dataset, Examples, load_data
 from dear_mpi.models.layer import Layer, Loss
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.models.networks import MODELS
-from dear_mpi.models.paper_models import both_passes, load_modules, measured_seconds
-from dear_mpi.models.synthetic import EXCHANGE, ComputeTime, NoLoss, synthetic_layers
+from dear_mpi.models.synthetic import (
+    EXCHANGE,
+    ComputeTime,
+    NoLoss,
+    both_passes,
+    load_modules,
+    measured_seconds,
+    synthetic_layers,
+)
 from dear_mpi.models.user_model import build_model
-from dear_mpi.ranks.memory import check_room
+from dear_mpi.ranks.host import check_room
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import parse_straggler
 from dear_mpi.training.line.parameters import key_of, trained

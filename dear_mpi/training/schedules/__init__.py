@@ -8,7 +8,7 @@ from typing import Any
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of, telling
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import check_distinct, named_values
-from dear_mpi.training.fusion.policies import USUAL
+from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.schedules.byte_scheduler import ByteScheduler
 from dear_mpi.training.schedules.dear import Dear
 from dear_mpi.training.schedules.dear_eager import DearEager

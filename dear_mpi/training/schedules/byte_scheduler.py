@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from dear_mpi.reporting.units import above_zero
-from dear_mpi.training.fabric.foresight import Nominal, chains_of, list_scheduled
+from dear_mpi.training.fabric.costs import Nominal, chains_of, list_scheduled
 from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.schedules.schedule import CollectiveSeconds, Late, Options
 

@@ -7,7 +7,7 @@
 DeAR gathers when the last reduce-scatter is over. Where communication takes longer than the backward pass, the network
 still reduces late layers then, which the forward pass needs last, while its first layers wait. Here both halves of the
 first buckets overtake them. The order is decided once, by list scheduling of the times that layers and collectives took
-in the first iterations (``fabric/foresight.py``), from the same figures on all ranks. Until then, and where clipping or
+in the first iterations (``fabric/costs.py``), from the same figures on all ranks. Until then, and where clipping or
 loss scaling have to see all gradients before any is used, gathers come last, as in DeAR.
 
 A collective of more than 2 MiB may be broken off, and go on when nothing more urgent is ready. List scheduling does not
@@ -21,7 +21,7 @@ Source: ours; priorities as in ByteScheduler (Peng et al., SOSP 2019), halves as
 from collections.abc import Sequence
 
 from dear_mpi.training.fabric import Fabric
-from dear_mpi.training.fabric.foresight import Nominal, chains_of, list_scheduled
+from dear_mpi.training.fabric.costs import Nominal, chains_of, list_scheduled
 from dear_mpi.training.fabric.order import Key, Sequenced, turns_of
 from dear_mpi.training.schedules.dear import Dear
 from dear_mpi.training.schedules.schedule import CollectiveSeconds

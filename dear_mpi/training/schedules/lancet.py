@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
-from dear_mpi.training.fabric.foresight import Nominal
+from dear_mpi.training.fabric.costs import Nominal
 from dear_mpi.training.schedules.dear import Dear
 from dear_mpi.training.schedules.fsdp import Fsdp
 from dear_mpi.training.schedules.schedule import Options, Schedule

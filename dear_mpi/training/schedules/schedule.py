@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from dear_mpi.training.fabric import Fabric, Handle
-from dear_mpi.training.fabric.foresight import Nominal
+from dear_mpi.training.fabric.costs import Nominal
 from dear_mpi.training.fabric.order import Sequenced
-from dear_mpi.training.fusion.policies import USUAL
+from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.routes.route import Route
 
@@ -31,7 +31,7 @@ class Schedule:
     Attributes:
         collectives: those that it starts, so that their plans can be made before training.
         extras: what else: ``negotiation`` or ``second all_gather``.
-        fusion: where its source cuts buckets, see ``borders`` in ``fusion/policies.py``: what ``--fusion own`` means.
+        fusion: where its source cuts buckets, see ``borders`` in ``fusion.py``: what ``--fusion own`` means.
         foresees: whether ``ordered`` is to be asked, when layers and collectives have been timed.
         options: what may be chosen about it, as ``bytescheduler:credit=8``, by the name of the attribute.
         order: in which the collectives of an iteration are carried out, from the first of its backward pass to the

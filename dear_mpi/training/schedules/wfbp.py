@@ -40,7 +40,7 @@ class Wfbp(Schedule):
 class MgWfbp(Wfbp):
     """Merged-gradient WFBP: buckets are merged where that saves more start-up latency than it costs in waiting.
 
-    Its fusion (``training/fusion/by_time.py``) needs the backward times of layers, and alpha and beta of the network:
+    Its fusion (``training/fusion.py``) needs the backward times of layers, and alpha and beta of the network:
     the first iterations run with 25 MB, and measure them.
 
     Source: Shi et al., MG-WFBP, INFOCOM 2019, algorithm 1; github.com/HKBU-HPML/MG-WFBP.
@@ -76,7 +76,7 @@ class Horovod(Ddp):
 
     A background thread wakes each millisecond. It combines a bit for each tensor over all ranks, and sends what all
     have in one buffer of up to 128 MiB. So a buffer holds what has become ready since the last one began: its fusion
-    (``training/fusion/by_time.py``) follows from measured times. Cycles in which nothing is ready cost nothing here, as
+    (``training/fusion.py``) follows from measured times. Cycles in which nothing is ready cost nothing here, as
     the network is idle then.
 
     Source: Sergeev and Del Balso, Horovod, 2018; github.com/horovod/horovod, HOROVOD_CYCLE_TIME 1 ms and

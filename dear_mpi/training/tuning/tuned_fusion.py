@@ -17,12 +17,21 @@ from statistics import median
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import parse_bytes, plural
-from dear_mpi.training.fusion.policies import fused
+from dear_mpi.training.fusion import fused
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.profiles.profiler import WARM, Profiler
-from dear_mpi.training.tuning.search import METHODS, Search, Trial
-from dear_mpi.training.tuning.sizes import START, cut_by, distinct_sizes, first_size, readable, size_text
+from dear_mpi.training.tuning.search import (
+    METHODS,
+    START,
+    Search,
+    Trial,
+    cut_by,
+    distinct_sizes,
+    first_size,
+    readable,
+    size_text,
+)
 from dear_mpi.training.virtual_trainer import predict
 
 LOW, HIGH, MANY = 1 << 20, 256 << 20, 64  # bytes, as in DeAR's published code; of small models, so many buckets

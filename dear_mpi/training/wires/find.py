@@ -11,9 +11,8 @@ from dear_mpi.reporting.units import above_zero, named_values, parse_share
 from dear_mpi.training.wires.blocks import Blocks, Eighths, Halves
 from dear_mpi.training.wires.low_rank import LowRank
 from dear_mpi.training.wires.noise import Noise
-from dear_mpi.training.wires.selections import RandomBlocks, RandomK
+from dear_mpi.training.wires.selections import RandomBlocks, RandomK, TopK
 from dear_mpi.training.wires.sketch import Sketch
-from dear_mpi.training.wires.top_k import TopK
 
 FORGET, LATE, OF_HOSTS = "error=no", "after=50", "between"
 

@@ -7,15 +7,14 @@ from typing import Any
 from dear_mpi.see.page.lanes import Names, kinds, run_lanes
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.fusion.policies import fused
+from dear_mpi.training.fusion import fused
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.log.log import KEPT
 from dear_mpi.training.log.spans import COMPUTE, WIRE, Run, rank_of
-from dear_mpi.training.prediction import Prediction
-from dear_mpi.training.routes.collective import Collective
+from dear_mpi.training.routes.legs import Collective
 from dear_mpi.training.schedules import SCHEDULES, find_schedule
-from dear_mpi.training.virtual_trainer import VirtualTrainer, predict, rehearse
+from dear_mpi.training.virtual_trainer import Prediction, VirtualTrainer, predict, rehearse
 
 ELEMENTS = 1 << 18  # of each layer: 1 MiB
 HALVES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}

@@ -13,10 +13,9 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.transports.emulated import Link
 from dear_mpi.kernels.array import array_module
 from dear_mpi.kernels.slab import round_up
-from dear_mpi.training.costs.wire_cost import WireCost
-from dear_mpi.training.fabric.costs import Price
+from dear_mpi.training.fabric.costs import Price, WireCost
 from dear_mpi.training.fabric.live import LiveFabric
-from dear_mpi.training.routes.collective import Collective
+from dear_mpi.training.routes.legs import Collective
 
 RUNS, RUNS_OF_ALL = 5, 3  # of a plan, and of those of all buckets, of which the best counts
 SMALL_BYTES, LARGE_BYTES = 16 * 1024, 8 * 1024 * 1024

@@ -1,1 +1,0 @@
-"""The state of a session: in memory, or in a file."""
