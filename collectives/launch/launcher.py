@@ -129,7 +129,7 @@ ADVICE = "end a forked child with os._exit before it comes back to dear-mpi"
 
 @contextmanager
 def no_child_leaves() -> Iterator[None]:
-    """End a child that is forked inside the block and leaves it: what follows is for the rank alone."""
+    """End any child that is forked in the block and leaves it: only the rank continues."""
     process = os.getpid()
     try:
         yield
@@ -142,7 +142,6 @@ def no_child_leaves() -> Iterator[None]:
 
 
 def end_child(error: BaseException | None) -> None:
-    """End this process, which is a child, with the traceback of its error, and without anything that the rank does."""
     code = error.code or 0 if isinstance(error, SystemExit) else 0 if error is None else 1
     try:
         if isinstance(code, str):
@@ -152,20 +151,20 @@ def end_child(error: BaseException | None) -> None:
             traceback.print_exception(error)
         sys.stdout.flush()
         sys.stderr.flush()
-    finally:  # also if its streams are closed
+    finally:
         os._exit(code if isinstance(code, int) else 1)
 
 
 @cache
 def end_children_at_exit() -> None:
-    """End forked children at exit before MPI's own exit handler runs: only the rank may finalise MPI.
+    """End forked children before MPI's exit handler: only the rank may finalize MPI.
 
-    The code of a child's ``sys.exit`` is not known there: it ends with 0, or with 1 after an exception.
+    A child's ``sys.exit`` code is unknown here: it ends with 0, or with 1 after an exception.
     """
     process = os.getpid()
 
     def ends() -> None:
-        if os.getpid() != process:  # an exception that ended it has been shown
+        if os.getpid() != process:
             end_child(SystemExit(int(hasattr(sys, "last_type"))))
 
     atexit.register(ends)

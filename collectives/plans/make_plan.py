@@ -1,4 +1,4 @@
-"""From what a user asks for to a plan: check the call, agree on it, say where it works, let a runner prepare it."""
+"""Make a plan: check the call, agree on it, choose its buffer and let a runner prepare it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

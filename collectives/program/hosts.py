@@ -134,13 +134,12 @@ R = TypeVar("R")
 
 
 class Lane(Generic[S, R]):
-    """Sends from one rank to another that have not met a receive yet, and receives that have not met a send."""
+    """Unmatched sends and receives between two ranks, matched in order as MPI matches messages of one tag."""
 
     def __init__(self) -> None:
         self.sends: deque[S] = deque()
         self.receives: deque[R] = deque()
 
     def meetings(self) -> Iterator[tuple[S, R]]:
-        """Each send with its receive, both taken from the lane, as long as there are both."""
         while self.sends and self.receives:
             yield self.sends.popleft(), self.receives.popleft()

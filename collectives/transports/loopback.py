@@ -157,7 +157,7 @@ class LoopbackTransport:
 
 
 class LoopbackNotice:
-    """Where a thread says what it waits for, as a process does on its ``Notice``."""
+    """Publishes a thread's wait, as a process does in its ``Notice``."""
 
     def __init__(self, hub: Hub, rank: int) -> None:
         self.hub, self.rank = hub, rank
