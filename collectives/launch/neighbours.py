@@ -19,8 +19,8 @@ from pathlib import Path
 from dear_mpi.collectives.launch.launcher import OVER, Launch, launch_of, status_of
 from dear_mpi.collectives.program.errors import name_ranks
 
-NAME = "dear-mpi-notice"
-NOTICE_BYTES = 1024
+NAME = "dear-mpi-monitor"
+MONITOR_BYTES = 1024
 LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # launchers' variables: ranks on this host
 FAREWELL = "the end of the job: this rank aborts it"
 IDLE = "waits for no other rank: it computes, sleeps or is elsewhere"
@@ -46,7 +46,7 @@ class Neighbour:
                 os.kill(self.process, signal.SIGKILL)
 
 
-class Notice:
+class Monitor:
     """Publishes the wait of this process."""
 
     def __init__(self) -> None:
@@ -63,8 +63,8 @@ class Notice:
 
     def post(self, progress: tuple[int, ...] = (), waits: str = "") -> None:
         if self.descriptor is not None:
-            notice = f"{json.dumps([self.process, progress])}\n{waits}".encode(errors="replace")
-            os.pwrite(self.descriptor, notice[:NOTICE_BYTES].ljust(NOTICE_BYTES), 0)
+            content = f"{json.dumps([self.process, progress])}\n{waits}".encode(errors="replace")
+            os.pwrite(self.descriptor, content[:MONITOR_BYTES].ljust(MONITOR_BYTES), 0)
 
     def farewell(self) -> None:
         """Before aborting the job, end stopped ranks, for which some launchers would wait.
@@ -106,7 +106,7 @@ class Notice:
                 status = status_of(process)
                 if status.parent != str(self.launcher) or status.state in OVER:
                     continue
-                launch, (writer, progress, waits) = launch_in(process), read_notice(process)
+                launch, (writer, progress, waits) = launch_in(process), read_monitor(process)
                 # A dead rank's child, adopted by the launcher, has that rank's file.
                 if launch.launcher != "none" and writer in (None, int(process.name)):
                     found.append(Neighbour(launch.rank, int(process.name), status.state in "Tt", progress, waits))
@@ -118,30 +118,30 @@ def launch_in(process: Path) -> Launch:
     return launch_of({name: value for name, _, value in pairs})
 
 
-def read_notice(process: Path) -> tuple[int | None, tuple[int, ...], str]:
+def read_monitor(process: Path) -> tuple[int | None, tuple[int, ...], str]:
     """Return the writer (None without a file), progress and wait of a process."""
     for descriptor in (process / "fd").iterdir():
         if NAME in os.readlink(descriptor):
-            return notice_in(descriptor.read_bytes())
+            return monitor_in(descriptor.read_bytes())
     return None, (), ""
 
 
-def notice_in(content: bytes) -> tuple[int | None, tuple[int, ...], str]:
+def monitor_in(content: bytes) -> tuple[int | None, tuple[int, ...], str]:
     head, _, waits = content.decode(errors="ignore").partition("\n")  # the last character may be cut
     process, progress = json.loads(head or "[null, []]")
     return process, tuple(progress), waits.rstrip()
 
 
 @cache
-def own_notice() -> Notice:
-    return Notice()
+def own_monitor() -> Monitor:
+    return Monitor()
 
 
 def abort_job(message: str) -> None:
     """Report why and end all ranks; starts MPI if needed, because other ranks may wait there."""
     print(message, file=sys.stderr, flush=True)
     try:
-        own_notice().farewell()
+        own_monitor().farewell()
     finally:
         from mpi4py import MPI
 

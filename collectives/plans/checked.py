@@ -25,7 +25,7 @@ class CheckedRun(MessagesRun):
         return super().bound([CheckedRequest(self, number, request) for number, request in enumerate(requests)])
 
     def merge(self, group: Sequence[int]) -> Action:
-        action, target, look = super().merge(group), self.carried(group[0]), self.look
+        action, target, look = super().merge(group), self.elements(group[0]), self.look
 
         def merged() -> None:
             action()
@@ -39,7 +39,7 @@ class CheckedRequest(Wrapper[Request]):
         super().__init__(request)
         self.look, self.number = run.look, number
         self.incoming = run.listing.messages[number].incoming
-        self.array = run.beside.get(number, run.carried(number))
+        self.array = run.beside.get(number, run.elements(number))
 
     def Start(self) -> None:
         if not self.incoming:

@@ -11,7 +11,7 @@ import numpy as np
 from dear_mpi.collectives.plans.call import MESSAGE_BYTES
 from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun
 from dear_mpi.collectives.plans.notes import Part
-from dear_mpi.collectives.plans.plan import Carried
+from dear_mpi.collectives.plans.plan import RunningOperation
 from dear_mpi.collectives.program.errors import MismatchError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Request, Transport
@@ -46,6 +46,6 @@ def exchange_alone(transport: Transport, what: str, outgoing: Sequence[Array], i
     begins = [end._replace(kind="starting") for end in ends]
     begin = BoundInstruction((), [request.Start for request in requests], begins)
     messages = InstructionRun(transport.rank, [begin, BoundInstruction(requests, (), ends)], requests)
-    carried = Carried(messages, what, transport)
-    carried.carry(carried.whole)
+    operation = RunningOperation(messages, what, transport)
+    operation.attempt(operation.whole)
     messages.free()

@@ -107,7 +107,7 @@ def barrier(comm: Any) -> None:
 
 
 def once(collective: str, x: Array, comm: Any, **options: Any) -> Array:
-    return OneOffs.of(transport_of(comm))(collective, x, **options)
+    return CachedPlans.of(transport_of(comm))(collective, x, **options)
 
 
 SMALL_BYTES = 64 * 1024  # below: two copies cost little compared with the messages
@@ -117,19 +117,21 @@ MOST_ARRAYS = 8  # bound per plan at a time
 Key = tuple[Any, ...]
 
 
-class OneOffs:
+class CachedPlans:
     """The cached plans of one transport."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport, self.made = transport, 0
         # By number, least recently used first, equally on all ranks
-        self.kept: OrderedDict[int, OneOff] = OrderedDict()
+        self.kept: OrderedDict[int, CachedPlan] = OrderedDict()
         self.numbers: dict[Key, int] = {}
         transport.kept.add(self)
 
     @classmethod
-    def of(cls, transport: Transport) -> OneOffs:
-        found: OneOffs = vars(transport).get("one_offs") or vars(transport).setdefault("one_offs", cls(transport))
+    def of(cls, transport: Transport) -> CachedPlans:
+        found: CachedPlans = vars(transport).get("cached_plans") or vars(transport).setdefault(
+            "cached_plans", cls(transport)
+        )
         return found
 
     def __call__(self, collective: str, x: Array, out: Array | None = None, **options: Any) -> Array:
@@ -155,7 +157,7 @@ class OneOffs:
         self.kept.move_to_end(number)
         return self.run(self.kept[number], x, out)
 
-    def run(self, kept: OneOff, x: Array, out: Array | None) -> Array:
+    def run(self, kept: CachedPlan, x: Array, out: Array | None) -> Array:
         try:
             return kept(x, out)
         except BaseException:
@@ -182,11 +184,11 @@ class OneOffs:
             return ()
         return key
 
-    def keep(self, key: Key, plan: Plan, options: dict[str, Any]) -> OneOff | None:
+    def keep(self, key: Key, plan: Plan, options: dict[str, Any]) -> CachedPlan | None:
         """Cache a plan if useful; all ranks decide alike and drop the same plans."""
         if library_of(plan.call.x) != "numpy" or not options.keys().isdisjoint(("slab", "debug")):
             return None
-        kept = OneOff(key, plan)
+        kept = CachedPlan(key, plan)
         if kept.held > MOST_BYTES or not kept.bind(plan.call.x if plan.call.out is None else plan.call.out):
             return None
         self.made += 1
@@ -214,7 +216,7 @@ def file_of(algorithm: str) -> str:
     return path if name == "auto" else algorithm.rpartition(":")[0]
 
 
-class OneOff:
+class CachedPlan:
     """The plan of one kind of call, and the arrays that it is bound to."""
 
     def __init__(self, key: Key, plan: Plan) -> None:

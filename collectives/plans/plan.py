@@ -48,7 +48,7 @@ def alone(method: Callable[[Plan], T]) -> Callable[[Plan], T]:
     return run
 
 
-class Carried:
+class RunningOperation:
     """A transfer that may be in progress, as monitors see it; messages use its ``name``.
 
     ``notes``, if given, records its whole runs with the labels ``said``.
@@ -81,7 +81,7 @@ class Carried:
         self.running, self.waits.now = False, None
         self.transport.under_way.discard(self)
 
-    def carry(self, part: Callable[[], T]) -> T:
+    def attempt(self, part: Callable[[], T]) -> T:
         """Run a part. After an error some messages may be incomplete, so no run starts again."""
         try:
             return part()
@@ -99,7 +99,7 @@ class Carried:
         return message and f"{message} in {self.name}{self.how}"
 
 
-class Plan(Carried):
+class Plan(RunningOperation):
     """A prepared collective: call it, or start it, compute, and wait."""
 
     def __init__(self, run: InstructionRun, work: Workspace, call: Call, transport: Transport) -> None:
@@ -123,15 +123,15 @@ class Plan(Carried):
         self.check_idle()
         for call in self.before:
             call()
-        self.carry(self.begin)
+        self.attempt(self.begin)
 
     @alone
     def advance(self) -> bool:
         """Make progress without blocking; return whether the run is complete."""
         self.check_whole("advance")
         if self.running:
-            if self.carry(self.run.advance):
-                self.carry(self.finish)
+            if self.attempt(self.run.advance):
+                self.attempt(self.finish)
             else:
                 self.waits.now = self
         return not self.running
@@ -144,8 +144,8 @@ class Plan(Carried):
             raise CollectiveError("wait() on a plan that was never started: its result does not exist yet")
         if self.running:
             self.waits.now = self
-            self.carry(self.run.wait)
-            self.carry(self.finish)
+            self.attempt(self.run.wait)
+            self.attempt(self.finish)
         return self.result
 
     def begin(self) -> None:
@@ -163,7 +163,7 @@ class Plan(Carried):
         self.check_idle()
         for call in self.before:
             call()
-        self.carry(self.whole)
+        self.attempt(self.whole)
         return self.result
 
     def check_whole(self, verb: str) -> None:

@@ -89,7 +89,7 @@ class LoopbackTransport:
         self.hub, self.rank, self.size, self.hosts = hub, rank, hub.size, hub.hosts
         self.tags, self.one_thread = itertools.count(1), OneThread()
         self.kept, self.under_way = WeakSet[Any](), set[object]()
-        self.waits = Waits(LoopbackNotice(hub, rank))
+        self.waits = Waits(LoopbackMonitor(hub, rank))
 
     def allocate(self, nbytes: int) -> Array:
         return np.zeros(nbytes, np.uint8)
@@ -156,8 +156,8 @@ class LoopbackTransport:
         self.hub.fail(message)
 
 
-class LoopbackNotice:
-    """Publishes a thread's wait, as a process does in its ``Notice``."""
+class LoopbackMonitor:
+    """Publishes a thread's wait, as a process does in its ``Monitor``."""
 
     def __init__(self, hub: Hub, rank: int) -> None:
         self.hub, self.rank = hub, rank

@@ -16,11 +16,11 @@ from mpi4py import MPI
 
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
 from dear_mpi.collectives.launch.launcher import NOT_AT_IMPORT, end_children_at_exit
-from dear_mpi.collectives.launch.neighbours import abort_job, own_notice
+from dear_mpi.collectives.launch.neighbours import abort_job, own_monitor
 from dear_mpi.collectives.program.hosts import Rates, rates_of_first
-from dear_mpi.collectives.transports.patience import PatientRequest
 from dear_mpi.collectives.transports.shared_memory import SharedMemory
 from dear_mpi.collectives.transports.transport import Meeting, OneThread, Request, Waits
+from dear_mpi.collectives.transports.wait_policy import SleepingRequest
 from dear_mpi.kernels.array import Array, library_of
 
 UNDER_WAY: set[object] = set()  # for all communicators: messages continue when one is freed
@@ -44,7 +44,7 @@ class MpiTransport:
         self.hosts = tuple(map(names.index, names))
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
-        self.waits, self.comparison = Waits(own_notice()), Meeting("the next call")
+        self.waits, self.comparison = Waits(own_monitor()), Meeting("the next call")
         self.blocks, self.device_memory = SharedMemory(), device_memory
         self.decided: DeviceMemory | None = None
         self.one_thread = OneThread()
@@ -135,7 +135,7 @@ class MpiTransport:
     def barrier(self, *, asleep: bool = False) -> None:
         if asleep:
             over: Any = self.native.Ibarrier()
-            PatientRequest(over).Wait()
+            SleepingRequest(over).Wait()
             return
         waits = self.waits
         waits.number += 1

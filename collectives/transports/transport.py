@@ -51,13 +51,13 @@ class Awaited(Protocol):
 class Waits:
     """A rank's current wait, for its watchdog. One thread writes, others read, so there is no lock.
 
-    ``number`` counts collectives; ``notice`` tells other ranks; ``alarms`` are called when a wait takes too long.
+    ``number`` counts collectives; ``monitor`` tells other ranks; ``alarms`` are called when a wait takes too long.
     """
 
-    def __init__(self, notice: Any) -> None:
+    def __init__(self, monitor: Any) -> None:
         self.now: Awaited | None = None
         self.number = 0
-        self.notice = notice
+        self.monitor = monitor
         self.alarms: list[Callable[[], object]] = []
 
     @contextmanager

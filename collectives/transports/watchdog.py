@@ -55,7 +55,7 @@ class Watchdog:
             progress, what = (), ""
         if progress != self.progress or not what:
             if self.waited_s > 0:
-                self.waits.notice.post()
+                self.waits.monitor.post()
             if self.waited_s >= self.after_s:
                 self.say(f"goes on after {self.waited_s:.3g} s")
             self.progress, self.waited_s = progress, 0.0
@@ -63,9 +63,9 @@ class Watchdog:
         before, self.waited_s = self.waited_s, self.waited_s + self.nap_s
         what = f"{what}, collective {progress[0]}"
         if before == 0:
-            self.waits.notice.post(progress, what)
+            self.waits.monitor.post(progress, what)
         if before < self.after_s <= self.waited_s:
-            self.say(f"has waited {self.after_s:g} s for {what}; {self.waits.notice.blame()}")
+            self.say(f"has waited {self.after_s:g} s for {what}; {self.waits.monitor.blame()}")
             for alarm in self.waits.alarms:
                 alarm()
             if self.abort:

@@ -9,7 +9,7 @@ from dear_mpi.bench.case import Conditions
 from dear_mpi.bench.timing.starts import AtBarrier, AtMoment, Start
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.collectives.transports.patience import crowd_of
+from dear_mpi.collectives.transports.wait_policy import crowd_of
 from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.ranks.streams import Streams, open_streams
 from dear_mpi.ranks.world import World

@@ -187,7 +187,7 @@ def test_memory_that_changes_between_steps_is_told_from_wrong_messages():
         run = prepared.run.run
         if rank == 2:
             number = next(n for n, each in enumerate(run.listing.messages) if not each.incoming and each.key[0] == 1)
-            array = run.carried(number)
+            array = run.elements(number)
             run.lift = lambda each: [lambda: array.__setitem__(3, -1)] * (each == number)
             run.bind_all()
         return prepared

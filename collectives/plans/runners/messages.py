@@ -143,20 +143,20 @@ class MessagesRun(InstructionRun):
     def side_memory(self, slab: Slab) -> dict[int, Array]:
         dtype, longest = self.buffer.dtype, dict[SideBuffer, int]()
         for number, side in self.listing.side_buffers.items():
-            longest[side] = max(longest.get(side, 0), self.carried(number).size)
+            longest[side] = max(longest.get(side, 0), self.elements(number).size)
         room = sum(round_up(length * dtype.itemsize, ALIGNMENT) for length in longest.values())
         piece = Slab(lambda nbytes: slab.empty(nbytes, np.dtype(np.uint8)), room)
         arrays = {side: piece.empty(length, dtype) for side, length in longest.items()}
-        return {n: arrays[side][: self.carried(n).size] for n, side in self.listing.side_buffers.items()}
+        return {n: arrays[side][: self.elements(n).size] for n, side in self.listing.side_buffers.items()}
 
-    def carried(self, number: int) -> Array:
+    def elements(self, number: int) -> Array:
         message = self.listing.messages[number]
         return self.buffer[message.start : message.stop]
 
     def bind_all(self) -> None:
         init = {False: self.transport.send_init, True: self.transport.recv_init}
         requests = [
-            init[message.incoming](self.beside.get(number, self.carried(number)), message.peer, self.tag)
+            init[message.incoming](self.beside.get(number, self.elements(number)), message.peer, self.tag)
             for number, message in enumerate(self.listing.messages)
         ]
         super().__init__(self.rank, list(self.bound(requests)), requests)
@@ -172,7 +172,7 @@ class MessagesRun(InstructionRun):
                 parts.append(self.part("merging", instruction.merges[0]))
             for number in instruction.starts:
                 if number in self.beside and not self.listing.messages[number].incoming:  # it leaves from a side buffer
-                    actions.append(copier(self.beside[number], self.carried(number)))
+                    actions.append(copier(self.beside[number], self.elements(number)))
                     parts.append(self.part("copying", number))
             starts = [requests[number].Start for number in instruction.starts]
             started = [self.part("starting", number) for number in instruction.starts]
@@ -195,7 +195,7 @@ class MessagesRun(InstructionRun):
 
     def merge(self, group: Sequence[int]) -> Action:
         """Copy or combine received data into the buffer, in rank order."""
-        target, peers = self.carried(group[0]), {number: self.listing.messages[number].peer for number in group}
+        target, peers = self.elements(group[0]), {number: self.listing.messages[number].peer for number in group}
         if not self.listing.messages[group[0]].combine:
             return copier(target, self.beside[group[0]])
         ordered = sorted(group, key=peers.__getitem__)

@@ -32,7 +32,7 @@ from dear_mpi.bench.stand import Stand
 from dear_mpi.bench.timing.interleaved import Interleaved
 from dear_mpi.collectives.launch.launcher import child_environment
 from dear_mpi.collectives.transports.agree import said_by_rank_0
-from dear_mpi.collectives.transports.patience import own_cores
+from dear_mpi.collectives.transports.wait_policy import own_cores
 from dear_mpi.ranks.world import World, run_world
 
 MARK = "dear-mpi peer: "  # before each answer; a library may print lines of its own

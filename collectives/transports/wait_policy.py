@@ -99,7 +99,7 @@ def crowd_of(transport: Transport, threads: int) -> "Crowd":
     return max(crowds, key=lambda each: each.threads / each.cores)
 
 
-def patient(transport: Transport, threads: int, runner: str) -> Transport:
+def with_wait_policy(transport: Transport, threads: int, runner: str) -> Transport:
     """Collective: return a transport whose ranks sleep if ``threads`` per rank exceed the cores."""
     if not transport.spins or transport.size == 1 or runner == "native":
         return transport
@@ -108,10 +108,10 @@ def patient(transport: Transport, threads: int, runner: str) -> Transport:
         return transport
     if transport.rank == 0:
         print(f"dear-mpi: {crowd}", file=sys.stderr, flush=True)
-    return PatientTransport(transport, crowd)
+    return SleepingTransport(transport, crowd)
 
 
-class PatientTransport(Wrapper[Transport]):
+class SleepingTransport(Wrapper[Transport]):
     spins = False
 
     def __init__(self, below: Transport, crowd: Crowd) -> None:
@@ -123,13 +123,13 @@ class PatientTransport(Wrapper[Transport]):
         return f"{self.below.name}; {self.crowd}"
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
-        return PatientRequest(self.below.send_init(data, peer, tag))
+        return SleepingRequest(self.below.send_init(data, peer, tag))
 
     def recv_init(self, data: Array, peer: int, tag: int) -> Request:
-        return PatientRequest(self.below.recv_init(data, peer, tag))
+        return SleepingRequest(self.below.recv_init(data, peer, tag))
 
 
-class PatientRequest(Wrapper[Request]):
+class SleepingRequest(Wrapper[Request]):
     """Naps are a share of the time waited: few polls, and little delay."""
 
     def Wait(self) -> None:
