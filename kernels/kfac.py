@@ -127,7 +127,6 @@ class Inverses(Optimizer):
 
 
 def inverse(matrix: Array, damping: float) -> Array:
-    """Invert a symmetric positive semidefinite matrix: 2 size^3 flops."""
     try:
         return np.asarray(np.linalg.inv(matrix + damping * np.eye(len(matrix))))
     except np.linalg.LinAlgError:  # not finite, or too large for the damping to count

@@ -35,5 +35,4 @@ def doubling(rank: int, size: int, distance: int) -> Step:
 
 
 def around(first: int, count: int, size: int) -> list[range]:
-    """Return ``count`` chunks from ``first`` on, around the ring, as one or two ranges."""
     return ranges(sorted((first + i) % size for i in range(count)))

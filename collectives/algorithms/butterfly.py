@@ -26,7 +26,7 @@ class Fold:
         self.pairs = size - (1 << self.steps)
 
     def vrank(self, rank: int) -> int | None:
-        """Return the virtual rank of a rank; None for the odd rank of a pair."""
+        """None for the odd rank of a pair."""
         if rank >= 2 * self.pairs:
             return rank - self.pairs
         return None if rank % 2 else rank // 2

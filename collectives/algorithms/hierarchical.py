@@ -35,14 +35,13 @@ def all_gather(rank: int, size: int, hosts: Sequence[int]) -> Program:
 
 
 def between(rank: int, size: int, hosts: Sequence[int]) -> Program:
-    """Run the first phase: a rank ends with the chunks of the columns that it serves."""
+    """First phase: a rank ends with the chunks of its columns."""
     members = by_host(hosts)
     rings = (column_ring(rank, column, members) for column in range(max(map(len, members))))
     return Program("all_gather", rank, size, tuple(merged(rings, len(members) - 1)))
 
 
 def inside(rank: int, size: int, hosts: Sequence[int]) -> Program:
-    """Run the second phase: a rank starts with these chunks and ends with all."""
     members, home, _ = placed(rank, hosts)
     ring = around(rank, home, [served(each, hosts) for each in home])
     return Program("all_gather", rank, size, tuple(merged([ring], max(map(len, members)) - 1)))
@@ -54,10 +53,7 @@ def column_ring(rank: int, column: int, members: Sequence[Sequence[int]]) -> lis
 
 
 def exchange(rank: int, size: int, hosts: Sequence[int]) -> Program:
-    """Exchange chunks within columns: an all_to_all of the ranks that serve each other.
-
-    As in ``pairwise.py``, a host swaps chunks with the hosts s + 1 after and before it.
-    """
+    """Exchange chunks within columns: an all_to_all, with hosts in the order of ``pairwise.py``."""
     members, home, _ = placed(rank, hosts)
     host, count = members.index(home), len(members)
     steps = []

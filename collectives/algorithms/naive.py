@@ -59,7 +59,6 @@ def own(peer: int, size: int) -> range:
 
 
 def collect(rank: int, size: int, part: Part, *, combine: bool) -> tuple[Step, ...]:
-    """Send from ranks 1, 2, ... to the root, one rank per step."""
     others = range(1, size)
     if rank == ROOT:
         return tuple(Step(receives=(Receive(peer, part(peer, size), combine),)) for peer in others)
@@ -67,7 +66,6 @@ def collect(rank: int, size: int, part: Part, *, combine: bool) -> tuple[Step, .
 
 
 def hand_out(rank: int, size: int, part: Part) -> tuple[Step, ...]:
-    """Send from the root to ranks 1, 2, ..., one rank per step."""
     others = range(1, size)
     if rank == ROOT:
         return tuple(Step((Send(peer, part(peer, size)),)) for peer in others)

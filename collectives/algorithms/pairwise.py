@@ -40,6 +40,5 @@ def all_to_all(rank: int, size: int) -> Program:
 
 
 def swap(*peers: int) -> Step:
-    """Exchange chunks with these peers; a repeated peer counts once."""
     chunks = {peer: range(peer, peer + 1) for peer in peers}
     return Step(tuple(Send(*each) for each in chunks.items()), tuple(Receive(*each) for each in chunks.items()))

@@ -62,7 +62,6 @@ def all_gather(rank: int, size: int, hosts: Sequence[int], rates: Rates | None =
 def rings(
     rank: int, group: Sequence[int], owners: Sequence[Sequence[int]], run: range, *, parts: int, length: int
 ) -> list[Step]:
-    """Repeat a group's ring within ``length`` steps, each time with a share of ``run``."""
     times = length // (len(group) - 1)
     steps = []
     for share in (run[len(run) * i // times : len(run) * (i + 1) // times] for i in range(times)):

@@ -35,7 +35,6 @@ def all_gather(rank: int, size: int) -> Program:
 
 
 def two_rings(rank: int, first: list[int], second: list[int], *, stride: int, half: int) -> list[Step]:
-    """Run a ring through the first dimension, then one through the second, whose members are ``stride`` apart."""
     index = second.index(rank)
     gathered = [[HALVES * (r + (i - index) * stride) + half for r in first] for i in range(len(second))]
     return around(rank, first, [[HALVES * r + half] for r in first]) + around(rank, second, gathered)

@@ -22,7 +22,7 @@ NOT_AT_IMPORT = "MPI4PY_RC_INITIALIZE"  # whether importing mpi4py.MPI starts MP
 
 @dataclass(frozen=True)
 class Launch:
-    """The launcher's facts. ``local_rank`` is None if unknown; no launcher means one rank."""
+    """``local_rank`` is None if unknown; no launcher means one rank."""
 
     launcher: str
     size: int = 1

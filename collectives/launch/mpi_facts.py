@@ -101,7 +101,6 @@ def said_by_child(code: str, **variables: str) -> str:
 
 
 def queries(comm: "MPI.Intracomm") -> dict[str, bool | str | None]:
-    """Ask MPI about device memory; None for unsupported queries."""
     info = comm.Get_info()
     kinds = info.Get("mpi_memory_alloc_kinds")
     info.Free()

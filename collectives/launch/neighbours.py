@@ -29,7 +29,7 @@ NAP_S, LOOKS = 0.1, 30  # for a launcher to end the rest of a job
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A rank, this one included; ``waits`` describes its wait, or is ""."""
+    """A rank; ``waits`` describes its wait, or is ""."""
 
     rank: int
     process: int | None = None  # None: a thread
@@ -47,8 +47,6 @@ class Neighbour:
 
 
 class Monitor:
-    """Publishes the wait of this process."""
-
     def __init__(self) -> None:
         self.launcher, self.size = os.getppid(), launch_of(os.environ).size
         self.process = os.getpid()  # the rank's, also in a child, which shares the file
@@ -99,7 +97,6 @@ class Monitor:
         return blame(self.neighbours(), self.size, one_host=self.one_host)
 
     def neighbours(self) -> list[Neighbour]:
-        """Return the visible ranks of this host, in order."""
         found = list[Neighbour]()
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, ValueError):  # just ended, or another user's
@@ -138,7 +135,7 @@ def own_monitor() -> Monitor:
 
 
 def abort_job(message: str) -> None:
-    """Report why and end all ranks; starts MPI if needed, because other ranks may wait there."""
+    """Report why and end all ranks; starts MPI if needed, because they may wait there."""
     print(message, file=sys.stderr, flush=True)
     try:
         own_monitor().farewell()

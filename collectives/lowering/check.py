@@ -164,8 +164,6 @@ def check_phases(collective: str, share: Share, written: Sequence[list[list[Move
 
 
 class SymbolicMemory:
-    """The content of all memory, and the ranks that used it since the last barrier."""
-
     def __init__(self, collective: str, share: Share) -> None:
         self.contract, self.share, self.run = COLLECTIVES[collective], share, 0
         self.expected = promised(collective, len(share.ranks))[0]
@@ -180,7 +178,6 @@ class SymbolicMemory:
         return memory, element
 
     def fill(self, run: int) -> None:
-        """Begin a run: callers write new data."""
         self.run = run
         for rank, element, owner in self.places:
             mask = self.contract.brings(rank, owner, len(self.share.ranks))

@@ -36,7 +36,7 @@ BEGIN: Key = (-1, 0)
 
 @dataclass(frozen=True)
 class Instruction:
-    """Wait for messages in order, merge receives at once, then start messages (numbers into ``messages``)."""
+    """Wait for messages in order, merge receives at once, then start messages."""
 
     waits: tuple[int, ...]
     merges: tuple[int, ...]
@@ -109,7 +109,6 @@ class Writer:
             self.keep_lane(number, message)
 
     def place(self, number: int) -> object:
-        """Return the key of receives merged at once: step and first block."""
         message = self.messages[number]
         return (message.key[0], message.blocks.start) if message.combine else number
 

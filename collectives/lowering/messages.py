@@ -98,7 +98,6 @@ class Grid:
         return [each for each, (start, stop) in numbers for _ in range(start, stop)]
 
     def runs(self, chunks: range, portion: Portion) -> Iterator[range]:
-        """Yield the portion's blocks of these chunks as neighbours that fit in a segment."""
         run = range(0)
         for chunk in chunks:
             for block in portion.blocks(range(self.first_block[chunk], self.first_block[chunk + 1])):

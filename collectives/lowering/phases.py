@@ -53,7 +53,6 @@ class Share:
         return range(self.partition.borders[rank], self.partition.borders[rank + 1])
 
     def cut(self, rank: int, number: int) -> range:
-        """Return block ``number`` of a rank's shard; empty out of range."""
         start, stop = (max(at, 0) * self.block for at in (number, number + 1))
         return self.shard(rank)[start:stop]
 

@@ -88,7 +88,6 @@ class Call:
         return (*transport.hosts[self.root :], *transport.hosts[: self.root])
 
     def check(self, transport: Transport) -> dict[str, object]:
-        """Check the arguments (ValueError); return the values that must be equal on all ranks."""
         lookup("collective", self.collective, COLLECTIVES)
         if not isinstance(self.algorithm, str):
             raise ValueError(f"algorithm must be a name such as 'ring', not {self.algorithm!r}")
@@ -148,7 +147,6 @@ class Call:
 
     @property
     def count(self) -> int:
-        """Elements of the full buffer: ``out`` for an all_gather out of place."""
         return self.out.size if self.collective == "all_gather" and self.out is not None else self.x.size
 
     def check_out(self, out: Array, rank: int, partition: Partition) -> None:

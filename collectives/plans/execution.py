@@ -114,7 +114,6 @@ class InstructionRun:
         return position, done - self.starts[position]
 
     def waits_for(self) -> str:
-        """Return the message that the run waits for; "" while it copies or combines."""
         (position, waited), instructions = self.progress(), self.instructions
         parts = instructions[min(position, len(instructions) - 1)].parts if instructions else ()
         return str(parts[waited]) if waited < len(parts) and parts[waited].kind in WAITS else ""

@@ -129,13 +129,11 @@ class CachedPlans:
 
     @classmethod
     def of(cls, transport: Transport) -> CachedPlans:
-        found: CachedPlans = vars(transport).get("cached_plans") or vars(transport).setdefault(
-            "cached_plans", cls(transport)
-        )
+        known = vars(transport)
+        found: CachedPlans = known.get("cached_plans") or known.setdefault("cached_plans", cls(transport))
         return found
 
     def __call__(self, collective: str, x: Array, out: Array | None = None, **options: Any) -> Array:
-        """Collective: run the cached plan of this call, or make one."""
         if "op" in options:
             options["op"] = plain(options["op"])
         key = self.key(collective, x, out, options)
@@ -151,7 +149,7 @@ class CachedPlans:
             return plan() if kept is None else exclusively(self.run, kept, x, out)
 
     def again(self, number: int, x: Array, out: Array | None) -> Array | None:
-        """Collective: run a cached plan if all ranks mean the same one; else return None."""
+        """None if the ranks do not all mean the same plan."""
         if not self.transport.same(number):
             return None
         self.kept.move_to_end(number)
@@ -211,14 +209,11 @@ class CachedPlans:
 
 @cache
 def file_of(algorithm: str) -> str:
-    """Return the file of a user's algorithm or rules, or ""."""
     name, _, path = algorithm.partition(":")
     return path if name == "auto" else algorithm.rpartition(":")[0]
 
 
 class CachedPlan:
-    """The plan of one kind of call, and the arrays that it is bound to."""
-
     def __init__(self, key: Key, plan: Plan) -> None:
         call, transport = plan.call, plan.transport
         self.key, self.plan, self.into = key, plan, call.out is not None

@@ -81,7 +81,6 @@ def window_of(hosts: Sequence[int], segment_bytes: int) -> int:
 
 
 def rules_of(spec: str) -> tuple[Rule, ...] | None:
-    """Return the rules of ``auto`` or ``auto:FILE``; None for an algorithm's name."""
     name, colon, path = spec.partition(":")
     if name != "auto":
         return None

@@ -88,9 +88,7 @@ class Simulation:
 
     def moment(self, times_s: Sequence[Number], places: Iterable[object]) -> Number:
         """Return the common time of simultaneous events at these places."""
-        return max(
-            times_s
-        )  # also called for a single time: ``dear_mpi/simulate/prices/lockstep.py`` records its places
+        return max(times_s)  # also called for a single time: ``simulate/prices/lockstep.py`` records its places
 
     def later(self, time_s: Number, what: Callable[..., None], *arguments: object) -> Due:
         event = Due(time_s, what, arguments)
@@ -143,7 +141,6 @@ class Simulation:
         return self.flows[index, peer]
 
     def move(self, time_s: Number, flow: Flow, message: Message) -> None:
-        """Queue a message; its flow has full rate until ``share`` lowers it."""
         if flow.queue and not self.network.in_order:
             flow = Flow(flow.source, flow.target, flow.sides, flow.link, flow.posted)
         flow.queue.append(message)
@@ -199,7 +196,6 @@ class Simulation:
                 self.changed[side].append(flow.over_s)
 
     def over(self, time_s: Number, flow: Flow, message: Message) -> None:
-        """Complete a message: the sender is done now, the receiver after combining."""
         self.done(flow.source, time_s)
         rank = self.ranks[flow.target]
         if message.combine or flow.link.o:

@@ -47,7 +47,6 @@ class Source:
 
 
 def is_in_file(name: str) -> bool:
-    """Return whether a name is ``FILE.py:NAME`` or ``FILE.py``."""
     return ".py:" in name or name.endswith(".py")
 
 
@@ -96,7 +95,6 @@ def defined(source: Source) -> list[str]:
 
 @cache
 def load(source: Source) -> Any:
-    """Run the file and return the named object; ValueError: it fails or has no such name."""
     kind = source.kind
     spec = importlib.util.spec_from_file_location(f"{kind}_{source.path.stem}", source.path)
     assert spec is not None, "its name ends in .py"

@@ -179,7 +179,6 @@ def keeps_rank_order(programs: Sequence[Program]) -> bool:
 
 
 def in_order(rows: list[Row], rank: int, chunk: int, step: Step) -> bool:
-    """Return whether the contributions of a step follow in rank order without gaps."""
     peers = [receive.peer for receive in step.receives if chunk in receive.chunks]
     numbers = [member for source in sorted([rank, *peers]) for member in members(rows[source][chunk])]
     return numbers == list(range(numbers[0], numbers[0] + len(numbers)))

@@ -84,7 +84,6 @@ class Port:
         return self.book(IN, time.perf_counter() - nbytes / self.link.bandwidth - BURST_S, nbytes)
 
     def book(self, side: int, begin_s: float, nbytes: int) -> float:
-        """Return the end of ``nbytes`` on one side, from ``begin_s`` or when the side is free."""
         with self.lock:
             end_s = max(begin_s, float(self.free_s[side])) + nbytes / self.link.bandwidth
             self.free_s[side] = end_s

@@ -157,8 +157,6 @@ class LoopbackTransport:
 
 
 class LoopbackMonitor:
-    """Publishes a thread's wait, as a process does in its ``Monitor``."""
-
     def __init__(self, hub: Hub, rank: int) -> None:
         self.hub, self.rank = hub, rank
 

@@ -61,7 +61,6 @@ class MpiTransport:
 
     @classmethod
     def of(cls, comm: MPI.Intracomm) -> "MpiTransport":
-        """Return a communicator's one transport, kept as an MPI attribute."""
         comm = MPI.Intracomm(comm)
         found = comm.Get_attr(keyval())
         if isinstance(found, cls):

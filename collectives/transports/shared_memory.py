@@ -77,8 +77,6 @@ def collapse(block: Array) -> str:
 
 @dataclass(frozen=True)
 class Region:
-    """An array's location for peers: bytes from ``start`` in a process's file."""
-
     pid: int
     descriptor: int
     name: str

@@ -90,7 +90,7 @@ def shares_cores(name: str) -> bool:
 
 
 def crowd_of(transport: Transport, threads: int) -> "Crowd":
-    """Collective: return the most crowded machine of the job, equal on all ranks."""
+    """Collective: return the most crowded machine of the job."""
     known = transport.gather_values((machine(), threads, own_cores(), cgroup_limit()))
     crowds = []
     for here in dict.fromkeys(name for name, *_ in known):
