@@ -1,30 +1,30 @@
-"""Ranks, chunks, programs, plans and transports: which rank sends what to which, and when.
+"""Run collectives on mpi4py communicators: programs, their proofs, plans and transports.
 
     from mpi4py import MPI
     from dear_mpi.collectives import all_reduce
     all_reduce(x, MPI.COMM_WORLD, algorithm="ring", op="sum")      # x now holds the sum, on every rank
 
-Without ``out`` a call works in place. The shard of a rank is the part of the buffer that ``chunk_bounds`` gives, or
-``Partition.of`` where ranks have weights, or ``Partition.exactly`` with ``counts``:
+Without ``out`` a call works in place. A rank's shard is given by ``chunk_bounds``, ``Partition.of`` (weights) or
+``Partition.exactly`` (counts):
 
-    collective       x before                   in place, x after             with out, x is left alone and
-    reduce_scatter   a full buffer              own shard holds the result    out is the rank's shard
-    all_gather       full buffer, own shard set the full buffer               x is the rank's shard, out is full
-    all_reduce       a full buffer              the full result               out is full
-    broadcast        full at the root           the root's                    out is full, x of any contents elsewhere
-    reduce           a full buffer              the result at the root,       out is full, of use at the root alone
-                                                of no use elsewhere
-    all_to_all       a chunk for each rank      a chunk from each rank        out is full
+    collective:      x before;                  in place, x after;            with out, x is unchanged and
+    reduce_scatter:  a full buffer;             own shard holds the result;   out is the rank's shard
+    all_gather:      full buffer, own shard set; the full buffer;             x is the rank's shard, out is full
+    all_reduce:      a full buffer;             the full result;              out is full
+    broadcast:       full at the root;          the root's;                   out is full, x of any contents elsewhere
+    reduce:          a full buffer;             the result at the root,       out is full, but used only at the root
+                                                undefined elsewhere;
+    all_to_all:      a chunk for each rank;     a chunk from each rank;       out is full
 
-``comm`` is an mpi4py communicator or any ``Transport``. The first call of a kind prepares a plan, which is kept for
-others (``plans/functions.py``). To repeat a collective on one buffer, or to compute meanwhile, make a plan yourself.
-All functions take the keyword arguments of ``make_plan``, which explains them.
+``comm`` is an mpi4py communicator or any ``Transport``. The first call of a kind prepares a plan, which is kept for the
+next. To repeat a collective on one buffer, or to compute meanwhile, use ``make_plan``; it explains the keyword
+arguments of all functions.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Loaded when asked for, so that programs can be read and proved where there is no MPI and no NumPy.
+# Loaded on access: programs can be read and proved without MPI and NumPy.
 HOMES = {
     "algorithms.registry": ("ALGORITHMS", "programs"),
     "plans.functions": (
@@ -53,10 +53,9 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, from the module where it is written."""
     for home, names in HOMES.items():
         if name in names:
-            found = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)  # asked for once
+            found = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
             return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

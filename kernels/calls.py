@@ -1,13 +1,12 @@
-"""The kernels as bound calls: bind once, call often. What a call needs, such as the table of a launch, is made with it.
+"""Bind a kernel to its arrays once and call it often.
 
     packer, unpacker   gather tensors into a flat bucket, and scatter it back, with cast and scale
-    copier             one array into another one, the same way
-    combiner           received data into local data: the arithmetic inside a reduction
-    updater            values by their gradients: the end of every training iteration
+    copier             copy one array with cast and scale
+    combiner           combine received and local data: the arithmetic of a reduction
+    updater            update values with their gradients
 
-On a GPU each call is one launch, whatever the number of tensors or sources. Bytes moved per element: the itemsize of
-each array for each time that it is read or written; of fp32, packing moves 8, a sum of two 12, SGD 12, with momentum
-20, Adam 28. Where tensors already *are* views into the bucket, they need no packing.
+On a GPU each call is one launch for any number of tensors. Memory traffic in bytes per fp32 element: packing 8, a sum
+of two arrays 12, SGD 12, with momentum 20, Adam 28. Tensors that *are* views into the bucket need no packing.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,12 +20,12 @@ UpdateCall = Callable[[Optimizer, int, float], object]
 
 
 def packer(tensors: Sequence[Array], views: Sequence[Array], *, scale: float = 1.0) -> Call:
-    """A call that writes every tensor, times ``scale``, into its view of a bucket; ValueError if a shape differs.
+    """Return a call that writes each tensor, times ``scale``, into its view of a bucket.
 
     Args:
-        tensors: arrays of any floating types; on a GPU they must be contiguous.
-        views: of the same shapes, and of one type; what the bucket has between them is not touched.
-        scale: multiplied in fp32 (in fp64 where one side is fp64) before the cast.
+        tensors: arrays of any floating types; contiguous on a GPU.
+        views: slices of the bucket with the tensors' shapes. Gaps between them are not written.
+        scale: multiplied in fp32 before the cast (in fp64 if one side is fp64).
     """
     check_shapes(tensors, views)
     call: Call = kernels_for(*views).packer(tensors, views, scale)
@@ -34,37 +33,25 @@ def packer(tensors: Sequence[Array], views: Sequence[Array], *, scale: float = 1
 
 
 def unpacker(views: Sequence[Array], tensors: Sequence[Array], *, scale: float = 1.0) -> Call:
-    """A call that writes every view of a bucket, times ``scale``, into its tensor: the mirror image."""
     check_shapes(tensors, views)
     call: Call = kernels_for(*views).unpacker(views, tensors, scale)
     return call
 
 
 def copier(dst: Array, src: Array, scale: float = 1.0) -> Call:
-    """A call that does dst = src * scale, as in ``packer``; one may be in pinned host memory where the other is not."""
     call: Call = kernels_for(dst, src).copier(dst, src, scale)
     return call
 
 
 def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str = "sum") -> Call:
-    """A call that combines any number of arrays strictly from left to right:
+    """Return a call that combines any number of arrays strictly from left to right.
 
         dst = before[0] op before[1] op ... op dst op after[0] op after[1] op ...
 
-    Ranks that combine the same arrays in the same order get the same bits, whichever of the arrays is their ``dst``.
-
-    Args:
-        dst: an array of any type that the kernels know; fp16 and bf16 are combined in fp32, and rounded once. NumPy's
-            sums of bool are "or", its products "and".
-        before: what comes before ``dst``: arrays of its shape and type, which are only read, each once. They may be
-            pinned host memory where ``dst`` is on a device.
-        after: what comes after it. One of the two may be empty.
-        op: ``sum``, ``prod``, ``min`` or ``max``; the last two pass a NaN on. On the host, for integers and bool, also
-            ``band``, ``bor`` and ``bxor``.
-
-    Raises:
-        ValueError: there is no source, ``op`` is unknown, or the arrays differ in shape or type. Arrays with gaps are
-            refused on a device, and on the host where they have several axes and there are several sources.
+    The same arrays in the same order give the same bits, whichever is ``dst``. fp16 and bf16 are combined in fp32 and
+    rounded once. ``op`` is ``sum``, ``prod``, ``min`` or ``max`` (NaN propagates); integers and bool on the host also
+    take ``band``, ``bor`` and ``bxor``. Sources may be in pinned host memory. ValueError: arrays differ in shape or
+    type, or have gaps.
 
     >>> import numpy as np
     >>> total = np.array([1.0, 2.0])
@@ -74,7 +61,7 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
     """
     sources = [*before, *after]
     if not sources:
-        raise ValueError("there must be a source, before or after dst")
+        raise ValueError("before and after are both empty: pass at least one source")
     for src in sources:
         if dst.shape != src.shape or dst.dtype != src.dtype:
             given = f"{described(src)} and {described(dst)}"
@@ -86,20 +73,11 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
 def updater(
     grads: Array, values: Array, state: Sequence[Array], optimizer: Optimizer, *, finite: Array | None = None
 ) -> UpdateCall:
-    """A call that updates ``values`` with ``grads``; both of any floating types.
+    """Return a call that updates ``values`` with ``grads``, both of any floating types.
 
-    All arrays are flat, without gaps, of one library and of one length, which may be 0; if the optimizer's scope is
-    ``tensor``, they are one tensor, in its shape, or all transposed. The call takes the optimiser, which may have other
-    constants each time, the number of the update, counted from 1, and a factor for the gradients, which are only read.
-
-    Args:
-        state: what ``optimizer.new_state(values)`` gave, or parts of it; changed as ``values`` are.
-        finite: a boolean array of one element, beside the others. It is set to False where a gradient is infinite or
-            not a number, and left as it is otherwise. Every rank has the same sum, so every rank has the same flag.
-
-    Raises:
-        ValueError: an array has another shape or type, there are more or fewer of them than the optimizer keeps, or the
-            optimizer has no kernel for these arrays.
+    Arrays are flat and contiguous; under the scope ``tensor`` each is one tensor in its shape. The call takes the
+    optimizer, the number of the update (from 1) and a factor for gradients. It sets ``finite`` to False if a gradient
+    is not finite.
 
     >>> import numpy as np
     >>> from dear_mpi.kernels.optimizers import SGD

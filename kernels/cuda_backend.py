@@ -1,8 +1,7 @@
-"""The kernels for CuPy arrays: launches of the sources in ``kernels/cuda``, with the functions of ``reference.py``.
+"""Run the sources of ``kernels/cuda`` on CuPy arrays, with the functions of ``reference.py``.
 
-Everything runs on the current stream of the thread that calls, and is over when an event says so (``array.py``).
-Arrays must be contiguous, because kernels are given addresses; a bound call keeps them alive. Pinned host memory
-is as good as the device's: a kernel reads it over the bus.
+Kernels run on the current stream of the calling thread. Arrays must be contiguous, because kernels take addresses; a
+bound call keeps them alive. Kernels can also read pinned host memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,29 +21,29 @@ from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizer import Optimizer
 
 SOURCES = Path(__file__).parent / "cuda"
-# Without fused multiply-add every kernel gives the bits of its NumPy reference. That costs no time, because kernels
-# are bound by memory.
+# Without fused multiply-add, every kernel gives the bits of its NumPy reference. It costs no time: kernels are bound by
+# memory.
 OPTIONS = ("--std=c++17", "--fmad=false")
 OPS = {"sum": "Sum", "prod": "Prod", "min": "Min", "max": "Max"}
-MAX_STATE = 2  # arrays that an optimiser may keep: as in kernels/cuda/update.cu
+MAX_STATE = 2
 
 
 def source(name: str) -> str:
-    """A ``.cu`` file with its header pasted in: CuPy's cache is keyed by the text, and would miss a new header."""
+    """Inline the header: CuPy's cache key is the text, so it would miss a changed header."""
     header = (SOURCES / "elements.cuh").read_text(encoding="utf-8")
     return (SOURCES / name).read_text(encoding="utf-8").replace('#include "elements.cuh"', header)
 
 
 @cache
 def kernel(name: str, expression: str) -> Any:
-    """A kernel by its file and its template, such as ``accumulate<float, Sum>``; compiled when it is first used, once
-    per device. CuPy keeps the result on disk."""
+    """Return a kernel by file and template, such as ``accumulate<float, Sum>``; compiled once per device, cached on
+    disk.
+    """
     module = cupy.RawModule(code=source(name), options=OPTIONS, name_expressions=[expression])
     return module.get_function(expression)
 
 
 def launching(function: Any, grid: int, arguments: Sequence[Any], keeps: Sequence[Any]) -> Callable[[], object]:
-    """A bound launch; ``keeps`` are the arrays whose addresses are among the arguments."""
     if not grid:
         return lambda: None  # CUDA refuses an empty grid
     return partial(launch, function, grid, arguments, keeps)
@@ -63,7 +62,6 @@ def unpacker(views: Sequence[Array], tensors: Sequence[Array], scale: float) -> 
 
 
 def mover(name: str, tensors: Sequence[Array], views: Sequence[Array], scale: float) -> Callable[[], object]:
-    """A bound launch over all tensors, which are described in tables in the device's memory."""
     rows, blocks = row_table(tensors, views), block_table([tensor.size for tensor in tensors])
     function = kernel("pack.cu", f"{name}<{C_TYPES[views[0].dtype.name]}>") if tensors else None
     tables = cupy.asarray(rows), cupy.asarray(blocks.view(np.int64))
@@ -89,7 +87,6 @@ def updater(
 
 
 def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str) -> Callable[[], object]:
-    """All arrays but ``dst`` may be in pinned host memory."""
     terms, numbers = [*before, dst, *after], (np.int64(dst.size), np.int64(COMBINE_PART))
     name = "accumulate" if len(terms) == 2 else "accumulate_all"
     function = kernel("accumulate.cu", f"{name}<{C_TYPES[dst.dtype.name]}, {lookup('op', op, OPS)}>")
@@ -100,7 +97,6 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
 
 
 def copier(dst: Array, src: Array, scale: float) -> Callable[[], object]:
-    """One of the two may be in pinned host memory."""
     if scale != 1 or dst.dtype != src.dtype:
         return packer([src], [dst], scale)
 
@@ -108,19 +104,18 @@ def copier(dst: Array, src: Array, scale: float) -> Callable[[], object]:
         stream = cupy.cuda.get_current_stream().ptr
         cupy.cuda.runtime.memcpyAsync(*addresses, ends[1].nbytes, cupy.cuda.runtime.memcpyDefault, stream)
 
-    addresses, ends = (address(dst), address(src)), (dst, src)  # which stay alive as long as the call does
+    addresses, ends = (address(dst), address(src)), (dst, src)
     return copy
 
 
 def event() -> SimpleNamespace:
-    """An event of CUDA, without a clock."""
     made = cupy.cuda.Event(disable_timing=True)
     return SimpleNamespace(record=made.record, Wait=made.synchronize, Test=lambda: bool(made.done))
 
 
 def allocate(nbytes: int) -> Array:
-    """Memory for communication, as bytes: from ``cudaMalloc`` itself, so that other processes can map it."""
-    cupy.get_default_memory_pool().free_all_blocks()  # what CuPy keeps for later is of no use to cudaMalloc
+    """Allocate with ``cudaMalloc`` itself, so that other processes can map the memory."""
+    cupy.get_default_memory_pool().free_all_blocks()  # cudaMalloc cannot use what CuPy's pool holds
     memory = cupy.cuda.Memory(nbytes)
     block: Array = cupy.ndarray((nbytes,), np.uint8, cupy.cuda.MemoryPointer(memory, 0))
     return block

@@ -1,7 +1,7 @@
-"""The number types that the kernels know: floating formats by the names used on the command line, and integers.
+"""Define the supported number types; floating formats have their command-line names.
 
-bf16 comes from ``ml_dtypes``: NumPy has no such type, MPI has none either. Sums and casts round to nearest even; only
-fp64 to bf16 goes through fp32, and so rounds twice.
+bf16 comes from ``ml_dtypes``: NumPy and MPI lack it. Sums and casts round to nearest even. Only fp64 to bf16 rounds
+twice, through fp32.
 """
 
 from typing import Any
@@ -9,8 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-# A floating format in a line: its name, NumPy's type, and the type of kernels/cuda/elements.cuh, which numbers the
-# formats in this order.
+# Name, NumPy type, type of kernels/cuda/elements.cuh, which numbers the formats in this order.
 FORMATS: list[tuple[str, Any, str]] = [
     ("fp64", np.float64, "double"),
     ("fp32", np.float32, "float"),
@@ -19,20 +18,19 @@ FORMATS: list[tuple[str, Any, str]] = [
 ]
 DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(numpy_type) for name, numpy_type, _ in FORMATS}
 
-# NumPy's name of a type, and the CUDA kernels' name of it. Integers are only combined, never scaled or cast.
+# NumPy's and the CUDA kernels' names. Integers are only combined, never scaled or cast.
 SIGNED = {"int8": "signed char", "int16": "short", "int32": "int", "int64": "long long"}
 UNSIGNED = {f"u{name}": f"unsigned {c_type.removeprefix('signed ')}" for name, c_type in SIGNED.items()}
 C_TYPES = {np.dtype(numpy_type).name: c_type for _, numpy_type, c_type in FORMATS} | SIGNED | UNSIGNED
-TYPES = DTYPES | {name: np.dtype(name) for name in (*SIGNED, *UNSIGNED)}  # all, by name
+TYPES = DTYPES | {name: np.dtype(name) for name in (*SIGNED, *UNSIGNED)}
 
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
-    """Whether the kernels can scale this type (to NumPy, bf16 is no ``np.floating``)."""
+    """Return whether kernels can scale this type; for NumPy, bf16 is not an ``np.floating``."""
     return dtype in DTYPES.values()
 
 
 def compute_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which values of these types are scaled: fp32, or fp64 where one of them is fp64."""
     return DTYPES["fp64"] if DTYPES["fp64"] in dtypes else DTYPES["fp32"]
 
 

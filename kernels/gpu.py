@@ -1,4 +1,4 @@
-"""The GPU of a process, or why there is none."""
+"""Select the GPU of a process, or report why there is none."""
 
 import contextlib
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Gpu:
-    """``number`` is its index for this process; ``address``, on the PCI bus, is the same for all processes."""
+    """``number`` is the index in this process; ``address``, on the PCI bus, is the same in all processes."""
 
     number: int
     count: int
@@ -15,16 +15,15 @@ class Gpu:
 
 
 def use_gpu(local_rank: int) -> None:
-    """Let this process use one of its GPUs, if any: ``local_rank`` modulo their number. To be called before MPI starts,
-    which binds to the GPU in use."""
-    with contextlib.suppress(ImportError, RuntimeError, ZeroDivisionError):  # CuPy's errors of CUDA are RuntimeErrors
+    """Select GPU ``local_rank`` modulo their number. Call it before MPI starts, which binds to the GPU in use."""
+    # CuPy raises CUDA's errors as RuntimeErrors
+    with contextlib.suppress(ImportError, RuntimeError, ZeroDivisionError):
         import cupy
 
         cupy.cuda.Device(local_rank % cupy.cuda.runtime.getDeviceCount()).use()
 
 
 def current_gpu() -> Gpu:
-    """The GPU that this thread uses. ValueError: there is none that CuPy could use; it says why, and what to do."""
     try:
         import cupy
 

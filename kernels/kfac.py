@@ -1,15 +1,15 @@
-"""K-FAC: Kronecker factors of layers, whose inverses gradients are multiplied by before they travel.
+"""Compute K-FAC's Kronecker factors and their inverses, which multiply gradients before ranks exchange them.
 
     inputs  a, a row for each sample, with a 1 for the bias       A = mean of a^T a     (I, I)
     outputs g, the gradients of one sample's loss                 G = mean of g^T g     (O, O)
     factors   | triangle of A | triangle of G | rows | targets |   of one rank: sums, which add up over ranks
     inverses  | triangle      | triangle      |      |         |   in the same places: (A + pi d)^-1, (G + d / pi)^-1
 
-Ranks send sums, and how many samples these are of: so neither the number of ranks nor unequal batches matter. What a
-layer is given are gradients of the mean loss: 1 / targets of g, so G is targets times the sum of their squares.
+Ranks send sums and their number of samples, so results depend neither on the number of ranks nor on equal batches. A
+layer receives gradients of the mean loss, g / targets, so G is targets times the sum of their squares.
 
-Source: Martens and Grosse, Optimizing Neural Networks with Kronecker-factored Approximate Curvature, 2015, sections 3
-and 6.3 (pi); as SPD-KFAC has it (Shi, Zhang and Li, 2021, arXiv 2107.06533), triangles travel.
+Source: Martens and Grosse 2015, Optimizing Neural Networks with Kronecker-factored Approximate Curvature, sections 3
+and 6.3 (pi). Sending triangles follows SPD-KFAC (Shi, Zhang and Li 2021, arXiv 2107.06533).
 """
 
 from __future__ import annotations
@@ -24,21 +24,18 @@ import numpy as np
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.optimizer import CALL_COST, Optimizer
 
-PACK_COST, INVERSE_COST = 40, 0.05  # in elements of an update, times size^2 and size^3; seen on one core
+PACK_COST, INVERSE_COST = 40, 0.05  # in elements of an update, times size^2 and size^3; measured on one core
 
 
 def triangle(size: int) -> int:
-    """Elements of a symmetric matrix on its diagonal and below."""
     return size * (size + 1) // 2
 
 
 def packed(matrix: Array) -> Array:
-    """The triangle of a symmetric matrix, row by row."""
     return matrix[np.tril_indices(len(matrix))]
 
 
 def unpacked(elements: Array, size: int) -> Array:
-    """The symmetric matrix of a triangle, in fp64."""
     matrix = np.zeros((size, size))
     matrix[np.tril_indices(size)] = elements
     return matrix + np.tril(matrix, -1).T
@@ -46,7 +43,7 @@ def unpacked(elements: Array, size: int) -> Array:
 
 @dataclass(frozen=True)
 class Sides:
-    """How large the factors of a layer are.
+    """Rows of a layer's two factors.
 
     >>> sides = Sides(2, 1)
     >>> sides.elements, sides.split(np.arange(6.0))[0].tolist()
@@ -66,17 +63,15 @@ class Sides:
 
     @property
     def cost(self) -> int:
-        """Of their means and inverses, see ``Optimizer.cost``."""
+        """In the unit of ``Optimizer.cost``."""
         work = sum(PACK_COST * size**2 + INVERSE_COST * size**3 for size in (self.inputs, self.outputs))
         return CALL_COST + round(work)
 
     @property
     def inverse_flops(self) -> float:
-        """Of both inverses."""
         return 2.0 * (self.inputs**3 + self.outputs**3)
 
     def flops(self, rows: float) -> float:
-        """Of the sums over so many rows, and of the gradient's products with both inverses."""
         inputs, outputs = self.inputs, self.outputs
         return 2.0 * (rows * (inputs**2 + outputs**2) + inputs * outputs * (inputs + outputs))
 
@@ -90,10 +85,10 @@ class Sides:
 
 @dataclass(frozen=True)
 class Inverses(Optimizer):
-    """Makes inverses of the running means of factors. It is the optimiser of a parameter that has the inverses.
+    """Invert the running means of factors: the optimizer of the parameter that holds the inverses.
 
-    Each mean begins as the first factors, and then keeps ``keep`` of itself. The damping goes to A as pi, and to G as 1
-    / pi, times its root, where pi^2 is the ratio of their mean eigenvalues.
+    The first factors start each mean. The damping of A is pi times its root and that for G is root / pi, where pi^2 is
+    the ratio of mean eigenvalues.
 
     >>> value, state, sides = np.zeros(6), [np.zeros(6)], Sides(2, 1)
     >>> Inverses(1.0, 2, 1, damping=0.25).update(1, value, np.array([4.0, 0, 4, 0.5, 1, 2]), state)
@@ -101,7 +96,7 @@ class Inverses(Optimizer):
     ([4.0, 0.0, 4.0, 1.0], [[[0.2, 0.0], [0.0, 0.2]], [[0.8]]])
     """
 
-    inputs: int = 0  # rows of A, and of G
+    inputs: int = 0  # rows of A and of G
     outputs: int = 0
     damping: float = 0.03
     keep: float = 0.9
@@ -132,19 +127,17 @@ class Inverses(Optimizer):
 
 
 def inverse(matrix: Array, damping: float) -> Array:
-    """Of a symmetric matrix without negative eigenvalues, with a damping on its diagonal: 2 size^3 flops."""
     try:
         return np.asarray(np.linalg.inv(matrix + damping * np.eye(len(matrix))))
-    except np.linalg.LinAlgError:  # elements are not finite, or too large for the damping to count
-        return np.full_like(matrix, np.nan)  # with which training ends in an error
+    except np.linalg.LinAlgError:  # not finite, or too large for the damping to count
+        return np.full_like(matrix, np.nan)  # training then ends with an error
 
 
 @dataclass(frozen=True)
 class KFAC(Optimizer):
-    """Momentum, where layers multiply gradients by the inverses of their factors (``dear_mpi/models/factored.py``).
+    """Momentum on gradients that layers have multiplied by inverse factors (``dear_mpi/models/factored.py``).
 
-    m = momentum * m + g, then w -= lr * m; weight decay is decoupled. What layers have no factors of, such as gains of
-    a normalisation and embeddings, has plain gradients.
+    m = momentum * m + g; w -= lr * m; weight decay is decoupled. Parameters without factors use plain gradients.
     """
 
     lr: float = 0.1

@@ -1,10 +1,10 @@
-"""The tables that tell a kernel's blocks what to work on: one launch for a whole list of tensors.
+"""Build the tables that tell each CUDA block its elements: one launch covers a list of tensors.
 
     tensors   [0: pointers, type][1: pointers, type][2: ...]           a row each
     blocks    [0, 0..8191][0, 8192..16383][0, ..][1, 0..99][2, 0..]    a row each: tensor, and which elements
 
-A large tensor gets many blocks, a small one a single block, and no block has to search for its tensor. The tables are
-in the device's memory, so there is no limit on the number of tensors; addresses must not change afterwards.
+No block searches for its tensor. The tables are in device memory, so the number of tensors is not limited. Addresses
+must not change afterwards.
 """
 
 from collections.abc import Sequence
@@ -17,18 +17,17 @@ from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 
-THREADS = 256  # of a block
-PART = 4096  # elements of a block: 16 for each thread
-COMBINE_PART = 2048  # the same where arrays are combined: segments are short, and all multiprocessors want a block
+THREADS = 256
+PART = 4096  # elements per block: 16 per thread
+COMBINE_PART = 2048  # for combining: segments are short, and every multiprocessor needs a block
 
-# Element numbers have 64 bits: a tensor may have more than 2^31.
+# 64 bits: a tensor may have more than 2^31 elements.
 BLOCK = np.dtype([("start", np.int64), ("tensor", np.int32), ("count", np.int32)])
 
-KINDS = {dtype.name: kind for kind, dtype in enumerate(DTYPES.values())}  # as the kernels number them
+KINDS = {dtype.name: kind for kind, dtype in enumerate(DTYPES.values())}
 
 
 def row_table(*columns: Sequence[Array]) -> npt.NDArray[np.int64]:
-    """The tensors, a row each: the addresses of its arrays, then the number of the first one's type."""
     kinds = [lookup("type of a tensor", array.dtype.name, KINDS) for array in columns[0]]
     rows = [[*map(address, row), kind] for *row, kind in zip(*columns, kinds, strict=True)]
     return np.array(rows, np.int64)
@@ -42,10 +41,9 @@ def address(array: Array) -> int:
 
 
 def block_table(counts: Sequence[int], part: int = PART) -> npt.NDArray[Any]:
-    """The blocks for tensors of these counts: structs of type ``BLOCK``; an empty tensor has none."""
     numbers = np.repeat(np.arange(len(counts)), [grid_of(count, part) for count in counts])
     table = np.empty(len(numbers), BLOCK)
-    first = np.searchsorted(numbers, numbers)  # block of the same tensor
+    first = np.searchsorted(numbers, numbers)
     table["tensor"] = numbers
     table["start"] = (np.arange(len(numbers)) - first) * part
     table["count"] = np.minimum(np.asarray(counts, np.int64)[numbers] - table["start"], part)
@@ -53,5 +51,4 @@ def block_table(counts: Sequence[int], part: int = PART) -> npt.NDArray[Any]:
 
 
 def grid_of(count: int, part: int = PART) -> int:
-    """The number of blocks for ``count`` elements; the last one may have fewer than ``part``."""
     return -(-count // part)

@@ -1,18 +1,18 @@
-"""Look a name up in a table of variants, and help the user who mistyped it."""
+"""Look up a name in a table of variants; the error suggests the name that was probably meant."""
 
 import difflib
 from collections.abc import Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
-# What other libraries call a type or a reduction.
+# Names of types and reductions in other libraries.
 ELSEWHERE = dict.fromkeys(("float", "single", "float32", "f4"), "fp32") | dict.fromkeys(("avg", "mean"), "average")
 ELSEWHERE |= dict.fromkeys(("double", "float64", "f8"), "fp64") | dict.fromkeys(("half", "float16", "f2"), "fp16")
 ELSEWHERE |= {"bfloat16": "bf16", "int": "int32", "char": "int8"}
 
 
 def lookup(what: str, name: str, table: Mapping[str, T]) -> T:
-    """``table[name]``, or a ValueError that says what is allowed and what was probably meant.
+    """Return ``table[name]``; the ValueError suggests the nearest name.
 
     >>> lookup("op", "smu", {"sum": 1, "max": 2})
     Traceback (most recent call last):

@@ -1,7 +1,6 @@
-"""What an optimiser is: constants, a formula, and the state that the formula keeps between iterations.
+"""Define an optimizer: constants, an update formula and state.
 
-The formula in NumPy is the reference, and all that the host needs. A GPU runs the same formula as a struct of
-``kernels/cuda/update.cu``. Ours are in ``kernels/optimizers.py``.
+The NumPy formula is the reference; a GPU runs it as a struct of ``kernels/cuda/update.cu``.
 """
 
 import math
@@ -13,20 +12,20 @@ from typing import ClassVar
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import compute_dtype
 
-CALL_COST = 4000  # of an update of a tensor without elements, in elements; seen on one core
+CALL_COST = 4000  # update of an empty tensor, in elements; measured on one core
 
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """The base of all optimisers. Subclasses are frozen dataclasses too, and their fields are the constants."""
+    """Subclasses are frozen dataclasses whose fields are the constants."""
 
     lr: float
 
-    # What the formula is given: with ``element`` any part of the line, with ``tensor`` one tensor at a time, in its
-    # shape, outputs first (``Parameter.outputs``). Buckets and shards then end where tensors end.
+    # What ``update`` receives. ``element``: any segment of the flat buffer. ``tensor``: one tensor at a time in its
+    # shape, outputs first (``Parameter.outputs``); buckets and shards then end at tensor ends.
     scope: ClassVar[str] = "element"
-    # Whether all that travels are gradients. Other sums that layers send have no part in a norm, and no code may lose
-    # anything of them.
+    # Whether ranks exchange only gradients. Other sums are left out of gradient norms and must not be compressed
+    # lossily.
     gradients_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -38,22 +37,20 @@ class Optimizer(ABC):
 
     @property
     def state_arrays(self) -> int:
-        """The number of arrays that it keeps beside the values from one iteration to the next."""
         return 0
 
     @abstractmethod
     def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
-        """The formula in NumPy: changes ``value`` and ``state``, and ``grad`` if it likes. Iterations count from 1."""
+        """Update ``value`` and ``state`` in place; ``grad`` may be overwritten. Iterations count from 1."""
 
     def kernel(self, iteration: int) -> tuple[str, tuple[float, ...]]:
-        """The formula on a GPU: a struct of ``kernels/cuda/update.cu``, and its members at this iteration, in order."""
-        raise ValueError(f"optimizer {type(self).__name__!r} has no CUDA kernel: it trains on the device cpu alone")
+        """Return the struct of ``kernels/cuda/update.cu`` and its members in order."""
+        raise ValueError(f"optimizer {type(self).__name__!r} has no CUDA kernel: it trains only on the device cpu")
 
     def cost(self, shape: tuple[int, ...]) -> int:
-        """What an update of a tensor takes, in any unit: owners of whole tensors are chosen by it."""
+        """Estimate an update in elements; owners of whole tensors are chosen by it."""
         return CALL_COST + math.prod(shape)
 
     def new_state(self, value: Array) -> list[Array]:
-        """The state of an array of values before the first iteration, all zero; in fp32, or fp64 for fp64."""
         zeros = array_module(value).zeros
         return [zeros(value.shape, compute_dtype(value.dtype)) for _ in range(self.state_arrays)]

@@ -1,4 +1,4 @@
-"""Our optimisers. A new one is a class and a line in ``OPTIMIZERS``."""
+"""Define our optimizers. A new one is a class and a line in ``OPTIMIZERS``."""
 
 import math
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from dear_mpi.kernels.optimizer import CALL_COST, Optimizer
 
 __all__ = ["KFAC", "OPTIMIZERS", "SGD", "Adam", "AdamW", "Lamb", "Muon", "Optimizer"]
 
-LEAST = 2.0**-149  # of fp32, above zero
+LEAST = 2.0**-149
 
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    """Stochastic gradient descent with optional momentum (Sutskever et al. 2013, in the form PyTorch uses).
+    """Stochastic gradient descent with momentum (Sutskever et al. 2013, in PyTorch's form).
 
-    With weight decay g += weight_decay * w, for all parameters, biases and gains included; with momentum m = momentum *
-    m + g, and the step is m, or g + momentum * m where ``nesterov``; then w -= lr * step.
+    g += weight_decay * w for all parameters; m = momentum * m + g; the step is m, or g + momentum * m if ``nesterov``;
+    w -= lr * step.
     """
 
     lr: float = 0.1
@@ -62,7 +62,7 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma and Ba 2015, algorithm 1).
 
-    Weight decay is ``SGD``'s, an L2 penalty that comes before the moments, and not the decoupled one of ``AdamW``.
+    Weight decay is an L2 penalty before the moments, as in ``SGD``; ``AdamW`` decouples it.
     """
 
     lr: float = 3e-3
@@ -104,14 +104,16 @@ class Adam(Optimizer):
         return "Adam", (self.beta1, self.beta2, self.epsilon, self.weight_decay, *self.bias_corrections(iteration))
 
     def bias_corrections(self, iteration: int) -> tuple[float, float]:
-        """Factors of the step and of the root. They correct both moments for having started at zero."""
+        """Return factors of the step and of the root: both moments start at zero."""
         return self.lr / (1 - self.beta1**iteration), 1 / math.sqrt(1 - self.beta2**iteration)
 
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2, in the form PyTorch uses): first
-    w *= 1 - lr * weight_decay, for all parameters, biases and gains included; then Adam without decay."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2, in PyTorch's form).
+
+    First w *= 1 - lr * weight_decay for all parameters; then Adam without decay.
+    """
 
     weight_decay: float = 0.01
 
@@ -129,10 +131,10 @@ class AdamW(Adam):
 
 @dataclass(frozen=True)
 class Lamb(Adam):
-    """Adam whose step has, for each tensor, the length lr * |w| (You et al. 2020, algorithm 2).
+    """Adam with a step of length lr * |w| for each tensor (You et al. 2020, algorithm 2).
 
-    u = Adam's step + weight_decay * w, for all tensors, and w -= lr * |w| / |u| * u; where a norm is zero, w -= lr * u.
-    Norms are summed in fp64.
+    u = Adam's step + weight_decay * w; w -= lr * |w| / |u| * u. If a norm is zero, w -= lr * u. Norms are summed in
+    fp64.
     """
 
     weight_decay: float = 0.01
@@ -151,21 +153,20 @@ class Lamb(Adam):
     kernel = Optimizer.kernel
 
 
-VECTOR_COST = 8  # of an element of AdamW, if max * min^2 is the cost of a matrix; seen on one core
-A, B, C = 3.4445, -4.7750, 2.0315  # small singular values grow as fast as they can, by 3.4 a step, and do not end at 1
+VECTOR_COST = 8  # an element of AdamW, if max * min^2 is the cost of a matrix; measured on one core
+# Small singular values grow by 3.4 a step, the fastest possible, and do not settle at 1
+A, B, C = 3.4445, -4.7750, 2.0315
 STEPS = 5
-EPSILON = 1e-7  # beside the norm: zeros stay zeros
+EPSILON = 1e-7  # added to the norm: zeros stay zeros
 
 
 @dataclass(frozen=True)
 class Muon(AdamW):
-    """Momentum whose matrices are orthogonalised (Jordan 2024); all that is no matrix goes the way of ``AdamW``.
+    """Momentum with orthogonalized matrices (Jordan 2024); all other tensors use ``AdamW``.
 
-    Of a matrix, or of a kernel as (outputs, rest): m += (1 - momentum) * (g - m); g += momentum * (m - g), which is
-    Nesterov's; w -= lr * sqrt(max(1, outputs / inputs)) * orthogonalised(g). Vectors, embeddings and output layers
-    have ``AdamW`` with the rate vector_rate * lr. Weight decay is decoupled for all.
-
-    Its state is two arrays, as Adam's; of a matrix the first is the momentum m, and the second stays zero.
+    Matrices, and convolution kernels as (outputs, rest): m += (1 - momentum) * (g - m); g += momentum * (m - g), which
+    is Nesterov's; w -= lr * sqrt(max(1, outputs / inputs)) * orthogonalised(g). Vectors, embeddings and output layers
+    use the rate vector_rate * lr. For a matrix the first state array is m and the second stays zero.
     """
 
     lr: float = 0.02
@@ -208,18 +209,16 @@ class Muon(AdamW):
 
 
 def is_matrix(shape: tuple[int, ...]) -> bool:
-    """Whether a tensor, outputs first, is a matrix, or the kernel of a convolution, which is one as (outputs, rest)."""
     return len(shape) in (2, 4) and math.prod(shape) > 0
 
 
 def orthogonalised(matrix: Array) -> Array:
-    """The orthogonal matrix nearest to a matrix, nearly: U S V^T becomes U S' V^T, where all of S' are between 0.7 and
-    1.2, or so. Each direction counts alike.
+    """Approximate the nearest orthogonal matrix: U S V^T becomes U S' V^T with S' in about 0.7 to 1.2.
 
-    Each step does X = a X + (b A + c A A) X with A = X X^T, which takes each singular value s to a s + b s^3 + c s^5
-    and leaves U and V alone: (4 max min^2 + 2 min^3) flops, as the smaller side is multiplied with itself.
+    X = a X + (b A + c A A) X with A = X X^T maps each singular value s to a s + b s^3 + c s^5. Cost: 4 max min^2 + 2
+    min^3 flops, because the smaller side is multiplied with itself.
 
-    Source: Jordan, Muon, 2024, github.com/KellerJordan/Muon, which computes in bf16; here it is the type of the matrix.
+    Source: github.com/KellerJordan/Muon, which computes in bf16; we keep the matrix's type.
 
     >>> np.linalg.svd(orthogonalised(np.diag([9.0, 5.0, 1.0])), compute_uv=False).round(1)
     array([0.9, 0.8, 0.7])

@@ -1,6 +1,6 @@
-"""The NumPy version of every kernel: it runs on the host, and every other version is tested against it.
+"""Implement every kernel in NumPy: the host's kernels, and the oracle of all others.
 
-Large arrays are walked in blocks that stay in the second-level cache: a fused operation reads and writes memory once.
+Blocks of large arrays fit the second-level cache, so a fused operation reads and writes memory once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,27 +13,26 @@ from dear_mpi.kernels.dtypes import compute_dtype, is_floating
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizer import Optimizer
 
-BLOCK = 1 << 16  # elements of an update: in smaller ones, NumPy's calls take as long as their work
+BLOCK = 1 << 16  # elements per update; in smaller blocks NumPy's call overhead dominates
 PAGE = 4096
-# Offsets of a target after its source, within a page, at which memcpy is ten times slower on AMD's Zen 3 and 4 (glibc
-# bug 30994). NumPy's large arrays begin 16 bytes after a page boundary, shared memory at one.
+# memcpy is ten times slower on AMD's Zen 3 and 4 if the target is this far after its source within a page (glibc bug
+# 30994). NumPy's large arrays begin 16 bytes after a page boundary, shared memory at one.
 SLOW_TO_COPY = range(1, 32)
-COMBINE_BLOCK = 1 << 15  # of a sum: two or three arrays stay in the second-level cache
+COMBINE_BLOCK = 1 << 15  # of a sum: two or three arrays fit the second-level cache
 
 Step = Callable[[], object]
 
-# NumPy's minimum and maximum pass a NaN on, so a poisoned contribution is seen by every rank.
+# NumPy's minimum and maximum propagate NaN, so every rank sees a poisoned contribution.
 OPS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
-# Of integers and bool; there are no kernels for GPUs.
+# For integers and bool; GPUs have no kernels for these.
 BITWISE: dict[str, np.ufunc] = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
 
 
-def spans(count: int, block: int = BLOCK) -> Iterator[slice]:
+def blocks(count: int, block: int = BLOCK) -> Iterator[slice]:
     return (slice(start, start + block) for start in range(0, count, block))
 
 
 def packer(sources: Sequence[Array], targets: Sequence[Array], scale: float) -> Step:
-    """Tensors into the views of a bucket, or (as ``unpacker``) the other way round."""
     return partial(run_all, [partial(copy_scaled, *pair, scale) for pair in zip(targets, sources, strict=True)])
 
 
@@ -43,18 +42,17 @@ unpacker = packer
 def updater(
     grads: Array, values: Array, state: Sequence[Array], optimizer: Optimizer, *, finite: Array | None
 ) -> Callable[[Optimizer, int, float], object]:
-    """The formula works in fp32 (fp64 for fp64 values), in which the state is kept as well."""
     wide = compute_dtype(values.dtype)
 
     def update(optimizer: Optimizer, iteration: int, scale: float) -> None:
-        for span in spans(values.size) if optimizer.scope == "element" else [...]:
-            narrow = values[span]
+        for block in blocks(values.size) if optimizer.scope == "element" else [...]:
+            narrow = values[block]
             value = narrow.astype(wide, copy=False)
             scaled = np.empty_like(value)
-            copy_scaled(scaled, grads[span], scale)
-            if finite is not None and not np.isfinite(scaled).all():  # the formula overwrites it
+            copy_scaled(scaled, grads[block], scale)
+            if finite is not None and not np.isfinite(scaled).all():  # checked first: the formula overwrites it
                 finite[...] = False
-            optimizer.update(iteration, value, scaled, [array[span] for array in state])
+            optimizer.update(iteration, value, scaled, [array[block] for array in state])
             if value is not narrow:
                 narrow[...] = value
 
@@ -62,7 +60,7 @@ def updater(
 
 
 def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str) -> Step:
-    """Several sources are cut into blocks when the call is bound, which takes some 2 % of their memory."""
+    """Bind a combination. Blocks of several sources take about 2 % of their memory."""
     combine, terms = lookup("op", op, OPS | BITWISE), [*before, dst, *after]
     if len(terms) == 2:
         return partial(combine, *terms, out=dst)
@@ -70,14 +68,13 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
     scratch = np.empty((2, min(dst.size, COMBINE_BLOCK)), wide)
     arrays = [flat(array) for array in (dst, *terms)]
     steps: list[Step] = []
-    for span in spans(dst.size, COMBINE_BLOCK):
-        target, *block = (array[span] for array in arrays)
-        steps += combine_steps(combine, target, block, scratch)
+    for block in blocks(dst.size, COMBINE_BLOCK):
+        target, *sources = (array[block] for array in arrays)
+        steps += combine_steps(combine, target, sources, scratch)
     return partial(run_all, steps)
 
 
 def combine_steps(combine: np.ufunc, dst: Array, terms: Sequence[Array], scratch: Array) -> Iterator[Step]:
-    """The calls for one block: combine two terms into the scratch, then others; the last call writes dst."""
     total, other = scratch[:, : dst.size]
     if scratch.dtype == dst.dtype:
         first, second, *middle, last = terms
@@ -85,7 +82,8 @@ def combine_steps(combine: np.ufunc, dst: Array, terms: Sequence[Array], scratch
         yield from (partial(combine, total, term, out=total) for term in middle)
         yield partial(combine, total, last, out=dst)
         return
-    yield partial(np.copyto, total, terms[0])  # to its wider type: a ufunc that casts allocates buffers in every call
+    # To the wider type: a ufunc that casts would allocate buffers in every call
+    yield partial(np.copyto, total, terms[0])
     for term in terms[1:]:
         yield partial(np.copyto, other, term)
         yield partial(combine, total, other, out=total)
@@ -98,7 +96,6 @@ def run_all(steps: Sequence[Step]) -> None:
 
 
 def flat(array: Array) -> Array:
-    """A view of the array with one axis. Where no such view exists ``reshape`` would copy: that is refused."""
     if array.ndim != 1 and not array.flags.c_contiguous:
         raise ValueError(f"arrays of several axes must be contiguous, not of strides {array.strides}")
     return array.reshape(-1)
@@ -114,11 +111,11 @@ def copier(dst: Array, src: Array, scale: float) -> Step:
 
 
 def event() -> None:
-    """None: the host's code is over when it returns."""
+    """Return None: host kernels complete before they return."""
 
 
 def allocate(nbytes: int) -> Array:
-    """Memory for communication, as bytes, from a page boundary on (see ``SLOW_TO_COPY``)."""
+    """Allocate whole pages (see ``SLOW_TO_COPY``)."""
     memory = np.empty(nbytes + PAGE, np.uint8)
     start = -memory.ctypes.data % PAGE
     return memory[start : start + nbytes]
@@ -128,9 +125,8 @@ pinned = allocate  # for a device that is the host
 
 
 def copy_scaled(dst: Array, src: Array, scale: float) -> None:
-    """dst = src * scale, cast to dst's type; the product is formed in fp32 (fp64 where one side is fp64)."""
     dtype = compute_dtype(dst.dtype, src.dtype)
-    with np.errstate(over="ignore", invalid="ignore"):  # ``finite`` of ``updater`` reports an overflow
+    with np.errstate(over="ignore", invalid="ignore"):  # an overflow is reported by ``finite`` of ``updater``
         if scale == 1:
             np.copyto(dst, src, casting="unsafe")
         else:

@@ -1,8 +1,8 @@
-"""Communication memory: few large allocations that live as long as what is carved from them.
+"""Allocate communication memory in a few large slabs that live as long as their arrays.
 
-A GPU's memory is handed to other processes by a handle for a whole allocation. MPI libraries map each handle once and
-cache few of them (MPICH: 16). Only plain ``cudaMalloc`` gives handles: memory of CuPy's asynchronous pool has none. So
-buckets and side buffers share one slab, and neither is given back while a request exists.
+A GPU shares memory with other processes by a handle to a whole allocation. MPI libraries map each handle once and cache
+few (MPICH: 16). Only plain ``cudaMalloc`` gives handles. So buckets and side buffers share a slab, and neither is freed
+while a request exists.
 """
 
 from collections.abc import Callable
@@ -12,22 +12,20 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array, kernels_for
 
-ALIGNMENT = 256  # bytes: what cudaMalloc itself promises
+ALIGNMENT = 256
 CHUNK_BYTES = 128  # two cache lines of a CPU, one memory transaction of a GPU warp
 TENSOR_BYTES = 16  # one vector access of a CUDA thread
 
 
 def round_up(value: int, multiple: int) -> int:
-    """The smallest multiple of ``multiple`` that is not below ``value``."""
     return -(-value // multiple) * multiple
 
 
 class Slab:
-    """A stack of memory: arrays are taken from it, and it is freed when all of them are.
+    """A stack of memory, freed when all arrays cut from it are.
 
     Args:
-        allocate: gives an array of so many bytes.
-        nbytes: what will be needed. When it is used up, more is allocated: ``growth`` bytes, or what one array needs.
+        nbytes: initial size. Later allocations take ``growth`` bytes, or what one array needs.
 
     >>> slab = Slab(lambda nbytes: np.empty(nbytes, np.uint8), 1024)
     >>> slab.zeros(3, np.dtype("float32")), slab.zeros(1, np.dtype("int64")), slab.left
@@ -40,12 +38,10 @@ class Slab:
 
     @classmethod
     def beside(cls, array: Array, nbytes: int = 0, *, growth: int = 0) -> "Slab":
-        """A slab in the memory where ``array`` is: on its device, or in the host's memory."""
         return cls(kernels_for(array).allocate, nbytes, growth=growth)
 
     @classmethod
     def pinned(cls, array: Array) -> "Slab":
-        """A slab of pinned host memory, from and to which the device of ``array`` copies."""
         return cls(kernels_for(array).pinned)
 
     def another(self) -> "Slab":

@@ -18,7 +18,7 @@ from dear_mpi.collectives import (
     make_plan,
     reduce_scatter,
 )
-from dear_mpi.collectives.plans.functions import MOST_BYTES, MOST_PLANS, OneOffs
+from dear_mpi.collectives.plans.functions import MOST_BYTES, MOST_PLANS, CachedPlans
 from dear_mpi.collectives.program.errors import CollectiveError, MismatchError, TransportError
 from dear_mpi.collectives.transports.transport import Wrapper
 
@@ -29,9 +29,9 @@ def whole_numbers(rank: int, count: int, seed: int) -> np.ndarray:
     return np.random.default_rng([rank, count, seed]).integers(-9, 9, count).astype(np.float64)
 
 
-def check_one_offs_are_kept(transport, count: int, algorithm: str = "ring") -> None:
+def check_plans_are_cached(transport, count: int, algorithm: str = "ring") -> None:
     """One plan serves all calls of a kind, whichever array is given, in place and not; and keeps no array alive."""
-    size, before = transport.size, OneOffs.of(transport).made
+    size, before = transport.size, CachedPlans.of(transport).made
     seen, living = [], []
     for seed in range(5):
         data = [whole_numbers(rank, count, seed) for rank in range(size)]
@@ -45,13 +45,13 @@ def check_one_offs_are_kept(transport, count: int, algorithm: str = "ring") -> N
         living.append(out)  # so that the next one is elsewhere
         del x
         assert seen[-1]() is None
-    assert OneOffs.of(transport).made == before + 2
+    assert CachedPlans.of(transport).made == before + 2
 
 
 def check_all_functions_are_kept(transport, count: int) -> None:
     """Results are as in the table at the head of the package, also from the second call on."""
     rank, size = transport.rank, transport.size
-    before = OneOffs.of(transport).made
+    before = CachedPlans.of(transport).made
     for seed in range(3):
         data = [whole_numbers(other, count, seed) for other in range(size)]
         total = np.sum(data, axis=0)
@@ -72,7 +72,7 @@ def check_all_functions_are_kept(transport, count: int) -> None:
         weights = [1.0 + other for other in range(size)]  # a list, which has no hash
         assert all_reduce(data[rank], transport, op="average", weights=weights) is data[rank]
         np.testing.assert_array_equal(data[rank], total * (1 / size))
-    assert OneOffs.of(transport).made == before + 6
+    assert CachedPlans.of(transport).made == before + 6
 
 
 def said_by(transport, call) -> str:
@@ -114,7 +114,7 @@ def check_hits_and_misses_disagree(transport) -> None:
     assert said.startswith("ArgumentError: all_reduce: x must be writable"), said
 
 
-def check_a_plan_meets_a_one_off(transport) -> None:
+def check_a_plan_meets_a_cached_one(transport) -> None:
     """The last rank makes a plan of what the others call, as it always could."""
     all_reduce(np.ones(5), transport)
     x = np.ones(5)
@@ -132,8 +132,8 @@ def check_kept_plans_are_bounded(transport) -> None:
         for _ in range(2):
             all_reduce(x, transport)
         assert (x == transport.size**2).all()
-    one_offs = OneOffs.of(transport)
-    assert len(one_offs.kept) == len(one_offs.numbers) == MOST_PLANS
+    cached_plans = CachedPlans.of(transport)
+    assert len(cached_plans.kept) == len(cached_plans.numbers) == MOST_PLANS
 
 
 def check_large_plans_are_kept(transport) -> None:
@@ -143,7 +143,7 @@ def check_large_plans_are_kept(transport) -> None:
     for out in (None, np.ones(x[own].size)):
         for _ in range(2):
             reduce_scatter(x, transport, out=out)
-        assert OneOffs.of(transport).made == 1
+        assert CachedPlans.of(transport).made == 1
 
 
 def check_dropped_plans_keep_their_memory(transport) -> None:
@@ -248,7 +248,7 @@ def check_a_plan_that_was_broken_off_says_so(transport, error, drive) -> None:
     assert (x == transport.size).all()
 
 
-def check_a_one_off_that_was_broken_off_is_made_again(transport, count: int) -> None:
+def check_a_cached_plan_that_was_broken_off_is_made_again(transport, count: int) -> None:
     failing = Failing(transport)
     for error in (None, KeyboardInterrupt(), None, None):
         failing.error, x = error, np.ones(count)
@@ -263,7 +263,7 @@ def check_a_one_off_that_was_broken_off_is_made_again(transport, count: int) -> 
     del x
     gc.collect()
     assert count <= 5000 or array() is not None, "messages may still be written to it"
-    assert OneOffs.of(failing).made == 2
+    assert CachedPlans.of(failing).made == 2
 
 
 KINDS = [
@@ -321,7 +321,7 @@ def check_soak(transport, turns: int, beside=lambda seed: None) -> None:
     def in_use(seed):
         soak(transport, seed, turns)
         beside(seed)
-        OneOffs.of(transport).free()
+        CachedPlans.of(transport).free()
         gc.collect()
         transport.barrier()
         used = tracemalloc.get_traced_memory()[0], len(os.listdir("/proc/self/fd"))

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dear_mpi.collectives.transports.patience import own_cores
+from dear_mpi.collectives.transports.wait_policy import own_cores
 from dear_mpi.reporting.stats import Median, median
 from tests.bench.readers import read_osu
 from tests.launch import ROOT, Mpi, mpis_at_hand

@@ -1,4 +1,4 @@
-"""The algorithms, one file each, and ``registry.py``, which lists them and loads yours.
+"""Collective algorithms, one file each; ``registry.py`` lists them and loads users' own.
 
-``mirror.py``, ``butterfly.py`` and ``grid.py`` are what several of them share.
+Several share ``mirror.py``, ``butterfly.py`` and ``grid.py``.
 """

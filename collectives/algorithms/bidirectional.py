@@ -1,20 +1,18 @@
-"""The bidirectional ring: chunks travel both ways around, so that none has more than half the ring to go.
+"""Bidirectional ring: chunks travel both ways, at most half around the ring.
 
-            all_gather, 5 ranks: which chunk rank 0 gets from where
+            all_gather, 5 ranks: the sources of rank 0's chunks
 
                       from its predecessor, 4      from its successor, 1
        step 0         4                            1
        step 1         3                            2
 
-In step s rank r sends chunk r - s to its successor and chunk r + s to its predecessor, and receives chunk r - s - 1
-from the predecessor and r + s + 1 from the successor. The chunk opposite of it, if P is even, comes from the
-predecessor alone. The reduce-scatter is its mirror image (``mirror.py``).
+In step s rank r sends chunk r - s to its successor and chunk r + s to its predecessor. If P is even, the opposite chunk
+comes only from the predecessor.
 
-Cost for n bytes on P ranks: ceil((P-1)/2) steps of two messages each, where the ring has P - 1 steps. The bytes are
-the ring's. If a rank reaches its two neighbours over two links, the time is halved. If it has one port for both, only
-the latency is halved: alpha (P-1)/2, if two messages may be under way at a time.
+Cost for n bytes on P ranks: the ring's bytes in ceil((P-1)/2) steps of two messages: half the ring's time with a link
+to each neighbour, half its latency with one port.
 
-Source: folklore; UCC, for one, runs two inverted rings at once by default (its reduce_scatter_ring.c).
+Source: folklore; UCC runs two inverted rings by default (its reduce_scatter_ring.c).
 """
 
 from dear_mpi.collectives.algorithms.ring import one
@@ -22,7 +20,7 @@ from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 
 def all_gather(rank: int, size: int) -> Program:
-    forward, backward = size // 2, (size - 1) // 2  # chunks that come from the predecessor, and from the successor
+    forward, backward = size // 2, (size - 1) // 2
     steps = []
     for s in range(forward):
         ways = (1,) if s >= backward else (1, -1)

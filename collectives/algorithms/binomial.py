@@ -1,4 +1,4 @@
-"""Binomial tree: in each step, twice as many ranks have the data.
+"""Binomial tree: each step doubles the number of ranks with the data.
 
             broadcast, 6 ranks
 
@@ -6,14 +6,13 @@
        step 1       0 ------> 2         4 (would send to 6)
        step 2       0 -> 1    2 -> 3    4 -> 5
 
-Each rank that has the data sends it to the rank half as far away as in the step before. A reduction is the mirror image
-(``mirror.py``): blocks of neighbouring ranks are combined, in rank order. An all-reduce is a reduction to rank 0 and a
-broadcast from there.
+Each rank with the data sends it half as far as in the previous step. A reduction is the mirror image (``mirror.py``),
+in rank order. An all-reduce is a reduction to rank 0 and a broadcast.
 
-Cost for n bytes on P ranks: ceil(lg P) (alpha + n beta) for a broadcast, with gamma for a reduction. Each step
-carries the whole buffer, and half of the ranks only wait. So it suits small buffers, and results for one rank alone.
+Cost for n bytes on P ranks: ceil(lg P) (alpha + n beta), plus gamma for a reduction. Half of the ranks wait in every
+step, so it suits small buffers.
 
-Source: folklore; Chan et al., Collective communication: theory, practice, and experience, CCPE 19 (2007), section 4.
+Source: folklore; Chan et al., CCPE 19 (2007), section 4.
 """
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
@@ -25,7 +24,6 @@ def broadcast(rank: int, size: int) -> Program:
 
 
 def hand_down(rank: int, size: int, distance: int) -> Step:
-    """One step: each rank that has the data sends it to the rank ``distance`` after it."""
     whole = range(size)
     if rank % (2 * distance) == distance:
         return Step(receives=(Receive(rank - distance, whole),))

@@ -1,4 +1,4 @@
-"""Bruck's algorithm: the number of chunks that a rank holds doubles in each step, for any number of ranks.
+"""Bruck's algorithm: each step doubles the chunks of a rank, for any number of ranks.
 
             all_gather, 5 ranks: the chunks that rank 0 holds
 
@@ -7,17 +7,14 @@
        step 1         0 1 2 3           chunks 2, 3    from rank 2
        step 2         0 1 2 3 4         chunk  4       from rank 4, the rest
 
-Before a step at distance d = 1, 2, 4, ... a rank holds the d chunks from its own on, around the ring. It sends them
-(or as many as are still wanted) to the rank d before it, and receives the next ones from the rank d after it. The
-original shifts all data at the end. Here a chunk never changes its position, so some transfers take two messages: one
-for the end of the buffer, one for its beginning. The reduce-scatter is its mirror image (``mirror.py``).
+At distance d = 1, 2, 4, ... a rank sends up to d chunks, its own first, to the rank d before it. The original shifts
+all data at the end. Here chunks keep their position, so a transfer around the buffer's end takes two messages.
 
-Cost for n bytes on P ranks: ceil(lg P) alpha + (P-1)/P n (beta, or beta + gamma); up to 2 ceil(lg P) messages,
-because some transfers take two. With few messages and no byte too many it is best for small buffers. But its largest
-messages go to distant ranks, and there are only lg P steps to pipeline.
+Cost for n bytes on P ranks: ceil(lg P) alpha + (P-1)/P n (beta, or beta + gamma), in up to 2 ceil(lg P) messages. Best
+for small buffers; its largest messages go far.
 
-Source: Bruck et al., Efficient algorithms for all-to-all communications in multiport message-passing systems, IEEE
-TPDS 8 (1997), where it is called concatenation.
+Source: Bruck et al., Efficient algorithms for all-to-all communications in multiport message-passing systems, IEEE TPDS
+8 (1997): concatenation.
 """
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step, ranges
@@ -29,7 +26,6 @@ def all_gather(rank: int, size: int) -> Program:
 
 
 def doubling(rank: int, size: int, distance: int) -> Step:
-    """Send the chunks that are held to the rank ``distance`` before, and receive more from the rank as far after."""
     count = min(distance, size - distance)
     before, after = (rank - distance) % size, (rank + distance) % size
     return Step(
@@ -39,5 +35,4 @@ def doubling(rank: int, size: int, distance: int) -> Step:
 
 
 def around(first: int, count: int, size: int) -> list[range]:
-    """``count`` chunks from ``first`` on, around the ring: one range, or two where they pass the end."""
     return ranges(sorted((first + i) % size for i in range(count)))

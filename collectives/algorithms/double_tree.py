@@ -1,20 +1,19 @@
-"""Double binary tree: two trees, each for half of the data; an inner rank of one tree is a leaf of the other.
+r"""Double binary tree: each tree carries half of the data; inner ranks of one are leaves of the other.
 
             8 ranks         0                        7
                             |                        |
                             4                        3
-                         /     \\                  /     \\
+                         /     \                  /     \
                         2       6                5       1
-                       / \\     / \\              / \\     / \\
+                       / \     / \              / \     / \
                       1   3   5   7            6   4   2   0
 
-Pieces of the data follow each other up a tree, being combined, and down again. In one binary tree the leaves, half of
-the ranks, would only send up and receive down; two trees use every rank's port in both directions. If the number of
-ranks is even, the second tree numbers them from the other end; if it is odd, it shifts the numbers by one.
+Segments follow each other up a tree, being combined, and down again. In one tree the leaves, half of the ranks, would
+only send up and receive down; two trees use every port in both directions. The second tree mirrors the rank numbers, or
+shifts them by one if their number is odd.
 
-Cost for n bytes on P ranks in k pieces: k/2 + 2 h - 1 steps, h = lg P the height of a tree, in each of which a rank
-sends up to four pieces of n/k bytes: 2 n beta + (2 lg P + k/2) alpha where k is large. It sends a few more bytes than
-the ring, in few steps if the pieces are few. So it suits medium buffers on many hosts.
+Cost for n bytes on P ranks in k segments: k/2 + 2 lg P - 1 steps of up to four segments per rank: 2 n beta + (2 lg P +
+k/2) alpha for large k. It suits medium buffers on many hosts.
 
 Source: Sanders, Speck and Traeff, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel
 Computing 35 (2009); NCCL builds its trees in this way.
@@ -28,7 +27,7 @@ from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 
 def all_reduce(rank: int, size: int, pieces: int = 1) -> Program:
-    each = max(1, -(-pieces // 2))  # pieces in a tree
+    each = max(1, -(-pieces // 2))  # per tree
     parts = -(-2 * each // size)
     parts += parts * size % 2  # for two equal halves
     half = parts * size // 2
@@ -52,9 +51,9 @@ def step_of(transfers: Sequence[Send | Receive]) -> Step:
 
 
 class Tree:
-    """The in-order tree of virtual ranks: one and its parent differ in the lowest bit that is set, and the next.
+    """The in-order tree of virtual ranks: a rank and its parent differ in the lowest set bit and the next.
 
-    Its root, number 0, has one child.
+    The root, number 0, has one child.
     """
 
     def __init__(self, size: int) -> None:
@@ -69,19 +68,14 @@ class Tree:
         return [child for child, parent in enumerate(self.parents) if parent == vrank]
 
     def depth(self, vrank: int) -> int:
-        """Hops to the root."""
         parent = self.parents[vrank]
         return 0 if parent is None else 1 + self.depth(parent)
 
     def height_of(self, vrank: int) -> int:
-        """Hops to the farthest leaf below."""
         return max((1 + self.height_of(child) for child in self.children(vrank)), default=0)
 
     def duties(self, vrank: int) -> Iterator[tuple[int, Send | Receive]]:
-        """The transfers of a virtual rank, and their steps: up, combining, when all children have sent; then down.
-
-        They are for the first piece, a chunk 0. Each further piece makes them one step later.
-        """
+        """Yield a virtual rank's transfers of segment 0 and their steps; each further segment is one step later."""
         parent, top, piece = self.parents[vrank], self.height, range(1)
         for child in self.children(vrank):
             yield self.height_of(child), Receive(child, piece, combine=True)

@@ -1,4 +1,4 @@
-"""Rings of some of the ranks, which pass sets of chunks around. Hierarchical rings and tori are made of them."""
+"""Build rings of some of the ranks, for hierarchical rings and tori."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,7 +6,7 @@ from dear_mpi.collectives.program.program import Receive, Send, Step, ranges
 
 
 def around(rank: int, group: Sequence[int], sets: Sequence[Sequence[int]]) -> list[Step]:
-    """The steps of a rank in a ring of the ranks of ``group``, member i of which starts with the chunks ``sets[i]``.
+    """Return a rank's steps in the ring ``group``, whose member i starts with the chunks ``sets[i]``.
 
     >>> [str(step.sends[0]) for step in around(1, group=[1, 5, 9], sets=[[0], [1], [2]])]
     ['chunk 0 to rank 5', 'chunk 2 to rank 5']
@@ -23,7 +23,7 @@ def around(rank: int, group: Sequence[int], sets: Sequence[Sequence[int]]) -> li
 
 
 def merged(rows: Iterable[Sequence[Step]], length: int) -> list[Step]:
-    """One list of ``length`` steps that does several lists side by side; steps that are missing are empty."""
+    """Merge several lists of steps into one of ``length`` steps that runs them at the same time."""
     steps = [Step()] * length
     for row in rows:
         for number, step in enumerate(row):

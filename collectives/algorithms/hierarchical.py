@@ -1,4 +1,4 @@
-"""Hierarchical ring: rings between hosts for a part of the data each, and a ring inside every host.
+"""Hierarchical ring: rings between hosts, one per column, and a ring inside every host.
 
             2 hosts of 3 ranks: an all_gather in two phases
 
@@ -7,19 +7,16 @@
             host 1     3 --> 4 --> 5 --> (3)          1. a ring in each column (0-3, 1-4, 2-5) passes
                                                          the chunks of its ranks from host to host
 
-Every chunk crosses the network between two hosts once, in the column of its owner; so each of the Q ranks of a host
-brings in 1/Q of the data, and the rest is done inside, where links are faster. Hosts may have different numbers of
-ranks: the ranks of a smaller host serve several columns. The reduce-scatter is the mirror image
-(``mirror.py``): first inside the hosts, then between them.
+Every chunk crosses the network between two hosts once. Each of a host's Q ranks brings in 1/Q of the data, and faster
+links inside do the rest. Ranks of a smaller host serve several columns. The reduce-scatter is the mirror image
+(``mirror.py``).
 
-Cost for n bytes on R hosts of Q ranks, with alpha and beta inside a host, alpha' and beta' between them:
-(R-1) alpha' + (R-1)/R n/Q beta' + (Q-1) alpha + (Q-1)/Q n beta, if each rank has its own port to the network (else Q
-times the beta'); P = Q R. It sends the ring's bytes in Q + R - 2 steps instead of P - 1. The network carries as much
-as for a plain ring in rank order, Q messages at a time. After the first phase the chunks of a rank are scattered, so
-each transfer inside a host takes R messages.
+Cost for n bytes on R hosts of Q ranks, with alpha and beta inside, alpha' and beta' between: (R-1) alpha' + (R-1)/R n/Q
+beta' + (Q-1) alpha + (Q-1)/Q n beta if each rank has its own network port (else Q times the beta'). These are the
+ring's bytes in Q + R - 2 steps. A transfer inside takes R messages, because a rank's chunks are scattered after the
+first phase.
 
-Each phase alone is a level (``LEVELS`` of ``registry.py``), for routes that do something between the two. After a
-reduce-scatter inside its host, a rank has the sums of that host in the columns that it serves.
+Each phase is a level (``LEVELS`` of ``registry.py``), for routes that act between the two.
 
 Source: Jia et al., Highly scalable deep learning training system with mixed-precision (2018), section 3.3; Horovod's
 hierarchical all-reduce.
@@ -38,30 +35,25 @@ def all_gather(rank: int, size: int, hosts: Sequence[int]) -> Program:
 
 
 def between(rank: int, size: int, hosts: Sequence[int]) -> Program:
-    """The first phase: a rank ends with the chunks of the columns that it serves."""
+    """First phase: a rank ends with the chunks of its columns."""
     members = by_host(hosts)
     rings = (column_ring(rank, column, members) for column in range(max(map(len, members))))
     return Program("all_gather", rank, size, tuple(merged(rings, len(members) - 1)))
 
 
 def inside(rank: int, size: int, hosts: Sequence[int]) -> Program:
-    """The second phase: a rank starts with these chunks, and ends with all."""
     members, home, _ = placed(rank, hosts)
     ring = around(rank, home, [served(each, hosts) for each in home])
     return Program("all_gather", rank, size, tuple(merged([ring], max(map(len, members)) - 1)))
 
 
 def column_ring(rank: int, column: int, members: Sequence[Sequence[int]]) -> list[Step]:
-    """The ring of a column, if this rank serves it: one rank of each host, each with its chunk of the column."""
     ring = at_place(column, members)
     return around(rank, ring, [ranks[column : column + 1] for ranks in members]) if rank in ring else []
 
 
 def exchange(rank: int, size: int, hosts: Sequence[int]) -> Program:
-    """An all_to_all in columns: chunk c goes to rank c, if this rank serves it, and is chunk ``rank`` there.
-
-    As in ``pairwise.py``, hosts swap chunks with both the host s + 1 after them and the host s + 1 before them.
-    """
+    """Exchange chunks within columns: an all_to_all, with hosts in the order of ``pairwise.py``."""
     members, home, _ = placed(rank, hosts)
     host, count = members.index(home), len(members)
     steps = []

@@ -1,17 +1,15 @@
-"""The naive algorithms: rank 0 collects everything, does the work alone, and hands the result out.
+"""Naive algorithms: rank 0 collects everything, does all the work and hands out the result.
 
             rank 1 --+                       +--> rank 1
             rank 2 --+--> rank 0 (combines) -+--> rank 2
             rank 3 --+                       +--> rank 3
 
-These algorithms show why rings are needed, the tests compare others with them, and they sum in rank order. Every byte
-goes through the one link of rank 0, which is busy while all others wait.
+They show why rings are needed, serve tests as reference, and sum in rank order. Rank 0's one link is busy while all
+others wait: reduce_scatter receives (P-1) n and sends (P-1)/P n bytes, all_gather the reverse, all_reduce (P-1) n both
+ways. A ring moves (P-1)/P n per collective and link.
 
-Cost for n bytes on P ranks, all of it at rank 0: reduce_scatter receives (P-1) n and sends (P-1)/P n bytes,
-all_gather the other way round, all_reduce (P-1) n both ways; the ring moves (P-1)/P n per collective and link.
-
-In an all_to_all rank 0 has no room for what the others have for each other. So each rank is the busy one for a step: in
-step k rank k swaps chunks with all ranks after it. That takes (P-1) alpha + (P-1)/2 n beta.
+In an all_to_all rank 0 lacks room for the others' data, so in step k rank k swaps chunks with all ranks after it: (P-1)
+alpha + (P-1)/2 n beta.
 """
 
 from collections.abc import Callable
@@ -23,27 +21,22 @@ ROOT = 0
 
 
 def reduce_scatter(rank: int, size: int) -> Program:
-    """Rank 0 combines all buffers in rank order, then sends every rank its chunk."""
     return Program("reduce_scatter", rank, size, collect(rank, size, whole, combine=True) + hand_out(rank, size, own))
 
 
 def all_gather(rank: int, size: int) -> Program:
-    """Rank 0 collects every rank's chunk, then sends the whole buffer to every rank."""
     return Program("all_gather", rank, size, collect(rank, size, own, combine=False) + hand_out(rank, size, whole))
 
 
 def all_reduce(rank: int, size: int) -> Program:
-    """Rank 0 combines all buffers in rank order, then sends the result to every rank."""
     return Program("all_reduce", rank, size, collect(rank, size, whole, combine=True) + hand_out(rank, size, whole))
 
 
 def broadcast(rank: int, size: int) -> Program:
-    """Rank 0 sends the whole buffer to every rank."""
     return Program("broadcast", rank, size, hand_out(rank, size, whole))
 
 
 def reduce(rank: int, size: int) -> Program:
-    """Rank 0 combines all buffers in rank order."""
     return Program("reduce", rank, size, collect(rank, size, whole, combine=True))
 
 
@@ -66,7 +59,6 @@ def own(peer: int, size: int) -> range:
 
 
 def collect(rank: int, size: int, part: Part, *, combine: bool) -> tuple[Step, ...]:
-    """Rank 1, 2, ... send their part to the root, one rank in each step."""
     others = range(1, size)
     if rank == ROOT:
         return tuple(Step(receives=(Receive(peer, part(peer, size), combine),)) for peer in others)
@@ -74,7 +66,6 @@ def collect(rank: int, size: int, part: Part, *, combine: bool) -> tuple[Step, .
 
 
 def hand_out(rank: int, size: int, part: Part) -> tuple[Step, ...]:
-    """The root sends rank 1, 2, ... their part, one rank in each step."""
     others = range(1, size)
     if rank == ROOT:
         return tuple(Step((Send(peer, part(peer, size)),)) for peer in others)

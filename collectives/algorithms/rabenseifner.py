@@ -7,15 +7,14 @@
        step 1         0 1 2 3               from rank 2
        step 2         0 1 2 3 4 5 6 7       from rank 4
 
-In step s the ranks whose numbers differ in bit s exchange all that they hold, which are 2^s neighbouring chunks. The
-reduce-scatter is its mirror image (``mirror.py``): in each step a rank sends half of what is left to its partner and
-combines the other half. If P is no power of two, some ranks act in pairs (``butterfly.py``).
+In step s ranks that differ in bit s exchange all their data. The reduce-scatter is the mirror image (``mirror.py``). If
+P is no power of two, some ranks act in pairs (``butterfly.py``).
 
-Cost for n bytes on P = 2^k ranks: lg P alpha + (P-1)/P n (beta + gamma) for the reduce-scatter, the same without gamma
-for the all-gather. These are the ring's bytes in few steps: good for all but the largest buffers, for which a ring is
-better, as it sends to neighbours only. Any other P takes two more steps, in which odd ranks send and receive n.
+Cost for n bytes on P = 2^k ranks: lg P alpha + (P-1)/P n (beta + gamma), without gamma for the all-gather: the ring's
+bytes in few steps. A ring is better for the largest buffers, because it sends only to neighbours. Any other P takes two
+more steps.
 
-Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005).
+Source: Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005).
 """
 
 from dear_mpi.collectives.algorithms import butterfly

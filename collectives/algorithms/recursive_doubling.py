@@ -1,4 +1,4 @@
-"""Recursive doubling: in each step all ranks exchange their whole buffers, pair by pair.
+"""Recursive doubling: in each step ranks exchange whole buffers in pairs.
 
             all_reduce, 4 ranks: whose contributions a rank holds
 
@@ -6,14 +6,13 @@
        step 0         0 1        0 1        2 3        2 3        partners 0-1, 2-3
        step 1         0 1 2 3    0 1 2 3    0 1 2 3    0 1 2 3    partners 0-2, 1-3
 
-In step s the ranks whose numbers differ in bit s send each other everything and combine. If P is no power of two, some
-ranks act in pairs (``butterfly.py``): the odd one first gives its buffer away and at last gets the result.
+In step s ranks that differ in bit s exchange and combine everything. If P is no power of two, some ranks act in pairs
+(``butterfly.py``), in two more steps.
 
-Cost for n bytes on P = 2^k ranks: lg P (alpha + n (beta + gamma)), the fewest steps possible. No other
-algorithm is faster if latency is all (n below some 10 KB). Any other P takes two more. Contributions are combined
-in the order of the ranks, and partners form the same sums, so that all ranks end with the same bits.
+Cost for n bytes on P = 2^k ranks: lg P (alpha + n (beta + gamma)), the fewest steps possible and the fastest below
+about 10 KB. Partners form equal sums in rank order, so all ranks get the same bits.
 
-Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005).
+Source: Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005).
 """
 
 from dear_mpi.collectives.algorithms.butterfly import Fold

@@ -1,6 +1,6 @@
-"""The algorithms by name. To add one: write its file, add its line here; all else follows from the programs.
+"""List the algorithms by name. To add one, write its file and add a line here.
 
-An algorithm can also be a user's: ``path/to/mine.py:my_ring`` is the function ``my_ring`` of that file.
+A user's algorithm is ``path/to/mine.py:my_ring``, the function ``my_ring`` of that file.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,6 @@ __all__ = ["ALGORITHMS", "RUNNER", "find_algorithm", "programs", "runner_of"]
 
 
 def by_name(*functions: Algorithm) -> dict[str, Algorithm]:
-    """Functions by name; a function has the name of the collective that it serves."""
     return {function.__name__: function for function in functions}
 
 
@@ -46,7 +45,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "bidirectional": family(bidirectional.all_gather),
     "pairwise": family(pairwise.all_gather) | by_name(pairwise.all_to_all),
     "ordered": family(ordered.all_gather),
-    "shared": family(ordered.all_gather),  # the same without messages
+    "shared": family(ordered.all_gather),  # the same, without messages
     "bruck": family(bruck.all_gather),
     "recursive_doubling": by_name(recursive_doubling.all_reduce),
     "rabenseifner": family(rabenseifner.all_gather),
@@ -58,24 +57,23 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "themis": family(themis.all_gather),
 }
 
-# The levels of ``hierarchical``, for the legs of routes. One without the other leaves partial results,
-# so nobody may choose one.
+# Levels of ``hierarchical`` for the stages of routes. One without the other leaves partial results, so users cannot
+# choose them.
 LEVELS: dict[str, dict[str, Algorithm]] = {
     INSIDE: family(hierarchical.inside, "all_gather"),
     BETWEEN: family(hierarchical.between, "all_gather") | {"all_to_all": hierarchical.exchange},
 }
 
-# Algorithms that have another runner (plans/runners/) than ``messages``. ``native`` has no program.
+# Algorithms with another runner (plans/runners/) than ``messages``. ``native`` has no program.
 RUNNER = {"shared": "shared", "native": "native"}
 
 
 def runner_of(name: str) -> str:
-    """How an algorithm is carried out: by ``messages``, in ``shared`` memory, or by the ``native`` library."""
+    """Return ``messages``, ``shared`` (memory) or ``native`` (the MPI library)."""
     return RUNNER.get(name, "messages")
 
 
 def find_algorithm(name: str, collective: str) -> Algorithm:
-    """What writes the programs of this collective; ValueError: one of the two is unknown, or it is not served."""
     lookup("collective", collective, COLLECTIVES)
     served = served_by(name)
     if collective not in served:
@@ -86,7 +84,6 @@ def find_algorithm(name: str, collective: str) -> Algorithm:
 
 
 def served_by(name: str) -> dict[str, Algorithm]:
-    """The functions of an algorithm, by the collectives that it serves."""
     if name in LEVELS:
         return LEVELS[name]
     known: dict[str, dict[str, Algorithm]] = ALGORITHMS | {other: {} for other in RUNNER if other not in ALGORITHMS}
@@ -94,14 +91,13 @@ def served_by(name: str) -> dict[str, Algorithm]:
 
 
 def is_ours(name: str) -> bool:
-    """Whether programs of this name are ours, which the tests prove."""
+    """Return whether the tests prove this algorithm."""
     return name in ALGORITHMS or name in LEVELS
 
 
 def check_whole(name: str) -> None:
-    """Raise a ValueError if this is no algorithm, but a level of one."""
     if name in LEVELS:
-        raise ValueError(f"algorithm {name!r} is one level of hierarchical, and has partial results: take hierarchical")
+        raise ValueError(f"algorithm {name!r} is one level of hierarchical, with partial results: use hierarchical")
 
 
 def programs(
@@ -113,8 +109,7 @@ def programs(
     rates: Rates | None = None,
     pieces: int = 1,
 ) -> list[Program]:
-    """The programs of all ranks; ``hosts``, ``rates``, ``pieces`` as ``Algorithm`` says. ValueError: as
-    ``find_algorithm``, or a size below 1."""
+    """Return the programs of all ranks; options as in ``Algorithm``."""
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
     algorithm = find_algorithm(name, collective)
@@ -122,7 +117,6 @@ def programs(
 
 
 def lacks_rates(name: str, hosts: Sequence[int], rates: Rates | None) -> bool:
-    """Whether an algorithm asks for the rates inside and between these hosts, and nobody has said them."""
     if rates is not None or len(set(hosts)) < 2:
         return False
     return any(asks_for(function, "rates") for function in served_by(name).values())
@@ -133,10 +127,10 @@ def algorithm_source(spec: str) -> Source:
 
 
 def load_algorithm(spec: str) -> dict[str, Algorithm]:
-    """The collectives that a user's function serves: the one of its programs, and what follows by mirroring.
+    """Load a user's function and return its collective and those derived by mirroring.
 
-    It is tried for two ranks here. Then, and whenever it is called, a ProgramError says that it fails, or returns
-    another program than was asked for: its mirror image would pass for that one. ValueError: it cannot be loaded.
+    It is tried for two ranks. A ProgramError in any call reports a failure, or a program of another collective or rank:
+    its mirror image would pass for the right one.
     """
     algorithm, collective = load(algorithm_source(spec)), ""
 
@@ -159,5 +153,5 @@ def load_algorithm(spec: str) -> dict[str, Algorithm]:
             raise ProgramError(f"algorithm {spec!r} must return a program of {due}, not of {found}")
         return program
 
-    collective = write_program(write, 0, 2).collective  # from here on this one is due
+    collective = write_program(write, 0, 2).collective  # from here on every call must return this one
     return family(write, collective) if collective in MIRROR else {collective: write}

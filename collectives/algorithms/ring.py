@@ -1,4 +1,4 @@
-"""Ring algorithms: every rank sends to its successor and receives from its predecessor, all at the same time.
+"""Ring algorithms: all ranks send to their successor and receive from their predecessor at the same time.
 
             chunk of rank 0..3 that a rank sends in reduce_scatter (+ = the receiver adds its own)
 
@@ -8,11 +8,10 @@
        step 2        1 ->        2 ->        3 ->        0 ->
        then owns     0           1           2           3
 
-Follow chunk 0: rank 1 starts it, rank 2 adds its part, then rank 3, and it ends complete at rank 0, its owner. In
-step s rank r sends chunk (r - s - 1) mod size and receives chunk (r - s - 2) mod size, which is what it sends in
-step s + 1. After size - 1 steps rank r has received chunk r, summed over all ranks, as MPI_Reduce_scatter_block
-leaves it. ``all_gather`` walks on in the same way: step s sends chunk (r - s) mod size, starting with the rank's
-own, and receives (r - s - 1) mod size. One after the other they are an all-reduce.
+Follow chunk 0: rank 1 starts it, ranks 2 and 3 add to it, and it ends at rank 0, its owner. In step s rank r sends
+chunk (r - s - 1) mod size and receives chunk (r - s - 2) mod size, which it sends next. After size - 1 steps rank r has
+the sum of chunk r, as in MPI_Reduce_scatter_block. ``all_gather`` continues: step s sends chunk (r - s) mod size. Both
+in turn are an all-reduce.
 
 Cost for a buffer of n bytes on P ranks (latency alpha per message, beta s/byte on the wire, gamma s/byte to add):
 
@@ -20,40 +19,35 @@ Cost for a buffer of n bytes on P ranks (latency alpha per message, beta s/byte 
     all_gather       (P-1) alpha + (P-1)/P n beta
     all_reduce       the sum: 2(P-1) messages and 2(P-1)/P n bytes per rank, the least that any algorithm can send
 
-The bandwidth term is optimal for any P; the latency term grows with P, so trees win where n is small. Each element
-is summed along one chain of ranks and then copied, hence all ranks end with the same bits.
+The bandwidth term is optimal for any P. The latency term grows with P, so trees win for small n. Each element is summed
+along one chain of ranks and then copied, so all ranks end with the same bits.
 
-Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69 (2009);
-Chan et al., Collective communication: theory, practice, and experience, CCPE 19 (2007), section 5 ("bucket").
+Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69 (2009); Chan
+et al., Collective communication: theory, practice, and experience, CCPE 19 (2007), section 5 ("bucket").
 """
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 
 def reduce_scatter(rank: int, size: int) -> Program:
-    """Rank r ends with chunk r, combined over all ranks."""
     steps = tuple(ring_step(rank, size, rank - s - 1, combine=True) for s in range(size - 1))
     return Program("reduce_scatter", rank, size, steps)
 
 
 def all_gather(rank: int, size: int) -> Program:
-    """Rank r starts with chunk r; every rank ends with all chunks."""
     steps = tuple(ring_step(rank, size, rank - s, combine=False) for s in range(size - 1))
     return Program("all_gather", rank, size, steps)
 
 
 def all_reduce(rank: int, size: int) -> Program:
-    """Every rank ends with all chunks, combined over all ranks."""
     steps = reduce_scatter(rank, size).steps + all_gather(rank, size).steps
     return Program("all_reduce", rank, size, steps)
 
 
 def ring_step(rank: int, size: int, sent: int, *, combine: bool) -> Step:
-    """Send one chunk to the successor; the chunk before it arrives from the predecessor."""
     successor, predecessor = (rank + 1) % size, (rank - 1) % size
     return Step((Send(successor, one(sent, size)),), (Receive(predecessor, one(sent - 1, size), combine),))
 
 
 def one(chunk: int, size: int) -> range:
-    """The range that holds just this chunk, counted around the ring."""
     return range(chunk % size, chunk % size + 1)

@@ -1,16 +1,15 @@
-"""Swing: Rabenseifner's bytes and steps, but partners that are near each other on a ring or torus.
+"""Swing: Rabenseifner's bytes and steps, with partners that are near on a ring or torus.
 
-            which ranks exchange, seen from an even rank (an odd one goes the other way)
+            partners of an even rank (an odd one goes the other way)
 
        distance       +1    -1    +3    -5    +11   ...      each -2 times the one before, plus one
 
-Partners at powers of two are up to P/2 hops apart on a ring, and all of their messages share its links; Swing's
-partners swing to and fro, and are a third as far away in the long run. The all-gather here takes the distances from
-the far ones, with little data, to the near ones, with much; the reduce-scatter is its mirror image (``mirror.py``).
-If P is no power of two, some ranks act in pairs (``butterfly.py``); the original skips double data instead.
+Partners at powers of two are up to P/2 hops apart and share the ring's links; Swing's are a third as far away in the
+long run. The all-gather takes far partners first, with little data. If P is no power of two, some ranks act in pairs
+(``butterfly.py``); the original skips double data.
 
-Cost for n bytes on P = 2^k ranks: as Rabenseifner's, if all pairs of ranks are equally near; on a torus less, as
-messages cross fewer links. The chunks of a rank are scattered, so it sends many small messages.
+Cost for n bytes on P = 2^k ranks: Rabenseifner's if all pairs are equally near, less on a torus. A rank's chunks are
+scattered, so it sends many small messages.
 
 Source: De Sensi, Bonato, Saam and Hoefler, Swing: short-cutting rings for higher bandwidth allreduce, NSDI 2024.
 """
@@ -30,7 +29,7 @@ def all_gather(rank: int, size: int) -> Program:
 
 
 def distance(step: int) -> int:
-    """The sum of the powers of -2 up to this one.
+    """Sum the powers of -2 up to this one.
 
     >>> [distance(step) for step in range(5)]
     [1, -1, 3, -5, 11]

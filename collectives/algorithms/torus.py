@@ -1,16 +1,14 @@
-"""2-D torus: ranks in rows and columns, each in two rings; one half of the data goes rows first, the other columns.
+"""2-D torus: ranks in rows and columns; half of the data takes rows first, the other half columns.
 
             2 x 3 ranks                 0 --> 1 --> 2 --> (0)
                                         |     |     |
                                         3 --> 4 --> 5 --> (3)
 
-In the all-gather of one half the column rings pass single chunks, then the row rings pass what the columns have
-gathered. At the same time the other half goes through the row rings first. So the links of both dimensions are always
-busy. Each shard is cut in two chunks for this (``parts``). The grid is the one nearest to a square, R x C = P;
-a prime number of ranks makes one row, a ring. The reduce-scatter is the mirror image (``mirror.py``).
+One half runs through the column rings and then the row rings, the other half the other way round, so links of both
+dimensions are always busy. Each shard has two chunks (``parts``). The grid is the one nearest to a square, R x C = P.
 
-Cost for n bytes: R + C - 2 steps instead of P - 1, with one transfer in each dimension, and the ring's bytes. With
-links for each dimension it takes about half of the ring's time for large n; over one port, only the latency is lower.
+Cost for n bytes: the ring's bytes in R + C - 2 steps. With links for each dimension it takes about half the ring's time
+for large n; with one port only the latency is lower.
 
 Source: Ying et al., Image classification at supercomputer scale (2018), section 3.2; Mikami et al., Massively
 distributed SGD (2018).
@@ -27,7 +25,7 @@ HALVES = 2
 def all_gather(rank: int, size: int) -> Program:
     rows = max(d for d in range(1, math.isqrt(size) + 1) if size % d == 0)
     columns = size // rows
-    across = [rank // columns * columns + i for i in range(columns)]  # this rank's row
+    across = [rank // columns * columns + i for i in range(columns)]
     down = [rank % columns + i * columns for i in range(rows)]
     halves = [
         two_rings(rank, down, across, stride=1, half=0),
@@ -37,7 +35,6 @@ def all_gather(rank: int, size: int) -> Program:
 
 
 def two_rings(rank: int, first: list[int], second: list[int], *, stride: int, half: int) -> list[Step]:
-    """A ring through the first dimension, then one through the second, whose members are ``stride`` apart."""
     index = second.index(rank)
     gathered = [[HALVES * (r + (i - index) * stride) + half for r in first] for i in range(len(second))]
     return around(rank, first, [[HALVES * r + half] for r in first]) + around(rank, second, gathered)

@@ -1,1 +1,1 @@
-"""What launched this process, which MPI library it has, whether that takes a GPU's memory, and who waits for whom."""
+"""Identify the launcher and the MPI library of this process, its GPU support, and waiting ranks."""

@@ -1,9 +1,8 @@
-"""Whether this MPI can be handed device memory: tried in a child process, and decided by all ranks together.
+"""Decide whether this MPI accepts device memory: by a trial in a child process, for all ranks together.
 
-What an MPI says about itself is wrong both ways: Open MPI says yes where its UCX was built without CUDA, and no where
-another UCX with CUDA was put under it. A wrong yes is a crash, not an error. So a child runs this file as an MPI job of
-one rank that sends device buffers to itself. That proves that MPI recognises device memory, not which transports would
-carry it to other ranks.
+MPI's own answer may be wrong: Open MPI says yes if its UCX lacks CUDA, and no if another UCX with CUDA replaced it. A
+wrong yes is a crash. So a child runs this file as a one-rank MPI job that sends device buffers to itself. This proves
+that MPI recognises device memory, not which transports carry it between ranks.
 """
 
 import contextlib
@@ -29,28 +28,26 @@ from dear_mpi.kernels.lookup import lookup
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-SIZES = (64, 4 << 20)  # bytes: an eager message and one by rendezvous take different ways through MPI
+SIZES = (64, 4 << 20)  # bytes: eager and rendezvous take different paths in MPI
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Whether device memory goes to MPI as it is; ``why`` is a line for reports, or how a trial of that ended."""
-
     direct: bool
     why: str
 
 
 STAGED = "staged through pinned host memory"
 OVERRIDES = {
-    "auto": None,  # by trial
+    "auto": None,
     "direct": DeviceMemory(True, "direct: device memory goes to MPI (as asked, not probed)"),
     "staged": DeviceMemory(False, f"{STAGED} (as asked)"),
 }
 
 
 def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> DeviceMemory:
-    """Try it in a child process (or in ``command``), on the GPU of this process. Never hangs, leaves no child."""
-    try:  # what goes wrong is an answer, too: if this rank raised, the others would wait for ever
+    """Try it in a child process on this process's GPU. Never hangs, leaves no child."""
+    try:  # failure is an answer: if this rank raised, the others would hang
         if command is None:
             module, limit_s = "dear_mpi.collectives.launch.cuda_aware", int(timeout_s) + 1
             command = (sys.executable, "-m", module, str(current_gpu().number), str(limit_s))
@@ -59,7 +56,7 @@ def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> Dev
             return DeviceMemory(True, "the probe sent and received device memory")
         if status < 0:
             return DeviceMemory(False, f"the probe died of {signal.Signals(-status).name}")
-        said = output.strip().splitlines() or ["it said nothing"]
+        said = output.strip().splitlines() or ["it printed nothing"]
         return DeviceMemory(False, f"the probe failed with status {status}: {said[-1].strip()}")
     except subprocess.TimeoutExpired:
         return DeviceMemory(False, f"the probe did not end within {timeout_s:g} s")
@@ -68,8 +65,8 @@ def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> Dev
 
 
 def run_alone(command: Sequence[str], timeout_s: float) -> tuple[int, str]:
-    """The exit status and the output of a process that is no rank of this job, and ends with all that it started."""
-    with tempfile.TemporaryFile() as output:  # a pipe would be held open by whatever the child left behind
+    """Run a process outside this job; return exit status and output. Its descendants end with it."""
+    with tempfile.TemporaryFile() as output:  # the child's descendants would hold a pipe open
         child = subprocess.Popen(
             command,
             env=child_environment(os.environ),
@@ -81,9 +78,9 @@ def run_alone(command: Sequence[str], timeout_s: float) -> tuple[int, str]:
         try:
             child.wait(timeout_s)
         finally:
-            if child.returncode is None:  # also after Ctrl-C
+            if child.returncode is None:
                 os.killpg(child.pid, signal.SIGKILL)
-                with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the driver: nothing ends it now
+                with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the driver: unkillable
                     child.wait(5)
         output.seek(0)
         return child.returncode, output.read().decode(errors="replace")
@@ -95,10 +92,7 @@ probed = cache(probe)  # once per process: the answer does not change
 def decide(
     comm: "MPI.Intracomm", override: str = "auto", *, probing: Callable[[], DeviceMemory] = probed
 ) -> DeviceMemory:
-    """Collective: whether device memory goes to MPI as it is; the same on all ranks, what it raises, too.
-
-    With ``auto`` the lowest rank of each host probes, and all hosts must succeed; else it is as the user says.
-    """
+    """Collective: decide whether MPI gets device memory directly; equal on all ranks, errors included."""
     from mpi4py import MPI
 
     answer: DeviceMemory | None = None
@@ -110,13 +104,14 @@ def decide(
 
 
 def built_for(array: Array, comm: "MPI.Intracomm", *, taken: bool) -> bool:
-    """Whether the library's own collectives take this memory: if messages do (``taken``), which need only a UCX that
-    knows CUDA, and the library says so: reductions crash if MPI itself was built without CUDA."""
+    """Return whether the library's own collectives accept this memory.
+
+    Messages (``taken``) need only a UCX with CUDA. Reductions crash unless MPI itself was built with CUDA.
+    """
     return library_of(array) == "numpy" or (taken and True in queries(comm).values())
 
 
 def decision(answers: Sequence[tuple[str, str, DeviceMemory | None]]) -> DeviceMemory:
-    """The decision, from (override, host, probe or None) of each rank."""
     overrides = sorted({override for override, _, _ in answers})
     if len(overrides) > 1:
         raise MismatchError(f"device_memory must be the same on all ranks, not {' and '.join(overrides)}")
@@ -135,14 +130,13 @@ def decision(answers: Sequence[tuple[str, str, DeviceMemory | None]]) -> DeviceM
 
 
 def send_to_itself(gpu: int) -> None:
-    """Send a buffer of each size from and to device memory; raise RuntimeError if something else arrives."""
     import cupy
 
     cupy.cuda.Device(gpu).use()
-    patterns = [np.arange(nbytes).astype(np.uint8) ^ 0xA5 for nbytes in SIZES]  # no fresh memory holds it by chance
+    patterns = [np.arange(nbytes).astype(np.uint8) ^ 0xA5 for nbytes in SIZES]  # unlikely in fresh memory
     pairs = [(cupy.asarray(pattern), cupy.zeros(pattern.size, np.uint8)) for pattern in patterns]
     cupy.cuda.get_current_stream().synchronize()  # MPI knows no streams
-    from mpi4py import MPI  # starts MPI, which wants the device chosen before
+    from mpi4py import MPI  # starts MPI; the device must be chosen before
 
     for sent, received in pairs:
         receive = MPI.COMM_SELF.Irecv([received, MPI.BYTE], 0)
@@ -155,6 +149,6 @@ def send_to_itself(gpu: int) -> None:
 if __name__ == "__main__":
     import resource
 
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer here: write no core file
-    signal.alarm(int(sys.argv[2]))  # ends this process even if the parent is gone
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer: no core file
+    signal.alarm(int(sys.argv[2]))
     send_to_itself(int(sys.argv[1]))

@@ -1,6 +1,6 @@
-"""What started this job: what it tells each process in environment variables, and its own process in /proc.
+"""Identify the launcher of this job by environment variables and /proc, and keep forked children in check.
 
-And forked children of a rank, which share its memory but are no ranks: they must neither call MPI nor end the job.
+Forked children share a rank's memory but are no ranks: they must neither call MPI nor end the job.
 """
 
 import atexit
@@ -22,7 +22,7 @@ NOT_AT_IMPORT = "MPI4PY_RC_INITIALIZE"  # whether importing mpi4py.MPI starts MP
 
 @dataclass(frozen=True)
 class Launch:
-    """What the launcher says. ``local_rank`` is None if it does not tell; no launcher means one rank."""
+    """``local_rank`` is None if unknown; no launcher means one rank."""
 
     launcher: str
     size: int = 1
@@ -30,8 +30,8 @@ class Launch:
     local_rank: int | None = None
 
 
-# Launcher, and its variables of size, rank and local rank. The order matters: ranks that Open MPI or Hydra starts under
-# Slurm inherit Slurm's variables of a daemon, which are the same for all of them.
+# Launcher and its variables of size, rank, local rank. Order matters: ranks that Open MPI or Hydra starts under Slurm
+# inherit a Slurm daemon's variables, equal on all.
 LAUNCHERS = (
     (OPEN_MPI, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("MVAPICH's mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
@@ -42,7 +42,7 @@ LAUNCHERS = (
     ("a launcher that speaks PMI", "PMI_SIZE", "PMI_RANK"),
 )
 
-# How the names of all such variables begin. A child that inherits them takes itself for a rank of this job.
+# Prefixes of launcher variables: a child that inherits them believes it is a rank of this job.
 PREFIXES = (
     *("OMPI_COMM_WORLD_", "OMPI_WORLD_", "OMPI_UNIVERSE_", "OMPI_NUM_APP", "OMPI_APP_", "OMPI_FIRST_RANKS"),
     *("OMPI_ARGV", "OMPI_COMMAND", "OMPI_FILE_LOCATION"),
@@ -50,11 +50,10 @@ PREFIXES = (
     *("PMIX_", "PRTE_", "PMI_", "PMI2_", "HYDI_", "HYDRA_", "MPI_LOCAL", "MPIEXEC_", "I_MPI_HYDRA_"),
     *("MPIRUN_", "MV2_COMM_WORLD_", "PALS_", "ALPS_APP_", "FLUX_TASK_", "SLURM_", NOT_AT_IMPORT),
 )
-SETTINGS = ("PMIX_MCA_", "PRTE_MCA_", "PMIX_PREFIX", "PRTE_PREFIX")  # kept: the user's, or where the library is
+SETTINGS = ("PMIX_MCA_", "PRTE_MCA_", "PMIX_PREFIX", "PRTE_PREFIX")  # kept: the user's, or the library's location
 
 
 def launch_of(environment: Mapping[str, str]) -> Launch:
-    """What started this process, as far as its variables tell."""
     for name, *variables in LAUNCHERS:
         if all(variable in environment for variable in variables):
             return Launch(name, *(int(environment[variable]) for variable in variables))
@@ -62,22 +61,20 @@ def launch_of(environment: Mapping[str, str]) -> Launch:
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Our environment for a child that is no rank of this job; settings of MPI and of UCX stay."""
+    """Return an environment for a child outside this job; keeps settings of MPI and UCX."""
     kept = [name for name in environment if name.startswith(SETTINGS) or not name.startswith(PREFIXES)]
-    # The child finds the modules that this process finds, in the same folders, and searches no folder before them.
+    # The child imports from this process's folders, and from none before them.
     modules = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path), "PYTHONSAFEPATH": "1"}
     return {name: environment[name] for name in kept} | modules
 
 
 ENDED = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun")
-SCHEDULED = "srun"  # which Slurm ends
+SCHEDULED = "srun"
 NAP_S = 0.1
-OVER = "ZX"  # states of a process that has ended, whether or not its parent has seen it
+OVER = "ZX"  # states of an ended process, reaped or not
 
 
 class Status(NamedTuple):
-    """What /proc tells of a process; ``state`` is a letter."""
-
     name: str
     state: str
     parent: str
@@ -85,15 +82,13 @@ class Status(NamedTuple):
 
 
 def status_of(process: Path) -> Status:
-    """The status of a process, by its folder in /proc; an OSError says that it cannot be read."""
-    # "PID (NAME) STATE PARENT ...", and there may be brackets in the name
+    # "PID (NAME) STATE PARENT ...": the name may contain brackets
     name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
     state, parent, *others = rest.split()
     return Status(name, state, parent, began=others[17])
 
 
 def launcher_process(proc: Path = Path("/proc")) -> Path | None:
-    """The folder in /proc of the nearest launcher above this process, if there is one; raises as ``status_of``."""
     process = proc / str(os.getppid())
     while process.name != "0":
         status = status_of(process)
@@ -104,17 +99,19 @@ def launcher_process(proc: Path = Path("/proc")) -> Path | None:
 
 
 def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
-    """End a launcher of this host that waits for ever, even after an abort, for its daemons beyond a dead link: a child
-    process asks it to end, and later kills it. Before each, a launcher that works has time to tidy up."""
+    """End this host's launcher if it hangs after an abort, waiting for daemons beyond a dead link.
+
+    A child process sends SIGTERM, later SIGKILL; a healthy launcher has time to clean up first.
+    """
     try:
         process = launcher_process()
         if process is None or status_of(process).name not in ENDED or os.fork():
             return
-    except OSError:  # /proc cannot be read, or there is no room for a process
+    except OSError:  # /proc is unreadable, or no process can be made
         return
     try:
-        os.setsid()  # the launcher ends the groups of its ranks
-        os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # and waits for the ends of what a rank has open
+        os.setsid()  # the launcher ends its ranks' process groups
+        os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # the launcher waits for a rank's open files
         began = status_of(process).began
         for number, limit_s in ((signal.SIGTERM, after_s), (signal.SIGKILL, kill_after_s)):
             for _ in range(round(limit_s / NAP_S)):
@@ -132,7 +129,7 @@ ADVICE = "end a forked child with os._exit before it comes back to dear-mpi"
 
 @contextmanager
 def no_child_leaves() -> Iterator[None]:
-    """End a child that is forked inside the block and leaves it: what follows is for the rank alone."""
+    """End any child that is forked in the block and leaves it: only the rank continues."""
     process = os.getpid()
     try:
         yield
@@ -145,7 +142,6 @@ def no_child_leaves() -> Iterator[None]:
 
 
 def end_child(error: BaseException | None) -> None:
-    """End this process, which is a child, with the traceback of its error, and without anything that the rank does."""
     code = error.code or 0 if isinstance(error, SystemExit) else 0 if error is None else 1
     try:
         if isinstance(code, str):
@@ -155,20 +151,20 @@ def end_child(error: BaseException | None) -> None:
             traceback.print_exception(error)
         sys.stdout.flush()
         sys.stderr.flush()
-    finally:  # also if its streams are closed
+    finally:
         os._exit(code if isinstance(code, int) else 1)
 
 
 @cache
 def end_children_at_exit() -> None:
-    """End forked children at exit before MPI's own exit handler runs: only the rank may finalise MPI.
+    """End forked children before MPI's exit handler: only the rank may finalize MPI.
 
-    The code of a child's ``sys.exit`` is not known there: it ends with 0, or with 1 after an exception.
+    A child's ``sys.exit`` code is unknown here: it ends with 0, or with 1 after an exception.
     """
     process = os.getpid()
 
     def ends() -> None:
-        if os.getpid() != process:  # an exception that ended it has been shown
+        if os.getpid() != process:
             end_child(SystemExit(int(hasattr(sys, "last_type"))))
 
     atexit.register(ends)

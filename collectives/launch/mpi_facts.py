@@ -1,4 +1,4 @@
-"""The MPI library in this process: starting it, and what it says about itself and about this rank."""
+"""Start MPI and collect facts about the library and this rank."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 
-# Loads the library, and does not start it.
+# Loads the library without starting it. (plain-ok)
 LOAD = """
 import mpi4py
 mpi4py.rc.initialize = False
@@ -30,7 +30,7 @@ print("" if MPI.get_vendor()[0] == "Open MPI" or loaded("libpmix") else MPI.get_
 
 @dataclass(frozen=True)
 class MpiFacts:
-    """``library`` is the first line of its version string; ``device`` is MPICH's, and empty for other libraries."""
+    """``library``: first line of the version string; ``device``: MPICH's, else ""."""
 
     library: str
     device: str
@@ -45,7 +45,7 @@ class MpiFacts:
 
 
 def started() -> "MPI.Intracomm":
-    """The communicator of all processes of the job; starts MPI. Raises ValueError where there is none to be used."""
+    """Start MPI and return the communicator of all processes; ValueError with a remedy if unusable."""
     try:
         from mpi4py import MPI
 
@@ -61,7 +61,6 @@ def started() -> "MPI.Intracomm":
 
 
 def mpi_facts() -> MpiFacts:
-    """Collective: starts MPI, unless it is started; ImportError or RuntimeError where mpi4py can load no library."""
     from mpi4py import MPI
 
     node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
@@ -76,7 +75,7 @@ def mpi_facts() -> MpiFacts:
         device=device[1] if device else "",
         standard="{}.{}".format(*MPI.Get_version()),
         thread_level=f"MPI_THREAD_{names[level]}",
-        threads_suffice=level >= MPI.THREAD_SERIALIZED,  # an engine's thread calls MPI
+        threads_suffice=level >= MPI.THREAD_SERIALIZED,
         rank=MPI.COMM_WORLD.Get_rank(),
         size=MPI.COMM_WORLD.Get_size(),
         host=MPI.Get_processor_name(),
@@ -86,13 +85,14 @@ def mpi_facts() -> MpiFacts:
 
 
 def without_pmix() -> str | None:
-    """The name of the MPI library that would be loaded, if it does not speak PMIx. A child tries: such a library ends a
-    process that Open MPI's mpirun has started."""
+    """Return the name of an MPI library without PMIx, or None.
+
+    A child tries it: such a library ends a process that Open MPI's mpirun started.
+    """
     return said_by_child(LOAD).strip() or None
 
 
 def said_by_child(code: str, **variables: str) -> str:
-    """What a Python process of its own prints, outside of this job and with more variables; "" if it fails."""
     command, environment = [sys.executable, "-c", code], child_environment(os.environ) | variables
     try:
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -101,7 +101,6 @@ def said_by_child(code: str, **variables: str) -> str:
 
 
 def queries(comm: "MPI.Intracomm") -> dict[str, bool | str | None]:
-    """What the MPI library says about device memory; None for a query that it does not have."""
     info = comm.Get_info()
     kinds = info.Get("mpi_memory_alloc_kinds")
     info.Free()
@@ -116,7 +115,7 @@ def queries(comm: "MPI.Intracomm") -> dict[str, bool | str | None]:
 
 def library_function(name: str) -> Callable[..., int] | None:
     for path in (None, *loaded("libmpi")):
-        with contextlib.suppress(OSError):  # a loaded library that cannot be opened again is skipped
+        with contextlib.suppress(OSError):  # skip libraries that cannot be reopened
             function: Callable[..., int] | None = getattr(CDLL(path), name, None)
             if function is not None:
                 return function
@@ -124,8 +123,10 @@ def library_function(name: str) -> Callable[..., int] | None:
 
 
 def loaded(name: str, maps: Path = Path("/proc/self/maps")) -> list[str]:
-    """Paths of the shared libraries of that name in this process; ``libmpi`` is also called libmpi_gnu, libmpi_abi.
-    mpi4py hides its MPI from other libraries, but not from the map of the process's memory."""
+    """Return the paths of this process's shared libraries by name; ``libmpi`` includes libmpi_gnu.
+
+    mpi4py hides its MPI from other libraries, but not from the memory map.
+    """
     try:
         return sorted(set(re.findall(rf"/.*/{re.escape(name)}(?:[-_]\w+)?\.so\S*", maps.read_text())))
     except OSError:

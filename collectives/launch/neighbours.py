@@ -1,8 +1,8 @@
-"""The ranks of this job on this host, as /proc shows them: which process is stopped, and what does each wait for?
+"""Find the ranks of this job on this host through /proc: which are stopped, and why each waits.
 
-Each rank writes what it waits for on its notice: an anonymous file in memory, which the others find among its
-descriptors. The ranks of a host are the processes with the same parent, the launcher: those that something in between
-has started (``mpirun sh -c ...``) do not see each other.
+Each rank posts its wait in its monitor: an anonymous file in memory, which others find among its descriptors. The ranks
+of a host are the processes with one parent, the launcher. Ranks started indirectly (``mpirun sh -c ...``) do not see
+each other.
 """
 
 import contextlib
@@ -19,17 +19,17 @@ from pathlib import Path
 from dear_mpi.collectives.launch.launcher import OVER, Launch, launch_of, status_of
 from dear_mpi.collectives.program.errors import name_ranks
 
-NAME = "dear-mpi-notice"
-NOTICE_BYTES = 1024
-LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # variables of launchers: ranks on this host
+NAME = "dear-mpi-monitor"
+MONITOR_BYTES = 1024
+LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # launchers' variables: ranks on this host
 FAREWELL = "the end of the job: this rank aborts it"
 IDLE = "waits for no other rank: it computes, sleeps or is elsewhere"
-NAP_S, LOOKS = 0.1, 30  # for a launcher to end what is left of a job
+NAP_S, LOOKS = 0.1, 30  # for a launcher to end the rest of a job
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A rank, this one included. ``progress`` is how far it has come, ``waits`` for what it waits ("" for nothing)."""
+    """A rank; ``waits`` describes its wait, or is ""."""
 
     rank: int
     process: int | None = None  # None: a thread
@@ -46,14 +46,12 @@ class Neighbour:
                 os.kill(self.process, signal.SIGKILL)
 
 
-class Notice:
-    """Where this process says what it waits for."""
-
+class Monitor:
     def __init__(self) -> None:
         self.launcher, self.size = os.getppid(), launch_of(os.environ).size
-        self.process = os.getpid()  # the rank's, also in a child, which shares the notice
+        self.process = os.getpid()  # the rank's, also in a child, which shares the file
         self.descriptor: int | None = None
-        self.one_host = False  # with all ranks in sight
+        self.one_host = False  # whether all ranks are visible
         with contextlib.suppress(OSError, ValueError):
             in_between = launch_in(Path(f"/proc/{self.launcher}")).launcher != "none"
             self.one_host = not in_between and str(self.size) in map(os.environ.get, LOCAL_SIZES)
@@ -63,24 +61,24 @@ class Notice:
 
     def post(self, progress: tuple[int, ...] = (), waits: str = "") -> None:
         if self.descriptor is not None:
-            notice = f"{json.dumps([self.process, progress])}\n{waits}".encode(errors="replace")
-            os.pwrite(self.descriptor, notice[:NOTICE_BYTES].ljust(NOTICE_BYTES), 0)
+            content = f"{json.dumps([self.process, progress])}\n{waits}".encode(errors="replace")
+            os.pwrite(self.descriptor, content[:MONITOR_BYTES].ljust(MONITOR_BYTES), 0)
 
     def farewell(self) -> None:
-        """Before this rank aborts the job: end those that are stopped, for which some launchers would wait.
+        """Before aborting the job, end stopped ranks, for which some launchers would wait.
 
         A child ends what is left 3 s after this rank: MPICH's launcher sometimes leaves a rank that computes or sleeps,
         and then waits for it.
         """
         self.post(waits=FAREWELL)
         for other in self.neighbours():
-            if other.stopped:  # it would not hear of the abort
+            if other.stopped:  # it would miss the abort
                 other.kill()
-        with contextlib.suppress(OSError):  # there is no room for a process
+        with contextlib.suppress(OSError):  # no process can be made
             if self.size > 1 and os.fork() == 0:
                 try:
-                    os.setsid()  # the launcher ends the groups of its ranks
-                    os.closerange(0, 3)  # and waits for the ends of its streams
+                    os.setsid()  # the launcher ends its ranks' process groups
+                    os.closerange(0, 3)  # the launcher waits for its streams
                     self.end_the_others()
                 finally:
                     os._exit(0)
@@ -99,15 +97,14 @@ class Notice:
         return blame(self.neighbours(), self.size, one_host=self.one_host)
 
     def neighbours(self) -> list[Neighbour]:
-        """The ranks of this host that can be seen, in their order."""
         found = list[Neighbour]()
         for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError, ValueError):  # it has just ended, or belongs to another user
+            with contextlib.suppress(OSError, ValueError):  # just ended, or another user's
                 status = status_of(process)
                 if status.parent != str(self.launcher) or status.state in OVER:
                     continue
-                launch, (writer, progress, waits) = launch_in(process), read_notice(process)
-                # A child of a rank that is gone, adopted by the launcher, has the notice of that rank.
+                launch, (writer, progress, waits) = launch_in(process), read_monitor(process)
+                # A dead rank's child, adopted by the launcher, has that rank's file.
                 if launch.launcher != "none" and writer in (None, int(process.name)):
                     found.append(Neighbour(launch.rank, int(process.name), status.state in "Tt", progress, waits))
         return sorted(found, key=lambda neighbour: neighbour.rank)
@@ -118,30 +115,30 @@ def launch_in(process: Path) -> Launch:
     return launch_of({name: value for name, _, value in pairs})
 
 
-def read_notice(process: Path) -> tuple[int | None, tuple[int, ...], str]:
-    """Which rank's notice a process has, by number (None: it has none), and what it says."""
+def read_monitor(process: Path) -> tuple[int | None, tuple[int, ...], str]:
+    """Return the writer (None without a file), progress and wait of a process."""
     for descriptor in (process / "fd").iterdir():
         if NAME in os.readlink(descriptor):
-            return notice_in(descriptor.read_bytes())
+            return monitor_in(descriptor.read_bytes())
     return None, (), ""
 
 
-def notice_in(content: bytes) -> tuple[int | None, tuple[int, ...], str]:
+def monitor_in(content: bytes) -> tuple[int | None, tuple[int, ...], str]:
     head, _, waits = content.decode(errors="ignore").partition("\n")  # the last character may be cut
     process, progress = json.loads(head or "[null, []]")
     return process, tuple(progress), waits.rstrip()
 
 
 @cache
-def own_notice() -> Notice:
-    return Notice()
+def own_monitor() -> Monitor:
+    return Monitor()
 
 
 def abort_job(message: str) -> None:
-    """Say why, and end all ranks. MPI is started if it has not been: the others may wait for it there."""
+    """Report why and end all ranks; starts MPI if needed, because they may wait there."""
     print(message, file=sys.stderr, flush=True)
     try:
-        own_notice().farewell()
+        own_monitor().farewell()
     finally:
         from mpi4py import MPI
 
@@ -149,7 +146,7 @@ def abort_job(message: str) -> None:
 
 
 def blame(neighbours: Sequence[Neighbour], size: int, *, one_host: bool = False) -> str:
-    """Which ranks keep the others waiting, as far as can be seen.
+    """Name the ranks that keep the others waiting, as far as visible.
 
     >>> blame([Neighbour(0, waits="a message"), Neighbour(1, 7, stopped=True)], 2)
     'rank 1 (process 7) is stopped'

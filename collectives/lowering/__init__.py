@@ -1,4 +1,4 @@
-"""From a program to instructions: which messages a rank sends for one buffer, and in which order.
+"""Lower a program to ordered messages for one buffer.
 
-``messages.py`` cuts, ``instructions.py`` orders; ``phases.py`` is for ranks that work in each other's memory instead.
+``messages.py`` cuts and ``instructions.py`` orders. ``phases.py`` is for ranks that work in each other's memory.
 """

@@ -1,14 +1,10 @@
-"""Prove what ranks carry out, as ``program/verify.py`` proves their programs: run all of it on symbols.
+"""Prove lowered programs by running them on symbols: the sets of ranks whose contributions are in an element.
 
-A symbol is the set of ranks whose contributions are in an element.
+Instructions keep messages of many steps in flight; here every send is synchronous. The proof finds deadlocks, sends
+that meet another message's receive, memory used while an unfinished message needs it, and wrong results.
 
-Programs have steps. What runs by messages is instructions, in which the messages of many steps are under way at the
-same time; every send is synchronous here. What is found: ranks that block each other; a send that meets the receive of
-another message; memory that is used while a message that is not over, or not merged, needs it; a wrong result.
-
-What runs in each other's memory is phases. In a phase the ranks run in any order: so no rank may touch what another one
-writes in that phase. Several runs follow each other, because between two barriers a rank may still be in one run while
-another is in the next, whose caller has written new data into its buffer.
+In a phase, ranks run in any order, so no rank may touch memory that another writes in that phase. Several runs follow
+each other: between two barriers a rank may still be in one run while another has new data for the next.
 """
 
 from collections import defaultdict
@@ -24,9 +20,9 @@ from dear_mpi.collectives.program.program import COLLECTIVES, Program
 from dear_mpi.collectives.program.replay import after_steps, data_of, run
 from dear_mpi.collectives.program.verify import promised
 
-RUNS = 4  # of phases, one after the other
+RUNS = 4
 
-Place = int | tuple[SideBuffer, int]  # a cell of the buffer, or one of a side buffer
+Place = int | tuple[SideBuffer, int]  # in the buffer or in a side buffer
 
 
 def check_instructions(
@@ -38,8 +34,7 @@ def check_instructions(
     staged: bool = False,
     portions: Sequence[Portion] = (WHOLE,),
 ) -> None:
-    """Run the instruction lists of all ranks for one buffer, portion after portion; a ProgramError names the rank, the
-    step and the message. Arguments are as when it is lowered."""
+    """Run all ranks' instruction lists, portion by portion; a ProgramError names rank, step and message."""
     grid = Grid(chunks, segment)
     held = [dict[Place, int](enumerate(grid.spread(row))) for row in next(after_steps(programs))]
     for portion in portions:
@@ -53,21 +48,18 @@ def check_instructions(
         for rank in ranks:
             rank.check_over()
     for number, row in enumerate(run(programs)):
-        for cell, mask in enumerate(grid.spread(row)):
-            if held[number][cell] != mask:
-                raise ProgramError(f"rank {number}: cell {cell} of the buffer ends with the wrong data")
+        for block, mask in enumerate(grid.spread(row)):
+            if held[number][block] != mask:
+                raise ProgramError(f"rank {number}: block {block} of the buffer ends with the wrong data")
 
 
 class SymbolicRank:
-    """One rank on its way through its instructions; ``held`` is what each place holds."""
-
     def __init__(self, rank: int, listing: InstructionList, held: dict[Place, int]) -> None:
         self.rank, self.listing, self.held, self.position = rank, listing, held, 0
         self.over: set[int] = set()
         self.waited: set[int] = set()
-        self.users: dict[Place, set[int]] = defaultdict(set)  # messages that are not waited for, or not merged
-        # Where each message is sent from, or received into.
-        self.places: list[Sequence[Place]] = [message.cells for message in listing.messages]
+        self.users: dict[Place, set[int]] = defaultdict(set)  # messages that are incomplete or not merged
+        self.places: list[Sequence[Place]] = [message.blocks for message in listing.messages]
         for number, side in listing.side_buffers.items():
             self.places[number] = [(side, at) for at in range(len(self.places[number]))]
 
@@ -79,7 +71,6 @@ class SymbolicRank:
         raise ProgramError(f"{self.where(number)}: {problem}")
 
     def walk(self, lanes: "Lanes") -> bool:
-        """Go through the instructions as far as possible; whether there was anything to do."""
         begin, instructions = self.position, self.listing.instructions
         while self.position < len(instructions) and self.over.issuperset(instructions[self.position].waits):
             instruction = instructions[self.position]
@@ -95,14 +86,13 @@ class SymbolicRank:
         return self.position > begin
 
     def start(self, number: int, lanes: "Lanes") -> None:
-        """Post a message, which uses its places from now on."""
         message, places = self.listing.messages[number], self.places[number]
         if message.incoming:
             self.check_free(number, places, writes=True)
             lanes[message.peer, self.rank].receives.append((self, number))
         else:
             if number in self.listing.side_buffers:
-                self.move(number, message.cells, places)
+                self.move(number, message.blocks, places)
             self.check_free(number, places, writes=False)
             lanes[self.rank, message.peer].sends.append((self, number))
         for place in places:
@@ -113,15 +103,14 @@ class SymbolicRank:
             self.users[place].discard(number)
 
     def merge(self, number: int) -> None:
-        """Empty the side buffer of a receive."""
+        """Empty a receive's side buffer."""
         if number not in self.waited:
             self.fail(number, "is merged before it has arrived")
         self.release(number)
         message = self.listing.messages[number]
-        self.move(number, self.places[number], message.cells, combine=message.combine)
+        self.move(number, self.places[number], message.blocks, combine=message.combine)
 
     def move(self, number: int, sources: Sequence[Place], targets: Sequence[Place], *, combine: bool = False) -> None:
-        """Copy what a message carries between the buffer and a side buffer, or combine it with what is there."""
         self.check_free(number, sources, writes=False)
         self.check_free(number, targets, writes=True)
         for source, target in zip(sources, targets, strict=True):
@@ -131,7 +120,7 @@ class SymbolicRank:
             self.held[target] = before | self.held[source]
 
     def check_free(self, number: int, places: Sequence[Place], *, writes: bool) -> None:
-        """No message that is under way needs these places as they are, or is about to change them."""
+        """Fail if an unfinished message writes these places or, for a write, reads them."""
         for place in places:
             for other in self.users[place]:
                 if writes or self.listing.messages[other].incoming:
@@ -143,12 +132,11 @@ class SymbolicRank:
             self.fail(waits[0], "never completes: its peer also waits for this rank")
 
 
-End = tuple[SymbolicRank, int]  # one end of a message: its rank, and its number there
+End = tuple[SymbolicRank, int]  # one end of a message: its rank and number
 Lanes = dict[tuple[int, int], Lane[End, End]]  # by sender and receiver
 
 
 def meet(lane: Lane[End, End]) -> None:
-    """Carry out all messages whose two ends are started."""
     for (sender, sent), (receiver, received) in lane.meetings():
         if sender.listing.messages[sent].key != receiver.listing.messages[received].key:
             receiver.fail(received, f"meets what {sender.where(sent)} sends")
@@ -159,8 +147,7 @@ def meet(lane: Lane[End, End]) -> None:
 
 
 def check_phases(collective: str, share: Share, written: Sequence[list[list[Move]]]) -> None:
-    """See that all runs end with what the collective promises, whichever rank is faster; a ProgramError names the run,
-    the phase, the ranks, and the element. ``written`` has the ``phases`` of each rank, ``share`` is of any."""
+    """Check all runs at any relative speed; a ProgramError names run, phase, ranks and element."""
     fewest = min(written, key=len)
     if len(fewest) < len(max(written, key=len)):
         raise ProgramError(f"rank {written.index(fewest)} has {len(fewest)} phases; another rank has more")
@@ -169,7 +156,7 @@ def check_phases(collective: str, share: Share, written: Sequence[list[list[Move
         memory.fill(turn)
         for number in range(len(fewest)):
             if number > 0:
-                memory.users.clear()  # a barrier
+                memory.users.clear()
             for rank, of_rank in enumerate(written):
                 for move in of_rank[number]:
                     memory.apply(rank, move, f"run {turn}, phase {number}, rank {rank}")
@@ -177,24 +164,20 @@ def check_phases(collective: str, share: Share, written: Sequence[list[list[Move
 
 
 class SymbolicMemory:
-    """What all memory holds, element by element, and which ranks have used it since the last barrier."""
-
     def __init__(self, collective: str, share: Share) -> None:
         self.contract, self.share, self.run = COLLECTIVES[collective], share, 0
-        self.expected = promised(collective, len(share.ranks))[0]  # the same for all ranks
+        self.expected = promised(collective, len(share.ranks))[0]
         owners = [rank for rank, count in enumerate(share.partition.counts) for _ in range(count)]
         self.places = [(rank, element, owner) for rank in share.ranks for element, owner in enumerate(owners)]
-        self.held: dict[object, tuple[int, ...]] = {}  # what is in it; of which element, since which run
-        self.users: dict[object, set[tuple[int, bool]]] = defaultdict(set)  # ranks, and whether they have written
+        self.held: dict[object, tuple[int, ...]] = {}  # content, its element and run
+        self.users: dict[object, set[tuple[int, bool]]] = defaultdict(set)  # (rank, whether it wrote)
 
-    def cell(self, memory: Operand, element: int) -> object:
-        """An element of a buffer, or the place in a mailbox that has it in this run."""
+    def place(self, memory: Operand, element: int) -> object:
         if memory[0] == "mailbox":
             element = self.share.in_mailbox(range(element, element + 1), self.run).start
         return memory, element
 
     def fill(self, run: int) -> None:
-        """A run begins: callers write new data into their buffers."""
         self.run = run
         for rank, element, owner in self.places:
             mask = self.contract.brings(rank, owner, len(self.share.ranks))
@@ -214,20 +197,19 @@ class SymbolicMemory:
 
     def read(self, rank: int, memory: Operand, element: int, where: str) -> int:
         mask, *since = self.held.get(self.use(rank, memory, element, where, writes=False), (0,))
-        return mask if since == [element, self.run] else 0  # what another block or run left there is of no use
+        return mask if since == [element, self.run] else 0  # left by another block or run
 
     def write(self, rank: int, memory: Operand, element: int, mask: int, where: str) -> None:
         self.held[self.use(rank, memory, element, where, writes=True)] = mask, element, self.run
 
     def use(self, rank: int, memory: Operand, element: int, where: str, *, writes: bool) -> object:
-        """The place of an element, which no other rank writes, nor reads if this one writes."""
-        cell = self.cell(memory, element)
-        for other, wrote in self.users[cell]:
+        place = self.place(memory, element)
+        for other, wrote in self.users[place]:
             if other != rank and (writes or wrote):
                 used = f"{'writes' if writes else 'reads'} element {element} of {memory[0]} {memory[1]}"
                 raise ProgramError(f"{where}: {used}, which rank {other} may be using")
-        self.users[cell].add((rank, writes))
-        return cell
+        self.users[place].add((rank, writes))
+        return place
 
     def check_end(self) -> None:
         for rank, element, owner in self.places:

@@ -1,17 +1,15 @@
-"""Cut the transfers of a program into messages: what really crosses the wire for one buffer.
+"""Cut a program's transfers into the messages for one buffer.
 
-Each chunk is divided into cells of at most one segment. A message is a run of neighbouring cells that together
-fit in one segment; so large chunks are pipelined, and small chunks that travel together share a message.
+Each chunk is divided into blocks of at most one segment. A message is a run of neighbouring blocks that fit in one
+segment. So large chunks are pipelined, and small chunks share a message.
 
     chunk 0                  chunk 1               chunk 2
-    |cell|cell|cell|ce|      |cell|cell|cell|      |cell|cell|cell|
+    |block|block|block|bl|   |block|block|block|   |block|block|block|
 
-Both ends of a transfer cut it in the same way, from the same numbers. An empty chunk has no cell and sends no
-message. Dependencies are tracked by cell, not by chunk.
+Both ends cut a transfer in the same way. An empty chunk sends no message. Dependencies are tracked by block.
 
-A collective may be carried out in portions: some cells of every chunk, the same on all ranks. What happens to a cell
-depends on that cell alone, so portions may come in any order, with other collectives between them, and all of them
-together give the same bits as the whole.
+A collective may run in portions: some blocks of every chunk, equal on all ranks. Blocks are independent, so portions
+may run in any order, with other collectives between them, and give the bits of the whole.
 """
 
 import itertools
@@ -26,16 +24,16 @@ T = TypeVar("T")
 
 
 class Portion(NamedTuple):
-    """The cells of each chunk, split ``of`` ways: from border ``first`` to border ``last``."""
+    """Blocks of each chunk, split ``of`` ways, from border ``first`` to border ``last``."""
 
     first: int
     last: int
     of: int
 
-    def cells(self, chunk: range) -> range:
-        """Those of a chunk.
+    def blocks(self, chunk: range) -> range:
+        """Return the portion of a chunk.
 
-        >>> Portion(0, 1, 2).cells(range(5, 10)), Portion(1, 2, 2).cells(range(5, 10))
+        >>> Portion(0, 1, 2).blocks(range(5, 10)), Portion(1, 2, 2).blocks(range(5, 10))
         (range(5, 7), range(7, 10))
         """
         first, last = (chunk.start + len(chunk) * border // self.of for border in (self.first, self.last))
@@ -47,13 +45,13 @@ WHOLE = Portion(0, 1, 1)
 
 @dataclass(frozen=True)
 class Message:
-    """Elements ``start`` to ``stop`` of the buffer, on their way from or to one peer."""
+    """Elements ``start`` to ``stop`` of the buffer, sent to or received from one peer."""
 
-    key: tuple[int, int]  # (step, number of the message between these two ranks in it): both ends agree on it
+    key: tuple[int, int]  # (step, number between these ranks in the step), equal at both ends
     peer: int
     start: int
     stop: int
-    cells: range
+    blocks: range
     combine: bool
     incoming: bool
 
@@ -63,12 +61,11 @@ class Message:
 
 
 def messages(program: Program, chunks: Sequence[int], segment: int, portion: Portion = WHOLE) -> list[Message]:
-    """All messages of one rank, by step; in each step the sends, which read what the buffer held before, come first.
+    """Return a rank's messages by step; in a step sends come first, because they read the old data.
 
     Args:
-        chunks: the borders between the chunks of the buffer, from 0 to its count (``Partition.chunks``).
-        segment: the most elements in a message.
-        portion: the cells that they are about.
+        chunks: borders of the chunks (``Partition.chunks``).
+        segment: maximal elements per message.
     """
     grid = Grid(chunks, segment)
     found: list[Message] = []
@@ -79,9 +76,9 @@ def messages(program: Program, chunks: Sequence[int], segment: int, portion: Por
             incoming = isinstance(transfer, Receive)
             combine = isinstance(transfer, Receive) and transfer.combine
             numbers = numbering[transfer.peer, incoming]
-            for cells in grid.runs(transfer.chunks, portion):
-                start, stop = grid.borders[cells.start], grid.borders[cells.stop]
-                found.append(Message((number, next(numbers)), transfer.peer, start, stop, cells, combine, incoming))
+            for blocks in grid.runs(transfer.chunks, portion):
+                start, stop = grid.borders[blocks.start], grid.borders[blocks.stop]
+                found.append(Message((number, next(numbers)), transfer.peer, start, stop, blocks, combine, incoming))
     return found
 
 
@@ -89,26 +86,24 @@ class Grid:
     def __init__(self, chunks: Sequence[int], segment: int) -> None:
         self.segment = segment
         self.borders: list[int] = []
-        self.first_cell: list[int] = []  # of each chunk, and one more
+        self.first_block: list[int] = []
         for start, stop in itertools.pairwise(chunks):
-            self.first_cell.append(len(self.borders))
+            self.first_block.append(len(self.borders))
             self.borders.extend(range(start, stop, segment))
-        self.first_cell.append(len(self.borders))
+        self.first_block.append(len(self.borders))
         self.borders.append(chunks[-1])
 
     def spread(self, of_chunks: Sequence[T]) -> list[T]:
-        """What each chunk has, for each of its cells."""
-        numbers = zip(of_chunks, itertools.pairwise(self.first_cell), strict=True)
+        numbers = zip(of_chunks, itertools.pairwise(self.first_block), strict=True)
         return [each for each, (start, stop) in numbers for _ in range(start, stop)]
 
     def runs(self, chunks: range, portion: Portion) -> Iterator[range]:
-        """The cells of these chunks that are in the portion, as runs of neighbours that fit in a segment."""
         run = range(0)
         for chunk in chunks:
-            for cell in portion.cells(range(self.first_cell[chunk], self.first_cell[chunk + 1])):
-                if run and (cell > run.stop or self.borders[cell + 1] - self.borders[run.start] > self.segment):
+            for block in portion.blocks(range(self.first_block[chunk], self.first_block[chunk + 1])):
+                if run and (block > run.stop or self.borders[block + 1] - self.borders[run.start] > self.segment):
                     yield run
                     run = range(0)
-                run = range(run.start if run else cell, cell + 1)
+                run = range(run.start if run else block, block + 1)
         if run:
             yield run

@@ -1,19 +1,18 @@
-"""Copies and sums of ranks that work in each other's memory, in phases with a barrier between each two.
+"""Copy and sum in each other's memory, in phases with a barrier after each.
 
-            buffers     everyone is there | combine my shard over all buffers, and store the result where it
-                        is wanted, block by block while it is in cache | everyone is done
+            buffers     all are there | combine my shard over all buffers and store the result in all of them,
+                        block by block while it is in cache | all are done
 
-            mailboxes   post a block of each shard of mine | combine the blocks of my shard from all mailboxes, and
-                        post the result | copy the results from all mailboxes
+            mailboxes   post a block of each of my shards | combine the blocks of my shard from all mailboxes
+                        and post the result | copy the results from all mailboxes
 
-Ranks reach each other's buffers, or else a mailbox that each of them has beside its buffer. By mailboxes the stages
-overlap: in phase k a rank posts block k of each shard, combines block k - 1 and copies block k - 2. So a mailbox is
-small and stays in cache; a number crosses memory once when it is read and once when it is written, as Peng et al.
-("Optimizing MPI collectives on shared memory multi-cores", SC 2023) have it. A mailbox has two sets of blocks, which
-phases use in turn: one barrier after a block was posted it is read, one more later it may be overwritten.
-Contributions are combined in rank order, so the bits are the same as with ``algorithms/ordered.py``. Nothing is sent.
+Ranks reach each other's buffers, or each rank's extra mailbox. With mailboxes the stages overlap: in phase k a rank
+posts block k, combines block k - 1 and copies block k - 2. So a mailbox stays in cache, and a number crosses memory
+once to be read and once to be written (Peng et al., "Optimizing MPI collectives on shared memory multi-cores", SC
+2023). A mailbox has two alternating sets of blocks: posted blocks are read after one barrier and may be overwritten
+after two. Contributions are combined in rank order, with the bits of ``algorithms/ordered.py``.
 
-``check.py`` proves that no rank touches what another one writes in the same phase.
+``check.py`` proves that ranks never conflict within a phase.
 """
 
 from bisect import bisect_right
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.lookup import lookup
 
-Operand = tuple[str, int]  # ``buffer`` or ``mailbox``, and its rank
+Operand = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,10 @@ class Move:
 
 @dataclass(frozen=True)
 class Share:
-    """One rank's share of the work."""
-
     partition: Partition
     rank: int
-    block: int  # elements that stay in a cache with what is combined with them
-    at_once: bool = False  # whether all contributions are combined in one go, because results are rounded
+    block: int  # elements that fit a cache with their operands
+    at_once: bool = False  # combine all contributions in one go, because results are rounded
 
     @property
     def ranks(self) -> range:
@@ -56,7 +53,6 @@ class Share:
         return range(self.partition.borders[rank], self.partition.borders[rank + 1])
 
     def cut(self, rank: int, number: int) -> range:
-        """Block ``number`` of a rank's shard; empty before its first and beyond its last one."""
         start, stop = (max(at, 0) * self.block for at in (number, number + 1))
         return self.shard(rank)[start:stop]
 
@@ -65,7 +61,7 @@ class Share:
         return -(-max(self.partition.counts) // self.block)
 
     def mailbox_start(self, rank: int) -> int:
-        """Where in a set the blocks of a rank's shard are: without gaps if a set has room for the whole buffer."""
+        """Return the offset of a shard's blocks in a set; no gaps if the whole buffer fits."""
         return min(self.partition.borders[rank], rank * self.block)
 
     @property
@@ -73,22 +69,18 @@ class Share:
         return self.mailbox_start(len(self.ranks))
 
     def in_mailbox(self, elements: range, run: int) -> range:
-        """Where a mailbox has these elements in a run; they are of one block, or a shard has but one."""
         shard = bisect_right(self.partition.borders, elements.start) - 1
         number, within = divmod(elements.start - self.partition.borders[shard], self.block)
-        half = (number + run * self.blocks) % 2  # the first block of a run takes the set that the last one did not use
+        half = (number + run * self.blocks) % 2  # a run's first block takes the set that the last one did not use
         start = half * self.mailbox_room + self.mailbox_start(shard) + within
         return range(start, start + len(elements))
 
     def combine(self, kind: str, elements: range) -> Move:
-        """Combine the data of all ranks into my buffer: mine from there, the others' from their ``kind``."""
         sources = tuple(("buffer" if rank == self.rank else kind, rank) for rank in self.ranks)
         return Move(("buffer", self.rank), sources, elements)
 
     def post(self, elements: range) -> Move:
         return Move(("mailbox", self.rank), (("buffer", self.rank),), elements)
-
-    # What is done with a block of each shard, by mailboxes.
 
     def post_own(self, number: int) -> list[Move]:
         return [self.post(self.cut(self.rank, number))]
@@ -104,7 +96,7 @@ class Share:
         return [Move(mine, (("mailbox", rank),), self.cut(rank, number)) for rank in self.others]
 
 
-# A result is posted where a mailbox has no contribution, for a rank posts none to its own shard.
+# Results are posted where a mailbox is free: a rank posts no contribution to its own shard.
 STAGES: dict[str, tuple[tuple[Callable[[Share, int], list[Move]], ...], ...]] = {
     "all_reduce": ((Share.post_others,), (Share.combine_own, Share.post_own), (Share.fetch_others,)),
     "reduce_scatter": ((Share.post_others,), (Share.combine_own,)),
@@ -113,9 +105,9 @@ STAGES: dict[str, tuple[tuple[Callable[[Share, int], list[Move]], ...], ...]] = 
 
 
 def by_mailbox(collective: str, share: Share) -> list[list[Move]]:
-    """Phase k does the first stage of block k, the second one of block k - 1, and so on.
+    """Overlap stages: phase k does stage 1 of block k, stage 2 of block k - 1, and so on.
 
-    If a block holds the whole buffer, each rank combines all of it in an all-reduce, which saves a barrier.
+    If a block holds the whole buffer, each rank of an all-reduce combines all of it, which saves a barrier.
     """
     stages, whole = STAGES[collective], range(share.partition.count)
     if collective == "all_reduce" and len(whole) <= share.block:
@@ -130,14 +122,13 @@ def scatter_in_buffers(share: Share) -> list[Move]:
 
 
 def gather_in_buffers(share: Share) -> list[Move]:
-    """Store each block of my shard in the buffers of all others."""
     mine = "buffer", share.rank
     blocks = [share.cut(share.rank, number) for number in range(share.blocks)]
     return [Move(("buffer", rank), (mine,), block) for block in blocks for rank in share.others]
 
 
 def reduce_in_buffers(share: Share) -> list[Move]:
-    """Combine each block of my shard in rank 0's buffer, which is where rank order begins; then store it in all."""
+    """Combine each block of my shard in rank 0's buffer, where rank order begins, then copy it."""
     if share.at_once and len(share.ranks) > 2:
         return scatter_in_buffers(share) + gather_in_buffers(share)
     first, *rest = (("buffer", rank) for rank in share.ranks)
@@ -157,7 +148,7 @@ BUFFERS: dict[str, Callable[[Share], list[Move]]] = {
 
 
 def phases(collective: str, share: Share, *, mailboxes: bool) -> list[list[Move]]:
-    """What a rank does, phase by phase; two phases have a barrier between them.
+    """Return a rank's moves by phase; a barrier follows each phase but the last.
 
     >>> share = Share(Partition((0, 2, 4)), rank=1, block=8)
     >>> for phase in phases("reduce_scatter", share, mailboxes=False): print(phase)

@@ -1,5 +1,5 @@
-"""From a call to a prepared collective that can be run many times.
+"""Turn a call into a prepared collective that can run many times.
 
-``make_plan.py`` makes a plan of a checked call (``call.py``); a runner (``runners/``) carries it out; ``functions.py``
-has all_reduce and its like, and keeps their plans.
+``call.py`` checks a call, ``make_plan.py`` plans it, a runner (``runners/``) runs it. ``functions.py`` has all_reduce
+and others, and caches their plans.
 """

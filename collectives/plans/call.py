@@ -1,4 +1,4 @@
-"""The arguments of a collective call, checked. Every message names the argument, what was given, what is allowed."""
+"""Check the arguments of a collective call; errors name the argument, its value and the allowed values."""
 
 import sys
 import zlib
@@ -19,22 +19,20 @@ from dear_mpi.kernels.dtypes import DTYPES, TYPES, is_floating
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.reference import BITWISE
 
-MESSAGE_BYTES = 1 << 30  # older MPI libraries count the bytes of a message in 31 bits
-MOST_SEGMENTS = 10**6  # of a buffer: more take minutes to plan
+MESSAGE_BYTES = 1 << 30  # older MPI libraries count bytes in 31 bits
+MOST_SEGMENTS = 10**6  # per buffer: more take minutes to plan
 OPS = ("sum", "prod", "min", "max", "average", *BITWISE)
-PLAIN = (np.ndarray, np.memmap)  # other arrays of NumPy give operators another meaning, or hide elements
-INSTEAD = {  # by how the name of a type begins
+PLAIN = (np.ndarray, np.memmap)  # other NumPy arrays redefine operators or hide elements
+INSTEAD = {
     "torch.": "pass x.numpy(), which has the same memory",
     "numpy.matrix": "pass numpy.asarray(x)",
     "mpi4py.MPI.InPlaceType": "a call without out works in place",
-    "list": "pass the array alone, such as numpy.array(x)",
+    "list": "pass one array, such as numpy.array(x)",
 }
 
 
 @dataclass(frozen=True)
 class Call:
-    """What a user asked for: one collective on one rank's arrays."""
-
     collective: str
     x: Array
     out: Array | None
@@ -49,13 +47,12 @@ class Call:
 
     @cached_property
     def rules(self) -> Sequence[Rule] | None:
-        """The tuning table of ``auto``, read once because the file may change later; None without ``auto``."""
+        """The tuning table of ``auto``, read once because its file may change; None without ``auto``."""
         rules = rules_of(self.algorithm)
         return alike(rules) if self.alike and rules is not None else rules
 
     def chosen(self, transport: Transport, *, sharing: bool) -> "Call":
-        """This call with ``auto`` and None replaced by the algorithm and the segments of the tuning table; or raise.
-        Ranks that work in each other's memory (``sharing``) prefer the rules for them."""
+        """Replace ``auto`` and None by the tuning table's choice; ``sharing`` puts rules for shared memory first."""
         algorithm, segment_bytes = self.algorithm, default_segment(transport.hosts)
         if self.rules is not None:
             nbytes = self.count * self.x.dtype.itemsize
@@ -63,11 +60,11 @@ class Call:
             by_messages = [rule for rule in self.rules if not rule.shared]
             rule = pick(shared or by_messages, self.collective, transport.size, nbytes)
             algorithm = rule.algorithm
-            if ":" in self.algorithm:  # the segments of the table built in were not measured here
+            if ":" in self.algorithm:  # the built-in table's segments were not measured here
                 segment_bytes = rule.segment_bytes
         given = segment_bytes if self.segment_bytes is None else self.segment_bytes
         if self.segment_bytes is None:
-            given = max(given, self.x.itemsize)  # an element of a user's type may have any size
+            given = max(given, self.x.itemsize)  # an element of a user's type may be large
         check_segment(given, self.x.dtype.itemsize)
         if self.count * self.x.dtype.itemsize > MOST_SEGMENTS * given:
             cut = f"cuts {self.count * self.x.dtype.itemsize} bytes into more than {MOST_SEGMENTS} messages"
@@ -80,7 +77,6 @@ class Call:
 
     @property
     def segment(self) -> int:
-        """Elements of the largest message, once it is chosen."""
         return (self.segment_bytes or SEGMENT_BYTES) // self.x.dtype.itemsize
 
     @property
@@ -92,7 +88,6 @@ class Call:
         return (*transport.hosts[self.root :], *transport.hosts[: self.root])
 
     def check(self, transport: Transport) -> dict[str, object]:
-        """See that the arguments are allowed, or raise ValueError; return those that must be equal on all ranks."""
         lookup("collective", self.collective, COLLECTIVES)
         if not isinstance(self.algorithm, str):
             raise ValueError(f"algorithm must be a name such as 'ring', not {self.algorithm!r}")
@@ -106,7 +101,7 @@ class Call:
             self.check_out(self.out, transport.rank, partition)
         check_op(self.op, self.x, self.collective)
         if self.portion != WHOLE and (self.out is not None or self.op == "average"):
-            raise ValueError("portion must be left out where out is given or op is an average: both are of the whole")
+            raise ValueError("portion must be left out if out is given or op is 'average': both need the whole buffer")
         if type(self.root) is not int:
             raise ValueError(f"root must be a whole number, not {self.root!r}")
         rooted = COLLECTIVES[self.collective].rooted
@@ -132,13 +127,13 @@ class Call:
         }
 
     def partition(self, size: int) -> Partition:
-        """How the full buffer splits over the ranks; evenly where data is addressed, and so changes its place."""
+        """Split the full buffer over the ranks; evenly if data is addressed, because it moves."""
         if COLLECTIVES[self.collective].addressed:
             self.check_even(size)
         if self.counts is None:
             return Partition.of(self.count, size, self.weights)
         if self.weights is not None:
-            raise ValueError("weights or counts must be left out: both say what the ranks own")
+            raise ValueError("weights and counts exclude each other: both define the shards; leave one out")
         return Partition.exactly(self.count, size, self.counts)
 
     def check_even(self, size: int) -> None:
@@ -147,12 +142,11 @@ class Call:
                 due = f"left out for {self.collective}, whose chunks are equal"
                 raise ValueError(f"{name} must be {due}, not {given!r}")
         if self.count % size:
-            due = f"a multiple of {size} elements for {self.collective}, as many for each rank"
+            due = f"a multiple of {size} elements for {self.collective}, one equal chunk per rank"
             raise ValueError(f"x must have {due}, not {self.count}")
 
     @property
     def count(self) -> int:
-        """Elements of the full buffer, which is ``out`` where an all_gather is out of place."""
         return self.out.size if self.collective == "all_gather" and self.out is not None else self.x.size
 
     def check_out(self, out: Array, rank: int, partition: Partition) -> None:
@@ -172,10 +166,9 @@ class Call:
 
 
 def plain(value: Any) -> Any:
-    """An argument as the Python value that it stands for: an operator of MPI is a name, a number of NumPy an int."""
     if isinstance(value, np.integer):
         return int(value)
-    mpi = sys.modules.get("mpi4py.MPI")  # loaded, if this is an operator of it
+    mpi = sys.modules.get("mpi4py.MPI")  # loaded if the value can be one of its operators
     if mpi is not None and isinstance(value, mpi.Op):
         names = [name for name in OPS if name != "average"]
         return next((name for name in names if value == getattr(mpi, name.upper())), "another operator of MPI")
@@ -189,18 +182,14 @@ def check_segment(given: object, itemsize: int) -> None:
 
 
 def order_of(array: Array) -> str:
-    """How the elements follow each other in memory: as C has them, or Fortran; "" if there are gaps."""
     return "C" if array.flags.c_contiguous else "Fortran" if array.flags.f_contiguous else ""
 
 
 def flat(array: Array) -> Array:
-    """The elements of a contiguous array, as they follow each other in memory."""
     return (array if array.flags.c_contiguous else array.T).reshape(-1)
 
 
 def check_array(name: str, array: Array, *, written: bool, any_order: bool) -> None:
-    """See that this is a plain array of a known library, contiguous, of elements that are bytes, writable if results go
-    into it; in Fortran's order only if ``any_order`` will do."""
     library = library_of(array)
     if library not in KERNELS or (library == "numpy" and type(array) not in PLAIN):
         given = f"{type(array).__module__}.{type(array).__qualname__}".removeprefix("builtins.")
@@ -214,14 +203,13 @@ def check_array(name: str, array: Array, *, written: bool, any_order: bool) -> N
         raise ValueError(f"{name} must be contiguous, not of strides {array.strides}: pass a copy")
     if not (any_order or array.flags.c_contiguous):
         raise ValueError(
-            f"{name} must be in C's order, because ranks own parts of it: pass numpy.ascontiguousarray({name})"
+            f"{name} must be in C order, because ranks own slices of it: pass numpy.ascontiguousarray({name})"
         )
-    if written and not getattr(array.flags, "writeable", True):  # CuPy arrays always are, and do not say so
+    if written and not getattr(array.flags, "writeable", True):  # CuPy arrays always are, but lack the flag
         raise ValueError(f"{name} must be writable, because the result is stored there; it is read-only")
 
 
 def check_op(op: str, x: Array, collective: str) -> None:
-    """See that elements of this type can be combined by this op; all can be moved."""
     lookup("op", op, dict.fromkeys(OPS))
     if not COLLECTIVES[collective].reduces:
         if op != "sum":
@@ -239,4 +227,4 @@ def check_op(op: str, x: Array, collective: str) -> None:
     if op in BITWISE and (kind not in "iub" or not on_host):
         raise ValueError(f"op {op!r} needs integers or bool, in an array of NumPy, not {x.dtype} of {library_of(x)}")
     if op in ("min", "max") and kind == "c":
-        raise ValueError(f"op {op!r} needs numbers that have an order, not {x.dtype}")
+        raise ValueError(f"op {op!r} needs ordered numbers, not {x.dtype}")

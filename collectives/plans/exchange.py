@@ -1,9 +1,7 @@
-"""Every rank has bytes for every other one: what gathers, scatters and all-to-alls come down to.
+"""Exchange bytes between all pairs of ranks, in any sizes; gathers and scatters build on it.
 
-Each message goes straight from the rank that has it to the rank that wants it. Nothing is kept for the next call.
-
-The collective ``all_to_all`` takes less time where it fits: its plan is kept, and its ranks compare no sizes. But its
-chunks are equal, and no rank can tell from its own sizes whether those of all pairs are.
+Each message goes straight to its target, and no plan is kept. ``all_to_all`` is faster for equal chunks: it keeps its
+plan and compares no sizes.
 """
 
 from collections.abc import Sequence
@@ -13,7 +11,7 @@ import numpy as np
 from dear_mpi.collectives.plans.call import MESSAGE_BYTES
 from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun
 from dear_mpi.collectives.plans.notes import Part
-from dear_mpi.collectives.plans.plan import Carried
+from dear_mpi.collectives.plans.plan import RunningOperation
 from dear_mpi.collectives.program.errors import MismatchError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Request, Transport
@@ -21,15 +19,10 @@ from dear_mpi.kernels.array import Array
 
 
 def exchange(transport: Transport, what: str, outgoing: Sequence[Array], incoming: Sequence[Array]) -> None:
-    """Collective: send ``outgoing[r]`` to rank r, for every r, and receive ``incoming[r]`` from it.
+    """Collective: send ``outgoing[r]`` to each rank r and receive ``incoming[r]`` from it.
 
-    Args:
-        what: the name of this call, for messages.
-        outgoing, incoming: flat arrays of bytes, one for each rank, this one included; of no bytes for nothing.
-
-    Raises:
-        MismatchError: a rank expects other bytes than another one sends; on all ranks, before anything is sent.
-        CollectiveError: another thread uses the transport.
+    ``what`` names the call in messages; arrays are flat and of bytes, one per rank. MismatchError: sizes of two ranks
+    differ; raised on all ranks before anything is sent.
     """
     transport.one_thread.run(exchange_alone, transport, what, outgoing, incoming)
 
@@ -53,6 +46,6 @@ def exchange_alone(transport: Transport, what: str, outgoing: Sequence[Array], i
     begins = [end._replace(kind="starting") for end in ends]
     begin = BoundInstruction((), [request.Start for request in requests], begins)
     messages = InstructionRun(transport.rank, [begin, BoundInstruction(requests, (), ends)], requests)
-    carried = Carried(messages, what, transport)
-    carried.carry(carried.whole)
+    operation = RunningOperation(messages, what, transport)
+    operation.attempt(operation.whole)
     messages.free()

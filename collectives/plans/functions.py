@@ -1,13 +1,12 @@
-"""The collectives as functions. The first call of a kind makes a plan, which is kept for the next call of this kind: a
-collective, a count, a type and options.
+"""Provide the collectives as functions. The first call of a kind makes a plan, which is cached for the next.
 
-Each rank looks whether it has kept a plan of the kind, and all of them vote with its number. Where one rank has none,
-or another one, all ranks make a new plan; so whatever they disagree about is found as for any plan.
+All ranks vote with the number of their cached plan. If one rank has none, or another one, all make a new plan, so
+disagreements are found as for any plan.
 
-    small calls      work in memory of the plan's own; arrays are copied into it and out again
+    small calls      work in private memory of the plan; arrays are copied in and out
     all others       work in the user's array; for another array the plan is bound again, without the other ranks
 
-A plan knows only the address of a user's array: it runs for whatever array of its count and type now begins there.
+A plan knows only the address of a user's array: it runs for any array of its count and type that begins there.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Keywords(TypedDict, total=False):
-    """Keyword arguments of ``make_plan``."""
+    """Options of ``make_plan``."""
 
     out: Array | None
     algorithm: str
@@ -56,7 +55,7 @@ def all_reduce(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
 
 
 def reduce_scatter(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
-    """Combine x over all ranks; rank r gets shard r of the result (a view into x where there is no ``out``).
+    """Combine x over all ranks; rank r gets shard r of the result (without ``out`` a view into x).
 
     >>> from dear_mpi.collectives.transports.loopback import run_loopback
     >>> run_loopback(2, lambda transport: reduce_scatter(np.arange(4.0), transport).tolist())
@@ -76,10 +75,9 @@ def all_gather(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
 
 
 def all_to_all(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
-    """Chunk c of x goes to rank c, for every c, and what rank c has for this rank comes in its place.
+    """Send chunk c of x to rank c and receive rank c's chunk in its place, for every c.
 
-    The P chunks are equal: without a multiple of P elements, or with weights or counts, there is an ArgumentError. By
-    pairwise exchange, unless an algorithm is given.
+    The P chunks are equal; weights, counts and other sizes are an ArgumentError. Default algorithm: pairwise.
 
     >>> from dear_mpi.collectives.transports.loopback import run_loopback
     >>> run_loopback(2, lambda t: all_to_all(np.array([10, 11], np.uint8) + 10 * t.rank, t).tolist())
@@ -89,7 +87,7 @@ def all_to_all(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
 
 
 def broadcast(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Keywords]) -> Array:
-    """Every rank gets what the root has in x; by a binomial tree, unless an algorithm is given.
+    """Copy the root's x to every rank. Default algorithm: binomial.
 
     >>> from dear_mpi.collectives.transports.loopback import run_loopback
     >>> run_loopback(3, lambda transport: broadcast(np.full(2, transport.rank), transport, root=2).tolist())
@@ -99,7 +97,7 @@ def broadcast(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Keywords]
 
 
 def reduce(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Keywords]) -> Array:
-    """Combine x for the root; by a binomial tree, in rank order from the root on, unless told otherwise."""
+    """Combine x on the root, in rank order from the root on. Default algorithm: binomial."""
     return once("reduce", x, comm, root=root, **{"algorithm": "binomial", **options})
 
 
@@ -109,39 +107,39 @@ def barrier(comm: Any) -> None:
 
 
 def once(collective: str, x: Array, comm: Any, **options: Any) -> Array:
-    return OneOffs.of(transport_of(comm))(collective, x, **options)
+    return CachedPlans.of(transport_of(comm))(collective, x, **options)
 
 
-SMALL_BYTES = 64 * 1024  # up to here, two copies cost little beside the messages
+SMALL_BYTES = 64 * 1024  # below: two copies cost little compared with the messages
 MOST_PLANS = 32
-MOST_BYTES = 64 << 20  # of buffers that kept plans own
-MOST_ARRAYS = 8  # to which a plan is bound at a time
+MOST_BYTES = 64 << 20  # buffers owned by cached plans
+MOST_ARRAYS = 8  # bound per plan at a time
 Key = tuple[Any, ...]
 
 
-class OneOffs:
-    """The plans that the functions have kept on one transport."""
+class CachedPlans:
+    """The cached plans of one transport."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport, self.made = transport, 0
-        self.kept: OrderedDict[int, OneOff] = OrderedDict()  # by number, the longest unused first: as on all ranks
+        # By number, least recently used first, equally on all ranks
+        self.kept: OrderedDict[int, CachedPlan] = OrderedDict()
         self.numbers: dict[Key, int] = {}
         transport.kept.add(self)
 
     @classmethod
-    def of(cls, transport: Transport) -> OneOffs:
-        """The kept plans of a transport, which live as long as it does."""
-        found: OneOffs = vars(transport).get("one_offs") or vars(transport).setdefault("one_offs", cls(transport))
+    def of(cls, transport: Transport) -> CachedPlans:
+        known = vars(transport)
+        found: CachedPlans = known.get("cached_plans") or known.setdefault("cached_plans", cls(transport))
         return found
 
     def __call__(self, collective: str, x: Array, out: Array | None = None, **options: Any) -> Array:
-        """Collective: run the plan of this call, which is made if it was not kept."""
         if "op" in options:
             options["op"] = plain(options["op"])
         key = self.key(collective, x, out, options)
         try:
             number = self.numbers.get(key, 0)
-        except TypeError:  # there is something in it that has no hash
+        except TypeError:  # an unhashable value
             key, number = (), 0
         exclusively = self.transport.one_thread.run
         if number and (target := exclusively(self.again, number, x, out)) is not None:
@@ -151,21 +149,21 @@ class OneOffs:
             return plan() if kept is None else exclusively(self.run, kept, x, out)
 
     def again(self, number: int, x: Array, out: Array | None) -> Array | None:
-        """Collective: run a plan that was kept, if all ranks mean the same one; else None."""
+        """None if the ranks do not all mean the same plan."""
         if not self.transport.same(number):
             return None
         self.kept.move_to_end(number)
         return self.run(self.kept[number], x, out)
 
-    def run(self, kept: OneOff, x: Array, out: Array | None) -> Array:
+    def run(self, kept: CachedPlan, x: Array, out: Array | None) -> Array:
         try:
             return kept(x, out)
         except BaseException:
-            self.numbers.pop(kept.key, None)  # the next call makes another one
+            self.numbers.pop(kept.key, None)  # the next call makes another
             raise
 
     def key(self, collective: str, x: Array, out: Array | None, options: dict[str, Any]) -> Key:
-        """What tells this call from others; empty if only a plan of its own can check or run it."""
+        """Return the kind of this call; empty if only a new plan can check or run it."""
         target = x if out is None else out
         if type(x) not in PLAIN or type(target) not in PLAIN or not (target.flags.carray or target.flags.farray):
             return ()
@@ -177,18 +175,18 @@ class OneOffs:
             key = (*key, out.size, out.dtype, out.flags.c_contiguous)
         try:
             path = file_of(options.get("algorithm", "ring"))
-            if path:  # the file may be another one by now
+            if path:  # the file may have changed
                 found = os.stat(path)
                 key = (*key, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
         except (OSError, TypeError, AttributeError):
             return ()
         return key
 
-    def keep(self, key: Key, plan: Plan, options: dict[str, Any]) -> OneOff | None:
-        """Keep a plan, if that is worth it; all ranks decide alike, and drop the same ones."""
+    def keep(self, key: Key, plan: Plan, options: dict[str, Any]) -> CachedPlan | None:
+        """Cache a plan if useful; all ranks decide alike and drop the same plans."""
         if library_of(plan.call.x) != "numpy" or not options.keys().isdisjoint(("slab", "debug")):
             return None
-        kept = OneOff(key, plan)
+        kept = CachedPlan(key, plan)
         if kept.held > MOST_BYTES or not kept.bind(plan.call.x if plan.call.out is None else plan.call.out):
             return None
         self.made += 1
@@ -211,14 +209,11 @@ class OneOffs:
 
 @cache
 def file_of(algorithm: str) -> str:
-    """The file of an algorithm or of rules; "" for a name of ours."""
     name, _, path = algorithm.partition(":")
     return path if name == "auto" else algorithm.rpartition(":")[0]
 
 
-class OneOff:
-    """The plan of one kind of call, made of its first one, and where it is bound to; ``key`` is what tells the kind."""
-
+class CachedPlan:
     def __init__(self, key: Key, plan: Plan) -> None:
         call, transport = plan.call, plan.transport
         self.key, self.plan, self.into = key, plan, call.out is not None
@@ -227,7 +222,7 @@ class OneOff:
         nbytes = call.count * call.x.dtype.itemsize
         self.held = nbytes * (self.scatters and self.into)  # mailboxes are small; side buffers are not counted
         self.private = nbytes <= SMALL_BYTES or (self.scatters and self.into)
-        self.plans: dict[int, Plan] = {}  # by address; memory of its own is at 0
+        self.plans: dict[int, Plan] = {}  # by address; 0: private memory
 
     def __call__(self, x: Array, out: Array | None) -> Array:
         target = x if out is None else out
@@ -241,7 +236,7 @@ class OneOff:
         try:
             plan.once()
         except BaseException:
-            plan.result = target  # it lives as long as the plan: messages may still be written there
+            plan.result = target  # kept alive by the plan: messages may still be written there
             raise
         if self.scatters and not self.into:
             into = target = into[self.own]
@@ -250,12 +245,12 @@ class OneOff:
         return target
 
     def bind(self, target: Array) -> Plan | None:
-        """A plan in memory of its own or in the target's; None if the algorithm cannot be bound anew."""
+        """Bind to private memory or to the target's; None if the algorithm cannot be bound again."""
         call, transport = self.plan.call, self.plan.transport
         address, dtype = 0, call.x.dtype
         if self.private:
             buffer: Array = np.empty(call.count, dtype)
-        else:  # an array in the target's memory, which it does not keep alive
+        else:  # an array in the target's memory that does not keep it alive
             address = target.ctypes.data
             memory: Any = (ctypes.c_char * (call.count * dtype.itemsize)).from_address(address)
             buffer = np.frombuffer(memory, np.uint8).view(dtype)

@@ -1,4 +1,4 @@
-"""From what a user asks for to a plan: check the call, agree on it, say where it works, let a runner prepare it."""
+"""Make a plan: check the call, agree on it, choose its buffer and let a runner prepare it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -45,35 +45,34 @@ def make_plan(
     debug: bool = False,
     **unknown: NoReturn,
 ) -> Plan:
-    """Prepare a collective for these arrays; the plan is run by calling it, or by start / advance / wait.
+    """Prepare a collective for these arrays; run the plan by calling it, or by start / advance / wait.
 
-    Collective: all ranks call it, in the same order, with the same arguments but for the contents of the arrays.
+    Collective: all ranks call it in one order with equal arguments, except for the arrays' contents.
 
     Args:
         collective: ``reduce_scatter``, ``all_gather``, ``all_reduce``, ``broadcast``, ``reduce`` or ``all_to_all``.
-        x, out: as in the table at the head of ``dear_mpi.collectives``: contiguous plain arrays of NumPy or CuPy.
-        comm: an mpi4py communicator, or a ``Transport``.
-        algorithm: a name in ``ALGORITHMS``; ``path/to/mine.py:my_ring`` for a function of yours; ``auto`` or
-            ``auto:FILE`` for what a tuning table says is best; ``native`` for the MPI library's own collective.
-        op: ``sum``, ``prod``, ``min``, ``max``, ``band``, ``bor``, ``bxor``, or MPI's own; or ``average``.
-            ``docs/algorithms.md`` says more.
-        segment_bytes: the largest message. If not given, the tuning table decides; without one it is 256 KiB on one
-            host and 60 KiB between hosts.
-        weights: a number for each rank: it owns a part in proportion, in whole elements. Equal ones if not given.
-        counts: the elements that each rank owns, instead of weights; their sum is the full buffer's count.
-        root: the rank that has the data of a broadcast, or gets the result of a reduce.
-        slab: what the plan's own memory is taken from. If not given, the plan makes a slab of its own.
-        alike: whether ``auto`` picks one algorithm for an all_reduce, a reduce_scatter and an all_gather of the same
-            buffer, so that a reduce_scatter and an all_gather together give the bits of an all_reduce.
-        portion: the cells of each chunk that the plan is about (``lowering/messages.py``): plans whose portions make up
-            the whole, run in any order, have the bits of one plan. Only algorithms that send messages can.
-        debug: whether the ranks compare, before every run, which plan they run and how often they have run it.
+        x, out: contiguous NumPy or CuPy arrays, see the table in ``dear_mpi.collectives``.
+        comm: an mpi4py communicator or a ``Transport``.
+        algorithm: a name in ``ALGORITHMS``; ``path/to/mine.py:my_ring`` for your function; ``auto`` or ``auto:FILE``
+            for the choice of a tuning table; ``native`` for the MPI library's own collective.
+        op: ``sum``, ``prod``, ``min``, ``max``, ``band``, ``bor``, ``bxor``, MPI's own, or ``average``; see
+            ``docs/algorithms.md``.
+        segment_bytes: size of the largest message. Default: the tuning table's, else 256 KiB on one host and 60 KiB
+            between hosts.
+        weights: one number per rank; shards are proportional, in whole elements. Default: equal.
+        counts: elements of each rank's shard, instead of weights.
+        root: source of a broadcast or target of a reduce.
+        slab: memory for the plan's side buffers. Default: a new one.
+        alike: let ``auto`` use one algorithm for an all_reduce and its halves, so that both give the same bits.
+        portion: blocks of each chunk to work on (``lowering/messages.py``). Plans of all portions, run in any order,
+            give the bits of one plan. Needs an algorithm that sends messages.
+        debug: compare plan and run number between ranks before every run.
 
-    Arrays of CuPy are worked on where they are, on the current stream of the thread that runs the plan: the result
-    is in order on that stream. They are handed to MPI if it takes them (``Transport.takes``), else staged.
+    CuPy arrays are processed on the current stream of the thread that runs the plan. MPI gets them directly if it
+    accepts device memory (``Transport.takes``), else through host memory.
 
     Raises:
-        ArgumentError: an argument is not allowed, on this rank or on another one; all ranks raise the same.
+        ArgumentError: an argument is not allowed on some rank; raised on all ranks.
         MismatchError: the ranks do not agree.
     """
     transport = transport_of(comm)
@@ -87,7 +86,6 @@ def make_plan(
 def prepare(
     asked: Call, transport: Transport, slab: Slab | None, options: dict[str, bool], unknown: Sequence[str]
 ) -> Plan:
-    """The plan of a call; ``unknown`` are arguments that do not exist."""
     tag = transport.next_tag()
 
     def facts() -> dict[str, object]:
@@ -99,7 +97,7 @@ def prepare(
     work = workspace_of(asked, transport.rank, transport.size)
     reached = reach_for(asked, work.buffer, transport, slab)
     call = asked.chosen(transport, sharing=reached is not None)
-    if call.portion != WHOLE and runner_of(call.algorithm) != "messages":  # alike on all ranks
+    if call.portion != WHOLE and runner_of(call.algorithm) != "messages":  # equal on all ranks
         raise ArgumentError(f"portion must be left out for {call.algorithm!r}, which sends no messages")
     run = RUNNERS[runner_of(call.algorithm)].prepare(Task(call, work.buffer, transport, tag, slab, reached))
     if options["debug"]:
@@ -108,7 +106,7 @@ def prepare(
 
 
 def transport_of(comm: Any) -> Transport:
-    """``comm`` itself if it is a transport, else the transport of an mpi4py communicator; or a TypeError."""
+    """Return ``comm`` if it is a transport, else the transport of an mpi4py communicator; TypeError otherwise."""
     if hasattr(comm, "send_init"):
         return cast("Transport", comm)
     if not hasattr(comm, "Is_inter"):
@@ -120,13 +118,13 @@ def transport_of(comm: Any) -> Transport:
 
 @cache
 def mpi_transport() -> "type[MpiTransport]":
-    from dear_mpi.collectives.transports.mpi import MpiTransport  # which starts MPI
+    from dear_mpi.collectives.transports.mpi import MpiTransport  # starts MPI
 
     return MpiTransport
 
 
 def workspace_of(call: Call, rank: int, size: int) -> Workspace:
-    """Where a call works: in ``x``, in ``out``, or (reduce_scatter with ``out``) in a buffer of its own."""
+    """Work in ``x``, in ``out``, or (reduce_scatter with ``out``) in a new buffer."""
     own, scatters = call.partition(size).shard(rank), call.collective == "reduce_scatter"
     first, last = scales(call, size)
     x = flat(call.x)
@@ -142,7 +140,7 @@ def workspace_of(call: Call, rank: int, size: int) -> Workspace:
 
 
 def scales(call: Call, size: int) -> tuple[float, float]:
-    """The factors of the contributions and of the result; a power of two is exact, so the bits are the same."""
+    """Return factors for contributions and result. A power of two is exact, so it keeps the bits."""
     if call.op != "average":
         return 1.0, 1.0
     first = 0.5 ** (size - 1).bit_length() if call.x.dtype == DTYPES["fp16"] else 1.0

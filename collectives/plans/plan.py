@@ -1,6 +1,6 @@
-"""A collective, prepared for one buffer and run many times. All ranks start their plans in the same order.
+"""Prepare a collective for one buffer and run it many times. All ranks start their plans in one order.
 
-Between ``start`` and the end of a run the arrays belong to the plan, which the transport keeps alive meanwhile.
+From ``start`` to the end of a run the arrays belong to the plan; the transport keeps it alive.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Workspace:
-    """The flat buffer that a run works on in place, what it returns, and what is copied or scaled around it."""
-
     buffer: Array
     result: Array
     before: Sequence[Callable[[], object]] = ()
@@ -33,15 +31,15 @@ class Workspace:
 
 
 def alone(method: Callable[[Plan], T]) -> Callable[[Plan], T]:
-    """The method of a plan, for one thread at a time."""
+    """Let one thread at a time call this method of a plan."""
 
     @wraps(method)
     def run(plan: Plan) -> T:
         only = plan.one_thread
         try:
-            only.tokens.pop()  # ``run`` would take a fifth of a microsecond more
+            only.tokens.pop()  # ``run`` would cost 0.2 us more
         except IndexError:
-            return only.run(method, plan)  # raises, and says why
+            return only.run(method, plan)
         try:
             return only.context.run(method, plan)
         finally:
@@ -50,21 +48,21 @@ def alone(method: Callable[[Plan], T]) -> Callable[[Plan], T]:
     return run
 
 
-class Carried:
-    """What moves data on a transport, as one that waits for it sees it; ``name`` is what messages call it.
+class RunningOperation:
+    """A transfer that may be in progress, as monitors see it; messages use its ``name``.
 
-    Its whole runs are noted in ``notes``, if it is given any, with what is ``said`` of it.
+    ``notes``, if given, records its whole runs with the labels ``said``.
     """
 
     after: Sequence[Callable[[], object]] = ()
-    how = ""  # more about it, for messages
+    how = ""
     notes: Notes | None = None
 
     def __init__(self, run: InstructionRun, name: str, transport: Transport) -> None:
         self.run, self.name, self.transport, self.waits = run, name, transport, transport.waits
         self.running = self.started = False
         self.said: Mapping[str, Any] = {"collective": name}
-        self.number = 0  # of its run, among the collectives of this rank
+        self.number = 0
         self.broken: str | None = None
 
     def whole(self) -> None:
@@ -83,13 +81,13 @@ class Carried:
         self.running, self.waits.now = False, None
         self.transport.under_way.discard(self)
 
-    def carry(self, part: Callable[[], T]) -> T:
-        """Do a part of a run. After an error it is unknown which messages are over: then no run is started again."""
+    def attempt(self, part: Callable[[], T]) -> T:
+        """Run a part. After an error some messages may be incomplete, so no run starts again."""
         try:
             return part()
         except BaseException as error:
             self.broken = f"{type(error).__name__}{f' ({error})' if str(error) else ''}"
-            self.transport.under_way.add(self)  # for good: messages may still use its memory
+            self.transport.under_way.add(self)  # forever: messages may still use its memory
             self.waits.now = None
             raise
 
@@ -101,8 +99,8 @@ class Carried:
         return message and f"{message} in {self.name}{self.how}"
 
 
-class Plan(Carried):
-    """A prepared collective: ``run`` moves the data in the memory of ``work``."""
+class Plan(RunningOperation):
+    """A prepared collective: call it, or start it, compute, and wait."""
 
     def __init__(self, run: InstructionRun, work: Workspace, call: Call, transport: Transport) -> None:
         super().__init__(run, call.collective, transport)
@@ -113,43 +111,41 @@ class Plan(Carried):
         self.freed, self.one_thread = False, transport.one_thread
 
     def noted(self, name: str, notes: Notes, **said: Any) -> None:
-        """From now on call it so, and note what its whole runs do inside, with what else is to be said of it."""
         self.name, self.notes, self.said = name, notes, {**self.said, **said}
 
     @alone
     def start(self) -> None:
-        """Begin a run. It waits for no other rank, except in debug mode, and on a GPU for no kernel that wrote the
-        arrays: the first messages leave in the first ``advance`` after those, or in ``wait``.
+        """Begin a run without waiting for other ranks (except in debug mode).
 
-        CollectiveError: the last run is not over or was broken off, the plan was freed, or another thread is inside.
+        On a GPU the first messages leave later, after the kernels that wrote the arrays. CollectiveError: the last run
+        is incomplete or failed, the plan is freed, or another thread uses it.
         """
         self.check_idle()
         for call in self.before:
             call()
-        self.carry(self.begin)
+        self.attempt(self.begin)
 
     @alone
     def advance(self) -> bool:
-        """Do what can be done without blocking; return whether the run is over."""
+        """Make progress without blocking; return whether the run is complete."""
         self.check_whole("advance")
         if self.running:
-            if self.carry(self.run.advance):
-                self.carry(self.finish)
+            if self.attempt(self.run.advance):
+                self.attempt(self.finish)
             else:
                 self.waits.now = self
         return not self.running
 
     @alone
     def wait(self) -> Array:
-        """Block until the run is over, with the interpreter lock released; return the result. CollectiveError: the plan
-        was never started, or a run was broken off."""
+        """Block until the run is complete, with the interpreter lock released; return the result."""
         self.check_whole("wait")
         if not self.started:
             raise CollectiveError("wait() on a plan that was never started: its result does not exist yet")
         if self.running:
             self.waits.now = self
-            self.carry(self.run.wait)
-            self.carry(self.finish)
+            self.attempt(self.run.wait)
+            self.attempt(self.finish)
         return self.result
 
     def begin(self) -> None:
@@ -160,15 +156,14 @@ class Plan(Carried):
 
     @alone
     def __call__(self) -> Array:
-        """One whole run; the result; raises as ``start``."""
         return self.once()
 
     def once(self) -> Array:
-        """A whole run; the caller makes sure that no other thread uses the transport."""
+        """Run once; the caller excludes other threads."""
         self.check_idle()
         for call in self.before:
             call()
-        self.carry(self.whole)
+        self.attempt(self.whole)
         return self.result
 
     def check_whole(self, verb: str) -> None:
@@ -183,8 +178,8 @@ class Plan(Carried):
             raise CollectiveError("start() on a plan whose last run is not over: wait() for it first")
 
     def free(self) -> None:
-        """Give requests and buffers back. A plan that is under way is finished first, so that no peer hangs."""
-        if self.broken is not None or self.freed:  # broken off, it keeps both: messages may still be under way
+        """Free requests and buffers. A run in progress is finished first, so no peer hangs."""
+        if self.broken is not None or self.freed:  # after an error messages may still use both
             return
         if self.running:
             self.wait()
@@ -195,6 +190,6 @@ class Plan(Carried):
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Free the plan; after an error only if it is not under way, for then the peers may never answer."""
+        """Free the plan, unless an error interrupted a run: peers may never answer."""
         if error is None or not self.running:
             self.free()

@@ -1,4 +1,4 @@
-"""Memory that all ranks can reach: their buffers themselves, or mailboxes beside them."""
+"""Find memory that all ranks can reach: their buffers, or additional mailboxes."""
 
 import math
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.dtypes import compute_dtype, is_floating
 from dear_mpi.kernels.slab import Slab
 
-MESSAGES_BYTES = 4 * 1024  # up to here, the fewest messages are faster than copies and a barrier
-SMALL_BYTES = 16 * 1024  # up to here, one barrier and a copy cost less than two barriers
-BLOCK_BYTES = 256 * 1024  # stays in a second-level cache; see docs/benchmarks
-MAILBOXES_BYTES = 2 * 1024 * 1024  # up to here, mailboxes beat messages between ranks of a host, warm or cold
-MAILBOX_BYTES = 1024 * 1024  # for one set of blocks; with many ranks they are smaller
+MESSAGES_BYTES = 4 * 1024  # below: messages beat copies and a barrier
+SMALL_BYTES = 16 * 1024  # below: one barrier and a copy beat two barriers
+BLOCK_BYTES = 256 * 1024  # fits a second-level cache; see docs/benchmarks
+MAILBOXES_BYTES = 2 * 1024 * 1024  # below: mailboxes beat messages between ranks of a host, warm or cold
+MAILBOX_BYTES = 1024 * 1024  # for one set of blocks; smaller with many ranks
 
 
 @dataclass(frozen=True)
 class Reach:
-    """The same memory of every rank: their buffers, or mailboxes; and what this rank does there."""
+    """Buffers or mailboxes of all ranks, and this rank's share of the work."""
 
     share: Share
     arrays: Sequence[Array]
@@ -31,8 +31,10 @@ class Reach:
 
 
 def wants_shared(algorithm: str, hosts: Sequence[int], collective: str = "", nbytes: float = math.inf) -> bool:
-    """Whether a buffer belongs into memory that the ranks share, because plans would then work in the buffer itself;
-    under ``auto``, if its table has such a rule (without a collective: any). In private memory MPI is faster."""
+    """Return whether a buffer should be allocated in shared memory, so that plans work in it directly.
+
+    Under ``auto`` a rule of the table decides (without a collective: any). In private memory MPI is faster.
+    """
     if len(set(hosts)) > 1 or nbytes <= SMALL_BYTES:
         return False
     rules = rules_of(algorithm)
@@ -43,13 +45,15 @@ def wants_shared(algorithm: str, hosts: Sequence[int], collective: str = "", nby
 
 
 def reach_for(call: Call, buffer: Array, transport: Transport, slab: Slab | None) -> Reach | None:
-    """Collective: the memory of all ranks, if the call needs it or could use it; else None. ArgumentError: the call
-    needs it, and it is out of reach; on all ranks alike."""
+    """Collective: return the memory of all ranks if the call can use it, else None.
+
+    ArgumentError on all ranks: the call needs it, but it is out of reach.
+    """
     needed = runner_of(call.algorithm) == "shared"
     if not needed and (not call.shared_rules or buffer.nbytes <= MESSAGES_BYTES):
         return None
     dtype, on_host = buffer.dtype, library_of(buffer) == "numpy"
-    # Types that are summed in a wider one are rounded once, and so combined at once.
+    # Types that are summed in a wider type are rounded once, hence combined at once.
     at_once = is_floating(dtype) and compute_dtype(dtype) != dtype
     block = max(min(BLOCK_BYTES, MAILBOX_BYTES // transport.size) // dtype.itemsize, 1)
     share = Share(call.partition(transport.size), transport.rank, block, at_once)

@@ -1,11 +1,10 @@
-"""What the ranks did inside a collective, from the notes of all: waiting for peers, transfer, combining, copying.
+"""Split the time in a collective, from all ranks' notes: waiting, transfer, combining, copying.
 
     rank 1   started its end of the message:            |
     rank 2   blocked in its wait:           |- waiting -|- transfer -|- combining -|
 
-A wait is *waiting* for the peer until the peer has started its end of the message, and *transfer* from then on; so are
-the calls that start messages. Where nothing is known of the peer, all of the wait is *either*. *Combining* and
-*copying* are what is done with a message beside that; a call of the MPI library's own collective is *whole*.
+A wait is *waiting* until the peer starts its end of the message, then *transfer*, as are calls that start messages.
+Without the peer's notes it is *either*. *Combining* and *copying* work on a message's data. A library call is *whole*.
 """
 
 from collections import defaultdict
@@ -16,18 +15,16 @@ from dear_mpi.collectives.plans.notes import Noted, Part
 
 KINDS = ("waiting", "transfer", "combining", "copying")
 OTHERS = ("either", "whole")
-AS = {"starting": "transfer", "device": "waiting"}  # kinds of parts that have another name
+AS = {"starting": "transfer", "device": "waiting"}
 Ranks: TypeAlias = Mapping[int, Noted]
-"""One collective on its ranks, by one clock."""
+"""One collective on its ranks, on one clock."""
 
 End: TypeAlias = tuple[int, int, int | None, int, bool]
-"""An end of a message: whose it is, the peer, the step, the number in it, and whether it comes in."""
+"""An end of a message: rank, peer, step, number in the step, incoming."""
 
 
 class StepSpan(NamedTuple):
-    """What a rank did, in seconds; ``peer`` is the one that it waited for, or exchanged a message with."""
-
-    kind: str  # one of KINDS or OTHERS
+    kind: str
     step: int | None
     peer: int | None
     begin_s: float
@@ -40,13 +37,11 @@ class StepSpan(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """A message, from the start of its sender to the end of its receiver."""
-
     sender: int
     begin_s: float
     receiver: int
     end_s: float
-    part: Part  # of the receiver
+    part: Part
 
     @property
     def seconds(self) -> float:
@@ -64,7 +59,6 @@ def other_end(rank: int, part: Part) -> End:
 
 
 def starts_of(ranks: Ranks) -> dict[End, float]:
-    """When each end of a message was started."""
     return {
         end_of(rank, part): begin_s
         for rank, noted in ranks.items()
@@ -76,8 +70,10 @@ def starts_of(ranks: Ranks) -> dict[End, float]:
 def spans_of(
     rank: int, noted: Noted, starts: Mapping[End, float], known: Collection[int | None] = ()
 ) -> Iterator[StepSpan]:
-    """The calls of a rank, each wait cut where the peer had started its end. What is under way still waits for a peer
-    that is ``known`` not to have come so far."""
+    """Yield a rank's calls; waits are cut at the peer's start.
+
+    A running wait lasts if its peer is ``known`` not to have started.
+    """
     for place, (part, begin_s, end_s) in enumerate(noted.calls(), start=2):
         kind = AS.get(part.kind, part.kind)
         if kind == "ending":
@@ -96,17 +92,16 @@ def spans_of(
 
 
 def flows_of(ranks: Ranks, starts: Mapping[End, float]) -> Iterator[Flow]:
-    """The messages of which both ends are known, and over."""
     for rank, noted in ranks.items():
         calls = list(noted.calls())
         for part, _, end_s in calls[: len(calls) - noted.under_way]:
             if part.kind == "ending" and part.incoming and (begin_s := starts.get(other_end(rank, part))) is not None:
-                assert part.peer is not None, "somebody sent it"
+                assert part.peer is not None, "a message has a sender"
                 yield Flow(part.peer, begin_s, rank, end_s, part)
 
 
 def fold(spent: Iterable[tuple[str, int | None, float]]) -> tuple[Mapping[str, float], int | None]:
-    """The sum of each kind, and the peer that most of the waiting was for, of spans as (kind, peer, seconds)."""
+    """Sum (kind, peer, seconds) by kind; also return the peer with most waiting."""
     sums_s, awaited_s = defaultdict[str, float](float), defaultdict[int, float](float)
     for kind, peer, seconds in spent:
         sums_s[kind] += seconds
@@ -116,7 +111,6 @@ def fold(spent: Iterable[tuple[str, int | None, float]]) -> tuple[Mapping[str, f
 
 
 def said_of(span: StepSpan, noted: Noted) -> dict[str, Any]:
-    """All that is known of a span, by names."""
     part = span.part
     known: dict[str, Any] = {**noted.said, "number": noted.number, "step": part.step, "peer": part.peer}
     if part.kind in ("starting", "ending"):

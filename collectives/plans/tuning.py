@@ -1,9 +1,7 @@
-"""Which algorithm is the fastest for a collective, a number of ranks and a size: the table behind ``auto``.
+"""Choose an algorithm by collective, number of ranks and size: the table of ``auto``.
 
-auto         the table built in
+auto         the built-in table
 auto:FILE    one that ``dear-mpi bench --tune FILE`` measured: {"machine": {...}, "rules": [{...}, ...]}
-
-And how large messages are, and how many are posted at a time, on one host and between hosts.
 """
 
 import json
@@ -22,8 +20,6 @@ Count = Annotated[int, Meta(ge=1)]
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """For full buffers of at most so many bytes (None: of any size), on this number of ranks."""
-
     collective: str
     ranks: Count
     up_to_bytes: Count | None
@@ -36,19 +32,18 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def shared(self) -> bool:
-        """Whether it is for ranks that work in each other's memory."""
         return runner_of(self.algorithm) == "shared"
 
 
-NAMES = tuple({**ALGORITHMS, **RUNNER})  # RUNNER has what is no program, too
-SEGMENT_BYTES = 256 * 1024  # fits in a second-level cache with what it is added to; see docs/benchmarks
-NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI announces messages from 64 KiB on, header included, and waits
-WINDOW_BYTES = 1 << 20  # posted in a lane between hosts
-MOST_POSTED = 32  # messages
-# Where ranks share memory, the rules for it go before others.
-# Small buffers need few steps. So: recursive doubling, then butterflies, then rings, which come later on more ranks.
+NAMES = tuple({**ALGORITHMS, **RUNNER})  # RUNNER also has entries without programs
+SEGMENT_BYTES = 256 * 1024  # fits a second-level cache twice; see docs/benchmarks
+NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI uses rendezvous from 64 KiB on, header included
+WINDOW_BYTES = 1 << 20
+MOST_POSTED = 32
+# Rules for shared memory come first where ranks share it. Small buffers need few steps: recursive doubling, then
+# butterflies, then rings (later on more ranks).
 KIB, MIB = 1 << 10, 1 << 20
-GATHERS = {4: 16 * KIB, 32: 512 * KIB, 128: 4 * MIB}  # by ranks: up to here butterflies are faster
+GATHERS = {4: 16 * KIB, 32: 512 * KIB, 128: 4 * MIB}  # by ranks: limit below which butterflies are faster
 TABLE: dict[tuple[str, int], dict[str, int | None]] = {
     ("all_reduce", 4): {"recursive_doubling": 16 * KIB, "ring": None, "shared": None},
     ("all_reduce", 32): {"recursive_doubling": 16 * KIB, "rabenseifner": MIB, "ring": None},
@@ -67,16 +62,15 @@ BUILT_IN = tuple(
 
 
 def default_segment(hosts: Sequence[int]) -> int:
-    """Bytes of the largest message by default, for ranks on these hosts."""
     return SEGMENT_BYTES if len(set(hosts)) == 1 else NETWORK_SEGMENT_BYTES
 
 
 def window_of(hosts: Sequence[int], segment_bytes: int) -> int:
-    """How many messages of a lane are posted at a time, for ranks on these hosts (docs/decisions/0017).
+    """Return how many messages of a lane are posted at a time (docs/decisions/0017).
 
-    Between hosts a link must not fall silent while the thread that posts messages waits for a core that layers use: at
-    1 Gbit/s some milliseconds of that are some hundred KiB. On one host, side buffers that stay in cache count more.
-    Messages that are announced first are slower where more than two of them are posted.
+    Between hosts the link must stay busy while the posting thread waits for a core: milliseconds, or some hundred KiB
+    at 1 Gbit/s. On one host side buffers should stay in cache. With rendezvous, more than two posted messages are
+    slower.
 
     >>> window_of((0, 0), 60 * 1024), window_of((0, 1), 256 * 1024), window_of((0, 1), 60 * 1024)
     (2, 2, 17)
@@ -87,7 +81,6 @@ def window_of(hosts: Sequence[int], segment_bytes: int) -> int:
 
 
 def rules_of(spec: str) -> tuple[Rule, ...] | None:
-    """The rules behind ``auto`` or ``auto:FILE``; None for the name of an algorithm; raises as ``read_rules``."""
     name, colon, path = spec.partition(":")
     if name != "auto":
         return None
@@ -95,14 +88,13 @@ def rules_of(spec: str) -> tuple[Rule, ...] | None:
 
 
 def serves(name: str, collective: str) -> bool:
-    """Whether an algorithm that exists, or what a tuning table picks, can carry out a collective."""
     if runner_of(name) == "native" or rules_of(name) is not None:
         return True
     return collective in served_by(name)
 
 
 def pick(rules: Sequence[Rule], collective: str, ranks: int, nbytes: int) -> Rule:
-    """The rule for a case: of the nearest number of ranks (the smaller of two). ValueError: none fits.
+    """Return the rule for the nearest number of ranks (the smaller of two); ValueError: none fits.
 
     >>> pick(BUILT_IN, "all_reduce", 3, 1000).algorithm
     'recursive_doubling'
@@ -110,7 +102,7 @@ def pick(rules: Sequence[Rule], collective: str, ranks: int, nbytes: int) -> Rul
     candidates = [rule for rule in rules if rule.collective == collective]
     if not candidates:
         there = ", ".join(sorted({rule.collective for rule in rules})) or "none"
-        raise ValueError(f"no rule is about {collective}, only about: {there}; `dear-mpi bench --tune` adds it")
+        raise ValueError(f"no rule covers {collective}, only: {there}; `dear-mpi bench --tune` adds it")
     nearest = min({rule.ranks for rule in candidates}, key=lambda found: (abs(found - ranks), found))
     fitting = [rule for rule in candidates if rule.ranks == nearest and nbytes <= rule.limit]
     if not fitting:
@@ -120,8 +112,10 @@ def pick(rules: Sequence[Rule], collective: str, ranks: int, nbytes: int) -> Rul
 
 
 def alike(rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    """The table that picks one algorithm for an all-reduce and for its two halves, so that both have the same bits: the
-    one for the all-reduce or, where that serves no halves, for the reduce-scatter. Other rules stay."""
+    """Use one algorithm for an all-reduce and its halves, so that both give the same bits.
+
+    It is the all-reduce's or, if that serves no halves, the reduce-scatter's. Other rules stay.
+    """
     halves, all_reduces = ("reduce_scatter", "all_gather"), [rule for rule in rules if rule.collective == "all_reduce"]
     by_messages = [rule for rule in rules if not rule.shared]
     chosen = [rule for rule in rules if rule.collective == "reduce_scatter"] if not all_reduces else []
@@ -139,18 +133,16 @@ class Table(Struct):
 
 
 def read_rules(path: Path) -> tuple[Rule, ...]:
-    """The rules of a file. ValueError: it is missing or no such table; the message says where."""
     with reading("rules", path, "dear-mpi bench --tune") as content:
         rules = convert(content, Table).rules
         for number, rule in enumerate(rules):
-            if rule.algorithm not in NAMES:  # a file of data runs no code, and does not refer to others
+            if rule.algorithm not in NAMES:  # a data file runs no code and refers to no others
                 said = f"must be one of {', '.join(NAMES)}, not {rule.algorithm!r}"
                 raise ValueError(f"rules[{number}].algorithm {said}")
     return rules
 
 
 def write_rules(path: Path, machine: Mapping[str, Any], rules: Sequence[Rule]) -> None:
-    """Store a table; sorted, so that two of them can be compared."""
     ordered = sorted(rules, key=lambda rule: (rule.collective, rule.ranks, rule.limit))
     content = {"machine": dict(machine), "rules": [asdict(rule) for rule in ordered]}
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

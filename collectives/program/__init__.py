@@ -1,6 +1,6 @@
-"""Programs: what a collective algorithm is, what it must achieve, and the proof and the price of it.
+"""Define collective algorithms as data, prove them and predict their cost.
 
-Nothing here needs MPI, NumPy, or a name of an algorithm. Begin with ``program.py``, then ``verify.py`` and ``cost.py``.
+Nothing here needs MPI or NumPy. Begin with ``program.py``, then ``verify.py`` and ``cost.py``.
 """
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step

@@ -1,21 +1,16 @@
-"""Predict what a program costs: replay it on a network of latency alpha, beta s/byte and gamma s/byte reduced.
+"""Predict a program's time on a network: latency alpha, beta s/byte, gamma s/byte reduced.
 
-The model. Every rank has a port, and every host one port to the network, each with two directions. A message begins
-when both its ends are in their step, as large messages of MPI libraries do (rendezvous). Alpha later it moves: b bytes
-take b beta, if the outgoing side of one port and the incoming side of the other are theirs alone. Messages that meet at
-a port share it fairly (``network.py``): that is contention. A message that has arrived takes b gamma of the rank that
-combines it. Messages inside a host use the ports of the ranks. Messages between hosts use the ports of the hosts, which
-the ranks of a host share, with an alpha and beta of their own. A rank enters a step when all messages of its previous
-one, sent and received, are there. For the ring this gives the closed forms in ``algorithms/ring.py``; for the naive
-algorithm it shows the crowd at rank 0. Not modelled are segments, which let steps overlap, and that MPI libraries send
-small messages before they are wanted.
+The model. Each rank has a port, and each host one port to the network that its ranks share, with its own alpha and
+beta. A message begins when both ends are in their step (rendezvous). After alpha its b bytes take b beta, or longer if
+messages share a side of a port (``network.py``). Combining takes b gamma on the receiving rank. A rank enters a step
+when all messages of its previous step are complete. For the ring this gives the closed forms of ``algorithms/ring.py``.
+The model omits segments, which let steps overlap, and the eager sending of small messages.
 
-Messages also take o seconds each of a rank's one processor, which does one thing after another. When a step begins, the
-processor hands over the sends, o for each; a message begins no earlier. Then it turns to the messages that have
-arrived: o for each, and right after it the sum. With o = 0 sends and plain receives do not need the processor.
+Each message also takes o seconds of a rank's one processor at both ends. At the start of a step it hands over the
+sends, o each, and a message begins no earlier. Then it handles arrived messages: o each, followed by the sum.
 
-Source: alpha, beta and o are L, G and o of LogGP (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995), whose g is 0
-here. Where messages begin, share and end is as in SimGrid, an independent simulator (decision 0013).
+Source: alpha, beta and o are L, G and o of LogGP (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995), with g = 0.
+Messages begin, share and end as in SimGrid (decision 0013).
 """
 
 from collections import Counter
@@ -30,8 +25,7 @@ from dear_mpi.collectives.program.simulation import Simulation
 
 @dataclass(frozen=True)
 class Cost:
-    """The time until the last rank is done, messages and bytes that each rank has sent, bytes by (from, to), and when
-    each rank is done."""
+    """``done_s`` is each rank's end; ``link_nbytes`` counts bytes by (from, to)."""
 
     time_s: float
     messages: tuple[int, ...]
@@ -49,11 +43,10 @@ def cost(
     *,
     arrivals_s: Sequence[float] = (),
 ) -> Cost:
-    """Price the programs of all ranks for a buffer of ``count`` elements, in equal shards unless told otherwise; or a
-    ProgramError: they deadlock (``verify`` says where).
+    """Price the programs of all ranks for a buffer of ``count`` elements.
 
-    ``arrivals_s``: when each rank comes to the call; all at 0 if not given. Times are from 0 on, so after the last
-    arrival a program takes ``time_s - max(arrivals_s)``.
+    ``arrivals_s``: when each rank enters the call; default 0. The programs then take ``time_s - max(arrivals_s)``.
+    ProgramError: they deadlock.
 
     >>> from dear_mpi.collectives.algorithms.registry import programs
     >>> cost(programs("ring", "all_reduce", 4), 1000, 4, Network(beta=1e-9)).nbytes

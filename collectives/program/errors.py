@@ -1,4 +1,4 @@
-"""What can go wrong in a collective, by kind, and how messages name ranks."""
+"""Define the errors of collectives, by kind, and how messages name ranks."""
 
 from collections.abc import Collection
 
@@ -10,19 +10,19 @@ class CollectiveError(RuntimeError):
 
 
 class AgreedError(CollectiveError):
-    """Raised on all ranks alike, so each of them can stop in good order. Any other error ends the job."""
+    """Raised on all ranks, so each can stop in good order. Any other error ends the job."""
 
 
 class ArgumentError(AgreedError, ValueError):
-    """An argument is not allowed, on this rank or on another one; raised on all of them."""
+    """An argument is not allowed on some rank; raised on all ranks."""
 
 
 class MismatchError(AgreedError, ValueError):
-    """The ranks do not agree on what they are about to do; raised on all of them."""
+    """The ranks do not agree on their next call; raised on all ranks."""
 
 
 class ProgramError(CollectiveError):
-    """An algorithm is wrong. ``rank`` errs in ``chunk`` (None: in several); the message also names the step."""
+    """An algorithm is wrong: ``rank`` errs in ``chunk`` (None: in several)."""
 
     def __init__(self, message: str, *, rank: int | None = None, chunk: int | None = None) -> None:
         super().__init__(message)
@@ -30,11 +30,11 @@ class ProgramError(CollectiveError):
 
 
 class TransportError(CollectiveError):
-    """Bytes could not be moved, because a peer is gone or the job was aborted."""
+    """Bytes could not be moved: a peer has gone or the job was aborted."""
 
 
 def name_ranks(ranks: Collection[int]) -> str:
-    """Ranks, for a reader.
+    """Format ranks for messages.
 
     >>> name_ranks([0, 2, 3]), name_ranks([1]), name_ranks([])
     ('ranks 0, 2, 3', 'rank 1', 'no rank')

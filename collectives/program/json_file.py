@@ -1,4 +1,4 @@
-"""Files of JSON that users name: whatever is wrong with one is told in one way."""
+"""Read JSON files that users name, and report every fault in one format."""
 
 import json
 import re
@@ -19,7 +19,6 @@ FIELDS = {"missing required": "must have", "contains unknown": "must not have"}
 
 
 def read_json(what: str, path: Path) -> Any:
-    """The content of a file, which ``what`` names in errors; ValueError: it cannot be read, or is no JSON."""
     try:
         return json.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -33,8 +32,7 @@ def read_json(what: str, path: Path) -> Any:
 
 @contextmanager
 def reading(what: str, path: Path, writer: str) -> Iterator[Any]:
-    """The content of a file, for a block that checks it: a ValueError of the block becomes one that names the file and
-    the command that writes such a file; raises as ``read_json``, too."""
+    """Yield a file's content for checks; a ValueError of the block then names file and writing command."""
     content = read_json(what, path)
     try:
         yield content
@@ -44,7 +42,7 @@ def reading(what: str, path: Path, writer: str) -> Iterator[Any]:
 
 
 def in_words(said: str, content: Any) -> str:
-    """What msgspec says about a part of the content, in our words and with what is there; other texts stay.
+    """Translate msgspec's message into ours, with the offending value; keep other texts.
 
     >>> in_words("Expected `int` >= 1 - at `$.rows[0].ranks`", {"rows": [{"ranks": 0}]})
     'rows[0].ranks must be a whole number >= 1, not 0'

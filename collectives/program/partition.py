@@ -1,12 +1,12 @@
-"""How a buffer splits over ranks. No other module knows.
+"""Split a buffer over ranks; no other module knows how.
 
     count 10 over 4 ranks                   [0 1 2|3 4 5|6 7|8 9]          a shard for each rank
-    the same, weights 1 1 2 1               [0 1|2 3|4 5 6 7|8 9]          a slow rank owns less
-    the same, counts 1 0 6 3                [0||1 2 3 4 5 6|7 8 9]         exactly so many
-    the same, cut into 2 chunks a shard     [0|1|2|3|4 5|6 7|8|9]          for algorithms that send halves two ways
+    with weights 1 1 2 1                    [0 1|2 3|4 5 6 7|8 9]          a slow rank owns less
+    with counts 1 0 6 3                     [0||1 2 3 4 5 6|7 8 9]         exact counts
+    cut into 2 chunks per shard             [0|1|2|3|4 5|6 7|8|9]          for algorithms that send halves two ways
 
-Shards are contiguous and in rank order. Without weights their counts differ by at most one, the first ``count % size``
-having one element more (as in Open MPI's ring). Shards and chunks may be empty.
+Shards are contiguous and in rank order. Without weights the first ``count % size`` shards have one more element (as in
+Open MPI's ring). Shards and chunks may be empty.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Partition:
-    """The borders between the ranks' shards of a buffer: from 0 to its count, one more than there are ranks."""
+    """Borders of the ranks' shards, from 0 to the count: one more than there are ranks."""
 
     borders: tuple[int, ...]
 
     @classmethod
     def of(cls, count: int, size: int, weights: Sequence[float] | None = None) -> Partition:
-        """Split ``count`` elements over ``size`` ranks, evenly or in proportion to a weight for each.
+        """Split ``count`` elements over ``size`` ranks, evenly or in proportion to weights.
 
-        The elements that rounding leaves over go to the largest remainders, to lower ranks first. ValueError: there is
-        not one weight for each rank, or they are not finite numbers >= 0 with a sum above 0.
+        Remainders go to the largest fractions, lower ranks first.
 
         >>> Partition.of(10, 4).borders, Partition.of(10, 4, [1, 1, 2, 1]).borders
         ((0, 3, 6, 8, 10), (0, 2, 4, 8, 10))
@@ -47,7 +46,7 @@ class Partition:
             raise ValueError(f"weights must be {size} numbers, one for each rank, not {weights!r}")
         if not all(0 <= weight < math.inf for weight in given) or not any(given):
             raise ValueError(f"weights must be finite numbers >= 0, not all of them 0, not {weights!r}")
-        shares = list(map(Fraction, given))  # exact, so that all ranks round alike
+        shares = list(map(Fraction, given))  # exact: all ranks round alike
         total = sum(shares)
         exact = [count * share / total for share in shares]
         counts = [int(part) for part in exact]
@@ -58,7 +57,7 @@ class Partition:
 
     @classmethod
     def exactly(cls, count: int, size: int, counts: Sequence[int]) -> Partition:
-        """Give each rank so many of ``count`` elements; ValueError: they are not ``size`` numbers >= 0 of this sum.
+        """Give each rank exactly its count.
 
         >>> Partition.exactly(10, 4, [1, 0, 6, 3]).borders
         (0, 1, 1, 7, 10)
@@ -75,22 +74,19 @@ class Partition:
 
     @property
     def counts(self) -> list[int]:
-        """Elements of each rank's shard."""
         return [stop - start for start, stop in itertools.pairwise(self.borders)]
 
     def shard(self, rank: int) -> slice:
-        """The elements that belong to a rank."""
         return slice(self.borders[rank], self.borders[rank + 1])
 
     def chunks(self, parts: int = 1) -> tuple[int, ...]:
-        """The borders of all chunks where every shard is cut into ``parts`` even ones."""
+        """Return the borders of all chunks if each shard is cut into ``parts`` even ones."""
         shards = itertools.pairwise(self.borders)
         firsts = (start + chunk_bounds(stop - start, parts, part)[0] for start, stop in shards for part in range(parts))
         return (*firsts, self.count)
 
 
 def all_as(kind: Callable[[Any], T], values: Sequence[Any], size: int) -> list[T] | None:
-    """Exactly ``size`` values as numbers of a kind; None if they are no such numbers, or not as many."""
     try:
         found = list(map(kind, values))
     except (TypeError, ValueError):
@@ -99,7 +95,7 @@ def all_as(kind: Callable[[Any], T], values: Sequence[Any], size: int) -> list[T
 
 
 def chunk_bounds(count: int, size: int, index: int) -> tuple[int, int]:
-    """First element of part ``index`` of an even split, and the one after its last.
+    """Return the borders of chunk ``index`` of an even split.
 
     >>> [chunk_bounds(10, 4, index) for index in range(4)]
     [(0, 3), (3, 6), (6, 8), (8, 10)]

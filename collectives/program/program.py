@@ -1,16 +1,15 @@
-"""A collective algorithm as data, what one rank sends and receives, step by step; and what each collective promises.
+"""Define a collective algorithm as data: each rank's sends and receives, step by step.
 
-An algorithm is a function of (rank, size) that returns a ``Program``. The code that reads programs (``verify``,
-``cost``, ``explain``, ``messages``) knows no algorithm by name, and an algorithm needs nothing but ``Send``,
-``Receive``, ``Step`` and ``Program``.
+An algorithm is a function of (rank, size) that returns a ``Program``. Code that reads programs knows no algorithm by
+name.
 
-Meaning. The buffer has ``size * parts`` chunks, of which rank r owns those from ``r * parts`` on. All sends of a step
-read what the buffer held when the step began; a receive either replaces chunks or combines what arrives with what is
-there. All contributions that a step combines into a chunk are combined at once, in rank order, the rank's own among
-them. Two-byte numbers are combined in fp32 and rounded once. Between one pair of ranks, messages are matched in
-program order. A message is received in the chunks that were sent; only where data is addressed (``Contract``) may it be
-in others, as many and as long. Both ends of a message are in the same step, and all ranks have equally many steps
-(some may be empty). A rank enters a step when its previous one is complete; nothing else synchronises.
+Meaning. The buffer has ``size * parts`` chunks; rank r owns ``parts`` of them from ``r * parts`` on. All sends of a
+step read the buffer's state at the start of the step. A receive replaces chunks or combines them. All contributions
+that a step combines into a chunk, the rank's own included, are combined at once in rank order; two-byte numbers in
+fp32, rounded once. Messages between a pair of ranks are matched in program order. A message arrives in the chunks that
+were sent; only addressed data (``Contract``) may arrive in others of equal length. Both ends of a message are in the
+same step, and all ranks have equally many steps. A rank enters a step when its previous step is complete; there is no
+other synchronization.
 """
 
 import inspect
@@ -22,7 +21,7 @@ from dear_mpi.collectives.program.hosts import Rates
 
 @dataclass(frozen=True)
 class Send:
-    """Chunks that go to a peer; ``chunks`` is a ``range`` of step 1, such as ``range(3, 4)`` for chunk 3."""
+    """Send chunks to a peer; ``chunks`` is a ``range`` of step 1, such as ``range(3, 4)`` for chunk 3."""
 
     peer: int
     chunks: range
@@ -33,20 +32,18 @@ class Send:
 
 @dataclass(frozen=True)
 class Receive:
-    """Chunks that come from a peer, to replace what is there or to be combined with it by the reduction's op."""
-
     peer: int
     chunks: range
     combine: bool = False
 
     def __str__(self) -> str:
         verb = "combined with" if self.combine else "replacing"
-        return f"{label(self.chunks)} from rank {self.peer}, {verb} what is there"
+        return f"{label(self.chunks)} from rank {self.peer}, {verb} local data"
 
 
 @dataclass(frozen=True)
 class Step:
-    """One round: all of its transfers may be under way at the same time."""
+    """Transfers that may all be in flight at the same time."""
 
     sends: tuple[Send, ...] = ()
     receives: tuple[Receive, ...] = ()
@@ -54,8 +51,6 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """What one rank does in one collective; ``parts`` is the number of chunks that each rank owns."""
-
     collective: str
     rank: int
     size: int
@@ -64,7 +59,6 @@ class Program:
 
     @property
     def chunks(self) -> int:
-        """The number of chunks of the whole buffer."""
         return self.size * self.parts
 
     def owner(self, chunk: int) -> int:
@@ -75,7 +69,7 @@ class Program:
         >>> step = Step((Send(1, range(0, 1)),), (Receive(1, range(1, 2), combine=True),))
         >>> print(Program("reduce_scatter", 0, 2, (step,)))
         rank 0 of 2, reduce_scatter
-          step 0: send chunk 0 to rank 1; receive chunk 1 from rank 1, combined with what is there
+          step 0: send chunk 0 to rank 1; receive chunk 1 from rank 1, combined with local data
         """
         lines = [f"rank {self.rank} of {self.size}, {self.collective}"]
         for number, step in enumerate(self.steps):
@@ -85,11 +79,10 @@ class Program:
 
 
 Algorithm = Callable[..., Program]
-"""A function of (rank, size) that returns that rank's program.
+"""A function of (rank, size) that returns the program of that rank.
 
-It may ask for more by the names of its arguments: ``hosts``, the number of the host of each rank; ``rates``, how fast a
-rank sends inside its host and between hosts (``hosts.py``), or None where nobody has said it; and ``pieces``, into how
-many portions of about a segment the whole buffer would split.
+It may take more arguments, by name: ``hosts``, the host number of each rank; ``rates`` (``hosts.py``), or None if they
+are unknown; ``pieces``, the number of segments in the whole buffer.
 """
 
 
@@ -102,18 +95,16 @@ def write_program(
     rates: Rates | None = None,
     pieces: int = 1,
 ) -> Program:
-    """Call an algorithm with what it asks for; without ``hosts`` all ranks are on one."""
     offered = {"hosts": tuple(hosts or [0] * size), "rates": rates, "pieces": pieces}
     return algorithm(rank, size, **{name: value for name, value in offered.items() if asks_for(algorithm, name)})
 
 
 def asks_for(algorithm: Algorithm, name: str) -> bool:
-    """Whether an algorithm has an argument of this name."""
     return name in inspect.signature(algorithm).parameters
 
 
 def renamed(program: Program, shift: int) -> Program:
-    """The same program with every rank r called r + shift: how a tree whose root is rank 0 gets another root."""
+    """Return the program with every rank r named r + shift: moves a tree's root from rank 0."""
     names = [(rank + shift) % program.size for rank in range(program.size)]
     steps = tuple(
         Step(
@@ -126,7 +117,7 @@ def renamed(program: Program, shift: int) -> Program:
 
 
 def ranges(chunks: Sequence[int]) -> list[range]:
-    """Ascending chunks as the fewest ranges: 0, 1, 4, 5, 6 as 0..1 and 4..6."""
+    """Merge ascending chunks into the fewest ranges: 0, 1, 4, 5, 6 into 0..1 and 4..6."""
     found: list[range] = []
     for chunk in chunks:
         first = found.pop().start if found and found[-1].stop == chunk else chunk
@@ -135,7 +126,6 @@ def ranges(chunks: Sequence[int]) -> list[range]:
 
 
 def label(chunks: range) -> str:
-    """``chunk 3``, or ``chunks 2..5`` with both ends included."""
     return f"chunk {chunks[0]}" if len(chunks) == 1 else f"chunks {chunks.start}..{chunks.stop - 1}"
 
 
@@ -151,17 +141,15 @@ def the_owner(rank: int, owner: int) -> bool:
 
 
 def root(rank: int, owner: int) -> bool:
-    return rank == 0  # ``renamed`` gives a program another root
+    return rank == 0
 
 
 @dataclass(frozen=True)
 class Contract:
-    """Which ranks hold data of a chunk when a collective begins, and when it ends, as functions of (rank, owner).
+    """Ranks that hold data of a chunk before and after a collective, as functions of (rank, owner).
 
-    A rank that holds data of a chunk at first contributes to it; a rank that holds it at the end holds all
-    contributions. Data may also be addressed: what a rank holds of a chunk at first is for the chunk's owner alone.
-    There it ends in the chunk of the rank that it comes from. So it changes its place in the buffer, which all other
-    data keeps.
+    A rank with data before contributes it; a rank with data after has all contributions. Addressed data is only for the
+    chunk's owner and ends in the chunk of its sender.
     """
 
     begins: Holder
@@ -169,22 +157,19 @@ class Contract:
     addressed: bool = False
 
     def brings(self, rank: int, owner: int, size: int) -> int:
-        """What a rank holds of a chunk at first, as a ``Row`` of ``verify.py`` has it."""
+        """Return a rank's initial data as a ``Row`` of ``replay.py``."""
         address = 1 << size + owner if self.addressed else 0
         return 1 << rank | address if self.begins(rank, owner) else 0
 
     @property
     def reduces(self) -> bool:
-        """Whether contributions are combined."""
         return self.begins is everyone and not self.addressed
 
     @property
     def rooted(self) -> bool:
-        """Whether one rank, the root, differs from the others."""
         return root in (self.begins, self.ends)
 
 
-# What begins where, and ends where.
 COLLECTIVES = {
     "reduce_scatter": Contract(everyone, the_owner),
     "all_gather": Contract(the_owner, everyone),

@@ -1,9 +1,8 @@
-"""Carry out the programs of all ranks on symbols: what each rank holds after each step; or a ProgramError.
+"""Run the programs of all ranks on symbols: compute the content of each rank after each step.
 
-The replay takes one step of all ranks after the other. In a run some ranks are further than others; but as both ends of
-a message are in the same step, they do the same. Nor can they block each other, even if each send blocks until it is
-received: what the ranks in the earliest step wait for is among themselves, and under way. Time: O(total number of
-chunks sent).
+The replay moves all ranks step by step. In a real run some ranks are ahead, with the same result, because both ends of
+a message are in the same step. Ranks cannot block each other even if sends are synchronous: ranks in the earliest step
+wait only for messages among themselves. Time: O(chunks sent).
 """
 
 from collections import defaultdict, deque
@@ -12,25 +11,26 @@ from collections.abc import Iterator, Sequence
 from dear_mpi.collectives.program.errors import ProgramError, name_ranks
 from dear_mpi.collectives.program.program import COLLECTIVES, Program, Receive, Send, label
 
-# What one rank holds: bit i of ``row[chunk]`` is set where rank i's contribution is in; 0 is undefined data. Where data
-# is addressed, on ``size`` ranks, bit size + i says that it is for rank i alone.
+# One rank's data: bit i of ``row[chunk]`` is set if rank i's contribution is in; 0 is undefined. For addressed data,
+# bit size + i marks data for rank i.
 Row = list[int]
 
 
 def replay(programs: Sequence[Program]) -> list[list[Row]]:
-    """For each rank what it holds at first, and after each step; errors as in ``after_steps``."""
     states = ([list(row) for row in rows] for rows in after_steps(programs))
     return [list(history) for history in zip(*states, strict=True)]
 
 
 def run(programs: Sequence[Program]) -> list[Row]:
-    """What all ranks hold at the end; errors as in ``after_steps``."""
     *_, rows = after_steps(programs)
     return rows
 
 
 def after_steps(programs: Sequence[Program]) -> Iterator[list[Row]]:
-    """What all ranks hold at first, then after each step: rows that the next step will change; or a ProgramError."""
+    """Yield the data of all ranks before and after each step, in rows that the next step changes.
+
+    ProgramError: undefined data is sent, data is combined twice, or a transfer has no matching peer.
+    """
     contract, size = COLLECTIVES[programs[0].collective], len(programs)
     owners = [programs[0].owner(chunk) for chunk in range(programs[0].chunks)]
     rows = [[contract.brings(rank, owner, size) for owner in owners] for rank in range(size)]
@@ -41,9 +41,9 @@ def after_steps(programs: Sequence[Program]) -> Iterator[list[Row]]:
 
 
 def take_step(programs: Sequence[Program], number: int, rows: list[Row]) -> None:
-    """Carry out one step of all ranks: first all sends take what they find, then it is received."""
+    """Carry out one step of all ranks: all sends read before anything is received."""
     steps = [program.steps[number] for program in programs]
-    sent = defaultdict[tuple[int, int], deque[tuple[Send, Row]]](deque)  # by receiver and sender
+    sent = defaultdict[tuple[int, int], deque[tuple[Send, Row]]](deque)
     for rank, step in enumerate(steps):
         for send in step.sends:
             sent[send.peer, rank].append((send, rows[rank][send.chunks.start : send.chunks.stop]))
@@ -64,7 +64,6 @@ def take_step(programs: Sequence[Program], number: int, rows: list[Row]) -> None
 
 
 def take(send: Send, data: Row, receive: Receive, row: Row, program: Program, *, number: int) -> None:
-    """Receive one message into the row of the program's rank, in a step."""
     rank, peer, where = program.rank, receive.peer, f"step {number}"
     if not fit(send.chunks, receive.chunks, program):
         differs = f"expects {label(receive.chunks)} from rank {peer}, which sends {label(send.chunks)}"
@@ -83,19 +82,17 @@ def take(send: Send, data: Row, receive: Receive, row: Row, program: Program, *,
 
 
 def fit(sent: range, received: range, program: Program) -> bool:
-    """Whether chunks that are sent may be received as these."""
-    if not COLLECTIVES[program.collective].addressed:  # else all shards are equally long
+    if not COLLECTIVES[program.collective].addressed:  # all shards have the same length
         return sent == received
     return len(sent) == len(received) and (sent.start - received.start) % program.parts == 0
 
 
 def members(mask: int) -> list[int]:
-    """The ranks whose bits are set."""
     return [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
 
 
 def data_of(mask: int, size: int) -> str:
-    """The ranks whose contributions are in, and for whom these are.
+    """Name the ranks whose contributions are in, and their addressees.
 
     >>> data_of(0b11, 4), data_of(1 << 2 | 1 << 4 + 3, 4)
     ('data of ranks 0, 1', "rank 2's data for rank 3")

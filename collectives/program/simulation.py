@@ -1,11 +1,11 @@
-"""Run programs on a network, event by event: ``cost.py`` has the model.
+"""Simulate programs on a network, event by event; ``cost.py`` describes the model.
 
         rank 0 enters a step that sends to 1 ---.
-                                                 `-- alpha --> the flow from 0 to 1 moves the message --> it is over
+                                                 `-- alpha --> the flow from 0 to 1 moves the message --> done
         rank 1 enters the step that receives it ---'
 
-When it is over depends on the other flows at its ports. Whenever a flow comes or goes, the flows connected with it get
-new rates. They are looked at again when the first of them is through with a message.
+The end of a message depends on other flows at its ports. When a flow starts or stops, connected flows get new rates,
+until the first of them finishes a message.
 """
 
 import heapq
@@ -20,7 +20,7 @@ from dear_mpi.collectives.program.hosts import Lane
 from dear_mpi.collectives.program.network import TIE, Network, Side, Way, connected, fair_rates
 from dear_mpi.collectives.program.program import Program
 
-# Seconds or bytes: a float or an int here, in ``dear_mpi/simulate/prices/lockstep.py`` one for each of many sizes.
+# Seconds or bytes: a number here, an array over many sizes in ``dear_mpi/simulate/prices/lockstep.py``.
 Number: TypeAlias = Any
 
 
@@ -28,16 +28,14 @@ Number: TypeAlias = Any
 class Progress:
     program: Program
     number: int = -1
-    entered_s: Number = 0.0  # when its current step began
-    done_s: Number = 0.0  # when the last message that is done in this step was done
-    busy_s: Number = 0.0  # until when its processor has work
-    left: int = 0  # messages of the step, sent and received, that are not done
+    entered_s: Number = 0.0
+    done_s: Number = 0.0
+    busy_s: Number = 0.0  # end of its processor's work
+    left: int = 0
 
 
 @dataclass(eq=False, slots=True)
 class Due:
-    """What happens at a time, unless it is called off."""
-
     time_s: Number
     what: Callable[..., None]
     arguments: tuple[object, ...]
@@ -45,7 +43,7 @@ class Due:
 
 
 class Message(NamedTuple):
-    """A message that both its ends have posted."""
+    """A message that both ends have posted."""
 
     moves_s: Number
     nbytes: Number
@@ -54,31 +52,27 @@ class Message(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Flow:
-    """All messages from one rank to another, which move one after the other."""
-
     source: int
     target: int
     sides: Way
     link: Network
-    # From when on a message can be sent, and its bytes; from when on one can be received, and whether it is combined.
+    # Sends (ready time, bytes) and receives (ready time, combine).
     posted: Lane[tuple[Number, Number], tuple[Number, bool]] = field(default_factory=Lane)
-    queue: deque[Message] = field(default_factory=deque)  # the first is on the move, the others wait for that
-    rate: float = 1.0  # the part of its sides that it has
-    over_s: Number = 0.0  # when the first message of the queue is over, at this rate
-    look: Due | None = None  # at this flow, and at the flows connected with it
+    queue: deque[Message] = field(default_factory=deque)  # the first one is moving
+    rate: float = 1.0
+    over_s: Number = 0.0  # end of the first message at this rate
+    look: Due | None = None  # next look at this flow and at connected flows
 
 
 class Simulation:
-    """All ranks, the flows between them, and events in the order of time."""
-
     latest: Callable[[Number, Number], Number] = staticmethod(max)
 
     def __init__(self, programs: Sequence[Program], offsets: Sequence[int], network: Network) -> None:
         self.offsets, self.network = offsets, network
         self.ranks = [Progress(program) for program in programs]
-        self.flows: dict[tuple[int, int], Flow] = {}  # by receiver and sender
+        self.flows: dict[tuple[int, int], Flow] = {}
         self.moving: dict[Side, dict[Flow, None]] = defaultdict(dict)
-        self.changed: dict[Side, list[Number]] = defaultdict(list)  # when flows came or went
+        self.changed: dict[Side, list[Number]] = defaultdict(list)
         self.events: list[tuple[float, int, Due]] = []
         self.numbers = itertools.count()
         self.start_s: Number = 0.0
@@ -87,16 +81,14 @@ class Simulation:
         return self.offsets[chunks.stop] - self.offsets[chunks.start]
 
     def seen_by(self, rank: int, peer: int) -> tuple[int, int]:
-        """A pair of ranks, as the first of them names it."""
         return rank, peer
 
     def key(self, time_s: Number) -> float:
-        """What puts events into their order."""
         return float(time_s)
 
     def moment(self, times_s: Sequence[Number], places: Iterable[object]) -> Number:
-        """The one time of what happens at once at these places, from the times found for it."""
-        return max(times_s)  # called where it is known, too: ``dear_mpi/simulate/prices/lockstep.py`` notes its places
+        """Return the common time of simultaneous events at these places."""
+        return max(times_s)  # also called for a single time: ``simulate/prices/lockstep.py`` records its places
 
     def later(self, time_s: Number, what: Callable[..., None], *arguments: object) -> Due:
         event = Due(time_s, what, arguments)
@@ -104,7 +96,7 @@ class Simulation:
         return event
 
     def to_the_end(self, arrivals_s: Sequence[Number] = ()) -> None:
-        """Each rank enters its first step when it arrives; all at ``start_s`` where no times are given."""
+        """Run until nothing is left; each rank starts at its arrival or at ``start_s``."""
         for rank, arrival_s in enumerate(arrivals_s or [self.start_s] * len(self.ranks)):
             self.later(arrival_s, self.enter, rank)
         while self.events:
@@ -116,10 +108,10 @@ class Simulation:
             while self.changed:
                 self.share(next(iter(self.changed)))
         if any(rank.number < len(rank.program.steps) for rank in self.ranks):
-            raise ProgramError("the programs block each other for ever: verify() names the rank and the step")
+            raise ProgramError("the programs deadlock: verify() names the rank and the step")
 
     def enter(self, time_s: Number, index: int) -> None:
-        """Begin the next step of a rank: post its messages, and begin each message whose other end is posted."""
+        """Begin a rank's next step: post its messages, and start each one that both ends have posted."""
         rank = self.ranks[index]
         rank.number += 1
         rank.entered_s = rank.done_s = rank.busy_s = time_s
@@ -149,7 +141,6 @@ class Simulation:
         return self.flows[index, peer]
 
     def move(self, time_s: Number, flow: Flow, message: Message) -> None:
-        """Queue a message of a flow, which has its sides for itself until ``share`` says otherwise."""
         if flow.queue and not self.network.in_order:
             flow = Flow(flow.source, flow.target, flow.sides, flow.link, flow.posted)
         flow.queue.append(message)
@@ -160,7 +151,7 @@ class Simulation:
                 self.changed[side].append(time_s)
 
     def share(self, side: Side) -> None:
-        """Share a side anew, and all that is connected: what is left of a message takes longer at a lower rate."""
+        """Share a side and all connected sides anew; lower rates delay messages in flight."""
         users = connected(side, self.moving)
         now_s = self.moment([time_s for each in users for time_s in self.changed.pop(each, ())], users)
         rates = fair_rates(users)
@@ -171,7 +162,7 @@ class Simulation:
         self.look_later(rates)
 
     def look_later(self, flows: Collection[Flow]) -> None:
-        """Look at connected flows when the first of them is through with a message; call their earlier looks off."""
+        """Look again when the first of these flows finishes a message; cancel earlier looks."""
         if flows:
             look = self.later(min((flow.over_s for flow in flows), key=self.key), self.look, flows)
         for flow in flows:
@@ -180,7 +171,7 @@ class Simulation:
             flow.look = look
 
     def look(self, time_s: Number, flows: Collection[Flow]) -> None:
-        """Take messages away that are over; a flow goes on with its next one, or leaves its ports to the others."""
+        """Complete messages that are due; each flow continues or leaves its ports."""
         last = self.key(time_s) * (1 + TIE)
         for flow in [flow for flow in flows if self.key(flow.over_s) <= last]:
             self.over(flow.over_s, flow, flow.queue.popleft())
@@ -191,7 +182,7 @@ class Simulation:
         self.look_later([flow for flow in flows if flow.queue])
 
     def go_on(self, flow: Flow, *, alone: bool) -> None:
-        """Move the next message of a flow. If the flow is alone, a pause before it affects no other flow."""
+        """Move a flow's next message. A pause matters to other flows only if there are any."""
         message = flow.queue[0]
         moves_s = self.latest(message.moves_s, flow.over_s)
         self.moment([moves_s] if alone else [moves_s, flow.over_s], flow.sides)
@@ -205,7 +196,6 @@ class Simulation:
                 self.changed[side].append(flow.over_s)
 
     def over(self, time_s: Number, flow: Flow, message: Message) -> None:
-        """A message is there: its sender is done with it, and its receiver when it is combined."""
         self.done(flow.source, time_s)
         rank = self.ranks[flow.target]
         if message.combine or flow.link.o:
@@ -221,6 +211,5 @@ class Simulation:
         self.leave(index)
 
     def leave(self, index: int) -> None:
-        """Go on to the next step when nothing of this one is left."""
         if self.ranks[index].left == 0:
             self.later(self.ranks[index].done_s, self.enter, index)

@@ -1,7 +1,7 @@
-"""What users write in files of their own: ``path/to/mine.py:my_ring`` names something in one, which is run once.
+"""Load functions, classes and values from users' files: ``path/to/mine.py:my_ring``. A file runs once.
 
-Calls of it must come to an end. Python cannot end a thread, so a call that does not get on is left alone: it stays on
-its own, which ends with the process.
+Calls of user code have a time limit. Python cannot end a thread, so an endless call keeps its daemon thread until the
+process ends.
 """
 
 import ast
@@ -24,35 +24,33 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 WITH_OPTIONS = ("schedule",)  # kinds that take options after their names
-VALUES = ("route",)  # kinds that are neither functions nor classes
-MOST = 500  # characters of an error of a user
-LIMIT_S = 10.0  # from one place to the next: what users write for us takes milliseconds
-LOOK_S = 0.05  # from one look at a call to the next
+VALUES = ("route",)
+MOST = 500  # characters of a user's error
+LIMIT_S = 10.0  # without progress: user code takes milliseconds
+LOOK_S = 0.05  # between looks at a call
 
 
 @dataclass(frozen=True)
 class Source:
-    """A user's function, class or value as it is now: relative names and files may change, what was proved may not."""
+    """The file and name as read now: files may change later, but not what was proved."""
 
-    kind: str  # what it is meant for, for messages
-    path: Path  # of the file, absolute
+    kind: str
+    path: Path  # absolute
     code: bytes
-    name: str  # in the file
-    given: str = ""  # options in parentheses after the name
+    name: str
+    given: str = ""
 
     @property
     def text(self) -> str:
-        """What ranks compare, whose files may have different paths."""
+        """Identify the source without its path, which may differ between ranks."""
         return f"{self.name}{self.given} of a file with checksum {zlib.crc32(self.code):08x}"
 
 
 def is_in_file(name: str) -> bool:
-    """Whether a name is of the form ``FILE.py:NAME``, or a ``FILE.py`` without the name of a function."""
     return ".py:" in name or name.endswith(".py")
 
 
 def source_of(spec: str, kind: str, example: str) -> Source:
-    """What a user has named; ValueError: there is no such Python file, or no name was given."""
     spec, given = split_options(spec)
     if given and kind not in WITH_OPTIONS:
         raise ValueError(f"{kind} {spec + given!r}: a {kind} from a file takes no options: write {spec}")
@@ -65,12 +63,12 @@ def source_of(spec: str, kind: str, example: str) -> Source:
     if not name:
         meant = " or ".join(f"{path}:{each}" for each in defined(source))
         missing = f"{path}:{example}, and define {example} there"
-        raise ValueError(f"{kind} {spec!r} names a file alone: write {meant or missing}")
+        raise ValueError(f"{kind} {spec!r} lacks a name after the file: write {meant or missing}")
     return source
 
 
 def split_options(spec: str) -> tuple[str, str]:
-    """Split the name of something in a file from options in parentheses after it.
+    """Split off the options in parentheses after a name in a file.
 
     >>> split_options("a(1)/mine.py:Mine(limit=4MB)"), split_options("mine.py:Mine")
     (('a(1)/mine.py:Mine', '(limit=4MB)'), ('mine.py:Mine', ''))
@@ -80,12 +78,11 @@ def split_options(spec: str) -> tuple[str, str]:
 
 
 def source_text(name: str, kind: str, example: str) -> str:
-    """A name of ours, or what a user's file has, by which ranks can see that they have the same."""
+    """Return our name, or the checksum of a user's source, for comparison between ranks."""
     return source_of(name, kind, example).text if is_in_file(name) else name
 
 
 def defined(source: Source) -> list[str]:
-    """What may be meant in a file, without running it: classes for a schedule, values for a route, else functions."""
     with telling(f"{source.kind} file {str(source.path)!r} fails"):
         nodes = ast.parse(source.code, str(source.path)).body
     if source.kind in VALUES:
@@ -98,7 +95,6 @@ def defined(source: Source) -> list[str]:
 
 @cache
 def load(source: Source) -> Any:
-    """The function, class or value; ValueError: the file cannot be imported, or has no such thing."""
     kind = source.kind
     spec = importlib.util.spec_from_file_location(f"{kind}_{source.path.stem}", source.path)
     assert spec is not None, "its name ends in .py"
@@ -114,32 +110,31 @@ def load(source: Source) -> Any:
 
 @contextmanager
 def telling(what: str, error_type: type[Exception] = ValueError) -> Iterator[None]:
-    """Run what a user wrote: whatever it raises, but for Endless, becomes an error of this type that begins with
-    ``what``."""
+    """Turn any exception of user code, except Endless, into ``error_type`` with the prefix ``what``."""
     try:
         yield
     except (KeyboardInterrupt, Endless):
         raise
-    except BaseException as error:  # sys.exit() as well, which would end the command in silence
-        said = textwrap.shorten(str(error), MOST, placeholder="...")  # in one line
+    except BaseException as error:  # includes sys.exit(), which would end the command silently
+        said = textwrap.shorten(str(error), MOST, placeholder="...")
         raise error_type(f"{what}: {type(error).__name__}: {said}") from error
 
 
 class Endless(Exception):
-    """A call has not come to an end in time."""
+    """A call has exceeded its time limit."""
 
 
 def in_time(call: Callable[[], T], place: Callable[[], object] = lambda: None) -> T:
-    """What a call returns or raises, however long it takes, while ``place()``, where it is, changes; else Endless."""
+    """Run a call with a time limit, which restarts when ``place()`` changes; raises Endless."""
     future = Future[T]()
 
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:  # sys.exit() as well
+        except BaseException as error:
             future.set_exception(error)
 
-    if sys.platform == "emscripten":  # a browser has no threads: its page can stop what does not end
+    if sys.platform == "emscripten":  # a browser has no threads; its page can stop an endless call
         run()
         return future.result()
     threading.Thread(target=run, name="in time", daemon=True).start()
@@ -149,5 +144,5 @@ def in_time(call: Callable[[], T], place: Callable[[], object] = lambda: None) -
         if now != seen:
             seen, since_s = now, time.monotonic()
         elif time.monotonic() - since_s > LIMIT_S and not future.done():
-            raise Endless(f"has not come to an end after {LIMIT_S:g} seconds")
+            raise Endless(f"did not finish within {LIMIT_S:g} seconds")
     return future.result()

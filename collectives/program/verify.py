@@ -1,11 +1,10 @@
-"""Prove an algorithm without running it: replay the programs of all ranks (``replay.py``), and look at the end.
+"""Prove an algorithm without running it: replay all ranks' programs and check the result.
 
-The proof checks these rules: every send has its receive, in the same step and with chunks that fit; nothing undefined
-is sent; no contribution is combined twice; no two receives of a step touch one chunk unless both combine; every rank
-finishes even if every send blocks until it is received; the collective's promise holds at the end. Errors name rank,
-step and chunk.
+Rules: every send has a matching receive in the same step; no undefined data is sent; no contribution is combined twice;
+receives of one step touch a chunk twice only if both combine; all ranks finish even if sends are synchronous; the
+contract holds at the end.
 
-The idea is taken from msccl-tools' ``Algorithm.check_implements``.
+The idea is from msccl-tools' ``Algorithm.check_implements``.
 """
 
 from collections import Counter
@@ -20,14 +19,14 @@ from dear_mpi.collectives.program.replay import Row, after_steps, data_of, membe
 
 __all__ = ["verify"]
 
-MOST_BLAMED = 16  # ranks among which the one that errs is looked for: up to three proofs for each
+MOST_BLAMED = 16  # ranks to search for the faulty one: up to three proofs for each
 
 
 def verify(programs: Sequence[Program]) -> None:
-    """Check the programs of all ranks, in order, of one collective; a ProgramError names rank, step, chunk or peer.
+    """Check the programs of all ranks; a ProgramError names rank, step, chunk or peer.
 
-    The replay finds a fault where it shows, often on another rank than the one that errs. Where the proof holds as soon
-    as one rank does what its peers expect of it, the error names that rank and the step.
+    A fault often shows on another rank than the faulty one. If one rank's change makes the proof hold, the error names
+    it.
     """
     try:
         check(programs)
@@ -36,7 +35,6 @@ def verify(programs: Sequence[Program]) -> None:
 
 
 def check(programs: Sequence[Program]) -> None:
-    """As ``verify``, but the error names the rank where a fault shows."""
     check_shapes(programs)
     collective, size = programs[0].collective, len(programs)
     for rank, (row, expected) in enumerate(zip(run(programs), promised(collective, size), strict=True)):
@@ -49,7 +47,7 @@ def check(programs: Sequence[Program]) -> None:
 
 
 def who_errs(programs: Sequence[Program]) -> ProgramError | None:
-    """The error of the one rank that errs; None if a change of no rank, or equal changes of several, make it right."""
+    """Return the error of the one faulty rank; None if no single rank's change repairs the programs."""
     if len(programs) > MOST_BLAMED or COLLECTIVES[programs[0].collective].addressed or fault_of(programs, check_shapes):
         return None
     dues = [expected_of(programs, rank, flag) for flag in (False, True, None) for rank in range(len(programs))]
@@ -57,7 +55,7 @@ def who_errs(programs: Sequence[Program]) -> ProgramError | None:
     def added(due: Program) -> int:
         return transfers(due) - transfers(programs[due.rank])
 
-    for _, alike in groupby(sorted(dues, key=added), added):  # first what is too much
+    for _, alike in groupby(sorted(dues, key=added), added):  # surplus transfers first
         right = [due for due in alike if not fault_of([*programs[: due.rank], due, *programs[due.rank + 1 :]], check)]
         if right:
             return difference(programs[right[0].rank], right[0]) if len({due.rank for due in right}) == 1 else None
@@ -65,10 +63,9 @@ def who_errs(programs: Sequence[Program]) -> ProgramError | None:
 
 
 def expected_of(programs: Sequence[Program], rank: int, combine: bool | None) -> Program:
-    """Return the program of a rank that sends what its peers receive, and receives what they send.
+    """Return a rank's program with the sends that its peers receive and the receives that they send.
 
-    Args:
-        combine: for receives that the rank lacks; its own keep their way. None: all are as most others of the step.
+    ``combine``: for receives that the rank lacks; None: all receives as most others of the step.
     """
     steps = []
     for number, mine in enumerate(programs[rank].steps):
@@ -86,7 +83,7 @@ def expected_of(programs: Sequence[Program], rank: int, combine: bool | None) ->
 
 
 def difference(program: Program, due: Program) -> ProgramError | None:
-    """Name the first step of a program that differs from the one that is due; None if only the order differs."""
+    """Name the first step that differs from ``due``; None if only the order differs."""
     counted = ([Counter([*step.sends, *step.receives]) for step in each.steps] for each in (program, due))
     pairs = enumerate(zip(*counted, strict=True))
     differing = [(number, mine - right, right - mine) for number, (mine, right) in pairs if mine != right]
@@ -109,24 +106,22 @@ def transfers(program: Program) -> int:
 
 
 def promised(collective: str, size: int) -> list[Row]:
-    """What each rank holds of a complete chunk of each owner: the contributions of all that begin with data of it."""
     contract, ranks = COLLECTIVES[collective], range(size)
-    if contract.addressed:  # what the owner has for this rank
+    if contract.addressed:
         return [[contract.brings(owner, rank, size) for owner in ranks] for rank in ranks]
     return [[sum(contract.brings(rank, owner, size) for rank in ranks) for owner in ranks]] * size
 
 
 def check_shapes(programs: Sequence[Program]) -> None:
-    """What must hold before programs can be replayed at all; or a ProgramError."""
     kinds = [(program.collective, program.parts, len(program.steps)) for program in programs]
-    usual = kinds.index(mode(kinds))  # on which rank: who differs from most ranks errs
+    usual = kinds.index(mode(kinds))  # differing from most ranks is the error
     for rank, program in enumerate(programs):
         for problem in problems(program, rank, (usual, programs[usual]), len(programs)):
             raise ProgramError(problem, rank=rank)
 
 
 def problems(program: Program, rank: int, like: tuple[int, Program], size: int) -> Iterator[str]:
-    """Yield each value that is out of range or unlike that of ``like`` (a rank and its program), and each race."""
+    """Yield values out of range or unlike ``like`` (a rank and its program), and races."""
     other, first = like
     if program.collective not in COLLECTIVES:
         yield f"rank {rank}: the collective must be one of {', '.join(COLLECTIVES)}, not {program.collective!r}"
@@ -156,7 +151,7 @@ def problems(program: Program, rank: int, like: tuple[int, Program], size: int) 
 
 
 def races(step: Step, where: str) -> Iterator[str]:
-    """A chunk that is received twice in a step must be combined both times, and in the same range of chunks."""
+    """Yield chunks received twice in a step, unless both combine the same range."""
     seen: dict[int, Receive] = {}
     for receive in step.receives if len(step.receives) > 1 else ():
         for chunk in receive.chunks:
@@ -169,8 +164,10 @@ def races(step: Step, where: str) -> Iterator[str]:
 
 
 def keeps_rank_order(programs: Sequence[Program]) -> bool:
-    """Whether all contributions are combined in the order of the ranks, as an op that does not commute would need; then
-    rounding, too, is the same wherever the borders between chunks are."""
+    """Return whether contributions are combined in rank order, as for ops that do not commute.
+
+    Rounding is then independent of the borders between chunks.
+    """
     return all(
         in_order(rows, program.rank, chunk, program.steps[number])
         for number, rows in zip(range(len(programs[0].steps)), after_steps(programs), strict=False)
@@ -182,14 +179,12 @@ def keeps_rank_order(programs: Sequence[Program]) -> bool:
 
 
 def in_order(rows: list[Row], rank: int, chunk: int, step: Step) -> bool:
-    """Whether the parts that a step combines into a chunk follow in rank order: each begins where another one ends."""
     peers = [receive.peer for receive in step.receives if chunk in receive.chunks]
     numbers = [member for source in sorted([rank, *peers]) for member in members(rows[source][chunk])]
     return numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
 def fault_of(programs: Sequence[Program], *checks: Callable[[Sequence[Program]], object]) -> ProgramError | None:
-    """The error of the first check that fails."""
     try:
         for check_one in checks:
             check_one(programs)

@@ -1,1 +1,1 @@
-"""How bytes move between ranks: over MPI, between threads, over an emulated link, through memory of a host."""
+"""Move bytes between ranks: over MPI, between threads, over an emulated link, in a host's memory."""

@@ -1,6 +1,6 @@
-"""Make sure that all ranks are about to do the same, before anything is sent: every rank raises the same error.
+"""Check that all ranks are about to do the same, before anything is sent.
 
-MPI does not notice when two ranks disagree: a shorter message, another type or another order gives garbage or a hang.
+MPI does not notice disagreement: another size, type or order gives garbage or a hang.
 """
 
 import itertools
@@ -15,15 +15,10 @@ T = TypeVar("T")
 
 
 def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
-    """Collective: evaluate ``facts()`` on each rank and compare.
+    """Collective: evaluate ``facts()`` on each rank and compare; ``what`` names the operation.
 
-    Args:
-        what: what is being set up, for the message.
-        facts: returns names and values that must be equal on all ranks, or raises.
-
-    Raises:
-        ArgumentError: ``facts`` raised on some rank; all ranks raise, with the message and the rank's number.
-        MismatchError: a value differs, or ``what`` does; all ranks raise, with the value of each rank.
+    ArgumentError: ``facts`` raised on some rank. MismatchError: a value or ``what`` differs. Both are raised on all
+    ranks and name each rank's value.
     """
     try:
         mine: tuple[str, Mapping[str, Any], str | None] = (what, facts(), None)
@@ -31,17 +26,17 @@ def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]
         mine = (what, {}, str(error))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # whatever it is: a rank that left here would leave the others waiting
+    except BaseException as error:  # any error: a rank that left here would leave the others waiting
         mine = (what, {}, f"{type(error).__name__}: {error}")
-    while not transport.same(0):  # others are about to repeat a call (``plans/functions.py``), and now they come here
+    while not transport.same(0):  # other ranks may still vote on repeating a cached plan; answer their vote
         pass
     answers = transport.gather_values(mine)
-    what = answers[0][0]  # rank 0's, so that all say the same
+    what = answers[0][0]  # rank 0's, so that all messages are equal
     complaints = [message for _, _, message in answers]
     if any(complaints):
         raise ArgumentError(f"{what}: {by_rank(complaints, ', on ')}")
     if len({tuple(facts_there) for _, facts_there, _ in answers}) > 1 and len({there for there, _, _ in answers}) > 1:
-        raise MismatchError(f"the ranks begin different things: {by_rank([there for there, _, _ in answers])}")
+        raise MismatchError(f"the ranks begin different operations: {by_rank([there for there, _, _ in answers])}")
     for name in answers[0][1]:
         values = [facts_there.get(name) for _, facts_there, _ in answers]
         if any(value != values[0] for value in values):
@@ -49,9 +44,9 @@ def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]
 
 
 def by_rank_0(transport: Transport, what: str, action: Callable[[], object], *, asleep: bool = False) -> None:
-    """Collective: let rank 0 do something; what it raises there, all ranks raise as ``agree`` says.
+    """Collective: run an action on rank 0; its error is raised on all ranks, as by ``agree``.
 
-    ``asleep``: it takes long, and the others wait without using their cores.
+    ``asleep``: the action is long, so the other ranks wait without using their cores.
     """
 
     def act() -> Mapping[str, Any]:
@@ -67,7 +62,7 @@ def by_rank_0(transport: Transport, what: str, action: Callable[[], object], *, 
 
 
 def said_by_rank_0(transport: Transport, what: str, say: Callable[[], T], *, asleep: bool = False) -> T:
-    """Collective: what rank 0 says, on all ranks; as ``by_rank_0``."""
+    """Collective: return rank 0's value of ``say()`` on all ranks, as ``by_rank_0``."""
     said: list[T] = []
     by_rank_0(transport, what, lambda: said.append(say()), asleep=asleep)
     heard: T = transport.gather_values(said)[0][0]
@@ -75,13 +70,11 @@ def said_by_rank_0(transport: Transport, what: str, say: Callable[[], T], *, asl
 
 
 def run_checker(transport: Transport, plan: str) -> Callable[[], None]:
-    """A call by which ranks compare their plan and the number of its run, to find out why a program hangs."""
     numbers = itertools.count(1)
     return partial(agree, transport, "debug", lambda: {"the plan that is run": f"{plan}, run {next(numbers)}"})
 
 
 def by_rank(values: list[Any], on: str = " on ") -> str:
-    """Each value that is not None with the ranks that have it; just the value where all ranks do."""
     groups: dict[Any, list[int]] = {}
     for rank, value in enumerate(values):
         if value is not None:

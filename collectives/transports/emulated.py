@@ -1,20 +1,20 @@
-"""An emulated link: any transport, slowed to a given bandwidth and latency, so that a laptop behaves like a cluster.
+r"""Emulate links: slow any transport to a bandwidth and latency, so that a laptop behaves like a cluster.
 
     sender     Start --> outgoing link: one message after the other, n/B s each --> latency --> really sent
     receiver   really arrived --> incoming link: the same bandwidth, shared by all senders --> over
 
-Each rank has one full-duplex port, as a host has one network card. A message is handed to the transport below when
-its last byte would arrive, so the real transfer (through shared memory) comes on top, overlapped with the next
-message. The incoming side delays only what arrives faster than the port could carry: several senders at once.
+Each rank has one full-duplex port. A message goes to the transport below when its last byte would arrive, so the real
+transfer comes on top, overlapped with the next message. The incoming side delays only messages that exceed the port's
+rate: several senders at once.
 
-With a second link between hosts, ranks are on emulated hosts, on the network of ``cost`` (``program/network.py``):
+With a second link, ranks are on emulated hosts, as on the network of ``cost`` (``program/network.py``):
 
             host 0                       host 1
     0 --- inside --- 1           2 --- inside --- 3         a port of each rank, to the ranks of its host
-          \\________ port of host 0 ____ port of host 1       a port of each host, to all others: its ranks take turns
+          \________ port of host 0 ____ port of host 1       a port of each host, to all others: its ranks take turns
 
-Time passes by sleeping, never by spinning: the emulated network takes no processor time from what it is to be
-compared with. A rank must be in ``Wait`` or ``Test`` for its messages to leave, as an engine's thread always is.
+Time passes by sleeping, so emulation takes no processor time from computation. Messages leave only while their rank is
+in ``Wait`` or ``Test``, as an engine's thread always is.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from dear_mpi.collectives.program.hosts import Blocks, Rates, format_rate, rates
 from dear_mpi.collectives.transports.transport import Request, Transport, Wrapper
 from dear_mpi.kernels.array import Array
 
-NAP_S = 100e-6  # how long a rank sleeps between two looks at its requests
-BURST_S = 4e-3  # how much an incoming port may catch up after the receiver looked too late
-OUT, IN = 0, 1  # the sides of a port
+NAP_S = 100e-6  # between polls
+BURST_S = 4e-3  # that an incoming port may catch up after a late poll
+OUT, IN = 0, 1
 
 
 @dataclass(frozen=True)
 class Link:
-    """The link of each rank; with ``between`` and ``blocks`` (which ranks are on one host) the one inside hosts."""
+    """The link of each rank, or inside hosts if ``between`` and ``blocks`` define hosts."""
 
     bandwidth: float  # bytes/s in each direction
     latency_s: float = 0.0
-    between: Link | None = None  # of which the ranks of a host share a port to all others
+    between: Link | None = None  # a host's ranks share a port to all others
     blocks: Blocks | None = None
 
     def __str__(self) -> str:
@@ -55,8 +55,10 @@ class Link:
         return said if self.between is None else f"{said} inside hosts and {self.between} between them ({self.blocks})"
 
     def hosts(self, machines: tuple[int, ...]) -> tuple[int, ...]:
-        """The emulated host of each rank; without any, its machine. ValueError: there are no such hosts of so many
-        ranks, or the ranks of one are on several machines."""
+        """Return each rank's emulated host, by default its machine.
+
+        ValueError: ranks do not fill the hosts, or a host's ranks are on several machines.
+        """
         if self.blocks is None:
             return machines
         try:
@@ -72,18 +74,16 @@ class Link:
 
 
 class Port:
-    """A full-duplex port. When each of its sides is free again, ``free_s``, may be shared under a ``lock``."""
+    """A full-duplex port. ``free_s`` is when each side is free; a ``lock`` guards shared ones."""
 
     def __init__(self, link: Link, free_s: Array | None = None, lock: AbstractContextManager[object] | None = None):
         self.link, self.lock = link, lock or nullcontext()
         self.free_s = np.zeros(2) if free_s is None else free_s
 
     def arrive(self, nbytes: int) -> float:
-        """When the incoming side has taken in a message that was just seen."""
         return self.book(IN, time.perf_counter() - nbytes / self.link.bandwidth - BURST_S, nbytes)
 
     def book(self, side: int, begin_s: float, nbytes: int) -> float:
-        """The end of so many bytes on one side, which begin at this time if it is free then, else later."""
         with self.lock:
             end_s = max(begin_s, float(self.free_s[side])) + nbytes / self.link.bandwidth
             self.free_s[side] = end_s
@@ -91,8 +91,6 @@ class Port:
 
 
 class FileLock:
-    """A lock of all that have opened a file, threads as well as processes."""
-
     def __init__(self, name: str) -> None:
         self.file = os.open(name, os.O_RDWR)
         weakref.finalize(self, os.close, self.file)
@@ -105,10 +103,10 @@ class FileLock:
 
 
 def port_of_host(link: Link, transport: Transport, hosts: tuple[int, ...]) -> Port:
-    """Collective: the port that this rank's host has to others.
+    """Collective: return the port of this rank's host.
 
-    What its ranks share is in a file that no folder names any longer, and that all of them have mapped: so it works for
-    threads and for processes of one machine, whose clocks are one.
+    It is in an unlinked file that the host's ranks map, so it works for threads and processes of one machine with one
+    clock.
     """
     first = hosts.index(hosts[transport.rank])
     with NamedTemporaryFile() as made:
@@ -116,13 +114,12 @@ def port_of_host(link: Link, transport: Transport, hosts: tuple[int, ...]) -> Po
         made.flush()
         name = transport.gather_values(made.name)[first]
         port = Port(link, np.memmap(name, np.float64, "r+", shape=2), FileLock(name))
-        transport.barrier()  # now all ranks of the host have it, and its name may go
+        transport.barrier()  # all ranks of the host have opened it; the name may go
     return port
 
 
 class EmulatedTransport(Wrapper[Transport]):
-    """A transport whose ranks are joined by emulated links. Constructing is collective if there are emulated hosts; it
-    raises as ``Link.hosts``, on all ranks alike. ``hosts`` are the link's if they are not given."""
+    """A transport over emulated links; constructing is collective if hosts are emulated."""
 
     rates: Rates | None
     native = None  # the library's own collectives cannot be slowed
@@ -146,7 +143,7 @@ class EmulatedTransport(Wrapper[Transport]):
         return None if below is None else EmulatedTransport(below, self.link, tuple(self.hosts[:ranks]))
 
     def reach(self, array: Array) -> None:
-        """None: the emulated network is between all ranks."""
+        """Return None: all ranks are apart."""
 
     def port(self, peer: int) -> Port:
         return self.near if self.hosts[peer] == self.hosts[self.rank] else self.far
@@ -165,19 +162,18 @@ class Queue:
 
 
 class Outbox:
-    """The messages of a rank that are still on their way out.
+    """A rank's messages that have not left.
 
-    A rank has one message at a time in a port, so that the ranks of a host take turns. It may look too late, when its
-    last message has long gone: then the next one begins where it would have, had the rank looked in time.
+    A rank has one message at a time in a port, so ranks of a host take turns. If it polls late, the next message starts
+    when it would have on time.
     """
 
     def __init__(self) -> None:
         self.queues: dict[Port, Queue] = defaultdict(Queue)
-        self.leaving: list[tuple[float, int, EmulatedSend]] = []  # by the time of arrival
-        self.numbers = itertools.count()  # of equal times, the earlier message goes first
+        self.leaving: list[tuple[float, int, EmulatedSend]] = []
+        self.numbers = itertools.count()
 
     def release(self) -> None:
-        """Give ports to messages whose turn has come, and really send what would have arrived by now."""
         now_s = time.perf_counter()
         for port, queue in self.queues.items():
             while queue.waiting and queue.over_s <= now_s:
@@ -204,8 +200,6 @@ class EmulatedRequest(Wrapper[Request]):
 
 
 class EmulatedSend(EmulatedRequest):
-    """A send that leaves late; it is ``active`` until then."""
-
     def Start(self) -> None:
         self.active = True
         self.outbox.queues[self.port].waiting.append((time.perf_counter(), self))
@@ -221,8 +215,6 @@ class EmulatedSend(EmulatedRequest):
 
 
 class EmulatedReceive(EmulatedRequest):
-    """A receive that is over when the incoming port has taken the message in."""
-
     over_s: float | None = None
 
     def Start(self) -> None:

@@ -1,7 +1,7 @@
-"""Ranks as threads of one process: tests, tutorials and debuggers need no launcher.
+"""Run ranks as threads of one process: tests, tutorials and debuggers need no launcher.
 
-Sends are synchronous (over when received), which is the least that MPI promises: an order of messages that only
-works thanks to MPI's buffering hangs here at once. What ran over loopback ends with the same bits over MPI.
+Sends are synchronous, the least that MPI promises: programs that rely on MPI's buffering hang here at once. Loopback
+and MPI give the same bits.
 """
 
 import itertools
@@ -26,22 +26,20 @@ from dear_mpi.kernels.calls import copier
 __all__ = ["LoopbackTransport", "run_loopback"]
 
 T = TypeVar("T")
-GRACE_S = 2.0  # after an error, until ranks that compute reach a call that raises
+GRACE_S = 2.0  # after an error, until computing ranks reach a call that raises
 
 
 class Hub:
-    """What the ranks of one loopback group share."""
-
     def __init__(self, size: int, hosts: Sequence[int]) -> None:
         self.size, self.hosts = size, tuple(hosts)
         self.changed = threading.Condition()
-        # By source, dest and tag. A lane lives as long as its requests do.
+        # By source, dest and tag. A lane lives as long as its requests.
         self.lanes: WeakValueDictionary[tuple[int, int, int], Lane[Any, Any]] = WeakValueDictionary()
         self.values: list[Any] = [None] * size
         self.barrier = threading.Barrier(size)
         self.failure: str | None = None
         self.neighbours = [Neighbour(rank) for rank in range(size)]
-        self.notes: list[tuple[int, int, Any]] = []  # rank, tag, note
+        self.notes: list[tuple[int, int, Any]] = []
 
     def fail(self, message: str) -> None:
         with self.changed:
@@ -51,8 +49,6 @@ class Hub:
 
 
 class LoopbackRequest:
-    """One end of a message; ``queue`` is where it waits for the other end."""
-
     def __init__(self, hub: Hub, key: tuple[int, int, int], data: Array, *, sends: bool) -> None:
         self.hub, self.key, self.data = hub, key, data
         with hub.changed:
@@ -64,9 +60,9 @@ class LoopbackRequest:
         with self.hub.changed:
             self.active = True
             self.queue.append(self)
-            for send, receive in self.lane.meetings():  # the message is copied, and both of its ends are over
+            for send, receive in self.lane.meetings():
                 if send.data.nbytes != receive.data.nbytes:
-                    raise TransportError(f"a message of {send.data.nbytes} B met a receive of {receive.data.nbytes} B")
+                    raise TransportError(f"a send of {send.data.nbytes} B met a receive of {receive.data.nbytes} B")
                 copier(receive.data, send.data)()
                 synchronize(send.data)
                 send.active = receive.active = False
@@ -82,12 +78,10 @@ class LoopbackRequest:
         return not self.active
 
     def Free(self) -> None:
-        """Nothing but memory is held."""
+        """Do nothing: a request holds only memory."""
 
 
 class LoopbackTransport:
-    """One rank of a hub."""
-
     name, native, spins = "loopback (threads)", None, False
     rates: Rates | None = None
 
@@ -95,7 +89,7 @@ class LoopbackTransport:
         self.hub, self.rank, self.size, self.hosts = hub, rank, hub.size, hub.hosts
         self.tags, self.one_thread = itertools.count(1), OneThread()
         self.kept, self.under_way = WeakSet[Any](), set[object]()
-        self.waits = Waits(LoopbackNotice(hub, rank))
+        self.waits = Waits(LoopbackMonitor(hub, rank))
 
     def allocate(self, nbytes: int) -> Array:
         return np.zeros(nbytes, np.uint8)
@@ -154,17 +148,15 @@ class LoopbackTransport:
         return part
 
     def free(self) -> None:
-        """Nothing but memory is held."""
+        """Do nothing: the group holds only memory."""
 
     def abort(self, message: str) -> None:
-        if self.hub.failure is None:  # later ones are its consequences
+        if self.hub.failure is None:  # later errors are consequences
             print(message, file=sys.stderr, flush=True)
         self.hub.fail(message)
 
 
-class LoopbackNotice:
-    """Where a thread says what it waits for, as a process does on its ``Notice``."""
-
+class LoopbackMonitor:
     def __init__(self, hub: Hub, rank: int) -> None:
         self.hub, self.rank = hub, rank
 
@@ -176,10 +168,10 @@ class LoopbackNotice:
 
 
 def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: Sequence[int] | None = None) -> list[T]:
-    """Call ``function(transport)`` as each of ``size`` ranks, in threads; the results in rank order.
+    """Call ``function(transport)`` on ``size`` threads; return the results in rank order.
 
-    Raises the first error of any rank; the others are released, so no rank hangs. ``hosts`` are the numbers of the
-    hosts that the ranks say they are on: one for all if it is not given.
+    The first error of any rank is raised and releases the others, so none hangs. ``hosts`` gives each rank's host
+    number; by default all ranks share one.
 
     >>> run_loopback(3, lambda transport: sum(transport.gather_values(transport.rank)))
     [3, 3, 3]
@@ -195,11 +187,11 @@ def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: S
             results[rank] = function(LoopbackTransport(hub, rank))
             ended.put(None)
         except BaseException as error:
-            with hub.changed:  # the other ranks need it to hear of this error, so theirs come later
+            with hub.changed:  # the other ranks hear of this error only after it is queued
                 ended.put(error)
                 hub.fail(f"rank {rank} failed: {error}")
 
-    # Daemons, so that a rank that goes on computing does not keep the process after an error or Ctrl-C.
+    # Daemon threads: a rank that continues computing does not keep the process alive after an error or Ctrl-C.
     threads = [threading.Thread(target=body, args=(rank,), name=f"rank_{rank}", daemon=True) for rank in range(size)]
     for thread in threads:
         thread.start()
@@ -208,7 +200,7 @@ def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: S
             error = ended.get()
             if error is not None:
                 raise error
-    except BaseException:  # Ctrl-C reaches this thread alone
+    except BaseException:  # only this thread gets Ctrl-C
         hub.fail("interrupted")
         end_s = time.monotonic() + GRACE_S
         for thread in threads:

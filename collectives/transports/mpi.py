@@ -1,6 +1,6 @@
-"""The transport over MPI: persistent point-to-point requests on a communicator of its own.
+"""Send bytes over MPI by persistent point-to-point requests on a private communicator.
 
-Bytes are sent, never typed elements: MPI has no bf16, and the reduction is ours.
+Messages are bytes, never typed elements: MPI has no bf16, and we reduce ourselves.
 """
 
 import os
@@ -16,36 +16,35 @@ from mpi4py import MPI
 
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
 from dear_mpi.collectives.launch.launcher import NOT_AT_IMPORT, end_children_at_exit
-from dear_mpi.collectives.launch.neighbours import abort_job, own_notice
+from dear_mpi.collectives.launch.neighbours import abort_job, own_monitor
 from dear_mpi.collectives.program.hosts import Rates, rates_of_first
-from dear_mpi.collectives.transports.patience import PatientRequest
 from dear_mpi.collectives.transports.shared_memory import SharedMemory
 from dear_mpi.collectives.transports.transport import Meeting, OneThread, Request, Waits
+from dear_mpi.collectives.transports.wait_policy import SleepingRequest
 from dear_mpi.kernels.array import Array, library_of
 
-UNDER_WAY: set[object] = set()  # of all communicators: messages go on when one is freed
-MAKING: dict[int, Lock] = {}  # by communicator: held while its transport is being made
+UNDER_WAY: set[object] = set()  # for all communicators: messages continue when one is freed
+MAKING: dict[int, Lock] = {}  # by communicator: held while its transport is made
 
 
 class MpiTransport:
-    """The ranks of an MPI communicator, on a duplicate of it, so that no message meets one of the user's. Constructing
-    is collective.
+    """The ranks of an MPI communicator, on a duplicate that separates their messages from the user's.
 
-    ``device_memory`` is how a GPU's memory gets to MPI: ``direct``, ``staged`` through pinned host memory, or ``auto``,
-    which is found out when the first such buffer is seen (``launch/cuda_aware.py``); then ``name`` says it.
+    Constructing is collective. ``device_memory``: ``direct``, ``staged`` through pinned host memory, or ``auto``,
+    decided at the first GPU buffer (``launch/cuda_aware.py``).
     """
 
     spins, abort = True, staticmethod(abort_job)
     rates: Rates | None = None
 
     def __init__(self, comm: MPI.Intracomm, *, device_memory: str = "auto") -> None:
-        comm = MPI.Intracomm(comm)  # of mpi4py's own class: the user's may have other methods
+        comm = MPI.Intracomm(comm)  # mpi4py's class: the user's subclass may override methods
         self.native = comm.Dup()
         names = self.native.allgather(MPI.Get_processor_name())
         self.hosts = tuple(map(names.index, names))
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
-        self.waits, self.comparison = Waits(own_notice()), Meeting("the next call")
+        self.waits, self.comparison = Waits(own_monitor()), Meeting("the next call")
         self.blocks, self.device_memory = SharedMemory(), device_memory
         self.decided: DeviceMemory | None = None
         self.one_thread = OneThread()
@@ -56,19 +55,18 @@ class MpiTransport:
         self.under_way = UNDER_WAY
         self.notes, self.sending = defaultdict[int, list[Any]](list), list[MPI.Request]()
         end_children_at_exit()
-        # A child that runs the script again (spawn, forkserver) would start MPI as this rank, and hang.
+        # A child that reruns the script (spawn, forkserver) would start MPI as this rank and hang.
         if self.size > 1:
             os.environ.setdefault(NOT_AT_IMPORT, "false")
 
     @classmethod
     def of(cls, comm: MPI.Intracomm) -> "MpiTransport":
-        """The one transport of a communicator, made at first use and kept as one of its MPI attributes."""
         comm = MPI.Intracomm(comm)
         found = comm.Get_attr(keyval())
         if isinstance(found, cls):
             return found
         with MAKING.setdefault(comm.handle, Lock()):
-            if comm.Get_attr(keyval()) is None:  # another thread may just have made it
+            if comm.Get_attr(keyval()) is None:
                 comm.Set_attr(keyval(), cls(comm))
         return cls.of(comm)
 
@@ -134,9 +132,9 @@ class MpiTransport:
         return self.moment[0]
 
     def barrier(self, *, asleep: bool = False) -> None:
-        if asleep:  # not among the waits, which are watched
+        if asleep:
             over: Any = self.native.Ibarrier()
-            PatientRequest(over).Wait()
+            SleepingRequest(over).Wait()
             return
         waits = self.waits
         waits.number += 1
@@ -170,7 +168,6 @@ class MpiTransport:
         return part
 
     def free(self) -> None:
-        """Collective: give the duplicate back, and first what plans have kept."""
         for keeper in list(self.kept):
             keeper.free()
         self.native.Free()
@@ -178,5 +175,4 @@ class MpiTransport:
 
 @cache
 def keyval() -> int:
-    """The key under which a communicator keeps its transport; freeing the communicator frees the duplicate."""
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, transport: transport.free())

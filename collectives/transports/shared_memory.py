@@ -1,12 +1,12 @@
-"""Memory that the other processes of a host can reach: anonymous files in memory, which peers map by their descriptor.
+"""Share memory between a host's processes: anonymous files in memory, mapped by descriptor.
 
-A block is made by ``memfd_create``; a peer opens it as ``/proc/PID/fd/N``. So there is no limit but the memory itself
-(``/dev/shm`` is small in many containers), and nothing is left behind when a process dies. Where peers may not open
-each other's files (other containers, other users), there is no shared memory.
+``memfd_create`` makes a block and a peer opens ``/proc/PID/fd/N``. So only memory is the limit (``/dev/shm`` is small
+in many containers), and nothing remains when a process dies. There is no shared memory if peers may not open each
+other's files (other containers or users).
 
-MPI libraries copy between processes page by page (cross-memory attach), so that pages of 4 KiB cost up to half of a
-ring's speed; docs/benchmarks has the figures. A huge page must begin at a border of 2 MiB both in the file and in the
-address space, and Python's ``mmap`` takes no address: so the C library is called.
+MPI libraries copy between processes page by page (cross-memory attach): 4 KiB pages cost up to half of a ring's speed;
+see docs/benchmarks. A huge page must start at a multiple of 2 MiB in the file and in the address space. Python's
+``mmap`` takes no address, so this calls the C library.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ import numpy as np
 from dear_mpi.kernels.array import Array, library_of
 
 HUGE_BYTES = 2 << 20
-MAP_FIXED, MADV_HUGEPAGE, MADV_COLLAPSE = 0x10, 14, 25  # Linux; Python does not name the first and the last
+MAP_FIXED, MADV_HUGEPAGE, MADV_COLLAPSE = 0x10, 14, 25  # Linux; Python names only MADV_HUGEPAGE
 
 
 @cache
@@ -36,7 +36,7 @@ def libc() -> ctypes.CDLL:
 
 
 def map_aligned(descriptor: int, nbytes: int) -> Array:
-    """The bytes of a file, to be read and written; they begin at a border of 2 MiB. Raises OSError."""
+    """Map a file's bytes for reading and writing, aligned to 2 MiB; raises OSError."""
     reserved = nbytes + HUGE_BYTES
     base = mapped(libc().mmap(None, reserved, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0))
     start = -(-base // HUGE_BYTES) * HUGE_BYTES
@@ -47,16 +47,15 @@ def map_aligned(descriptor: int, nbytes: int) -> Array:
         libc().munmap(base, reserved)
         raise
     memory = (ctypes.c_uint8 * nbytes).from_address(start)
-    # Not when Python ends: then arrays may still be in use, and the system takes the memory back anyhow.
+    # Not at Python's exit: arrays may be in use, and the system frees the memory.
     weakref.finalize(memory, libc().munmap, base, reserved).atexit = False
     return np.frombuffer(memoryview(memory), np.uint8)
 
 
 def file_in_memory(name: str, nbytes: int) -> tuple[int, Array]:
-    """The descriptor and the bytes of a new file; raises OSError or (not on Linux) AttributeError if there is none."""
     descriptor = os.memfd_create(name)
     try:
-        os.posix_fallocate(descriptor, 0, nbytes)  # fails here and now if there is not so much memory
+        os.posix_fallocate(descriptor, 0, nbytes)  # fails here if memory is short
         return descriptor, map_aligned(descriptor, nbytes)
     except OSError:
         os.close(descriptor)
@@ -70,26 +69,23 @@ def mapped(address: int | None) -> int:
 
 
 def collapse(block: Array) -> str:
-    """Ask the system to keep a block in huge pages; why it has none, or an empty text. Only time is lost then."""
+    """Ask the system for huge pages; return why there are none, or "". Only speed depends on it."""
     for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):
         failed = libc().madvise(block.ctypes.data, block.nbytes, advice)
-    return f"none: MADV_COLLAPSE says {os.strerror(ctypes.get_errno())}" if failed else ""
+    return f"none: MADV_COLLAPSE failed: {os.strerror(ctypes.get_errno())}" if failed else ""
 
 
 @dataclass(frozen=True)
 class Region:
-    """Where an array is, in terms that a peer understands: bytes from ``start`` in a file of a process."""
-
     pid: int
     descriptor: int
     name: str
-    nbytes: int  # of the whole file
+    nbytes: int
     start: int = 0
 
     def open(self) -> Array:
-        """The whole block as bytes, mapped into this process; raises OSError where that cannot be."""
         path = f"/proc/{self.pid}/fd/{self.descriptor}"
-        if self.name not in os.readlink(path):  # the number is that of a process in another container
+        if self.name not in os.readlink(path):  # this number belongs to a process in another container
             raise OSError(f"{path} is another file than {self.name}")
         descriptor = os.open(path, os.O_RDWR)
         try:
@@ -99,18 +95,16 @@ class Region:
 
 
 class SharedMemory:
-    """The blocks of this process, and the peers' blocks that it has mapped; both live as long as they are in use."""
-
     def __init__(self) -> None:
-        self.own: dict[int, Region] = {}  # by address
-        self.mapped: weakref.WeakValueDictionary[str, Array] = weakref.WeakValueDictionary()  # by name
+        self.own: dict[int, Region] = {}
+        self.mapped: weakref.WeakValueDictionary[str, Array] = weakref.WeakValueDictionary()
 
     def allocate(self, nbytes: int) -> Array:
-        """A block of zero bytes in shared memory; if the system gives none, in memory that peers cannot reach."""
+        """Return zeroed shared memory, or private memory if the system gives none."""
         try:
             name = f"dear-mpi-{secrets.token_hex(8)}"
             descriptor, block = file_in_memory(name, nbytes)
-        except (AttributeError, OSError):  # not Linux, forbidden in this container, or no byte was asked for
+        except (AttributeError, OSError):  # not Linux, forbidden in this container, or zero bytes
             return np.zeros(nbytes, np.uint8)
         if nbytes >= HUGE_BYTES:
             collapse(block)
@@ -119,7 +113,6 @@ class SharedMemory:
         return block
 
     def forget(self, address: int, descriptor: int) -> None:
-        """The block is no longer in use here; peers may still have it."""
         del self.own[address]
         os.close(descriptor)
 
@@ -133,7 +126,6 @@ class SharedMemory:
         return None
 
     def view(self, region: Region, like: Array) -> Array:
-        """A peer's array, of the count and type of this one; raises as ``Region.open``."""
         block = self.mapped.get(region.name)
         if block is None:
             block = self.mapped[region.name] = region.open()

@@ -1,4 +1,4 @@
-"""How bytes move between two ranks: the small protocol behind which MPI, threads and emulated links hide."""
+"""Define how bytes move between two ranks: the protocol of MPI, threads and emulated links."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,43 +22,42 @@ T = TypeVar("T")
 
 
 class Request(Protocol):
-    """A message that can be sent or received again and again, from or to the same memory, as ``mpi4py.MPI.Prequest``.
+    """A message that can be repeated from the same memory, as ``mpi4py.MPI.Prequest``.
 
-    Waiting for a request that was not started returns at once.
+    Waiting for an inactive request returns at once.
     """
 
     def Start(self) -> Any:
-        """Begin one transfer. The buffer belongs to the transport until it is over."""
+        """Begin a transfer; the transport owns the buffer until it completes."""
 
     def Wait(self) -> Any:
-        """Block until the transfer is over; the interpreter lock is released meanwhile."""
+        """Block until the transfer completes, with the interpreter lock released."""
 
     def Test(self) -> bool:
-        """Whether the transfer is over; never blocks, and gives the transport a chance to move bytes."""
+        """Return whether the transfer is complete; may move bytes, never blocks."""
 
     def Free(self) -> Any:
-        """Give the resources back; the request must not be under way."""
+        """Release an inactive request."""
 
 
 class Awaited(Protocol):
     def progress(self) -> tuple[int, ...]:
-        """The number of its collective, and how far that has come; empty if it is the last one that was begun."""
+        """Return the collective's number and progress; empty for the last one begun."""
 
     def waits_for(self) -> str:
-        """What it waits for, for a reader; "" while it does something itself."""
+        """Describe the wait; "" while computing."""
 
 
 class Waits:
-    """The present wait of a rank, for its watchdog. Its thread writes, others only read, so there is no lock.
+    """A rank's current wait, for its watchdog. One thread writes, others read, so there is no lock.
 
-    ``number`` counts the collectives that were begun, which all ranks begin in the same order. ``notice`` is where the
-    other ranks are told of it (``launch/neighbours.py``). ``alarms`` are called when a wait takes too long.
+    ``number`` counts collectives; ``monitor`` tells other ranks; ``alarms`` are called when a wait takes too long.
     """
 
-    def __init__(self, notice: Any) -> None:
+    def __init__(self, monitor: Any) -> None:
         self.now: Awaited | None = None
         self.number = 0
-        self.notice = notice
+        self.monitor = monitor
         self.alarms: list[Callable[[], object]] = []
 
     @contextmanager
@@ -72,7 +71,7 @@ class Waits:
 
 
 class Meeting:
-    """All ranks come together for ``what``. The stack of the thread that waits names the caller."""
+    """The waiting thread's stack names the caller."""
 
     __slots__ = ("thread", "what")  # made in each barrier, where it counts
 
@@ -85,7 +84,7 @@ class Meeting:
     def waits_for(self) -> str:
         here: FrameType | None = sys._current_frames().get(self.thread)
         while here is not None and {"transports", "threading.py"} & set(Path(here.f_code.co_filename).parts):
-            here = here.f_back  # as far as the code that called the transport
+            here = here.f_back  # up to the caller of the transport
         if here is None:
             return f"all ranks: {self.what}"
         file = Path(here.f_code.co_filename).name
@@ -93,17 +92,19 @@ class Meeting:
 
 
 class OneThread:
-    """Lets one thread at a time use a transport, and refuses a second one: if it waited, threads would go on in another
-    order on each rank."""
+    """Let one thread at a time use a transport and refuse a second.
+
+    A second thread that waited would continue in a different order on each rank.
+    """
 
     def __init__(self) -> None:
-        self.tokens = [None]  # taken and put back by one atomic call each, which takes a fifth of a lock's time
+        self.tokens = [None]  # one atomic call each to take and return: a fifth of a lock's time
         self.context = copy_context()
-        # If NumPy raised on the rank whose sum overflows, the others would wait. (np.errstate takes ten times as long.)
+        # If NumPy raised on the rank with an overflow, the others would hang. (np.errstate takes ten times as long.)
         self.context.run(np.seterr, all="ignore")
 
     def run(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Make a call, in which infinities and NaNs are results like others; CollectiveError if a thread is inside."""
+        """Make a call without floating-point errors; CollectiveError if another thread is inside."""
         try:
             self.tokens.pop()
         except IndexError:
@@ -116,84 +117,92 @@ class OneThread:
 
 
 class Transport(Protocol):
-    """A group of ranks, seen from one of them; calls come from one thread at a time.
+    """A group of ranks, seen from one of them; one thread calls at a time.
 
-    Between two ranks, messages of one tag arrive in the order in which they were started.
+    Messages of one tag between two ranks arrive in start order.
     """
 
     rank: int
     size: int
-    spins: bool  # whether a rank that waits for a message keeps a core busy
-    hosts: tuple[int, ...]  # the number of the host of each rank, the same on all ranks
-    rates: Rates | None  # of a rank, inside its host and between hosts; None where nobody has said it
-    kept: WeakSet[Any]  # what is to be freed before the ranks part
-    under_way: set[object]  # plans whose messages may not be over: dropped by a user, they stay here for good
+    spins: bool  # whether waiting keeps a core busy
+    hosts: tuple[int, ...]
+    rates: Rates | None  # of a rank, inside and between hosts; None if unknown
+    kept: WeakSet[Any]  # to be freed before the group
+    under_way: set[object]  # plans with possibly incomplete messages, kept alive
     one_thread: OneThread
-    waits: Waits  # what this rank waits for at present
+    waits: Waits
 
     @property
     def name(self) -> str:
-        """What carries the bytes, for reports: it says so where something is emulated."""
+        """Name for reports; marks emulation."""
 
     @property
     def native(self) -> Any | None:
-        """The MPI communicator on which the library's own collectives work; None where there is none.
+        """The MPI communicator for the library's own collectives, or None.
 
-        Plans send messages on it, too: whatever else sends on it takes a tag from ``next_tag``.
+        Plans also send on it, so other senders take a tag from ``next_tag``.
         """
 
     def allocate(self, nbytes: int) -> Array:
-        """Zero bytes that the other ranks of the host can reach, where that is possible at all."""
+        """Return zeroed bytes, reachable for the host's other ranks if possible."""
 
     def reach(self, array: Array) -> Sequence[Array] | None:
-        """Collective: the same array of every rank, to be read and written; None (on all ranks) if one is out of reach:
-        it must be in memory that ``allocate`` gave, and all ranks on one host."""
+        """Collective: return this array of every rank, for reading and writing.
+
+        None on all ranks if one is not from ``allocate`` or ranks are on several hosts.
+        """
 
     def takes(self, array: Array) -> bool:
-        """Whether memory like this array's can be sent from and received into, as a host's always can be; the same on
-        all ranks. Collective when it is first asked about a device's memory."""
+        """Return whether messages may use such memory; equal on all ranks.
+
+        Host memory always can. The first question about a device's memory is collective.
+        """
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
-        """Prepare to send a contiguous array, whose memory must stay where it is until ``Free``."""
+        """Prepare to send a contiguous array, which must not move until ``Free``."""
 
     def recv_init(self, data: Array, peer: int, tag: int) -> Request:
         """Prepare to receive into a contiguous array."""
 
     def next_tag(self) -> int:
-        """A tag that none of the last thousands of plans has. All ranks must ask in the same order."""
+        """Return a tag not used by the last thousands of plans. All ranks ask in one order."""
 
     def gather_values(self, value: Any) -> list[Any]:
-        """Collective: the (picklable) values of all ranks, in rank order. For set-up and reports, not for speed."""
+        """Collective: return all ranks' (picklable) values. For set-up and reports: slow."""
 
     def same(self, number: int) -> bool:
-        """Collective, and quick: whether all ranks have given the same number, below 2^63."""
+        """Collective, fast: return whether all ranks gave the same number below 2^63."""
 
     def latest(self, moment_s: float) -> float:
-        """Collective, and quick: the largest number that a rank has given."""
+        """Collective, fast: return the largest value."""
 
     def barrier(self, *, asleep: bool = False) -> None:
-        """Collective: return when all ranks have come. If ``asleep``, one of them does something long: the others wait
-        without using their cores, and that is no stall."""
+        """Collective: return when all ranks have called.
+
+        ``asleep``: some rank does long work; the others wait without using cores, and no stall is reported.
+        """
 
     def send_note(self, note: Any, tag: int) -> bool:
-        """Send all other ranks a small (picklable) note, without waiting; whether this transport can do that."""
+        """Send a small (picklable) note to all other ranks without waiting; False if unsupported."""
 
     def received_notes(self, tag: int) -> list[Any]:
-        """The notes of other ranks that have come so far with a tag of ``next_tag``; any thread may ask."""
+        """Return the notes received with this tag; any thread may call."""
 
     def part(self, ranks: int) -> "Transport | None":
-        """Collective: the first so many ranks as a group of their own, on these, which ``free`` it; None on the
-        others. What one of them waits for is seen as a wait of this transport."""
+        """Collective: return the first ``ranks`` ranks as a group, which they ``free``; None on others.
+
+        Its waits count as waits of this transport.
+        """
 
     def free(self) -> None:
-        """Collective: give back what the group has."""
+        """Collective: release the group."""
 
     def abort(self, message: str) -> None:
-        """End all ranks, because this one cannot go on."""
+        """End all ranks because this one cannot continue."""
 
 
 class Wrapper(Generic[T]):
-    """A transport or a request that is like the one below it in all that it does not define."""
+    """Delegates undefined attributes."""
 
     def __init__(self, below: T) -> None:
         self.below = below
@@ -203,7 +212,7 @@ class Wrapper(Generic[T]):
 
 
 class StagedTransport(Wrapper[Transport]):
-    """A transport that is never given device memory: plans stage it."""
+    """A transport that plans never give device memory."""
 
     def part(self, ranks: int) -> "StagedTransport | None":
         below = self.below.part(ranks)

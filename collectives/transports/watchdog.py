@@ -1,8 +1,7 @@
-"""A watchdog: a thread that reports when a rank has waited too long, for what, and which ranks keep it waiting.
+"""Report a rank that waits too long: for which message, and which ranks keep it waiting.
 
-It looks at the transport's ``Waits`` now and then, and costs the waiting ranks nothing. It calls MPI only to abort, and
-to read the notes of ranks that left.
-docs/faults.md says what it cannot know.
+The thread polls the transport's ``Waits``, at no cost to the waiting ranks. It calls MPI only to abort and to read
+notes of ranks that left. docs/faults.md names its limits.
 """
 
 import os
@@ -13,18 +12,18 @@ from collections.abc import Callable
 from dear_mpi.collectives.launch.launcher import end_launcher, launch_of
 from dear_mpi.collectives.transports.transport import Transport
 
-LOOKS = 8  # in the time after which it speaks
-GRACE_S = 2.0  # between a report and the end of the job: other ranks that wait report, too
-ABORT_S = 10.0  # for which an abort may take
+LOOKS = 8
+GRACE_S = 2.0  # between a report and the job's end: other waiting ranks report as well
+ABORT_S = 10.0
 
 
 class Watchdog:
-    """A context manager; watches over one rank.
+    """Watch one rank inside a ``with`` block.
 
     Args:
-        after_s: report after this many seconds of waiting for one thing.
-        abort: end the job then, with an exit code that is not 0.
-        doomed: takes the seconds waited; a reason why the wait cannot end makes the watchdog end the job, "" does not.
+        after_s: report after this many seconds of waiting.
+        abort: then end the job with a nonzero exit code.
+        doomed: maps seconds waited to a reason to end the job at once, or "".
     """
 
     def __init__(
@@ -48,15 +47,15 @@ class Watchdog:
             self.look()
 
     def look(self) -> None:
-        """Naps are counted, not the clock: while this process is stopped, no time passes for it."""
+        """Count naps, not the clock: no time passes while this process is stopped."""
         now, number = self.waits.now, self.waits.number
         try:
             progress, what = ((), "") if now is None else (now.progress() or (number,), now.waits_for())
-        except Exception:  # it has moved while it was read
+        except Exception:
             progress, what = (), ""
         if progress != self.progress or not what:
             if self.waited_s > 0:
-                self.waits.notice.post()
+                self.waits.monitor.post()
             if self.waited_s >= self.after_s:
                 self.say(f"goes on after {self.waited_s:.3g} s")
             self.progress, self.waited_s = progress, 0.0
@@ -64,9 +63,9 @@ class Watchdog:
         before, self.waited_s = self.waited_s, self.waited_s + self.nap_s
         what = f"{what}, collective {progress[0]}"
         if before == 0:
-            self.waits.notice.post(progress, what)
+            self.waits.monitor.post(progress, what)
         if before < self.after_s <= self.waited_s:
-            self.say(f"has waited {self.after_s:g} s for {what}; {self.waits.notice.blame()}")
+            self.say(f"has waited {self.after_s:g} s for {what}; {self.waits.monitor.blame()}")
             for alarm in self.waits.alarms:
                 alarm()
             if self.abort:
@@ -78,7 +77,7 @@ class Watchdog:
         print(f"stall: rank {self.transport.rank} {text}", file=sys.stderr, flush=True)
 
     def end(self, why: str) -> None:
-        """End the job; this process at least, if MPI does not come back."""
+        """End the job, or at least this process if MPI does not return."""
         if self.over.wait(GRACE_S):
             return
         timer = threading.Timer(ABORT_S, os._exit, (1,))

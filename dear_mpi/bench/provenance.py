@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dear_mpi.collectives.launch.launcher import child_environment, launch_of
-from dear_mpi.collectives.transports.patience import own_cores
+from dear_mpi.collectives.transports.wait_policy import own_cores
 from dear_mpi.ranks.host import CLOCK, CONGESTION, cpu_model, read, system, versions
 from dear_mpi.ranks.world import World
 

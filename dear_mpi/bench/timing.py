@@ -29,8 +29,8 @@ from dear_mpi.bench.case import Conditions
 from dear_mpi.collectives.plans.runners.native import call_alone
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.collectives.transports.patience import crowd_of
 from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.collectives.transports.wait_policy import crowd_of
 from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.ranks.streams import Stream, Streams, open_streams
 from dear_mpi.ranks.world import World

@@ -25,8 +25,8 @@ from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
 from dear_mpi.collectives.launch.launcher import OPEN_MPI, Launch
 from dear_mpi.collectives.launch.mpi_facts import MpiFacts, loaded, mpi_facts, queries, said_by_child, without_pmix
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.collectives.transports.patience import Limit, cgroup_limit, machine, own_cores
 from dear_mpi.collectives.transports.shared_memory import HUGE_BYTES, collapse, file_in_memory
+from dear_mpi.collectives.transports.wait_policy import Limit, cgroup_limit, machine, own_cores
 from dear_mpi.doctor.links import measure_links, neighbours
 from dear_mpi.kernels.gpu import Gpu, current_gpu
 from dear_mpi.ranks.clock import Offset, offsets

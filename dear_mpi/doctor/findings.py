@@ -6,7 +6,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from dear_mpi.collectives.transports.patience import THREADS, Crowd
+from dear_mpi.collectives.transports.wait_policy import THREADS, Crowd
 from dear_mpi.doctor.examine import Facts, RankFacts
 from dear_mpi.reporting.units import format_numbers, grouped, plural
 

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives.transports.patience import machine
 from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.collectives.transports.wait_policy import machine
 
 ROUNDS = 100
 

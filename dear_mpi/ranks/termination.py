@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dear_mpi.collectives.launch.launcher import launch_of
-from dear_mpi.collectives.launch.neighbours import own_notice
+from dear_mpi.collectives.launch.neighbours import own_monitor
 
 TOLD, ENDS = signal.SIGUSR2, signal.SIGTERM
 STATUS = 128 + ENDS
@@ -91,7 +91,7 @@ def tell_others(*, idle: bool = False) -> bool:
     if launch_of(os.environ).size == 1:
         return False
     told = False
-    for other in own_notice().neighbours():
+    for other in own_monitor().neighbours():
         if other.process not in (None, os.getpid()) and not (idle and other.waits) and listens(other.process):
             with suppress(OSError):  # it has just ended
                 os.kill(other.process, TOLD)

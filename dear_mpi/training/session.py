@@ -23,7 +23,7 @@ from dear_mpi.collectives.launch.launcher import end_child, no_child_leaves
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.program.user_file import source_text
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
-from dear_mpi.collectives.transports.patience import THREADS, patient
+from dear_mpi.collectives.transports.wait_policy import THREADS, with_wait_policy
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.kfac import KFAC
 from dear_mpi.models.factored import factored
@@ -102,7 +102,7 @@ class Session:
         with ExitStack() as stack:
             stack.callback(self.leave)
             agree(self.world.transport, name, build)
-            transport = patient(self.world.transport, self.threads, runner_of(self.options.algorithm))
+            transport = with_wait_policy(self.world.transport, self.threads, runner_of(self.options.algorithm))
             self.world = replace(self.world, transport=transport)
             self.attendance = Attendance(transport, math.inf if isinstance(comm, World) else REPORT_S)
             stack.enter_context(self.group.streams.compute.use())

@@ -1,17 +1,17 @@
-// dst = one source op the next one, element by element: the arithmetic inside a reduction. dst is among the sources.
+// Combine arrays element by element: the arithmetic of a reduction. dst is one of the sources.
 //
-// accumulate      of two: dst = left op right
-// accumulate_all  of any number, strictly from left to right, each read once; their addresses, in order, are in memory
+// accumulate      dst = left op right
+// accumulate_all  combines any number strictly from left to right, each read once; device memory holds their addresses
 //
-// Bytes moved per element: the itemsize for each source, and for dst.
-// Launch: blocks of 256 threads, each with up to 32 bytes of two sources under way, over parts (part_of).
-// Alignment: 16 bytes per access where all arrays allow, else element by element. All but dst may be pinned host memory.
-// Same bits as NumPy: fp16 and bf16 combine in fp32 and round once, integers wrap, min and max pass a NaN on. Two
-// things are not promised, as NumPy itself leaves them to the processor: which NaN, and which of two zeros.
+// Bytes moved per element: the itemsize for each source and for dst.
+// Launch: blocks of 256 threads, each with up to 32 bytes of two sources in flight, over parts (part_of).
+// Alignment: 16 bytes per access if all arrays allow, else element by element. All but dst may be pinned host memory.
+// Same bits as NumPy: fp16 and bf16 combine in fp32 and round once, integers wrap, min and max propagate NaN. Two
+// things are not promised, because NumPy leaves them to the processor: which NaN, and which of two zeros.
 
 #include "elements.cuh"
 
-// The type in which values are combined: their own, or Single for float and for formats of storage only, which are bits.
+// Values are combined in their own type; float and storage-only formats (bits) use Single.
 template <typename T, typename = void> struct Wide { using type = T; };
 template <> struct Wide<float> { using type = Single; };
 template <typename T> struct Wide<T, decltype(static_cast<void>(T::bits))> { using type = Single; };
@@ -40,7 +40,7 @@ struct Prod {
     }
 };
 
-// A comparison with NaN is false, which picks b: so a NaN in b is passed on, and a NaN in a needs a test.
+// A comparison with NaN is false and picks b, so a NaN in b propagates and a NaN in a needs a test.
 struct Min {
     template <typename T> static __device__ __forceinline__ T combine(T a, T b) { return a < b || is_nan(a) ? a : b; }
 };
@@ -106,8 +106,7 @@ template <typename T, typename Op> struct CombineAll {
         return all;
     }
 
-    // Two sources at a time are under way, whatever their number; a loop that the compiler unrolls would gain little
-    // and quadruple the code, of which there are 48 kernels.
+    // Two sources at a time are in flight. Unrolling would gain little and quadruple the code of 48 kernels.
     template <int V> __device__ __forceinline__ void read(Registers<V>& sums, long long i) const {
         Vector<T, V> now, next;
         load(now, source(0) + i);

@@ -1,9 +1,9 @@
-// What the kernels of this folder share: number formats and arithmetic, vectors of 16 bytes, the walk over a block's
-// elements, and the tables of a launch.
+// Shared by the kernels: number formats and arithmetic, vectors of 16 bytes, the loop over a block's elements, and the
+// tables of a launch.
 //
-// No header is included, so nvcc, NVRTC (which CuPy calls) and a host compiler with tests/shim all take this text.
-// Every result has the bits of kernels/reference.py. Compile with --fmad=false for that: a product that is contracted
-// into the following sum is rounded once less.
+// No header is included, so nvcc, NVRTC (which CuPy calls) and a host compiler with tests/shim all compile this text.
+// Results have the bits of kernels/reference.py. This needs --fmad=false: a product that is contracted into the
+// following sum is rounded once less.
 
 #ifndef DEAR_MPI_ELEMENTS
 #define DEAR_MPI_ELEMENTS
@@ -13,8 +13,8 @@ constexpr int VECTOR_BYTES = 16;
 
 // ---- Arithmetic in fp32 ---------------------------------------------------------------------------------------------
 //
-// Single is float with instructions of our own choice: CuPy compiles with -ftz=true whatever it is told, and the
-// compiler's own fp32 instructions then take subnormal numbers for zero. For double there is no such mode.
+// Single is float with explicit instructions: CuPy always compiles with -ftz=true, so the compiler's fp32 instructions
+// flush subnormal numbers to zero. double has no such mode.
 
 struct Single {
     float value;
@@ -114,15 +114,15 @@ struct Bfloat16 {  // the upper half of an fp32; fp64 goes through fp32, as it d
     }
 };
 
-// From any format to any other, rounded once (but see Bfloat16). A cast by the language would do between float and
-// double, but for -ftz=true.
+// Convert between any formats, rounding once (but see Bfloat16). A C++ cast between float and double would flush
+// subnormal numbers under -ftz=true.
 template <typename To> __device__ __forceinline__ To convert(double x) { return static_cast<To>(x); }
 template <> __device__ __forceinline__ float convert<float>(double x) { return Single(x).value; }
 template <typename To, typename From> __device__ __forceinline__ To convert(From x) {
     return static_cast<To>(static_cast<Single>(x));
 }
 
-// The type in which values of these formats are computed: Single, or double where one of them is double.
+// The compute type of these formats: double if one of them is double, else Single.
 template <typename... T> struct ComputeOf { using type = Single; };
 template <typename... T> struct ComputeOf<double, T...> { using type = double; };
 template <typename F, typename... T> struct ComputeOf<F, T...> { using type = typename ComputeOf<T...>::type; };
@@ -136,8 +136,7 @@ struct Block {  // blocks[blockIdx.x]: elements [start, start + count) of one te
     int count;
 };
 
-// Calls f with the format that a table names by its index in FORMATS of kernels/dtypes.py. It is the same for all
-// threads of a block.
+// Calls f with the format at this index of FORMATS in kernels/dtypes.py; equal for all threads of a block.
 template <typename T> struct Format { using type = T; };
 
 template <typename F> __device__ __forceinline__ void with_format(long long kind, F f) {
@@ -149,15 +148,15 @@ template <typename F> __device__ __forceinline__ void with_format(long long kind
     }
 }
 
-// ---- Vectors: what a thread reads or writes in one access -----------------------------------------------------------
+// ---- Vectors: the data of one access by a thread --------------------------------------------------------------------
 
 template <typename T, int V> struct alignas(V * sizeof(T)) Vector {
     T at[V];
 };
 
-// Elements per access. The widest format fills 16 bytes and narrower ones fill less: then the threads of a warp touch
-// one gapless piece of memory per access, on both sides. (With 16 bytes on the narrow side, a thread's accesses on the
-// wide side would leave gaps for its next ones, and every 32-byte sector would be moved twice.)
+// Elements per access. The widest format fills 16 bytes and narrower ones fill less, so each access of a warp is
+// contiguous on both sides. (With 16 bytes on the narrow side, accesses on the wide side would leave gaps, and every
+// 32-byte sector would be moved twice.)
 template <typename... T> __device__ constexpr int vector_length() {
     int widest = 1;
     ((widest = static_cast<int>(sizeof(T)) > widest ? static_cast<int>(sizeof(T)) : widest), ...);
@@ -176,29 +175,29 @@ template <int V, typename T> __device__ __forceinline__ void store(T* p, const V
     *reinterpret_cast<Vector<T, V>*>(p) = registers;
 }
 
-// ---- The walk of a block over its elements --------------------------------------------------------------------------
+// ---- The loop of a block over its elements --------------------------------------------------------------------------
 //
-// An Element says what is done at index i, for V neighbours at a time:
+// An Element defines the work at index i, for V neighbours at a time:
 //
-//     static constexpr int VECTOR;               neighbours per access where memory is aligned
-//     static constexpr int UNROLL;               accesses of each array that a thread has under way
-//     template <int V> struct Registers;         what is read
+//     static constexpr int VECTOR;               neighbours per access if memory is aligned
+//     static constexpr int UNROLL;               accesses of each array that a thread has in flight
+//     template <int V> struct Registers;         the data read
 //     template <int V> void read(Registers<V>&, long long i) const;
 //     template <int V> void write(Registers<V>&, long long i) const;
 //     bool aligned() const;                      whether whole vectors may be accessed
 //
-// Results may go where operands came from: a thread writes no element that another one reads.
+// Results may overwrite operands: no thread writes an element that another reads.
 
 template <int V, int N, typename Element>
 __device__ __forceinline__ void batch(const Element& element, long long i, long long stride) {
     typename Element::template Registers<V> registers[N];
 #pragma unroll
-    for (int n = 0; n < N; ++n) element.read(registers[n], i + n * stride);  // all are under way before one is needed
+    for (int n = 0; n < N; ++n) element.read(registers[n], i + n * stride);  // all are in flight before one is needed
 #pragma unroll
     for (int n = 0; n < N; ++n) element.write(registers[n], i + n * stride);
 }
 
-// Vectors from i to `end`, N at a time, then what is left with less under way.
+// Handles vectors from i to `end`, N at a time, then the rest with fewer in flight.
 template <int V, int N, typename Element>
 __device__ __forceinline__ void stride_over(const Element& element, long long i, long long end) {
     const long long stride = static_cast<long long>(V) * blockDim.x;
@@ -206,7 +205,7 @@ __device__ __forceinline__ void stride_over(const Element& element, long long i,
     if constexpr (N > 1) stride_over<V, N / 2>(element, i, end);
 }
 
-// Handles as many whole vectors of [begin, count) as there are; returns where they end.
+// Handles all whole vectors of [begin, count); returns where they end.
 template <int V, typename Element>
 __device__ __forceinline__ long long sweep(const Element& element, long long begin, long long count) {
     const long long end = begin + (count - begin) / V * V;
@@ -214,15 +213,15 @@ __device__ __forceinline__ long long sweep(const Element& element, long long beg
     return end;
 }
 
-// Elements [0, count) by the threads of one block: vectors where memory allows, then what is left one by one.
+// Handles elements [0, count) with one block: vectors if memory is aligned, then the rest one by one.
 template <typename Element> __device__ __forceinline__ void for_each(const Element& element, long long count) {
     const long long done = element.aligned() ? sweep<Element::VECTOR>(element, 0, count) : 0;
     sweep<1>(element, done, count);
 }
 
-// How many of `count` elements belong to a block that begins at `start`, where no table says so: block b handles elements
-// [b * part, (b + 1) * part), cut off at `count`. Vectors are aligned in every block if `part` is a multiple of 16; one
-// of 2048 elements (fp32) gives each thread 32 bytes of an array.
+// Elements of the block that begins at `start`, without a table: block b handles [b * part, (b + 1) * part), cut off at
+// `count`. Vectors are aligned in every block if `part` is a multiple of 16. A part of 2048 elements (fp32) gives each
+// thread 32 bytes of an array.
 __device__ __forceinline__ long long part_of(long long start, long long count, long long part) {
     return count - start < part ? count - start : part;
 }

@@ -1,22 +1,22 @@
-// Gather tensors into a flat bucket and scatter it back, with cast and scale: one launch whatever the tensors.
+// Gather tensors into a flat bucket and scatter it back, with cast and scale, in one launch for any number of tensors.
 //
 //     pack:    tensors --cast, scale--> bucket        unpack:  bucket --cast, scale--> tensors
 //
 // Bytes moved per element: the itemsize of the tensor plus that of the bucket (fp32 to fp32 8, fp32 to bf16 6).
-// Launch: one block of 256 threads per row of `blocks`. Each thread has up to 64 bytes of the wider side under way:
-//     a row of 4096 elements (fp32) is done in one go, and short rows keep all multiprocessors busy to the end.
-// Alignment: accesses of up to 16 bytes where tensor and bucket allow, else element by element.
-// Same bits as kernels/reference.py; only a NaN may come out as another NaN.
+// Launch: one block of 256 threads per row of `blocks`. Each thread has up to 64 bytes of the wider side in flight:
+//     a row of 4096 elements (fp32) takes one pass, and short rows keep all multiprocessors busy to the end.
+// Alignment: accesses of up to 16 bytes if tensor and bucket allow, else element by element.
+// Same bits as kernels/reference.py, except for the payload of a NaN.
 
 #include "elements.cuh"
 
 struct Tensor {
     void* tensor;
-    void* bucket;    // where it is in the bucket
+    void* bucket;    // its place in the bucket
     long long kind;  // of `tensor`
 };
 
-// to = from * scale. A scale of 1 needs no branch: the product is then exact, and the cast alone rounds.
+// to = from * scale. A scale of 1 needs no branch: the product is exact, and only the cast rounds.
 template <typename To, typename From> struct Copy {
     using Scale = Compute<To, From>;
     static constexpr int VECTOR = vector_length<To, From>();

@@ -1,19 +1,18 @@
-// Update flat arrays of values with their gradients in one pass: the end of every training iteration.
+// Update flat arrays of values with their gradients in one pass.
 //
 // Bytes moved per element, fp32: SGD 12 (read value and gradient, write value), with momentum 20, Adam 28.
-// Launch: blocks of 256 threads, each with up to 32 bytes of every array under way, over parts (part_of).
-// Alignment: accesses of up to 16 bytes where values, gradients and state allow, else element by element.
-// Same bits as kernels/reference.py with the formulas of kernels/optimizers.py, operation by operation; an optimiser's
-// numbers are rounded to the type of the computation, fp32, or fp64 for fp64 values.
+// Launch: blocks of 256 threads, each with up to 32 bytes of every array in flight, over parts (part_of).
+// Alignment: accesses of up to 16 bytes if values, gradients and state allow, else element by element.
+// Same bits as kernels/reference.py with the formulas of kernels/optimizers.py, operation by operation. An optimizer's
+// numbers are rounded to the compute type: fp64 for fp64 values, else fp32.
 
 #include "elements.cuh"
 
-constexpr int MAX_STATE = 2;  // arrays that an optimiser may keep: as in kernels/cuda_backend.py
+constexpr int MAX_STATE = 2;  // state arrays of an optimizer, as in kernels/cuda_backend.py
 
-// ---- Optimisers: the formula for one element, in the type C ---------------------------------------------------------
+// ---- Optimizers: the formula for one element, in the type C ---------------------------------------------------------
 //
-// STATE is the number of state arrays. The members, all double, are what Optimizer.kernel gives for an iteration, in
-// the same order.
+// STATE is the number of state arrays. The members, all double, are those of Optimizer.kernel, in order.
 
 template <typename C> __device__ __forceinline__ C decayed(C grad, C value, double weight_decay) {
     return weight_decay != 0 ? grad + convert<C>(weight_decay) * value : grad;
@@ -70,7 +69,7 @@ struct AdamW {
 
 // ---- One launch -----------------------------------------------------------------------------------------------------
 
-// T: the format of the values, B: that of the gradients.
+// T: the format of the values, B: the format of the gradients.
 template <typename T, typename B, typename Optimizer> struct Update {
     using C = Compute<T>;
     using Scale = Compute<C, B>;
@@ -116,13 +115,13 @@ template <typename T, typename B, typename Optimizer> struct Update {
             registers.value.at[v] = convert<T>(element);
         }
         store(value + i, registers.value);
-        if (finite != nullptr && !all_finite) *finite = 0;  // any number of threads may write it, all write the same
+        if (finite != nullptr && !all_finite) *finite = 0;  // several threads may write the same value
 #pragma unroll
         for (int s = 0; s < Optimizer::STATE; ++s) store(state[s] + i, registers.state[s]);
     }
 };
 
-// The states are null where the optimiser has fewer. `finite` (or null) is set to 0 where a gradient is not finite.
+// Unused states are null. `finite` (or null) is set to 0 if a gradient is not finite.
 template <typename T, typename B, typename Optimizer, typename... Double>
 __global__ void __launch_bounds__(THREADS)
     update(T* value, const B* grad, Compute<T>* state0, Compute<T>* state1, long long count, long long part,

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.notes import Noted
-from dear_mpi.collectives.transports.patience import Crowd
+from dear_mpi.collectives.transports.wait_policy import Crowd
 from dear_mpi.ranks.world import run_world
 from dear_mpi.see.blame import show_blame
 from dear_mpi.see.timeline.trace import read_timeline

@@ -234,15 +234,15 @@ def test_a_number_that_is_too_large_is_refused_before_anything_is_made_of_it(arg
     [
         (
             "explain --algorithm mine.py",
-            "algorithm 'mine.py' names a file alone: write mine.py:my_ring or mine.py:build",
+            "algorithm 'mine.py' lacks a name after the file: write mine.py:my_ring or mine.py:build",
         ),
         ("train --threads 2 --algorithm mine.py", "write mine.py:my_ring or mine.py:build"),
         ("bench --threads 2 --algorithms ring,mine.py", "write mine.py:my_ring or mine.py:build"),
-        ("train --threads 2 --schedule mine.py", "schedule 'mine.py' names a file alone: write mine.py:Lazy"),
+        ("train --threads 2 --schedule mine.py", "schedule 'mine.py' lacks a name after the file: write mine.py:Lazy"),
         ("simulate --schedules mine.py", "write mine.py:Lazy"),
         (
             "train --threads 2 --model mine.py",
-            "model 'mine.py' names a file alone: write mine.py:my_ring or mine.py:build",
+            "model 'mine.py' lacks a name after the file: write mine.py:my_ring or mine.py:build",
         ),
         ("explain --algorithm empty.py", "write empty.py:my_ring, and define my_ring there"),
         ("explain --algorithm none.py", "does not exist: write it like path/to/mine.py:my_ring"),

@@ -59,7 +59,7 @@ def test_a_level_brings_together_what_its_name_says(hosts):
 
 def test_a_level_is_no_algorithm():
     for name in (INSIDE, BETWEEN):
-        with pytest.raises(ValueError, match="is one level of hierarchical, and has partial results"):
+        with pytest.raises(ValueError, match="is one level of hierarchical, with partial results"):
             run_loopback(2, lambda transport, name=name: check_algorithm(name, transport, "all_gather"))
 
 

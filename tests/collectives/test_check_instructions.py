@@ -18,7 +18,7 @@ def check(written, count, segment, **options):
     check_instructions(written, chunks, segment, **options)
 
 
-# Elements of the buffer for each chunk, and of a segment: single cells; several segments in a chunk, the last of them
+# Elements of the buffer for each chunk, and of a segment: single blocks; several segments in a chunk, the last of them
 # shorter; several chunks in a message; and shards that differ, some of them empty.
 CUTS = [(1, 1), (2, 1), (5, 2), (1, 3), (2, 5), (0.6, 1), (1.4, 3)]
 
@@ -41,7 +41,7 @@ def test_chunks_that_travel_together_share_a_message():
     """The cuts above prove merged messages only if there are any."""
     written = programs("bruck", "all_gather", 8)
     chunks = Partition.of(8, 8).chunks()
-    assert any(len(message.cells) == 3 for message in messages(written[0], chunks, segment=3))
+    assert any(len(message.blocks) == 3 for message in messages(written[0], chunks, segment=3))
 
 
 def one_side_buffer(writer, message):

@@ -51,7 +51,7 @@ ENDS = [
     ("pass", True, "the probe sent and received device memory"),
     ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", False, "the probe died of SIGSEGV"),
     ("raise RuntimeError('on purpose')", False, "the probe failed with status 1: RuntimeError: on purpose"),
-    ("import sys; sys.exit(3)", False, "the probe failed with status 3: it said nothing"),
+    ("import sys; sys.exit(3)", False, "the probe failed with status 3: it printed nothing"),
 ]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dear_mpi.collectives import TransportError, all_reduce
-from dear_mpi.collectives.plans.functions import OneOffs
+from dear_mpi.collectives.plans.functions import CachedPlans
 from dear_mpi.collectives.transports.emulated import EmulatedTransport, Link
 from dear_mpi.collectives.transports.loopback import run_loopback
 from tests import collective_checks, lifetime_checks
@@ -17,15 +17,15 @@ ERRORS = [KeyboardInterrupt(), FloatingPointError("overflow"), TransportError("g
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("count", lifetime_checks.COUNTS)
-def test_one_offs_are_kept(size, count):
-    run_loopback(size, lambda transport: lifetime_checks.check_one_offs_are_kept(transport, count))
+def test_plans_are_cached(size, count):
+    run_loopback(size, lambda transport: lifetime_checks.check_plans_are_cached(transport, count))
     run_loopback(size, lambda transport: lifetime_checks.check_all_functions_are_kept(transport, count))
 
 
 @pytest.mark.parametrize("check", [
     lifetime_checks.check_kept_plans_are_bounded,
     lifetime_checks.check_large_plans_are_kept,
-    lifetime_checks.check_a_plan_meets_a_one_off,
+    lifetime_checks.check_a_plan_meets_a_cached_one,
     lifetime_checks.check_dropped_plans_keep_their_memory,
     lifetime_checks.check_an_error_in_with_keeps_the_memory,
 ])  # fmt: skip
@@ -46,8 +46,8 @@ def test_a_plan_that_was_broken_off_says_so(error, drive):
 
 
 @pytest.mark.parametrize("count", lifetime_checks.COUNTS)
-def test_a_one_off_that_was_broken_off_is_made_again(count):
-    run_loopback(2, lambda t: lifetime_checks.check_a_one_off_that_was_broken_off_is_made_again(t, count))
+def test_a_cached_plan_that_was_broken_off_is_made_again(count):
+    run_loopback(2, lambda t: lifetime_checks.check_a_cached_plan_that_was_broken_off_is_made_again(t, count))
 
 
 def test_an_emulated_link_keeps_its_own():
@@ -55,7 +55,7 @@ def test_an_emulated_link_keeps_its_own():
         emulated = EmulatedTransport(transport, Link(1e9))
         for each in (transport, emulated, emulated):
             assert all_reduce(np.ones(3), each)[0] == 2
-        assert OneOffs.of(transport).made == OneOffs.of(emulated).made == 1
+        assert CachedPlans.of(transport).made == CachedPlans.of(emulated).made == 1
 
     run_loopback(2, body)
 
@@ -74,7 +74,7 @@ def test_a_file_that_has_changed_is_read_again(tmp_path):
             x = np.ones(4)
             all_reduce(x, transport, algorithm=f"{mine}:my_ring")
             assert (x == 2).all()
-            made.append(OneOffs.of(transport).made)
+            made.append(CachedPlans.of(transport).made)
             transport.barrier()
         return made
 

@@ -250,5 +250,5 @@ def test_messages_of_another_length_are_refused():
         request.Start()
         request.Wait()
 
-    with pytest.raises(TransportError, match="a message of 3 B met a receive of 4 B"):
+    with pytest.raises(TransportError, match="a send of 3 B met a receive of 4 B"):
         run_loopback(2, body)

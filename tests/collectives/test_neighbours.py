@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from dear_mpi.collectives.launch import neighbours
-from dear_mpi.collectives.launch.neighbours import NOTICE_BYTES, Neighbour, Notice, launch_in, notice_in
+from dear_mpi.collectives.launch.neighbours import MONITOR_BYTES, Monitor, Neighbour, launch_in, monitor_in
 from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.watchdog import Watchdog
@@ -32,31 +32,31 @@ def test_environments_may_hold_any_bytes(child):
     assert launch_in(neighbours.Path(f"/proc/{child.pid}")).rank == 1
 
 
-def test_a_process_with_the_notice_of_another_is_no_rank(child):
-    notice = Notice()
-    notice.launcher = os.getpid()
-    assert [other.process for other in notice.neighbours()] == [child.pid]
-    os.set_inheritable(notice.descriptor, True)
+def test_a_process_with_the_monitor_of_another_is_no_rank(child):
+    monitor = Monitor()
+    monitor.launcher = os.getpid()
+    assert [other.process for other in monitor.neighbours()] == [child.pid]
+    os.set_inheritable(monitor.descriptor, True)
     environment = os.environ | {"PMI_SIZE": "2", "PMI_RANK": "0"}
     command = [sys.executable, "-c", WAITING]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env=environment, close_fds=False, **pipes) as other:
         other.stdout.readline()
-        assert [other.process for other in notice.neighbours()] == [child.pid]
+        assert [other.process for other in monitor.neighbours()] == [child.pid]
         other.communicate()
 
 
-@pytest.mark.parametrize("text", ["rank 1", "é" * NOTICE_BYTES, '"\n' * NOTICE_BYTES, "\udcff"], ids=range(4))
-def test_a_notice_keeps_to_its_room(text):
-    notice = Notice()
+@pytest.mark.parametrize("text", ["rank 1", "é" * MONITOR_BYTES, '"\n' * MONITOR_BYTES, "\udcff"], ids=range(4))
+def test_a_monitor_keeps_to_its_room(text):
+    monitor = Monitor()
 
     def said():
-        return notice_in(os.pread(notice.descriptor, NOTICE_BYTES, 0))[2]
+        return monitor_in(os.pread(monitor.descriptor, MONITOR_BYTES, 0))[2]
 
-    notice.post((3, 4), text)
-    assert os.fstat(notice.descriptor).st_size == NOTICE_BYTES
+    monitor.post((3, 4), text)
+    assert os.fstat(monitor.descriptor).st_size == MONITOR_BYTES
     assert said()[:100] == text.replace("\udcff", "?")[:100]
-    notice.post((), "short")
+    monitor.post((), "short")
     assert said() == "short"
 
 

@@ -97,13 +97,13 @@ def test_faults_are_found(plant, collective, mailboxes, message):
 def test_one_set_of_mailboxes_would_not_do(monkeypatch, collective, count, block):
     """A fast rank would overwrite its mailbox while a slow one still reads it, in this run or in the last one."""
     share, found = written(collective, count, 3, mailboxes=True, block=block)
-    two_sets = check.SymbolicMemory.cell
+    two_sets = check.SymbolicMemory.place
 
     def one_set(state, memory, element):
         memory, at = two_sets(state, memory, element)
         return memory, at if memory[0] == "buffer" else at % share.mailbox_room
 
-    monkeypatch.setattr(check.SymbolicMemory, "cell", one_set)
+    monkeypatch.setattr(check.SymbolicMemory, "place", one_set)
     with pytest.raises(ProgramError, match=r"which rank \d may be using"):
         check.check_phases(collective, share, found)
 

@@ -56,8 +56,8 @@ def test_portions_of_staged_buffers_in_debug_mode():
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"op": "average"}, "portion must be left out where out is given or op is an average"),
-        ({"out": np.zeros(8)}, "portion must be left out where out is given or op is an average"),
+        ({"op": "average"}, "portion must be left out if out is given or op is .average."),
+        ({"out": np.zeros(8)}, "portion must be left out if out is given or op is .average."),
     ],
 )
 def test_what_is_of_the_whole_has_no_portions(how, said):

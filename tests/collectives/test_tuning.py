@@ -70,7 +70,7 @@ def test_alike_leaves_other_collectives_alone():
 
 def test_alike_says_what_is_missing():
     rules = [Rule("all_reduce", 4, None, "recursive_doubling", 512)]
-    with pytest.raises(ValueError, match="no rule is about reduce_scatter, only about: all_reduce"):
+    with pytest.raises(ValueError, match="no rule covers reduce_scatter, only: all_reduce"):
         alike(rules)
     halves = [Rule("reduce_scatter", 4, None, "bruck", 512)]
     assert pick(alike(rules + halves), "all_gather", 4, 9).algorithm == "bruck"
@@ -78,7 +78,7 @@ def test_alike_says_what_is_missing():
 
 
 def test_nothing_to_pick():
-    with pytest.raises(ValueError, match="no rule is about broadcast, only about: all_gather, all_reduce"):
+    with pytest.raises(ValueError, match="no rule covers broadcast, only: all_gather, all_reduce"):
         pick(RULES, "broadcast", 4, 1)
     with pytest.raises(ValueError, match="no rule for all_gather on 2 ranks reaches 11 B"):
         pick(RULES, "all_gather", 4, 11)

@@ -159,7 +159,7 @@ def wrong_rank(rank, size):
 MESSAGES = {
     "never_sent": "rank 0: chunk 1 is still empty; expected rank 1's data",
     "sent_twice": "rank 1, step 1: must not send chunk 0 to rank 2; its peers expect this, and with it the proof holds",
-    "no_receive": "rank 1, step 1: must receive chunk 2 from rank 0, replacing what is there; its peers expect this, "
+    "no_receive": "rank 1, step 1: must receive chunk 2 from rank 0, replacing local data; its peers expect this, "
     "and with it the proof holds",
     "reduced_twice": "rank 0, step 1: combines data of ranks 0, 1, 2 into chunk 0 again, from rank 1: combine each "
     "rank's data once",
@@ -288,7 +288,7 @@ def test_a_function_that_never_ends_is_refused_on_all_ranks(loop, tmp_path, monk
     body = f"    {loop}\n    return Program('all_gather', rank, size, ())\n"
     (tmp_path / "mine.py").write_text(f"{IMPORTS}import time\ndef f(rank, size):\n{body}")
     where = "rank 2 of 3" if "rank" in loop else "rank 0 of 2"
-    said = f"mine.py:f' has not come to an end after 0.3 seconds (for {where})"
+    said = f"mine.py:f' did not finish within 0.3 seconds (for {where})"
     assert said in refusals(f"{tmp_path / 'mine.py'}:f")
 
 

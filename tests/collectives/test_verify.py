@@ -43,7 +43,7 @@ BROKEN = {
     ),
     "a send without receive": (
         pair([exchange(0)], [Step(exchange(1).sends)]),
-        "rank 1, step 0: must receive chunk 0 from rank 0, replacing what is there; its peers expect this",
+        "rank 1, step 0: must receive chunk 0 from rank 0, replacing local data; its peers expect this",
     ),
     "a receive without send": (
         pair([Step((), exchange(0).receives)], [Step()]),
@@ -59,7 +59,7 @@ BROKEN = {
     ),
     "chunks that do not match": (
         pair([exchange(0)], [exchange(1, received=1)]),
-        "rank 1, step 0: must receive chunk 0 from rank 0, replacing what is there, not receive chunk 1",
+        "rank 1, step 0: must receive chunk 0 from rank 0, replacing local data, not receive chunk 1",
     ),
     "a chunk that the sender does not have": (
         pair([exchange(0, sent=1)], [exchange(1, received=1)]),

@@ -165,7 +165,7 @@ def test_ctrl_c_ends_ranks_that_compute():
 
 def test_ranks_that_begin_different_things_are_told():
     def body(transport):
-        with pytest.raises(ValueError, match="the ranks begin different things: job on rank 0; bench on rank 1"):
+        with pytest.raises(ValueError, match="the ranks begin different operations: job on rank 0; bench on rank 1"):
             agree(transport, *(("bench", lambda: {"size": 1}) if transport.rank else ("job", dict)))
 
     run_loopback(2, body)

@@ -179,7 +179,7 @@ class Plain(Optimizer):
 
 
 def test_an_optimizer_without_a_kernel_is_refused():
-    with pytest.raises(ValueError, match="optimizer 'Plain' has no CUDA kernel: it trains on the device cpu alone"):
+    with pytest.raises(ValueError, match="optimizer 'Plain' has no CUDA kernel: it trains only on the device cpu"):
         updater(cupy.zeros(3, np.float32), cupy.zeros(3, np.float32), [], Plain(0.1))
 
 

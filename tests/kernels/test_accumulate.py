@@ -168,7 +168,7 @@ def test_a_call_of_several_leaves_nothing_behind():
 
 
 FOLDER_ERRORS = {
-    "there must be a source": ([], [], "sum"),
+    "before and after are both empty": ([], [], "sum"),
     "same shape and dtype, not float64[4] and float64[3]": ([np.zeros(3)], [np.zeros(3), np.zeros(4)], "sum"),
     "same shape and dtype, not float32[3] and float64[3]": ([np.zeros(3, np.float32)], [np.zeros(3)], "sum"),
     "op 'smu' is unknown": ([np.zeros(3)], [np.zeros(3)], "smu"),

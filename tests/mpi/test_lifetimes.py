@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dear_mpi.collectives import TransportError, all_reduce, transport_of
-from dear_mpi.collectives.plans.functions import OneOffs
+from dear_mpi.collectives.plans.functions import CachedPlans
 from tests import collective_checks, lifetime_checks
 
 pytestmark = pytest.mark.mpi
@@ -23,8 +23,8 @@ def transport(comm):
 
 @pytest.mark.parametrize("count", lifetime_checks.COUNTS)
 @pytest.mark.parametrize("algorithm", ["ring", "auto", "shared", "native"])
-def test_one_offs_are_kept(transport, count, algorithm):
-    lifetime_checks.check_one_offs_are_kept(transport, count, algorithm)
+def test_plans_are_cached(transport, count, algorithm):
+    lifetime_checks.check_plans_are_cached(transport, count, algorithm)
 
 
 @pytest.mark.parametrize("count", lifetime_checks.COUNTS)
@@ -39,7 +39,7 @@ def test_hits_and_misses_disagree(transport):
 
 @pytest.mark.parametrize("check", [
     lifetime_checks.check_kept_plans_are_bounded,
-    lifetime_checks.check_a_plan_meets_a_one_off,
+    lifetime_checks.check_a_plan_meets_a_cached_one,
     lifetime_checks.check_dropped_plans_keep_their_memory,
     lifetime_checks.check_an_error_in_with_keeps_the_memory,
 ])  # fmt: skip
@@ -56,12 +56,12 @@ def test_a_plan_that_was_broken_off_says_so(transport, drive):
 def test_kept_plans_are_freed_with_their_communicator(comm):
     own = comm.Dup()
     all_reduce(np.ones(3), own)
-    one_offs = OneOffs.of(transport_of(own))
-    (kept,) = one_offs.kept.values()
+    cached_plans = CachedPlans.of(transport_of(own))
+    (kept,) = cached_plans.kept.values()
     (plan,) = kept.plans.values()
     own.Free()
     assert plan.freed
-    assert not one_offs.kept
+    assert not cached_plans.kept
 
 
 def test_tags_are_not_remembered(transport):

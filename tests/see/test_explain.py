@@ -103,7 +103,7 @@ def test_what_has_no_messages_speaks_of_memory(capsys):
     text = told(capsys, "shared", "all_reduce", 3)
     assert "buffer of rank 0 = buffer of rank 0 + buffer of rank 1, chunk 1" in text
     assert "barrier" in text
-    assert text.startswith("Copies and sums of ranks that work in each other's memory"), "its lesson"
+    assert text.startswith("Copy and sum in each other's memory"), "its lesson"
     assert "sends" not in text
 
 

@@ -193,7 +193,7 @@ def test_a_schedule_that_never_ends_is_refused_by_its_hook(tmp_path, monkeypatch
     monkeypatch.setattr("dear_mpi.collectives.program.user_file.LIMIT_S", 0.3)
     (tmp_path / "mine.py").write_text(ENDLESS)
     done = run("--schedules", f"{tmp_path / 'mine.py'}:Endless")
-    assert_one_line(done, "has not come to an end after 0.3 seconds (in before_forward(3) of iteration 0)")
+    assert_one_line(done, "did not finish within 0.3 seconds (in before_forward(3) of iteration 0)")
 
 
 def test_a_schedule_without_collectives_is_refused(tmp_path):

@@ -200,7 +200,7 @@ def test_a_schedule_that_never_ends_is_refused(monkeypatch):
 
     monkeypatch.setattr("dear_mpi.collectives.program.user_file.LIMIT_S", 0.3)
     scenario = simulated(schedules=("wfbp",), fusions=("25MB",))[0].scenario
-    with pytest.raises(ValueError, match=r"schedule 'mine' has not come to an end after 0.3 seconds"):
+    with pytest.raises(ValueError, match=r"schedule 'mine' did not finish within 0.3 seconds"):
         scenario.check("mine", Endless, "25MB")
 
 

@@ -140,7 +140,7 @@ def test_bytes_between_hosts(per_host, times):
         ({"link": None}, "'full over int4:between' has legs between hosts, and all ranks are on one"),
         ({"ranks": 2}, "has legs between hosts, and all ranks are on one"),
         ({"loss_scale": "dynamic"}, "what codes have lost would be of another scale"),
-        ({"algorithm": "inside hosts", "wire": "fp32"}, "is one level of hierarchical, and has partial results"),
+        ({"algorithm": "inside hosts", "wire": "fp32"}, "is one level of hierarchical, with partial results"),
     ],
 )
 def test_what_cannot_be_is_refused(choices, said):

@@ -220,7 +220,7 @@ def test_one_that_never_ends_is_refused(monkeypatch):
 
     monkeypatch.setattr("dear_mpi.collectives.program.user_file.LIMIT_S", 0.3)
     for schedule, where in ((Endless, r"after_backward\(1\)"), (Asleep, r"end_backward\(\)")):
-        with pytest.raises(ScheduleError, match=rf"'mine' has not come to an end after 0.3 seconds \(in {where}"):
+        with pytest.raises(ScheduleError, match=rf"'mine' did not finish within 0.3 seconds \(in {where}"):
             rehearsed("mine", schedule, BUCKETS, USES)
 
 
@@ -245,7 +245,7 @@ rehearse(Spins, Rules("mine", buckets, Spins), 1)
 def test_one_that_spins_does_not_keep_the_process():
     done = subprocess.run([sys.executable, "-c", SPINS], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "schedule 'mine' has not come to an end after 0.3 seconds (in end_backward()" in done.stderr
+    assert "schedule 'mine' did not finish within 0.3 seconds (in end_backward()" in done.stderr
 
 
 def test_one_that_gets_on_from_hook_to_hook_is_not_refused(monkeypatch):

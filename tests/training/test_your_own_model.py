@@ -251,7 +251,9 @@ def test_what_is_wrong_is_told_by_all_ranks(mine, what):
 def test_where_there_is_no_file(mine):
     mine("")
     assert "none.py' does not exist: write it like path/to/mine.py:build" in refusal("none.py:build")
-    assert "model 'mine.py' names a file alone: write mine.py:build, and define build there" in refusal("mine.py")
+    assert "model 'mine.py' lacks a name after the file: write mine.py:build, and define build there" in refusal(
+        "mine.py"
+    )
 
 
 def test_ranks_compare_the_file_and_not_its_path(tmp_path):

@@ -107,7 +107,7 @@ class Text(Wfbp):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Sleeps", r"has not come to an end after 0.3 seconds \(in ordered\(\)"),
+        ("Sleeps", r"did not finish within 0.3 seconds \(in ordered\(\)"),
         ("Fails", r"fails in ordered\(\): RuntimeError: boom and more"),
         ("Typo", r"must have extras, a tuple of 'negotiation', 'second all_gather', not \('negotiate',\)"),
         ("Text", "must have extras, a tuple of 'negotiation', 'second all_gather', not 'negotiation'"),

@@ -1,12 +1,12 @@
-"""How a collective is carried out: by messages, in memory that ranks share, or by the MPI library itself.
+"""Run a collective by messages, in shared memory, or by the MPI library.
 
-Each module of this folder is a runner, chosen by the algorithm (``runner_of``). It has three functions:
+Each module is a runner, chosen by the algorithm (``runner_of``), with three functions:
 
-    check(algorithm, collective, transport)   see that the algorithm can carry out the collective here
-    check_call(call, transport)               the same for this very call; what else must be equal on all ranks
-    prepare(task)                             collective: a run on the task's buffer
+    check(algorithm, collective, transport)   raise unless the algorithm can run here
+    check_call(call, transport)               the same for one call; returns what must be equal on all ranks
+    prepare(task)                             collective: return a run on the task's buffer
 
-The first two raise a ValueError where it cannot, and a ProgramError where a user's algorithm is wrong.
+The first two raise ValueError, or ProgramError for a wrong user's algorithm.
 """
 
 from types import ModuleType
@@ -21,16 +21,14 @@ RUNNERS: dict[str, ModuleType] = {"messages": messages, "shared": shared, "nativ
 
 
 def check_algorithm(name: str, transport: Transport, *collectives: str) -> None:
-    """See that there is such an algorithm for these collectives, and that it can run on this transport; or raise."""
     check_whole(name)
     for collective in collectives if rules_of(name) is None else ():
         RUNNERS[runner_of(name)].check(name, collective, transport)
 
 
 def check_call(call: Call, transport: Transport) -> dict[str, object]:
-    """What must be equal on all ranks that make the same call: the fingerprint of the plan; or raise."""
     facts = call.check(transport)
-    # Only a tuning table makes a difference for ranks that share memory, which they find out later.
+    # Sharing memory only matters for a tuning table; ranks find it out later.
     for sharing in (False,) if call.rules is None else (True, False):
         choice = call.chosen(transport, sharing=sharing)
         runner = RUNNERS[runner_of(choice.algorithm)]

@@ -1,18 +1,16 @@
-"""Carry out a program by messages: its instruction list, bound to one buffer and one transport.
+"""Run a program by messages: its instructions, bound to one buffer and transport.
 
-    direct   a send leaves from the buffer; a receive goes into it, or into a side buffer from which it is merged later
-    staged   the transport cannot reach the buffer's memory: every message has a side buffer of pinned host memory
+    direct   sends leave from the buffer; receives go into it, or into a side buffer to be merged later
+    staged   MPI cannot reach the buffer: every message has a side buffer in pinned host memory
 
-A staged send is lifted: copied out, ordered after the kernel that wrote it, so that the host waits once for both.
-While one message is on the wire, the next is lifted, and the receiver merges the one before: combining reads the
-pinned memory over the bus, so there is no copy in between.
+A staged send is copied out after the kernel that wrote it, so the host waits once for both. The copy of one message,
+the transfer of another and the merge of a third overlap. Combining reads pinned memory over the bus, without a copy.
 
 [Note: Host and device]
-On a GPU, calls that combine and copy only launch kernels, on the current stream of the thread that runs the plan. A
-message that is started afterwards may read what they write, or overwrite what they still read. So every start comes
-after a wait for an event (``MessagesRun.settled``). The event is recorded after all launches so far, including the
-caller's launches before the run. A buffer passes from a stream to MPI only here and, for the library's own collectives,
-in ``native.py``. What a run launches last is not waited for: it is in order on that stream.
+On a GPU, combining and copying only launch kernels on the current stream. A later message may read what they write or
+overwrite what they read. So every start follows a wait for an event (``MessagesRun.settled``) recorded after all
+launches so far, the caller's included. A buffer passes from a stream to MPI only here and in ``native.py``. The last
+launches of a run are not waited for: they are in order on the stream.
 """
 
 import sys
@@ -55,7 +53,7 @@ def check(algorithm: str, collective: str, transport: Transport) -> None:
 
 
 def check_call(call: Call, transport: Transport) -> int | None:
-    """The programs of a user's algorithm, proved for this buffer, as a number: ranks may have read different files."""
+    """Return a checksum of a user's proved programs: ranks may have read different files."""
     return None if is_ours(call.algorithm) else zlib.crc32(repr(proven_for(call, transport)).encode())
 
 
@@ -69,8 +67,7 @@ def proven_for(call: Call, transport: Transport) -> Sequence[Program]:
 def proven(
     source: Source, name: str, collective: str, hosts: tuple[int, ...], *, rates: Rates | None, pieces: int
 ) -> Sequence[Program]:
-    """The programs of a user's algorithm, as its file is now, for all ranks, verified; or a ProgramError."""
-    # Verify what the user wrote first: an error in its mirror image names steps that are not in the user's file.
+    # The user's own collective first: errors in a mirror image name steps that are not in the file.
     for proved in dict.fromkeys(("all_gather", "broadcast", collective)):
         if proved == collective or proved in load_algorithm(name):
             written = programs(name, proved, len(hosts), hosts=hosts, rates=rates, pieces=pieces)
@@ -80,13 +77,11 @@ def proven(
 
 @cache
 def say_that_rates_lack(algorithm: str) -> None:
-    """Once for each algorithm; its module says what it does without them."""
-    what = f"algorithm {algorithm!r} works without the rates inside hosts and between them, which nobody has given"
-    print(f"dear-mpi: {what}: see --rates, or Transport.rates", file=sys.stderr, flush=True)
+    what = f"algorithm {algorithm!r} works without the rates inside and between hosts, which are unknown"
+    print(f"dear-mpi: {what}: give --rates, or Transport.rates", file=sys.stderr, flush=True)
 
 
 def prepare(task: Task) -> InstructionRun:
-    """A run of this rank's program, whose rank 0 is the root of the call."""
     call, transport = task.call, task.transport
     vrank, hosts = (transport.rank - call.root) % transport.size, call.hosts(transport)
     if transport.rank == 0 and lacks_rates(call.algorithm, hosts, transport.rates):
@@ -113,11 +108,9 @@ def prepare(task: Task) -> InstructionRun:
 
 
 class MessagesRun(InstructionRun):
-    """A program on a flat buffer, in place, whose memory must stay where it is until ``free``.
+    """A program on a flat buffer, in place; the memory must not move until ``free``.
 
-    Arguments are as for ``messages`` and ``write_instructions``. Beside the buffer it holds at most ``window`` segments
-    for each peer that sends data to combine, or data for chunks that leave in the same step (staged: for each peer and
-    direction); more only where a step sends and receives the same chunks in other portions, which none of ours does.
+    It needs at most ``window`` side segments per peer (staged: per peer and direction).
     """
 
     def __init__(
@@ -150,27 +143,27 @@ class MessagesRun(InstructionRun):
     def side_memory(self, slab: Slab) -> dict[int, Array]:
         dtype, longest = self.buffer.dtype, dict[SideBuffer, int]()
         for number, side in self.listing.side_buffers.items():
-            longest[side] = max(longest.get(side, 0), self.carried(number).size)
+            longest[side] = max(longest.get(side, 0), self.elements(number).size)
         room = sum(round_up(length * dtype.itemsize, ALIGNMENT) for length in longest.values())
-        piece = Slab(lambda nbytes: slab.empty(nbytes, np.dtype(np.uint8)), room)  # one allocation for all
+        piece = Slab(lambda nbytes: slab.empty(nbytes, np.dtype(np.uint8)), room)
         arrays = {side: piece.empty(length, dtype) for side, length in longest.items()}
-        return {n: arrays[side][: self.carried(n).size] for n, side in self.listing.side_buffers.items()}
+        return {n: arrays[side][: self.elements(n).size] for n, side in self.listing.side_buffers.items()}
 
-    def carried(self, number: int) -> Array:
+    def elements(self, number: int) -> Array:
         message = self.listing.messages[number]
         return self.buffer[message.start : message.stop]
 
     def bind_all(self) -> None:
         init = {False: self.transport.send_init, True: self.transport.recv_init}
         requests = [
-            init[message.incoming](self.beside.get(number, self.carried(number)), message.peer, self.tag)
+            init[message.incoming](self.beside.get(number, self.elements(number)), message.peer, self.tag)
             for number, message in enumerate(self.listing.messages)
         ]
         super().__init__(self.rank, list(self.bound(requests)), requests)
 
     def bound(self, requests: Sequence[Request]) -> Iterator[BoundInstruction]:
-        """The instructions, bound. On a GPU some are cut in two by a wait for an event, see [Note: Host and device]."""
-        launched = True  # the caller may have launched what wrote the buffer
+        """Bind the instructions; on a GPU an event may cut one in two, see [Note: Host and device]."""
+        launched = True  # the caller may have launched kernels that write the buffer
         for instruction in self.listing.instructions:
             waits = [requests[number] for number in instruction.waits]
             parts, actions = [self.part("ending", number) for number in instruction.waits], list[Action]()
@@ -179,7 +172,7 @@ class MessagesRun(InstructionRun):
                 parts.append(self.part("merging", instruction.merges[0]))
             for number in instruction.starts:
                 if number in self.beside and not self.listing.messages[number].incoming:  # it leaves from a side buffer
-                    actions.append(copier(self.beside[number], self.carried(number)))
+                    actions.append(copier(self.beside[number], self.elements(number)))
                     parts.append(self.part("copying", number))
             starts = [requests[number].Start for number in instruction.starts]
             started = [self.part("starting", number) for number in instruction.starts]
@@ -192,7 +185,6 @@ class MessagesRun(InstructionRun):
                 yield BoundInstruction(waits, [*actions, *starts], [*parts, *started])
 
     def part(self, kind: str, number: int) -> Part:
-        """What a call does with a message; merging is combining or copying."""
         message = self.listing.messages[number]
         if kind == "merging":
             kind = "combining" if message.combine else "copying"
@@ -202,8 +194,8 @@ class MessagesRun(InstructionRun):
         return Part(kind, *message.key, message.peer, message.incoming, chunk, nbytes)
 
     def merge(self, group: Sequence[int]) -> Action:
-        """Copy or combine what was received into the buffer; contributions are combined in rank order."""
-        target, peers = self.carried(group[0]), {number: self.listing.messages[number].peer for number in group}
+        """Copy or combine received data into the buffer, in rank order."""
+        target, peers = self.elements(group[0]), {number: self.listing.messages[number].peer for number in group}
         if not self.listing.messages[group[0]].combine:
             return copier(target, self.beside[group[0]])
         ordered = sorted(group, key=peers.__getitem__)
@@ -211,5 +203,5 @@ class MessagesRun(InstructionRun):
         return combiner(target, before, [self.beside[number] for number in ordered[len(before) :]], self.op)
 
     def free(self) -> None:
-        synchronize(self.buffer)  # kernels may still read the side buffers
+        synchronize(self.buffer)  # kernels may still read side buffers
         super().free()

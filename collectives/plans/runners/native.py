@@ -1,7 +1,6 @@
-"""The MPI library's own collectives behind the interface of a plan: the baseline that ours are held against.
+"""Run the MPI library's own collectives as plans: the baseline for ours.
 
-They are the blocking ones, which are the fastest that MPI libraries have. So a run makes no progress until ``wait``
-or ``advance``, and either does all of it at once.
+They are the blocking ones, MPI libraries' fastest, so all progress happens at once in ``wait`` or ``advance``.
 """
 
 from collections.abc import Callable
@@ -23,14 +22,14 @@ from dear_mpi.kernels.array import Array, array_module, library_of, synchronize
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.reference import OPS
 
-INT_MAX = 2**31 - 1  # counts in MPI before version 4; from there on mpi4py takes the calls that have larger ones
+INT_MAX = 2**31 - 1  # counts before MPI 4; later mpi4py uses the large-count calls
 LOGICAL = {"sum": "LOR", "max": "LOR", "bor": "LOR", "prod": "LAND", "min": "LAND", "band": "LAND", "bxor": "LXOR"}
-PARTS = (Part("device"), Part("whole"), Part("copying"))  # what the calls of a run do; not all have the last one
+PARTS = (Part("device"), Part("whole"), Part("copying"))
 
 
 def check(algorithm: str, collective: str, transport: Transport) -> None:
     if transport.native is None:
-        raise ValueError(f"algorithm {algorithm!r} needs MPI, not the transport {transport.name!r}: take one of ours")
+        raise ValueError(f"algorithm {algorithm!r} needs MPI, not the transport {transport.name!r}: use 'ring'")
 
 
 def check_call(call: Call, transport: Transport) -> None:
@@ -38,9 +37,9 @@ def check_call(call: Call, transport: Transport) -> None:
     if call.x.dtype == DTYPES["bf16"] and reduces:
         raise ValueError(f"algorithm {call.algorithm!r} cannot reduce bf16, which MPI does not have: use 'ring'")
     for name, array in (("x", call.x), ("out", call.out)):
-        if reduces and array is not None and not getattr(array.flags, "aligned", True):  # CuPy's do not say so, but are
+        if reduces and array is not None and not getattr(array.flags, "aligned", True):  # CuPy's are, but lack the flag
             raise ValueError(f"{name} must be aligned for algorithm {call.algorithm!r}: pass a copy, or use 'ring'")
-    units = call.count if reduces else call.count * call.x.dtype.itemsize  # what only moves is moved as bytes
+    units = call.count if reduces else call.count * call.x.dtype.itemsize
     if too_many(units):
         most = f"{INT_MAX} {'elements' if reduces else 'bytes'}, as MPI before version 4, not {units}"
         raise ValueError(f"algorithm {call.algorithm!r} takes at most {most}: use 'ring'")
@@ -51,42 +50,39 @@ def check_call(call: Call, transport: Transport) -> None:
 
 @cache
 def wraps(dtype: np.dtype[Any], op: str) -> bool:
-    """Whether the library's integers overflow as NumPy's do.
+    """Return whether the library's integers overflow as NumPy's.
 
-    Open MPI's code for AVX saturates sums of 8 and 16 bits, but only in whole vectors; the rest of an array wraps.
+    Open MPI's AVX code saturates 8- and 16-bit sums, but only in whole vectors.
     """
     from mpi4py import MPI
 
     limits = np.iinfo(dtype)
-    x = np.resize(np.array([limits.max, limits.min], dtype), 1000)  # whole vectors, and a rest
+    x = np.resize(np.array([limits.max, limits.min], dtype), 1000)
     found = x.copy()
     getattr(MPI, op.upper()).Reduce_local(x, found)
     return bool((found == OPS[op](x, x)).all())
 
 
 def too_many(units: int) -> bool:
-    """Whether the library has no call for so many."""
     from mpi4py import MPI
 
     return units > INT_MAX and MPI.Get_version() < (4, 0)
 
 
 class NativeRun(InstructionRun):
-    """The library's collective on a flat buffer, in place."""
-
     def __init__(self, task: Task) -> None:
         self.task = task
         call, transport, buffer = task.call, task.transport, task.buffer
         partition, comm = call.partition(transport.size), transport.native
         assert comm is not None, "check has seen it"
-        if not built_for(buffer, comm, taken=transport.takes(buffer)):  # on all ranks alike
+        if not built_for(buffer, comm, taken=transport.takes(buffer)):
             name = transport.name.partition(";")[0]
             raise ArgumentError(f"algorithm {call.algorithm!r} needs an MPI built for GPUs, which {name} is not")
         name, arguments = mpi_call(
             call.collective, buffer, None, partition, rank=transport.rank, op=task.op, root=call.root
         )
         calls = [partial(synchronize, buffer), partial(getattr(comm, name), *arguments)]  # MPI knows no streams
-        if call.collective == "reduce_scatter":  # MPI leaves the shard at the start of the buffer
+        if call.collective == "reduce_scatter":  # MPI puts the shard at the start
             shard = buffer[partition.shard(transport.rank)]
             calls.append(partial(move, shard, buffer[: shard.size]))
         super().__init__(transport.rank, [BoundInstruction((), calls, PARTS[: len(calls)])], ())
@@ -95,7 +91,7 @@ class NativeRun(InstructionRun):
         return NativeRun(self.task.on(buffer))
 
     def start(self) -> None:
-        """Nothing yet: the library's calls block."""
+        """Do nothing: the library's calls block."""
         self.position = 0
 
 
@@ -113,16 +109,16 @@ def mpi_call(
     root: int = 0,
     by_counts: bool = False,
 ) -> tuple[str, tuple[Any, ...]]:
-    """The blocking call of mpi4py for a collective, and the arguments that its kin have, too; in place without ``out``.
+    """Return mpi4py's blocking call and its arguments; in place without ``out``.
 
-    MPI_Reduce_scatter and MPI_Allgatherv where shards differ, or where asked for (``by_counts``).
+    Unequal shards, or ``by_counts``, use MPI_Reduce_scatter and MPI_Allgatherv.
     """
-    from mpi4py import MPI  # it is started: there is a communicator
+    from mpi4py import MPI
 
     combine = getattr(MPI, LOGICAL[op] if x.dtype == np.bool_ else op.upper())
     target, by_counts = x if out is None else out, by_counts or len(set(partition.counts)) > 1
     send = MPI.IN_PLACE if out is None else x
-    # MPI does not have all of our types; what is only moved is octets.
+    # Moved as bytes: MPI lacks some of our types.
     nbytes = [count * x.itemsize for count in partition.counts]
     gathered = [target.view("u1"), nbytes if by_counts else nbytes[rank], MPI.BYTE]
     given = MPI.IN_PLACE if out is None else [x.view("u1"), MPI.BYTE]
@@ -133,40 +129,38 @@ def mpi_call(
         "all_to_all": ("Alltoall", (given, [target.view("u1"), nbytes[rank], MPI.BYTE])),
         "reduce_scatter": scatter if by_counts else ("Reduce_scatter_block", (send, target, combine)),
         "broadcast": ("Bcast", ([target.view("u1"), MPI.BYTE], root)),
-        # At the root in place; elsewhere MPI leaves the buffer alone.
+        # In place at the root; elsewhere MPI does not write the buffer.
         "reduce": ("Reduce", (*((send, target) if rank == root else (x, None)), combine, root)),
     }
     return calls[collective]
 
 
 def move(dst: Array, src: Array) -> None:
-    """Copy within a buffer, where the two may overlap."""
     dst[...] = src.copy() if array_module(src).may_share_memory(dst, src) else src
 
 
 def prebuilt(argument: Any) -> Any:
-    """An argument of a call in which mpi4py need not look up an array's memory and type each time (0.1 us and more)."""
+    """Build an argument once: saves mpi4py a lookup of memory and type (at least 0.1 us)."""
     from mpi4py import MPI
 
     array, *said = argument if isinstance(argument, list) else [argument]
     if library_of(array) != "numpy" or not array.flags.c_contiguous:
         return argument
     if not said:
-        with suppress(ValueError):  # there is no such type in MPI, or not in this one
+        with suppress(ValueError):  # no such type in MPI
             kind = MPI.Datatype.fromcode(array.dtype.char)
             said = [] if kind == MPI.DATATYPE_NULL else [kind]
     return [MPI.buffer.frombuffer(array), *said] if said else argument
 
 
 def octets(array: Array) -> Any:
-    """An argument of messages. MPI does not have all of our types, and what is only moved is bytes."""
     from mpi4py import MPI
 
     return prebuilt([array.view("u1"), MPI.BYTE])
 
 
 def call_alone(collective: str) -> Callable[[], object]:
-    """A barrier, or a collective of 4 bytes, on this rank alone: what a call from Python takes with nothing to do."""
+    """Return a barrier, or a collective of 4 bytes, on this rank only: the cost of an empty call from Python."""
     from mpi4py import MPI
 
     if collective == "barrier":

@@ -1,11 +1,10 @@
-"""Ranks of one host read and write each other's memory, phase by phase (``lowering/phases.py``).
+"""Run collectives in the memory of a host's ranks, phase by phase (``lowering/phases.py``).
 
-Between two phases is a dissemination barrier: in round k a rank tells the one 2^k after it that it has come, so that
-after ceil(lg P) rounds it knows that all have.
+Between two phases is a dissemination barrier: in round k a rank signals the rank 2^k after it; after ceil(lg P) rounds
+all ranks have arrived.
 
-Loads after a barrier must see the stores before it. MPI does not promise that the barrier's messages ensure this. It
-holds where processors keep stores in order and libraries send over queues in memory or sockets. It was tested on x86
-only.
+Loads after a barrier must see stores before it. MPI does not promise this for messages. It holds on processors that
+keep stores in order, with libraries that use queues in memory or sockets; tested only on x86.
 """
 
 import itertools
@@ -22,14 +21,12 @@ from dear_mpi.collectives.transports.transport import Request
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.calls import combiner, copier
 
-__all__ = ["check", "check_call", "prepare"]  # later the ranks find out together whether memory is in reach
+__all__ = ["check", "check_call", "prepare"]  # ranks find out later, together, whether memory is reachable
 
-Round = tuple[Sequence[int], tuple[Request, Request]]  # of a barrier: two messages, and their peers
+Round = tuple[Sequence[int], tuple[Request, Request]]
 
 
 class SharedRun(InstructionRun):
-    """A collective in memory that all ranks reach (``Task.reached``)."""
-
     def __init__(self, task: Task) -> None:
         assert task.reached is not None, "this runner is chosen where memory is reached"
         self.task = task
@@ -49,7 +46,6 @@ class SharedRun(InstructionRun):
         super().__init__(rank, runs[0], [request for _, pair in rounds for request in pair])
 
     def bound(self, moves: Sequence[Sequence[Move]], run: int, rounds: Sequence[Round]) -> Iterator[BoundInstruction]:
-        """The phases of a run, with a barrier between each two."""
         waits: Sequence[Request] = ()
         actions: list[Action] = [self.bind(move, run) for move in moves[0]]
         parts = [self.part(move, 0) for move in moves[0]]
@@ -64,7 +60,6 @@ class SharedRun(InstructionRun):
         yield BoundInstruction(waits, actions, parts)
 
     def part(self, move: Move, phase: int) -> Part:
-        """What the call of a move does; of a single source the peer is whose memory it reads, or else writes."""
         kind = "copying" if len(move.sources) == 1 else "combining"
         (_, source), (_, target) = move.sources[0], move.target
         peer = next((rank for rank in (source, target) if rank != self.rank and kind == "copying"), None)
@@ -88,7 +83,7 @@ class SharedRun(InstructionRun):
         if not self.reached.mailboxes:
             return None
         other = SharedRun(self.task.on(buffer))
-        other.numbers = self.numbers  # for the other ranks they are runs of one plan
+        other.numbers = self.numbers  # runs of one plan for the other ranks
         return other
 
     def start(self) -> None:
@@ -100,13 +95,13 @@ class SharedRun(InstructionRun):
         super().whole(note)
 
     def next_run(self) -> None:
-        """Take the instructions of an even run, then of an odd one: they differ in where the mailboxes have blocks."""
+        """Alternate between even and odd runs, which use different mailbox sets."""
         self.instructions, self.calls = self.runs[next(self.numbers)]
 
     def free(self) -> None:
         super().free()
         self.runs.clear()
-        del self.reached, self.task  # and the views of other ranks' memory with it
+        del self.reached, self.task  # releases the views of other ranks' memory
 
 
 prepare = SharedRun

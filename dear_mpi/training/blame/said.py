@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from dear_mpi.collectives.transports.patience import shares_cores
+from dear_mpi.collectives.transports.wait_policy import shares_cores
 from dear_mpi.reporting.units import format_bytes
 from dear_mpi.training.blame.blamed import FAR, MOST, OWN, Blame, Finding
 

@@ -4,10 +4,16 @@ import numpy as np
 import pytest
 
 from dear_mpi.collectives import make_plan
-from dear_mpi.collectives.transports import patience
+from dear_mpi.collectives.transports import wait_policy
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.collectives.transports.patience import Crowd, PatientTransport, cgroup_limit, crowd_of, patient
 from dear_mpi.collectives.transports.transport import Wrapper
+from dear_mpi.collectives.transports.wait_policy import (
+    Crowd,
+    SleepingTransport,
+    cgroup_limit,
+    crowd_of,
+    with_wait_policy,
+)
 
 
 class Spinning(Wrapper):
@@ -33,30 +39,30 @@ class Watched(Spinning):
 
 @pytest.fixture(params=[8, 6, 4])
 def cores(request, monkeypatch):
-    monkeypatch.setattr(patience, "own_cores", lambda: set(range(request.param)))
-    monkeypatch.setattr(patience, "cgroup_limit", lambda: None)
+    monkeypatch.setattr(wait_policy, "own_cores", lambda: set(range(request.param)))
+    monkeypatch.setattr(wait_policy, "cgroup_limit", lambda: None)
     return request.param
 
 
 def test_ranks_sleep_where_there_are_more_threads_than_cores(cores, capsys):
-    found = run_loopback(3, lambda transport: patient(Spinning(transport), 2, "messages"))
+    found = run_loopback(3, lambda transport: with_wait_policy(Spinning(transport), 2, "messages"))
     sleep = cores < 3 * 2
-    assert [isinstance(each, PatientTransport) for each in found] == [sleep] * 3
+    assert [isinstance(each, SleepingTransport) for each in found] == [sleep] * 3
     said = f"waiting ranks sleep (6 threads, {cores} cores)"
     assert capsys.readouterr().err == (f"dear-mpi: {said}\n" if sleep else "")  # one line, of rank 0
     assert found[1].name == ("loopback (threads); " + said if sleep else "loopback (threads)")
 
 
 def test_ranks_that_sleep_already_and_a_rank_alone_stay_as_they_are(cores):
-    assert not any(run_loopback(3, lambda transport: patient(transport, 9, "messages") is not transport))
-    (alone,) = run_loopback(1, lambda transport: patient(Spinning(transport), 9, "messages"))
-    assert not isinstance(alone, PatientTransport)
+    assert not any(run_loopback(3, lambda transport: with_wait_policy(transport, 9, "messages") is not transport))
+    (alone,) = run_loopback(1, lambda transport: with_wait_policy(Spinning(transport), 9, "messages"))
+    assert not isinstance(alone, SleepingTransport)
 
 
 def test_nothing_is_said_where_mpi_itself_waits(cores, capsys):
     """It spins, in its own collectives, whatever our messages do."""
-    found = run_loopback(3, lambda transport: patient(Spinning(transport), 2, "native"))
-    assert not any(isinstance(each, PatientTransport) for each in found)
+    found = run_loopback(3, lambda transport: with_wait_policy(Spinning(transport), 2, "native"))
+    assert not any(isinstance(each, SleepingTransport) for each in found)
     assert not capsys.readouterr().err
 
 
@@ -109,10 +115,10 @@ def test_the_cgroup_that_allows_least_counts(limits, found, tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "auto"])
-def test_plans_of_patient_ranks_wait_asleep_alone(algorithm):
+def test_only_plans_of_sleeping_ranks_wait_asleep(algorithm):
     def body(transport):
         x, crowd = np.full(100_000, 1.0 + transport.rank, np.float32), Crowd(4, 2)
-        with make_plan("all_reduce", x, PatientTransport(Watched(transport), crowd), algorithm=algorithm) as plan:
+        with make_plan("all_reduce", x, SleepingTransport(Watched(transport), crowd), algorithm=algorithm) as plan:
             plan()
             plan.start()
             return plan.wait().copy()

@@ -1,10 +1,10 @@
-"""How ranks wait: a rank with enough cores spins, which is fastest; a rank without them sleeps between looks.
+"""Choose how ranks wait: spin if there are enough cores, else sleep between polls.
 
-    spin     MPI_Wait            the answer within a microsecond, and a core that other threads cannot use
-    sleep    MPI_Test, a nap     the answer within a nap, and the core for compute: of this rank, or of another one
+    spin     MPI_Wait            answers within a microsecond, but occupies a core
+    sleep    MPI_Test, a nap     answers within a nap, and leaves the core to compute of any rank
 
-Where more threads than cores want to run, a rank that spins takes the core of its own layers. It is decided once, for
-all messages of plans; set-up, reports and the MPI library's own collectives wait as MPI does.
+With more threads than cores, a spinning rank takes a core from its layers. The choice is made once, for all
+messages of plans. Set-up, reports and the library's own collectives wait as MPI does.
 """
 
 import math
@@ -19,11 +19,11 @@ from pathlib import Path, PurePosixPath
 from dear_mpi.collectives.transports.transport import Request, Transport, Wrapper
 from dear_mpi.kernels.array import Array
 
-Limit = tuple[str, float]  # a cgroup, and the cores that it allows
-THREADS = 2  # of a rank of a session that want to run: the main thread's, and the engine's
+Limit = tuple[str, float]
+THREADS = 2  # per rank of a session: main thread and engine
 
-LOOKS = 20  # before the first nap: what is on its way comes within some microseconds
-SHORTEST_S, LONGEST_S, SHARE = 50e-6, 2e-3, 0.125  # of a nap; its share of the time waited so far
+LOOKS = 20  # before the first nap: most messages arrive within microseconds
+SHORTEST_S, LONGEST_S, SHARE = 50e-6, 2e-3, 0.125  # limits of a nap; its share of the time waited so far
 
 
 def own_cores() -> set[int]:
@@ -31,7 +31,7 @@ def own_cores() -> set[int]:
 
 
 def cgroup_limit(process: Path = Path("/proc/self"), mounted: Path = Path("/sys/fs/cgroup")) -> Limit | None:
-    """Which cgroup, of this process or above it, allows the fewest cores, and how many; None if none has a limit."""
+    """Return the tightest cgroup of this process and its cores; None without a limit."""
     try:
         lines, space = (process / "cgroup").read_text("utf-8").splitlines(), os.readlink(process / "ns/cgroup")
     except OSError:
@@ -45,12 +45,12 @@ def quota(folder: Path) -> float:
     try:
         runs, period = (folder / "cpu.max").read_text("utf-8").split()
         return int(runs) / int(period)
-    except (OSError, ValueError):  # there is no such cgroup, or it says "max"
+    except (OSError, ValueError):
         return math.inf
 
 
 def machine() -> str:
-    """The machine whose kernel schedules this process: hosts made of containers or namespaces may be one machine."""
+    """Identify the kernel that schedules this process: containers may share it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
     except OSError:
@@ -62,14 +62,12 @@ SLEEP = "waiting ranks sleep"
 
 @dataclass(frozen=True)
 class Crowd:
-    """The threads of all ranks of a machine, and the cores on which they may run."""
-
     threads: int
     cores: int
 
     @classmethod
     def of(cls, threads: int, masks: Iterable[Iterable[int]], limits: Iterable[Limit | None]) -> "Crowd":
-        """So many threads on one machine; each rank may run on the cores of its mask, within the limit of its cgroup.
+        """Count cores: each rank may use its mask, within the limit of its cgroup.
 
         >>> Crowd.of(4, [{0, 1}, {1, 2}], [("a", 1.5), ("a", 1.5)]), Crowd.of(4, [{0, 1}], [None])
         (Crowd(threads=4, cores=1), Crowd(threads=4, cores=2))
@@ -88,12 +86,11 @@ class Crowd:
 
 
 def shares_cores(name: str) -> bool:
-    """Whether a transport of this name is one whose ranks wait asleep, because they share cores."""
     return SLEEP in name
 
 
 def crowd_of(transport: Transport, threads: int) -> "Crowd":
-    """Collective: the most crowded machine of the job, if each rank has so many threads; the same on all ranks."""
+    """Collective: return the most crowded machine of the job."""
     known = transport.gather_values((machine(), threads, own_cores(), cgroup_limit()))
     crowds = []
     for here in dict.fromkeys(name for name, *_ in known):
@@ -102,20 +99,19 @@ def crowd_of(transport: Transport, threads: int) -> "Crowd":
     return max(crowds, key=lambda each: each.threads / each.cores)
 
 
-def patient(transport: Transport, threads: int, runner: str) -> Transport:
-    """Collective: the transport; if so many threads on each rank are more than the cores, one whose ranks wait asleep,
-    as rank 0 then says."""
-    if not transport.spins or transport.size == 1 or runner == "native":  # whose waits are the MPI library's
+def with_wait_policy(transport: Transport, threads: int, runner: str) -> Transport:
+    """Collective: return a transport whose ranks sleep if ``threads`` per rank exceed the cores."""
+    if not transport.spins or transport.size == 1 or runner == "native":
         return transport
     crowd = crowd_of(transport, threads)
     if not crowd.crowded:
         return transport
     if transport.rank == 0:
         print(f"dear-mpi: {crowd}", file=sys.stderr, flush=True)
-    return PatientTransport(transport, crowd)
+    return SleepingTransport(transport, crowd)
 
 
-class PatientTransport(Wrapper[Transport]):
+class SleepingTransport(Wrapper[Transport]):
     spins = False
 
     def __init__(self, below: Transport, crowd: Crowd) -> None:
@@ -127,14 +123,14 @@ class PatientTransport(Wrapper[Transport]):
         return f"{self.below.name}; {self.crowd}"
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
-        return PatientRequest(self.below.send_init(data, peer, tag))
+        return SleepingRequest(self.below.send_init(data, peer, tag))
 
     def recv_init(self, data: Array, peer: int, tag: int) -> Request:
-        return PatientRequest(self.below.recv_init(data, peer, tag))
+        return SleepingRequest(self.below.recv_init(data, peer, tag))
 
 
-class PatientRequest(Wrapper[Request]):
-    """A nap is a share of the time that has passed: so a wait ends little later than it could, with few looks."""
+class SleepingRequest(Wrapper[Request]):
+    """Naps are a share of the time waited: few polls, and little delay."""
 
     def Wait(self) -> None:
         test = self.below.Test
