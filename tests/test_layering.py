@@ -28,6 +28,7 @@ CUPY_FILES = {"dear_mpi.ranks.streams", "dear_mpi.collectives.launch.cuda_aware"
 # the digits, which are a file of one; advise asks only whether PyTorch is there.
 IMPORTLIB_FILES = {
     "dear_mpi.collectives.__init__",
+    "dear_mpi.collectives.program.extras",
     "dear_mpi.collectives.program.user_file",
     "dear_mpi.bench.makers.gloo",
     "dear_mpi.training.__init__",
@@ -187,7 +188,7 @@ def test_order_of_training(module, name, allowed):
         ("simulate.prices.columns", "cli.app", False),
         ("bench.fit", "simulate.prices.prices", False),
         ("doctor.show", "bench.shown.table", False),
-        ("cli.app", "see.explain", True),
+        ("cli.explain", "see.explain", True),
         ("cli.app", "__version__", False),
         ("__main__", "cli.app.app", True),
     ],
@@ -297,5 +298,5 @@ def test_what_predicts_loads_nothing_live():
 
 def test_import_starts_neither_mpi_nor_a_gpu():
     """Of the command line with all that it uses, and of all modules of collectives but those that are MPI's."""
-    loaded = in_another_process(LOAD, "dear_mpi.cli.app", *importable())
+    loaded = in_another_process(LOAD, *(module for module in SOURCES if within(module, "dear_mpi.cli")), *importable())
     assert loaded == [], "importing must not load these"

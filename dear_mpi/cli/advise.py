@@ -32,10 +32,7 @@ FLAGS = (
 
 @with_flags(FLAGS, alone="advise")
 def advise(flags: Flags) -> None:
-    """Watch somebody's script of PyTorch for a few iterations, and predict it under DDP and under our schedules.
-
-    Example: dear-mpi advise train.py --ranks 16 --network 10gbit,50us -- --epochs 1
-    """
+    """Example: dear-mpi advise train.py --ranks 16 --network 10gbit,50us -- --epochs 1"""
     written = written_by(flags, picture="--picture", save="--save")
     try_files(written)
     check_files({"SCRIPT": [str(flags["script"])]}, written)

@@ -23,10 +23,7 @@ FLAGS = argument("file", str, FILE, "FILE.json") | flag("profile", Path | None, 
 
 @with_flags(FLAGS | shared("json_file"), alone="blame")
 def blame(flags: Flags) -> None:
-    """Say which rank, link or layer the iterations of a recorded run waited for. Runs without MPI.
-
-    Example: dear-mpi blame FILE.json --profile FILE
-    """
+    """Example: dear-mpi blame FILE.json --profile FILE"""
     profile = flags.get("profile")
     read = {"FILE": [flags["file"]], "--profile": [str(profile)] if profile else []}
     check_files(read, written_by(flags))

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dear_mpi.cli.files import check_files, timeline_writer, written_by
-from dear_mpi.cli.flags import JOB_FLAGS, Flags, files_of, flag, shared
-from dear_mpi.cli.run import Output, run_job, with_flags
+from dear_mpi.cli.flags import Flags, files_of, flag, shared
+from dear_mpi.cli.job import JOB_FLAGS, run_job
+from dear_mpi.cli.run import Output, with_flags
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.compared import draw_comparison
@@ -42,10 +43,7 @@ del FLAGS["schedule"]
 
 @with_flags(FLAGS, schedules="wfbp,dear", model="synthetic:resnet50")
 def compare(flags: Flags) -> None:
-    """Time one model under several schedules and wires, which take turns.
-
-    Example: mpirun -n 4 dear-mpi compare --schedules sequential,wfbp,dear --link 1gbit,50us
-    """
+    """Example: mpirun -n 4 dear-mpi compare --schedules sequential,wfbp,dear --link 1gbit,50us"""
     schedules = listed("--schedules", flags["schedules"])
     fusions = listed("--fusion", flags["fusion"], BETWEEN_FUSIONS) if "fusion" in flags else ()
     wires = listed("--wire", flags["wire"]) if "wire" in flags else ()

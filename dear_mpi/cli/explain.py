@@ -41,10 +41,7 @@ FLAGS |= flag("html", Path | None, HTML, metavar="FILE")
 
 @with_flags(FLAGS, alone="explain")
 def explain(flags: Flags) -> None:
-    """Show a collective algorithm step by step: who sends which chunk to whom, and what each rank holds; or a route.
-
-    Example: dear-mpi explain --algorithm ring --ranks 4 --check
-    """
+    """Example: dear-mpi explain --algorithm ring --ranks 4 --check"""
     others = [f"--{name}" for name in flags if name not in OF_ROUTES]
     if len(others) < len(flags):
         if others:

@@ -25,8 +25,7 @@ LARGE_BYTES = 10_000_000  # of a page: one that has more takes long to write, to
 
 @with_flags(flags_of(Settings) | shared("plot", "timeline", "html", "json_file"), alone="simulate")
 def simulate(flags: Flags) -> None:
-    """Predict training on any number of ranks and any network, without MPI: the trainer runs on a virtual clock.
-
+    """
     Example: dear-mpi simulate --model synthetic:bert_base --ranks 16,64 --network 100gbit,5us --schedules wfbp,dear
     """
     json_file, plot, written = flags.get("json_file"), flags.get("plot"), written_by(flags)

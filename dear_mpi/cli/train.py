@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from dear_mpi.cli.files import check_files, timeline_writer, written_by
-from dear_mpi.cli.flags import JOB_FLAGS, Flags, files_of, flag
-from dear_mpi.cli.run import run_job, with_flags
+from dear_mpi.cli.flags import Flags, files_of, flag
+from dear_mpi.cli.job import JOB_FLAGS, run_job
+from dear_mpi.cli.run import with_flags
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar, console
 from dear_mpi.see.blame import show_blame
@@ -30,10 +31,7 @@ FLAGS = (
 
 @with_flags(FLAGS)
 def train(flags: Flags) -> None:
-    """Train a model with one communication schedule.
-
-    Example: mpirun -n 4 dear-mpi train --model cnn --data digits --schedule dear
-    """
+    """Example: mpirun -n 4 dear-mpi train --model cnn --data digits --schedule dear"""
     check_files(files_of(Config, flags), written_by(flags, save="--save", profile="--profile"))
     how: dict[str, Any] = {"profile": flags.get("profile"), "timeline": timeline_writer(flags)}
     how["blame"] = flags.get("blame", False)

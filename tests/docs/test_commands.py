@@ -3,13 +3,13 @@
 import re
 
 import pytest
-import typer
 
-from dear_mpi.cli.app import app
+from dear_mpi.cli.app import load_command
+from dear_mpi.cli.commands import all_commands
 from tests.docs.commands import commands, program, tasks, words
 from tests.markdown import PAGES, ROOT, Block, inlines
 
-COMMANDS = typer.main.get_command(app).commands
+COMMANDS = {name: load_command(name) for name in all_commands()}
 READ = [(page, task) for page in PAGES for task in tasks(page)[0] if "dear-mpi " in task.name]
 
 
