@@ -41,10 +41,10 @@ Seconds, medians over {ROUNDS} jobs; byte code and all files were in memory.
 FILES = """
 ## What an import asks of the file system
 
-`import dear_mpi.cli.app, dear_mpi.cli.bench` makes {calls} system calls that take a path, of which {missed} find nothing. With 1,000 ranks
-on a shared file system, {thousand} requests reach its server of metadata at the same time. [On a
-cluster](../cluster.md#shared-file-systems) says how to avoid them. The import takes {warm:.2f} s with byte code, and
-{cold:.2f} s without: medians over {rounds} processes. What `python -X importtime` says of its parts:
+`import dear_mpi.cli.app, dear_mpi.cli.bench` makes {calls} system calls that take a path, of which {missed} find
+nothing. With 1,000 ranks on a shared file system, {thousand} requests reach its server of metadata at the same time.
+[On a cluster](../cluster.md#shared-file-systems) says how to avoid them. The import takes {warm:.2f} s with byte code,
+and {cold:.2f} s without: medians over {rounds} processes. What `python -X importtime` says of its parts:
 """
 
 

@@ -1,6 +1,7 @@
 """The algorithms by name. To add one: write its file, add its line here; all else follows from the programs.
 
-An algorithm can also be a user's: ``path/to/mine.py:my_ring`` is the function ``my_ring`` of that file.
+An algorithm can also be a user's: ``path/to/mine.py:my_ring`` is the function ``my_ring`` of that file. A package may
+publish such a function under a name of its own, in the group ``dear_mpi.algorithms`` (``program/extras.py``).
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from dear_mpi.collectives.algorithms import (
 )
 from dear_mpi.collectives.algorithms.mirror import MIRROR, family
 from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.collectives.program.extras import WithExtras, extra_in_file
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE, Rates
 from dear_mpi.collectives.program.program import COLLECTIVES, Algorithm, Program, Step, asks_for, write_program
 from dear_mpi.collectives.program.user_file import Endless, Source, in_time, is_in_file, load, source_of, telling
@@ -89,8 +91,10 @@ def served_by(name: str) -> dict[str, Algorithm]:
     """The functions of an algorithm, by the collectives that it serves."""
     if name in LEVELS:
         return LEVELS[name]
-    known: dict[str, dict[str, Algorithm]] = ALGORITHMS | {other: {} for other in RUNNER if other not in ALGORITHMS}
-    return load_algorithm(name) if ":" in name or is_in_file(name) else lookup("algorithm", name, known)
+    if ":" in name or is_in_file(name):
+        return load_algorithm(name)
+    known = ALGORITHMS | {other: {} for other in RUNNER if other not in ALGORITHMS}
+    return lookup("algorithm", name, WithExtras(known, "algorithms", load_algorithm))
 
 
 def is_ours(name: str) -> bool:
@@ -129,7 +133,8 @@ def lacks_rates(name: str, hosts: Sequence[int], rates: Rates | None) -> bool:
 
 
 def algorithm_source(spec: str) -> Source:
-    return source_of(spec, "algorithm", "my_ring")
+    in_file = ":" in spec or is_in_file(spec)
+    return source_of(spec if in_file else extra_in_file("algorithms", spec), "algorithm", "my_ring")
 
 
 def load_algorithm(spec: str) -> dict[str, Algorithm]:

@@ -5,7 +5,8 @@ does not have, and a place is imported only when its name is used: each of many 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from contextlib import contextmanager
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -48,9 +49,25 @@ def load_extra(group: str, name: str) -> Any:
     Raises:
         ValueError: it cannot be imported; the message names the entry point and its package.
     """
+    with naming_the_package(group, name) as found:
+        return found.load()
+
+
+def extra_in_file(group: str, name: str) -> str:
+    """The place of an entry point as users write it, ``FILE.py:NAME``; a ValueError as ``load_extra`` raises it."""
+    with naming_the_package(group, name) as found:
+        module, _, inside = found.value.partition(":")
+        spec = find_spec(module)
+        if spec is None or spec.origin is None:
+            raise ImportError(f"there is no module {module}")
+        return f"{spec.origin}:{inside}"
+
+
+@contextmanager
+def naming_the_package(group: str, name: str) -> Iterator["EntryPoint"]:
     found = entry_points_of(group)[name]
     try:
-        return found.load()
+        yield found
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # sys.exit() as well, which would end the command in silence
@@ -63,18 +80,16 @@ class WithExtras(Mapping[str, T]):
     """A table of core, and after it the names of a group, which cannot replace core's.
 
     Args:
-        made: what the table has of a name, from what its entry point gives; a ValueError if that is something else.
+        load: what the table has of such a name.
     """
 
-    def __init__(
-        self, core: Mapping[str, T], group: str, made: Callable[[str, Any], T] = lambda _, found: found
-    ) -> None:
-        self.core, self.group, self.made = core, group, made
+    def __init__(self, core: Mapping[str, T], group: str, load: Callable[[str], T] | None = None) -> None:
+        self.core, self.group, self.load = core, group, load or partial(load_extra, group)
 
     def __getitem__(self, name: str) -> T:
         if name in self.core or name not in entry_points_of(self.group):
             return self.core[name]
-        return self.made(name, load_extra(self.group, name))
+        return self.load(name)
 
     def __contains__(self, name: object) -> bool:
         return name in self.core or name in entry_points_of(self.group)
