@@ -22,6 +22,8 @@ PARALLEL = $(patsubst %,-n % --dist loadfile,$(WORKERS))
 # What starts jobs, and waits for them most of the time: more workers, and each of its tests for itself.
 # What waits longest comes first.
 LAUNCHERS := tests/test_namespaces.py tests/test_launch.py
+# The MPI tests: of core, and of the extras that are there.
+MPI_TESTS := tests/mpi $(wildcard $(patsubst dear_mpi/%,tests/%mpi,$(wildcard dear_mpi/contrib/*/)))
 UNDER_MPI := --with-mpi --only-mpi -q -p no:cacheprovider
 STANDIN := PYTHONPATH=tests/standin
 
@@ -38,7 +40,7 @@ endif
 # What starts ranks on GPUs, e.g. MPIRUN_GPU=hostfiles/wheels-cuda.sh
 MPIRUN_GPU ?= $(MPIRUN)
 
-.PHONY: help install demo test test-serial test-quick test-standin proofs frameworks test-frameworks test-gpu test-slurm
+.PHONY: help install demo test test-serial test-quick test-standin test-deletion proofs frameworks test-frameworks test-gpu test-slurm
 .PHONY: check format docs site package clean
 .PHONY: bench bench-hosts bench-osu bench-ddp bench-torch bench-advise bench-blame bench-gpu numerics topology dimensions testbed published
 .PHONY: validation variants startup terminal faults lecture
@@ -48,7 +50,7 @@ help:                 ## this list
 
 install: $(INSTALLED) ## .venv with dear-mpi (editable), the tools, Open MPI and MPICH
 
-$(VENV)/installed-$(MPI): setup.py pyproject.toml Makefile
+$(VENV)/installed-$(MPI): setup.py pyproject.toml Makefile $(wildcard dear_mpi/contrib/*/entry_points.ini)
 	@test -x $(PYTHON) || python3 -m venv $(VENV)
 	@rm -f $(VENV)/installed-*
 	$(PIP) install --editable '.[$(EXTRAS)]'
@@ -66,14 +68,17 @@ demo: install         ## a first look, on 4 ranks
 
 test: test-serial test-standin ## all tests: serial, then on 2 and 3 ranks under every MPI installed, on 1, 4 and 5 under one
 	$(PYTHON) -m pytest -q $(if $(WORKERS),-n 4) $(LAUNCHERS)
-	$(PYTHON) tests/launch.py --ranks 2 3 -- -m pytest $(UNDER_MPI) tests/mpi
-	$(PYTHON) tests/launch.py --ranks 1 4 5 --first -- -m pytest $(UNDER_MPI) tests/mpi
+	$(PYTHON) tests/launch.py --ranks 2 3 -- -m pytest $(UNDER_MPI) $(MPI_TESTS)
+	$(PYTHON) tests/launch.py --ranks 1 4 5 --first -- -m pytest $(UNDER_MPI) $(MPI_TESTS)
+
+test-deletion: install ## core's tests in a copy without dear_mpi/contrib, and its gates without each extra
+	$(PYTHON) -m tests.deletion
 
 proofs: install       ## every algorithm and collective proved for all sizes up to 64, and 256
 	EVERY_SIZE=1 $(PYTHON) -m pytest -q $(PARALLEL:loadfile=load) tests/collectives/test_algorithms.py
 
 test-serial: install  ## the serial tests, without those of the launcher
-	$(PYTHON) -m pytest -q $(PARALLEL) --doctest-modules --ignore=tests/mpi $(LAUNCHERS:%=--ignore=%) tests dear_mpi
+	$(PYTHON) -m pytest -q $(PARALLEL) --doctest-modules $(MPI_TESTS:%=--ignore=%) $(LAUNCHERS:%=--ignore=%) tests dear_mpi
 
 # What takes longest, and looks at one thing: every algorithm, every schedule, every kernel, prices, launchers,
 # the lecture.
@@ -82,7 +87,7 @@ SLOW := kernels/test_cuda_sources collectives/test_algorithms collectives/test_l
 	lecture/test_odd_input
 
 test-quick: install   ## two minutes of the serial tests: all but eleven slow files
-	$(PYTHON) -m pytest -q $(PARALLEL) --ignore=tests/mpi $(LAUNCHERS:%=--ignore=%) $(SLOW:%=--ignore=tests/%.py) tests
+	$(PYTHON) -m pytest -q $(PARALLEL) $(MPI_TESTS:%=--ignore=%) $(LAUNCHERS:%=--ignore=%) $(SLOW:%=--ignore=tests/%.py) tests
 
 test-standin: install ## the GPU suite without a GPU: kernels built for the host, streams checked for missing waits
 	$(STANDIN) $(PYTHON) -m pytest -q $(PARALLEL) --ignore=tests/gpu/mpi tests/standin tests/gpu
@@ -138,7 +143,7 @@ bench-advise: install ## what advise says of three scripts, beside torch DDP on 
 	$(PYTHON) -m tests.advise.beside $(KEPT)
 
 bench-blame: install  ## planted causes that blame must name, and what it costs: docs/benchmarks/blame.md
-	$(PYTHON) -m tests.blame $(KEPT)
+	$(PYTHON) -m tests.contrib.blame $(KEPT)
 
 bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on a GPU: docs/benchmarks/gpu.md
 	MPIRUN_GPU='$(MPIRUN_GPU)' $(PYTHON) -m tests.bench_pages gpu $(KEPT)

@@ -33,6 +33,18 @@ ROOMS = {
         "doctor": ["ranks", "reporting", "bench/machine_file"],
         "advise": ["reporting", "training", "adapters", "see", "simulate"],
         "cli": ["ranks", "reporting", "models", "training", "see", "bench", "simulate", "doctor", "advise"],
+        "contrib": [
+            "ranks",
+            "reporting",
+            "models",
+            "training",
+            "adapters",
+            "see",
+            "bench",
+            "simulate",
+            "doctor",
+            "cli",
+        ],
     },
 }
 LAYERS = list(ROOMS)
@@ -51,10 +63,14 @@ TRAINING = (
         "session",
         "recording",
         "recorder",
-        "blame",
         "runs",
     ),
 )
+
+
+# Extras that have tests here, and whose folder was deleted: their tests and pages are left out.
+EXTRAS = sorted(path.name for path in (ROOT / "tests" / "contrib").glob("[a-z]*") if path.is_dir())
+DELETED = [name for name in EXTRAS if not (ROOT / "dear_mpi" / "contrib" / name / "__init__.py").exists()]
 
 
 def sources():
@@ -91,6 +107,8 @@ def may_import(module, name):
     if target != layer or not rooms:
         return LAYERS.index(target) <= LAYERS.index(layer)
     room = inside.partition("/")[0]
+    if found.startswith("contrib"):  # core imports no extra, and no extra imports another
+        return inside.split("/")[:2] == found.split("/")[:2]
     allowed = [room, *rooms[room]] if room in rooms else rooms
     return any(f"{found}/".startswith(f"{entry}/") for entry in allowed)
 

@@ -1,8 +1,10 @@
 """The shape of the code: where the packages are, who may import whom, and what an import may start."""
 
 import ast
+import re
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
@@ -84,6 +86,8 @@ def test_links_lead_to_the_top_level_folders():
 
 def test_every_folder_is_a_room_of_the_table():
     rooms = {f"{layer}/{room}" for layer in LAYERS for room in ROOMS[layer]}
+    if not EXTRA_MODULES:
+        rooms.remove("dear_mpi/contrib")
     assert {room_of(path) for path in SOURCES.values()} - set(LAYERS) == rooms, "see ROOMS in tests/rooms.py"
     in_none = {module for module, path in SOURCES.items() if room_of(path) in ("collectives", "dear_mpi")}
     assert in_none == {
@@ -109,6 +113,49 @@ def test_rooms_have_an_order(layer):
 def test_imports_point_down(module):
     wrong = refused(module, SOURCES[module].read_text(encoding="utf-8"))
     assert not wrong, "\n".join([f"{SOURCES[module]} (see is_allowed, and ROOMS in tests/rooms.py)", *wrong])
+
+
+EXTRA_MODULES = [module for module in SOURCES if within(module, "dear_mpi.contrib")]
+ROW = re.compile(r"^\| .* \| (`dear_mpi\..*) \|$", re.MULTILINE)
+
+
+def published():
+    """What docs/how-to/extra.md publishes for extras, as names with their modules."""
+    page = (ROOT / "docs" / "how-to" / "extra.md").read_text(encoding="utf-8")
+    for listed in ROW.findall(page[page.index("imports from core only") :]):
+        for part in listed.split("; "):
+            module, *names = re.findall("`(.*?)`", part)
+            yield from (f"{module}.{name}" for name in names)
+
+
+PUBLISHED = set(published())
+
+
+def offered(name):
+    """Whether the ``__init__`` of a package has this name in ``__all__``."""
+    package, _, last = name.rpartition(".")
+    return f"{package}.__init__" in SOURCES and last in getattr(import_module(package), "__all__", ())
+
+
+@pytest.mark.parametrize("module", EXTRA_MODULES)
+def test_extras_import_only_what_core_publishes(module):
+    names = {name for _, name in imported_names(SOURCES[module].read_text(encoding="utf-8"))}
+    core = {name for name in names if within(name, "dear_mpi") and not within(name, "dear_mpi.contrib")}
+    assert {name for name in core - PUBLISHED if not offered(name)} == set(), "see the table of docs/how-to/extra.md"
+
+
+def test_what_is_published_is_there():
+    assert len(PUBLISHED) > 40
+    for name in PUBLISHED:
+        module, _, last = name.rpartition(".")
+        assert hasattr(import_module(module), last), name
+
+
+@pytest.mark.parametrize("module", set(SOURCES) - set(EXTRA_MODULES))
+def test_core_names_no_extra(module):
+    """Not even as text: extras are found by their entry points."""
+    text = SOURCES[module].read_text(encoding="utf-8")
+    assert "contrib." not in text.replace('CONTRIB = "dear_mpi.contrib."', "")
 
 
 IN_TRAINING = [module for module in SOURCES if within(module, "dear_mpi.training")]
@@ -191,6 +238,11 @@ def test_order_of_training(module, name, allowed):
         ("cli.explain", "see.explain", True),
         ("cli.app", "__version__", False),
         ("__main__", "cli.app.app", True),
+        ("contrib.one.command", "cli.run.with_flags", True),
+        ("contrib.one.command", "contrib.one.output", True),
+        ("contrib.one.command", "contrib.other.output", False),
+        ("cli.train", "contrib.one.COMMAND", False),
+        ("__main__", "contrib.one.COMMAND", False),
     ],
 )
 def test_order_of_rooms(module, name, allowed):

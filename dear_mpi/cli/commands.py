@@ -14,6 +14,7 @@ from dear_mpi.reporting.terminal import console
 
 T = TypeVar("T")
 WITHOUT_WORK = ("--help", "--version")
+OPEN = ("train",)  # commands to which extras may add flags
 
 
 class Command(NamedTuple):
@@ -57,10 +58,6 @@ COMMANDS = {
     "timeline": Command(
         "Put the timelines of single ranks together, by one clock. Runs without MPI.", "dear_mpi.cli.timeline:timeline"
     ),
-    "blame": Command(
-        "Say which rank, link or layer the iterations of a recorded run waited for. Runs without MPI.",
-        "dear_mpi.cli.blame:blame",
-    ),
     "bench-kernels": Command(
         "Time pack, unpack and sums beside plain copies, on the tensors of the DeAR paper's models. Runs without MPI.",
         "dear_mpi.cli.bench_kernels:bench_kernels",
@@ -102,6 +99,8 @@ def all_commands() -> dict[str, Command]:
 
 def added_flags(command: str) -> dict[str, AddedFlag]:
     """The flags that extras add to a command of core, by name."""
+    if command not in OPEN:
+        return {}
     found = extras_in("flags", AddedFlag)
     return {name.partition(".")[2]: flag for name, flag in found.items() if name.startswith(f"{command}.")}
 

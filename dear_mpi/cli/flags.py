@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
 from typer import Argument, BadParameter, Option
 from typer.models import OptionInfo
 
+from dear_mpi.cli.commands import added_flags
 from dear_mpi.training.declared import Declared, listed, options_of
 
 Flags: TypeAlias = Mapping[str, Any]
@@ -46,6 +47,15 @@ def argument(name: str, kind: Any, help: str, metavar: str) -> Table:
 def arguments(name: str, help: str, metavar: str) -> Table:
     """A table of all that stands behind the command's arguments, or behind ``--``; there may be none."""
     return {name: parameter(name, Annotated[list[str] | None, Argument(help=help, metavar=metavar)], None)}
+
+
+def added(command: str) -> Table:
+    """The flags that extras add to a command, last in their panel."""
+    table = Table()
+    for name, each in added_flags(command).items():
+        kind, default, metavar = (Path | None, None, "FILE") if each.file else (bool, False, None)
+        table |= flag(name, kind, each.help, default, metavar=metavar, rich_help_panel="Output")
+    return table
 
 
 def flags_of(kind: type[Declared]) -> Table:

@@ -636,7 +636,6 @@ GIVEN = "--{} must be the same on all ranks, not given on rank 1"
     (["train"], ["--batch", "x"], "Invalid value for '--batch': .* on rank 1"),
     (["train"], ["--timelin", "t.json"], "No such option: --timelin .* on rank 1"),
     (["train"], ["--timeline", "t.json"], GIVEN.format("timeline")),
-    (["train"], ["--blame"], GIVEN.format("blame")),
     (["train"], ["--json=t.json"], GIVEN.format("json")),
     (["compare"], ["--plot", "t.png"], GIVEN.format("plot")),
     (["bench"], ["--raw", "--json", "t.json"], GIVEN.format("json")),

@@ -10,14 +10,15 @@ from typer.testing import CliRunner
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.notes import Noted
 from dear_mpi.collectives.transports.patience import Crowd
+from dear_mpi.contrib.blame import job
+from dear_mpi.contrib.blame.blamed import FEWEST, blame
+from dear_mpi.contrib.blame.causes import Suspects
+from dear_mpi.contrib.blame.graph import Link, Sort
+from dear_mpi.contrib.blame.job import Blamer
+from dear_mpi.contrib.blame.output import show_blame
 from dear_mpi.ranks.world import run_world
-from dear_mpi.see.blame import show_blame
 from dear_mpi.see.timeline.read import read_timeline
 from dear_mpi.see.timeline.write import TimelineFiles
-from dear_mpi.training.blame import job
-from dear_mpi.training.blame.blamed import FEWEST, blame
-from dear_mpi.training.blame.causes import Suspects
-from dear_mpi.training.blame.graph import Link, Sort
 from dear_mpi.training.log.spans import Iteration, Rank
 from dear_mpi.training.recording import first_noted, without_notes_before
 from dear_mpi.training.runs.config import Config
@@ -39,7 +40,7 @@ def test_messages_without_bytes_or_seconds_say_nothing_of_a_link():
 @pytest.mark.parametrize("more", [{}, {"clip": 1.0}])
 def test_runs_through_shared_memory_have_an_answer(more):
     config = Config.of(settings(iterations=ENOUGH, algorithm="shared") | more)
-    found = run_world(lambda world: train(config, world, blame=True), threads=3)["blame"]
+    found = run_world(lambda world: train(config, world, observers={"blame": Blamer}), threads=3)["blame"]
     assert found["suspects"]["rank"] == 3
     assert found["said"]
 
@@ -51,7 +52,7 @@ def test_a_run_that_is_over_has_its_report_and_timeline_whatever_becomes_of_blam
     monkeypatch.setattr(job, "blame", fails)
     config, path = Config.of(settings(iterations=ENOUGH)), tmp_path / "timeline.json"
     timeline = TimelineFiles("--timeline", [path])
-    report = run_world(lambda world: train(config, world, blame=True, timeline=timeline), threads=2)
+    report = run_world(lambda world: train(config, world, observers={"blame": Blamer}, timeline=timeline), threads=2)
     assert report["loss"]
     assert report["blame"] == {"refused": "it failed with ZeroDivisionError: by zero; this is a bug in dear-mpi"}
     assert len(read_timeline(str(path)).runs) == 1

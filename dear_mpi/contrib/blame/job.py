@@ -1,16 +1,16 @@
-"""Blame of a job: its last iterations are kept, replayed by rank 0, and what that says is known to all ranks."""
+"""``train --blame``: the last iterations of a job are kept, rank 0 replays them, and all ranks know the result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
+from dear_mpi.contrib.blame.blamed import FEWEST, BlameError, blame
+from dear_mpi.contrib.blame.causes import Usual
+from dear_mpi.contrib.blame.output import as_data, show_blame
 from dear_mpi.models.layer import layer_name
 from dear_mpi.models.synthetic import Synthetic
 from dear_mpi.ranks.drift import CommonClock
-from dear_mpi.training.blame.blamed import FEWEST, BlameError, blame
-from dear_mpi.training.blame.causes import Usual
-from dear_mpi.training.blame.said import as_data
 from dear_mpi.training.log.merged import ClocksError, Recording, merged
 from dear_mpi.training.recording import record
 from dear_mpi.training.session import Session
@@ -44,6 +44,7 @@ class Blamer:
     fill: int
     clock: CommonClock | None = None
     kept: int = field(init=False)
+    show = staticmethod(show_blame)
 
     def __post_init__(self) -> None:
         transport = self.session.world.transport

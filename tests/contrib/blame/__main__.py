@@ -1,6 +1,6 @@
 """Blame of real runs with one planted cause each, and without any; what it costs, on and off in turns: its page.
 
-python -m tests.blame [--each 20] [--pairs 20] [--keep FOLDER]
+python -m tests.contrib.blame [--each 20] [--pairs 20] [--keep FOLDER]
 
 With --keep what was measured stays in a folder, so that the page may be made in parts.
 """
@@ -12,16 +12,17 @@ import sys
 import tempfile
 from pathlib import Path
 
+from dear_mpi.contrib.blame.blamed import FAR
+from dear_mpi.contrib.blame.job import Blamer
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
 from dear_mpi.reporting.units import parse_link
-from dear_mpi.training.blame.blamed import FAR
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import train
 from tests.attempts import run
-from tests.blame.planted import LATE_S, LINK, MODEL_FILE, TRAINING, Cause, model_in, plant_in_layers, planted
+from tests.contrib.blame.planted import LATE_S, LINK, MODEL_FILE, TRAINING, Cause, model_in, plant_in_layers, planted
 from tests.launch import mpis_at_hand
 from tests.provenance import Watch, write_page
 
@@ -34,8 +35,9 @@ WHAT = {
     "none": "nothing",
 }
 HEAD = f"""Training on {RANKS} ranks under MPI, with an emulated link of {LINK} and layers that sleep. One thing at a
-time was made slower (`tests/blame/planted.py`), drawn by the seed of the run. A run is right if blame names this one,
-and nothing else; or says that nothing stands out. A run that blame refuses ends the measurement without a page.
+time was made slower (`tests/contrib/blame/planted.py`), drawn by the seed of the run. A run is right if blame
+names this one, and nothing else; or says that nothing stands out. A run that blame refuses ends the measurement
+without a page.
 **saves**: by how much an iteration would be shorter without it, the median of the runs that are right. **twin**: an
 iteration of a run of the same seed with nothing planted, over what blame said that one would take without the cause;
 the farthest from 1 of the runs that are right.
@@ -53,7 +55,8 @@ def trained(world, cause, model, blame):
 
     Job.prepare = with_cause
     try:
-        return train(Config.of(TRAINING | {"model": model}), planted(world, cause), blame=blame)
+        observers = {"blame": Blamer} if blame else {}
+        return train(Config.of(TRAINING | {"model": model}), planted(world, cause), observers=observers)
     finally:
         Job.prepare = prepare
 
@@ -76,7 +79,9 @@ def measured(folder, kind, seed, *, blame=True):
     if not file.exists():
         model_in(folder)
         mpi = mpis_at_hand()[0]
-        how = [sys.executable, "-m", "tests.blame", "--run", kind, str(seed), str(file)] + ["--without"] * (not blame)
+        how = [sys.executable, "-m", "tests.contrib.blame", "--run", kind, str(seed), str(file)] + ["--without"] * (
+            not blame
+        )
         run([*mpi.mpirun, "-n", str(RANKS), *how], mpi.environment(RANKS), LIMIT_S)
     return json.loads(file.read_text("utf-8"))
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from dear_mpi.training.blame.causes import KINDS, Compared, Suspect, Suspects, Usual
-from dear_mpi.training.blame.chance import by_sign, by_turns
-from dear_mpi.training.blame.graph import iterations_s, replay
-from dear_mpi.training.blame.messages import Messages
-from dear_mpi.training.blame.threads import JOINING, Threads
+from dear_mpi.contrib.blame.causes import KINDS, Compared, Suspect, Suspects, Usual
+from dear_mpi.contrib.blame.chance import by_sign, by_turns
+from dear_mpi.contrib.blame.graph import iterations_s, replay
+from dear_mpi.contrib.blame.messages import Messages
+from dear_mpi.contrib.blame.threads import JOINING, Threads
 from dear_mpi.training.log.log import COUNTS_AS, middle
 from dear_mpi.training.log.spans import WIRE, Iteration, Rank, Run
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from dear_mpi.training.blame.graph import Link, Sort, Work
-from dear_mpi.training.blame.messages import Messages, quick
-from dear_mpi.training.blame.threads import HELD
+from dear_mpi.contrib.blame.graph import Link, Sort, Work
+from dear_mpi.contrib.blame.messages import Messages, quick
+from dear_mpi.contrib.blame.threads import HELD
 
 Usual: TypeAlias = dict[tuple[str, str], float]
 """Seconds of layers in an iteration, by pass and name."""

@@ -10,7 +10,7 @@ from math import inf
 from typing import NamedTuple
 
 from dear_mpi.collectives.plans.notes import Noted, Part
-from dear_mpi.training.blame.graph import Cause, Graph, Work
+from dear_mpi.contrib.blame.graph import Cause, Graph, Work
 from dear_mpi.training.log.spans import COMPUTE, WIRE, Rank, Run, Span
 
 BEGIN, END = "begin", "end"  # kinds of items at which an iteration begins or ends

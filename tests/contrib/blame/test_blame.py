@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dear_mpi.contrib.blame import blamed, causes
+from dear_mpi.contrib.blame.blamed import FEWEST, LEAST, BlameError, Trial, blame, check_enough, checked, next_cause
+from dear_mpi.contrib.blame.graph import Graph, replay
+from dear_mpi.contrib.blame.job import declared_of
+from dear_mpi.contrib.blame.output import as_data, sentences
+from dear_mpi.contrib.blame.threads import HELD, MainThread
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.see.timeline.read import put_together, read_timeline
 from dear_mpi.see.timeline.trace import trace
-from dear_mpi.training.blame import blamed, causes
-from dear_mpi.training.blame.blamed import FEWEST, LEAST, BlameError, Trial, blame, check_enough, checked, next_cause
-from dear_mpi.training.blame.graph import Graph, replay
-from dear_mpi.training.blame.job import declared_of
-from dear_mpi.training.blame.said import as_data, sentences
-from dear_mpi.training.blame.threads import HELD, MainThread
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.virtual import of_rank
@@ -27,7 +27,7 @@ from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import find_schedule
 from dear_mpi.training.virtual_trainer import VirtualTrainer
-from tests.blame.planted import FORWARD_S, LAYERS, LINK, TRAINING, Cause, model_in, plant_in_layers, planted
+from tests.contrib.blame.planted import FORWARD_S, LAYERS, LINK, TRAINING, Cause, model_in, plant_in_layers, planted
 
 RANKS, ITERATIONS, SEEDS = 4, 20, 20
 USES = LAYERS

@@ -7,10 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
+from dear_mpi.contrib.blame import blamed
+from dear_mpi.contrib.blame.blamed import FEWEST
+from dear_mpi.contrib.blame.job import Blamer
+from dear_mpi.contrib.blame.messages import Messages
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training.blame import blamed
-from dear_mpi.training.blame.blamed import FEWEST
-from dear_mpi.training.blame.messages import Messages
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from tests.training_checks import settings
@@ -24,7 +25,7 @@ def test_all_ranks_have_the_same_blame(comm, algorithm, monkeypatch):
     calls = []
     monkeypatch.setattr(blamed, "Messages", lambda threads: calls.extend(threads.calls) or Messages(threads))
     config = Config.of(settings(schedule="dear", iterations=FEWEST + FILL, algorithm=algorithm))
-    found = run_world(lambda world: train(config, world, blame=True))["blame"]
+    found = run_world(lambda world: train(config, world, observers={"blame": Blamer}))["blame"]
     assert comm.allgather(found) == [found] * comm.size
     assert found["ranks"] == comm.size
     assert found["iterations"] == FEWEST

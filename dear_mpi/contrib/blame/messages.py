@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from dear_mpi.collectives.plans.steps import end_of, other_end
-from dear_mpi.training.blame.graph import Graph, Link, Sort
-from dear_mpi.training.blame.threads import HELD, Call, Threads
+from dear_mpi.contrib.blame.graph import Graph, Link, Sort
+from dear_mpi.contrib.blame.threads import HELD, Call, Threads
 
 BLOCKED_S, BLOCKED = 20e-6, 0.1  # a wait that is longer, and than this part of its message, was one for the message
 FEWEST = 5  # messages that say what is usual
