@@ -98,7 +98,7 @@ frameworks: install   ## PyTorch (for the CPU) and JAX beside it, for the tests 
 
 test-frameworks: install ## the adapters, our backend of torch.distributed, and gloo, on the CPU
 	@$(PYTHON) -c 'import jax, torch' 2>/dev/null || { echo "test-frameworks needs PyTorch and JAX: make frameworks"; exit 1; }
-	$(PYTHON) -m pytest -q $(PARALLEL) tests/adapters
+	$(PYTHON) -m pytest -q $(PARALLEL) tests/adapters tests/contrib
 	$(PYTHON) tests/launch.py --ranks 2 3 --first -- -m pytest $(UNDER_MPI) $(wildcard tests/mpi/*torch*.py tests/mpi/*framework*.py)
 
 test-gpu: install     ## the GPU suite on a GPU (cupy is needed), on 1, 2 and 4 ranks that may share it
@@ -140,7 +140,7 @@ bench-torch: install  ## TorchSession and torch DDP on real compute, on this mac
 	$(PYTHON) -m tests.ddp.real_page $(KEPT)
 
 bench-advise: install ## what advise says of three scripts, beside torch DDP on 2 and 4 hosts (Linux, root): docs/benchmarks/advise.md
-	$(PYTHON) -m tests.advise.beside $(KEPT)
+	$(PYTHON) -m tests.contrib.advise.beside $(KEPT)
 
 bench-blame: install  ## planted causes that blame must name, and what it costs: docs/benchmarks/blame.md
 	$(PYTHON) -m tests.contrib.blame $(KEPT)

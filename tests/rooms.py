@@ -31,8 +31,7 @@ ROOMS = {
         "bench": ["ranks", "reporting", "models", "training/declared"],
         "simulate": ["ranks", "reporting", "models", "training", "bench"],
         "doctor": ["ranks", "reporting", "bench/machine_file"],
-        "advise": ["reporting", "training", "adapters", "see", "simulate"],
-        "cli": ["ranks", "reporting", "models", "training", "see", "bench", "simulate", "doctor", "advise"],
+        "cli": ["ranks", "reporting", "models", "training", "see", "bench", "simulate", "doctor"],
         "contrib": [
             "ranks",
             "reporting",

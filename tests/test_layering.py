@@ -27,7 +27,7 @@ MPI4PY_FILES = STARTS_MPI | {
 }
 CUPY_FILES = {"dear_mpi.ranks.streams", "dear_mpi.collectives.launch.cuda_aware"}  # and the kernels
 # importlib could load what no import statement names. The facade and two tables of optional libraries need it, and
-# the digits, which are a file of one; advise asks only whether PyTorch is there.
+# the digits, which are a file of one.
 IMPORTLIB_FILES = {
     "dear_mpi.collectives.__init__",
     "dear_mpi.collectives.program.extras",
@@ -35,7 +35,6 @@ IMPORTLIB_FILES = {
     "dear_mpi.bench.makers.gloo",
     "dear_mpi.training.__init__",
     "dear_mpi.kernels.array",
-    "dear_mpi.advise.observe",
     "dear_mpi.models.digits",
 }
 WITHOUT_NUMPY = ("program", "algorithms", "lowering")  # rooms of collectives: who only reads programs needs no array
@@ -64,7 +63,7 @@ def is_allowed(module, name):
     if within(name, "cupy", "cupyx"):
         return within(module, "dear_mpi.kernels") or module in CUPY_FILES
     if within(name, "importlib"):
-        return module in IMPORTLIB_FILES or within(name, "importlib.resources")
+        return module in IMPORTLIB_FILES or within(name, "importlib.resources", "importlib.util.find_spec")
     if within(name, "collectives", "kernels", "tests"):
         return False  # the folders are not packages: the same file would be two modules
     return not within(name, "dear_mpi") or may_import(module, name)

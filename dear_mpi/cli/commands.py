@@ -79,10 +79,6 @@ COMMANDS = {
         "Predict training on any number of ranks and any network, without MPI: the trainer runs on a virtual clock.",
         "dear_mpi.cli.simulate:simulate",
     ),
-    "advise": Command(
-        "Watch somebody's script of PyTorch for a few iterations, and predict it under DDP and under our schedules.",
-        "dear_mpi.cli.advise:advise",
-    ),
 }
 
 

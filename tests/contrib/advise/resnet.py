@@ -1,6 +1,6 @@
 """Trains a small ResNet (He et al. 2016, for CIFAR) on noise. It knows nothing of dear-mpi.
 
-python tests/advise/resnet.py [--steps 40] [--width 64]
+python tests/contrib/advise/resnet.py [--steps 40] [--width 64]
 """
 
 import argparse

@@ -10,12 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="advise runs scripts of torch (our extra 'torch')")
 
-from dear_mpi.adapters import torch_clock, torch_watcher  # noqa: E402
-from dear_mpi.adapters.observed import JOB, READY, Wrapped  # noqa: E402
-from dear_mpi.adapters.torch_script import watch_script  # noqa: E402
-from dear_mpi.advise.assembled import assemble  # noqa: E402
+from dear_mpi.contrib.advise import torch_watcher  # noqa: E402
+from dear_mpi.contrib.advise.assembled import assemble  # noqa: E402
+from dear_mpi.contrib.advise.observed import JOB, READY, Wrapped  # noqa: E402
+from dear_mpi.contrib.advise.torch_script import watch_script  # noqa: E402
 
-SCRIPTS = Path(__file__).parent.parent / "advise"
+SCRIPTS = Path(__file__).parent
 ITERATIONS = 4
 HEAD = """
 import sys
@@ -299,7 +299,7 @@ def test_on_a_gpu_moments_are_events(tmp_path, monkeypatch):
     waited = []
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(True))
-    monkeypatch.setattr(torch_watcher, "HostClock", torch_clock.CudaClock)
+    monkeypatch.setattr(torch_watcher, "HostClock", torch_watcher.CudaClock)
     found = watch(tmp_path, HEAD + LOOP)
     assert found.device == "cuda"
     assert waited

@@ -1,6 +1,6 @@
 """Runs an unchanged script of PyTorch in a separate process, until enough iterations were watched.
 
-    python -m dear_mpi.adapters.torch_script OUTCOME ITERATIONS SCRIPT ARGUMENTS
+    python -m dear_mpi.contrib.advise.torch_script OUTCOME ITERATIONS SCRIPT ARGUMENTS
 
 A script changes its process: the working directory, standard streams, signal handlers, threads, children. So it never
 runs in the process that answers. Its process ends in the middle of the script, without unwinding it: a script may catch
@@ -24,9 +24,9 @@ from typing import Any, NoReturn
 import msgspec
 import torch  # noqa: F401  # before the script begins
 
-from dear_mpi.adapters.observed import JOB, Outcome
-from dear_mpi.adapters.torch_found import found
-from dear_mpi.adapters.torch_watcher import WARM, Watcher
+from dear_mpi.contrib.advise.observed import JOB, Outcome
+from dear_mpi.contrib.advise.torch_found import found
+from dear_mpi.contrib.advise.torch_watcher import WARM, Watcher
 
 LEAST = 3  # iterations that were watched: fewer say nothing of how alike they are
 HIDDEN = {__file__, runpy.__file__, "<frozen runpy>"}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dear_mpi.adapters.observed import Mark, Seen, Watched
-from dear_mpi.advise.assembled import assemble
-from dear_mpi.advise.divided import divide, means, usual
+from dear_mpi.contrib.advise.assembled import assemble
+from dear_mpi.contrib.advise.divided import divide, means, usual
+from dear_mpi.contrib.advise.observed import Mark, Seen, Watched
 
 # kind, key, and the seconds until the next moment
 FORWARD = [("inside", 0, 0.5), ("use", 0, 1.0), ("use", 1, 2.0), ("outside", 0, 0.25)]

@@ -1,6 +1,6 @@
 """What `dear-mpi advise` says of three scripts, beside what DDP takes on hosts of namespaces; its page.
 
-python -m tests.advise.beside [--scripts resnet ...] [--keep FOLDER]
+python -m tests.contrib.advise.beside [--scripts resnet ...] [--keep FOLDER]
 
 Linux, as root, with PyTorch. With --keep what was measured stays in a folder, so that scripts may be measured one by
 one; the page has those that are named.
@@ -12,13 +12,13 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from dear_mpi.advise.answer import crowded, of_ddp
-from dear_mpi.advise.observation import read_observation
+from dear_mpi.contrib.advise.answer import crowded, of_ddp
+from dear_mpi.contrib.advise.observation import read_observation
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
 from dear_mpi.simulate.settings import Settings
-from tests.advise.timed import go_first
 from tests.attempts import Runs, kept, run
+from tests.contrib.advise.timed import go_first
 from tests.launch import mpis_at_hand
 from tests.provenance import Watch
 from tests.stolen import await_quiet
@@ -30,11 +30,11 @@ NETWORK = "956mbit,50us"  # what TCP carries of it: 1448 bytes in a frame of 151
 STEPS, LIMIT_S = 20, 300
 OFF = 0.10  # the target
 
-HEAD = f"""Three scripts train with PyTorch, and know nothing of this package. `tests/advise/resnet.py` has 11 million
-parameters, BatchNorm, and operations in place. `tests/advise/transformer.py` has 8 million, tied embeddings, attention
-whose projection never runs as a module, a limit on the norm of gradients, and AdamW. `tests/advise/accumulating.py` has
-6 million, DDP with buckets of 4 MiB, and batches in three parts, `no_sync` for all but the last. One thread computes
-for each rank, with the highest priority.
+HEAD = f"""Three scripts train with PyTorch, and know nothing of this package. `tests/contrib/advise/resnet.py` has 11
+million parameters, BatchNorm, and operations in place. `tests/contrib/advise/transformer.py` has 8 million, tied
+embeddings, attention whose projection never runs as a module, a limit on the norm of gradients, and AdamW.
+`tests/contrib/advise/accumulating.py` has 6 million, DDP with buckets of 4 MiB, and batches in three parts, `no_sync`
+for all but the last. One thread computes for each rank, with the highest priority.
 
 - **alone**: ms of an iteration of the script by itself, without hooks, in a process of its own: the median, and the
   distance to the farther end of its 95 % interval.
@@ -101,10 +101,10 @@ def predicted_s(seen, ranks):
 
 def measure(name, file):
     """Run a script alone, under ``advise``, and under DDP on the hosts."""
-    mpi, script = mpis_at_hand()[0], f"tests/advise/{name}.py"
+    mpi, script = mpis_at_hand()[0], f"tests/contrib/advise/{name}.py"
     part = {each: file.with_suffix(f".{each}.json") for each in ("alone", "seen", *map(str, RANKS))}
     environment = mpi.environment(1) | {"OMP_NUM_THREADS": "1"}
-    timed = [sys.executable, "-m", "tests.advise.timed", name, "--steps", str(STEPS), "--json"]
+    timed = [sys.executable, "-m", "tests.contrib.advise.timed", name, "--steps", str(STEPS), "--json"]
     await_quiet()
     run([*mpi.mpirun, "-n", "1", *timed, str(part["alone"]), "--alone"], environment, LIMIT_S)
     advise = ["advise", script, "--ranks", "2", "--network", NETWORK, "--save", str(part["seen"])]

@@ -1,6 +1,6 @@
 """Trains dense layers under DistributedDataParallel, each batch in three parts. It knows nothing of dear-mpi.
 
-torchrun --nproc-per-node 2 tests/advise/accumulating.py [--steps 40] [--bucket-mb 4]
+torchrun --nproc-per-node 2 tests/contrib/advise/accumulating.py [--steps 40] [--bucket-mb 4]
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """What an iteration of one of the scripts takes under DDP, or alone. On the ranks of a job; rank 0 writes the seconds.
 
-python -m tests.advise.timed resnet --json FILE [--steps 30] [--alone]
+python -m tests.contrib.advise.timed resnet --json FILE [--steps 30] [--alone]
 """
 
 import argparse
@@ -49,7 +49,7 @@ def train(name, steps, alone):
         sys.argv = [f"{name}.py", "--steps", str(steps)]
         runpy.run_path(str(Path(__file__).with_name(f"{name}.py")), run_name="__main__")
         return
-    script = importlib.import_module(f"tests.advise.{name}")
+    script = importlib.import_module(f"tests.contrib.advise.{name}")
     dist.init_process_group("gloo")
     script.train(DistributedDataParallel(script.build()), steps)
     dist.destroy_process_group()

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import msgspec
 
-from dear_mpi.adapters.observed import JOB, Outcome, Watched
-from dear_mpi.advise.assembled import assemble
-from dear_mpi.advise.observation import Observation, read_observation
+from dear_mpi.contrib.advise.assembled import assemble
+from dear_mpi.contrib.advise.observation import Observation, read_observation
+from dear_mpi.contrib.advise.observed import JOB, Outcome, Watched
 from dear_mpi.reporting.terminal import note
 
 ITERATIONS = 10
-PROCESS = "dear_mpi.adapters.torch_script"
+PROCESS = "dear_mpi.contrib.advise.torch_script"
 ADOPT = 36  # PR_SET_CHILD_SUBREAPER of Linux
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
 

@@ -1,6 +1,6 @@
 """Trains a small GPT (Radford et al. 2019) on noise, with tied embeddings. It knows nothing of dear-mpi.
 
-python tests/advise/transformer.py [--steps 40] [--layers 4]
+python tests/contrib/advise/transformer.py [--steps 40] [--layers 4]
 """
 
 import argparse

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from math import prod
 from statistics import fmean, median, quantiles
 
-from dear_mpi.adapters.observed import Seen, Watched
-from dear_mpi.advise.divided import AFTER, BACKWARD, BEFORE, FORWARD, LOSS, UPDATE, Divided, means, usual
-from dear_mpi.advise.observation import Observation, Observed
+from dear_mpi.contrib.advise.divided import AFTER, BACKWARD, BEFORE, FORWARD, LOSS, UPDATE, Divided, means, usual
+from dear_mpi.contrib.advise.observation import Observation, Observed
+from dear_mpi.contrib.advise.observed import Seen, Watched
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
 

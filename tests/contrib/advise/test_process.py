@@ -75,7 +75,7 @@ if __name__ == "__main__":
 def advise(folder, code, **env):
     (folder / "script.py").write_text(textwrap.dedent(code))
     command = [sys.executable, "-m", "dear_mpi", "advise", "script.py", "--ranks", "2", "--network", "1gbit,50us"]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **env}
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), **env}
     for name in ("RANK", "WORLD_SIZE"):
         env.pop(name, None)
     given = [*command, "--iterations", "3", "--json", "rows.json", "--save", "seen.json"]

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from dear_mpi.advise.answer import answer
-from dear_mpi.advise.observe import ITERATIONS, observe
-from dear_mpi.advise.shown import rows_of, show_answer, timeline
 from dear_mpi.cli.files import check_files, timeline_writer, try_files, written_by
 from dear_mpi.cli.flags import Flags, argument, arguments, chosen, flag, flags_of, shared
 from dear_mpi.cli.run import with_flags, write_json
+from dear_mpi.contrib.advise.answer import answer
+from dear_mpi.contrib.advise.observe import ITERATIONS, observe
+from dear_mpi.contrib.advise.output import rows_of, show_answer, timeline
 from dear_mpi.reporting.files import aside
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.timeline.write import write_timeline

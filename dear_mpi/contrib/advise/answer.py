@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from dear_mpi.advise.observation import Observation
+from dear_mpi.contrib.advise.observation import Observation
 from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.gains import FUSIONS, seconds_of
 from dear_mpi.simulate.settings import Settings

@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from dear_mpi.adapters.observed import Wrapped
-from dear_mpi.advise.answer import PAYS, answer, bandwidth
-from dear_mpi.advise.observation import Observation, Observed, read_observation
-from dear_mpi.advise.observe import observe
-from dear_mpi.advise.said import paragraph, unseen
-from dear_mpi.advise.shown import rows_of, timeline
 from dear_mpi.cli.app import app
+from dear_mpi.contrib.advise.answer import PAYS, answer, bandwidth
+from dear_mpi.contrib.advise.observation import Observation, Observed, read_observation
+from dear_mpi.contrib.advise.observe import observe
+from dear_mpi.contrib.advise.observed import Wrapped
+from dear_mpi.contrib.advise.output import paragraph, rows_of, timeline, unseen
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use

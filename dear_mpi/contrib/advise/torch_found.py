@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from dear_mpi.adapters.observed import BACK, END, READY, USE, Mark, Seen, Watched, Wrapped
-from dear_mpi.adapters.torch_watcher import COMPILED, Watcher, ids, own_parameters
+from dear_mpi.contrib.advise.observed import BACK, END, READY, USE, Mark, Seen, Watched, Wrapped
+from dear_mpi.contrib.advise.torch_watcher import COMPILED, Watcher, ids, own_parameters
 
 NAMES = {torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 MOST_NAMED = 3

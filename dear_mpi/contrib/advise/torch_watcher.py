@@ -5,6 +5,7 @@ first iterations do not count. Then plain iterations, in which the global hooks 
 the difference is what watching costs.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,11 +17,42 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
-from dear_mpi.adapters.observed import BACK, BEGIN, END, INSIDE, OUTSIDE, READY, STEP, STEPPED, USE
-from dear_mpi.adapters.torch_clock import CudaClock, HostClock
+from dear_mpi.contrib.advise.observed import BACK, BEGIN, END, INSIDE, OUTSIDE, READY, STEP, STEPPED, USE
 
 COMPILED = "OptimizedModule"  # what torch.compile makes; no hook runs inside, so it is one layer
 WARM = 3  # iterations that do not count: memory, caches, and the buckets of DDP are new
+
+
+class HostClock:
+    """Moments in seconds, by the clock of the host."""
+
+    device = "cpu"
+
+    def now(self) -> Any:
+        return time.perf_counter()
+
+    def reader(self) -> Callable[[Any], float]:
+        """What turns moments into seconds."""
+        return float
+
+
+class CudaClock:
+    """Moments on the GPU: events in its stream, which do not make the host wait, and are read when all is over."""
+
+    device = "cuda"
+
+    def __init__(self) -> None:
+        self.first = self.now()
+
+    def now(self) -> Any:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def reader(self) -> Callable[[Any], float]:
+        """See ``HostClock``; it waits for the GPU once."""
+        torch.cuda.synchronize()
+        return lambda event: float(self.first.elapsed_time(event)) * 1e-3
 
 
 def own_parameters(module: torch.nn.Module) -> list[torch.nn.Parameter]:
