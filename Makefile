@@ -83,8 +83,8 @@ test-serial: install  ## the serial tests, without those of the launcher
 # What takes longest, and looks at one thing: every algorithm, every schedule, every kernel, prices, launchers,
 # the lecture.
 SLOW := kernels/test_cuda_sources collectives/test_algorithms collectives/test_loopback training/test_schedules \
-	training/test_search simulate/test_prices simulate/test_replayed simulate/test_simgrid cli/test_terminal lecture/test_page \
-	lecture/test_odd_input
+	training/test_search simulate/test_prices simulate/test_replayed simulate/test_simgrid cli/test_terminal contrib/pages/lecture/test_page \
+	contrib/pages/lecture/test_odd_input
 
 test-quick: install   ## two minutes of the serial tests: all but eleven slow files
 	$(PYTHON) -m pytest -q $(PARALLEL) $(MPI_TESTS:%=--ignore=%) $(LAUNCHERS:%=--ignore=%) $(SLOW:%=--ignore=tests/%.py) tests

@@ -47,7 +47,7 @@ setup(
         "dear_mpi": ["py.typed"],
         "dear_mpi.models": ["*.json"],
         "dear_mpi.kernels": ["cuda/*.cu*"],
-        "dear_mpi.see.page": ["web/*.html", "web/*.css", "web/*.js"],
+        "dear_mpi.contrib.pages": ["web/*.html", "web/*.css", "web/*.js"],
     },
     install_requires=["numpy>=2", "mpi4py>=4.1", "ml_dtypes", "typer", "rich", "msgspec"],
     extras_require={

@@ -5,16 +5,17 @@ An extra publishes a ``Command`` in the group ``dear_mpi.commands``. In the grou
 """
 
 import os
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from dear_mpi.collectives.launch.launcher import launch_of
-from dear_mpi.collectives.program.extras import entry_points_of, load_extra
+from dear_mpi.collectives.program.extras import entry_points_of, load_extra, load_place
 from dear_mpi.reporting.terminal import console
 
 T = TypeVar("T")
 WITHOUT_WORK = ("--help", "--version")
-OPEN = ("train",)  # commands to which extras may add flags
+OPEN = ("train", "compare", "explain", "simulate")  # commands to which extras may add flags
 
 
 class Command(NamedTuple):
@@ -30,7 +31,6 @@ class AddedFlag(NamedTuple):
     help: str
     place: str  # module:name
     file: bool = False  # the flag takes a file to write; otherwise it is a switch
-    endings: tuple[str, ...] = ()  # that the name of the file may have; () is any
 
 
 # To add a command to core, write its file and its line here.
@@ -99,6 +99,16 @@ def added_flags(command: str) -> dict[str, AddedFlag]:
         return {}
     found = extras_in("flags", AddedFlag)
     return {name.partition(".")[2]: flag for name, flag in found.items() if name.startswith(f"{command}.")}
+
+
+def added_files(command: str) -> dict[str, str]:
+    """Those of them that take a file, as ``written_by`` in files.py takes them."""
+    return {name: f"--{name}" for name, flag in added_flags(command).items() if flag.file}
+
+
+def typed_acts(command: str, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """What the flags lead to that extras add and that were typed, by the names of the flags."""
+    return {name: load_place(flag.place) for name, flag in added_flags(command).items() if flags.get(name)}
 
 
 def extras_in(group: str, kind: type[T]) -> dict[str, T]:

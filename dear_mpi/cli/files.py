@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Written: TypeAlias = Sequence[tuple[str, Path]]
 """Flags, each with a file that it names."""
 
-WRITTEN = {"plot": "--plot", "html": "--html", "json_file": "--json", "timeline": "--timeline"}  # of several commands
+WRITTEN = {"plot": "--plot", "json_file": "--json", "timeline": "--timeline"}  # of several commands
 PICTURES = (".png", ".pdf", ".svg")  # matplotlib has others, in some of which colours are lost
 PAGES = (".html", ".htm")
 MOVING = ".gif"  # a frame for each step

@@ -119,7 +119,6 @@ ABORT = "End the job with a non-zero exit code when a rank has waited for as lon
 MEMORY = "How MPI gets GPU memory: direct, staged (copied to the host first), or auto (direct if a trial succeeds)."
 JSON = "Write the result to FILE, as JSON. An older FILE is kept as FILE.old."
 PLOT = "Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."
-PAGE = "Write a page to look at, FILE.html: lanes of all schedules on one axis, for any browser, without a network."
 TIMELINE = (
     "Write what each rank did, and when, in the last iterations: FILE.json for the Perfetto viewer; FILE.png, FILE.svg "
     "or FILE.pdf as a picture; several with commas."
@@ -137,7 +136,6 @@ RUN_FLAGS = (
 )
 FILE_FLAGS = flag("plot", Path | None, PLOT, metavar="FILE")
 FILE_FLAGS |= flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none")
-FILE_FLAGS |= flag("html", Path | None, PAGE, metavar="FILE")
 
 
 def shared(*names: str) -> Table:

@@ -16,7 +16,7 @@ PANELS = {
     "Optimiser": "optimizer lr decay warmup momentum nesterov weight_decay vector_rate beta1 beta2 epsilon damping "
     "factor_decay clip loss_scale",
     "Job": "threads other_mpi stall_after stall_abort debug check worst",
-    "Output": "save every resume profile tune plot picture html timeline format json_file raw",
+    "Output": "save every resume profile tune plot picture timeline format json_file raw",
 }
 # Of commands in which a flag means something else than in others; it comes first.
 OWN = {"bench": {"iterations": "How measured", "warmup": "How measured", "algorithms": "Peers", "other_mpi": "Peers"}}

@@ -4,12 +4,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dear_mpi.cli.commands import added_flags
+from dear_mpi.cli.commands import typed_acts
 from dear_mpi.cli.files import check_files, timeline_writer, written_by
 from dear_mpi.cli.flags import Flags, added, files_of, flag
 from dear_mpi.cli.job import JOB_FLAGS, run_job
 from dear_mpi.cli.run import with_flags
-from dear_mpi.collectives.program.extras import load_place
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar, console
 from dear_mpi.see.tables import show_training
@@ -34,13 +33,13 @@ def train(flags: Flags) -> None:
     """Example: mpirun -n 4 dear-mpi train --model cnn --data digits --schedule dear"""
     check_files(files_of(Config, flags), written_by(flags, save="--save", profile="--profile"))
     how: dict[str, Any] = {"profile": flags.get("profile"), "timeline": timeline_writer(flags)}
-    how["observers"] = {name: load_place(each.place) for name, each in added_flags("train").items() if flags.get(name)}
+    how["observers"] = typed_acts("train", flags)
     if "save" in flags:
         how["saving"] = Saving(flags["save"], flags.get("every"), flags.get("resume", False))
     for name in ("every", "resume"):
         if name in flags and "save" not in flags:
             raise ValueError(f"--{name} needs --save FILE, the checkpoint")
-    run_job(partial(train_and_show, **how), flags)
+    run_job(partial(train_and_show, **how), flags, written_by(flags))
 
 
 def train_and_show(world: World, config: Config, **how: Any) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from dear_mpi.see.page.lanes import Names, kinds, lanes_of, shown_ranks
-from dear_mpi.see.page.whole import Kind, whole, write_page
+from dear_mpi.contrib.pages.lanes import Names, kinds, lanes_of, shown_ranks
+from dear_mpi.contrib.pages.whole import Kind, whole, write_page
 from dear_mpi.see.timeline.picture import headings, origins
 from dear_mpi.training.log.spans import COMPUTE, WIRE, Timeline
 

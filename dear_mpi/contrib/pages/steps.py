@@ -11,7 +11,7 @@ from typing import Any
 from dear_mpi.collectives.program.program import COLLECTIVES, Program, Receive, Step
 from dear_mpi.collectives.program.replay import fit, members
 from dear_mpi.collectives.program.verify import check, fault_of
-from dear_mpi.see.page.places import places_of
+from dear_mpi.contrib.pages.places import places_of
 from dear_mpi.see.replayed import Replayed
 
 # What becomes of a message. The last three are of a step that breaks: its receiver cannot take it; nobody receives it;

@@ -11,9 +11,9 @@ from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import rates_of, spread
 from dear_mpi.collectives.program.program import COLLECTIVES, asks_for
+from dear_mpi.contrib.pages.steps import steps_of
+from dear_mpi.contrib.pages.whole import Kind, whole, write_page
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.page.steps import steps_of
-from dear_mpi.see.page.whole import Kind, whole, write_page
 
 MOST_ALGORITHMS = 2  # side by side
 MOST_RANKS = 16

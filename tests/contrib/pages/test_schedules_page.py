@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
 from tests.browser import PHONE, WIDE
-from tests.see.test_lanes_page import SMALL
+from tests.contrib.pages.test_lanes_page import SMALL
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 
 from docs.lecture.build import build
 from tests.browser import WIDE, Opened
-from tests.lecture.cells import READY, READY_MS
+from tests.contrib.pages.lecture.cells import READY, READY_MS
 from tests.rooms import ROOT
 
 KEPT = ROOT / "build" / "lecture"

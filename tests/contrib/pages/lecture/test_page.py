@@ -4,7 +4,7 @@ import pytest
 
 from docs.lecture.desk.exercises import EXERCISES
 from tests.browser import PHONE
-from tests.lecture.cells import READY, READY_MS, answer, cell, run
+from tests.contrib.pages.lecture.cells import READY, READY_MS, answer, cell, run
 
 
 def test_pictures_are_there_before_python(lecture, opened):

@@ -7,8 +7,8 @@ import pytest
 from dear_mpi.collectives import ALGORITHMS, programs
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.see.page.steps import steps_of
-from tests.page.slow import SlowNetwork, SlowSimulation
+from dear_mpi.contrib.pages.steps import steps_of
+from tests.contrib.pages.slow import SlowNetwork, SlowSimulation
 
 SIZES, COUNTS, ITEMSIZE = (1, 2, 3, 5, 8, 12), (1_000_003, 7), 4
 PRICES = {"alpha": 2e-5, "beta": 8e-10, "gamma": 1e-10}

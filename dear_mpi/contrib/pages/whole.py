@@ -17,7 +17,7 @@ from typing import Any
 
 from dear_mpi.reporting.files import replacing
 
-WEB = files("dear_mpi.see.page") / "web"
+WEB = files("dear_mpi.contrib.pages") / "web"
 LOOKS = ("look.css", "controls.css")  # of all pages
 SCRIPTS = ("elements.js", "units.js", "theme.js", "sliders.js")  # of all pages
 ALLOWED = "script-src 'unsafe-inline'"  # to run: what is in the page

@@ -10,7 +10,7 @@ from tests.browser import PHONE, WIDE
 from tests.see.test_explain import RING_THAT_BREAKS
 
 BOARD = ".board svg"
-MY_RING = Path(__file__).parents[2] / "docs/lecture/cells/ring.py"
+MY_RING = Path(__file__).parents[3] / "docs/lecture/cells/ring.py"
 
 
 @pytest.fixture

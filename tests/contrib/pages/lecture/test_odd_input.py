@@ -2,7 +2,7 @@
 
 import shutil
 
-from tests.lecture.cells import ANSWERED, READY, READY_MS, answer, cell, run
+from tests.contrib.pages.lecture.cells import ANSWERED, READY, READY_MS, answer, cell, run
 
 
 def test_right_on_the_shown_ranks_alone_shows_where_it_breaks(shown):

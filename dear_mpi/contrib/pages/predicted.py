@@ -1,4 +1,4 @@
-"""The same rows on other networks and with other buckets: what the sliders of a page move between.
+"""``simulate --html``: lanes of its rows, and sliders for other networks and other buckets.
 
 Each place of the sliders is a prediction of its own. Bandwidths and latencies are those of the network times a factor;
 of a network with two kinds of links both change.
@@ -11,15 +11,21 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from dear_mpi.collectives.program.hosts import format_rate
 from dear_mpi.collectives.program.network import Network
+from dear_mpi.contrib.pages.schedules import write_schedules
+from dear_mpi.reporting.terminal import bar, note
+from dear_mpi.see.timeline.looks import MOST_RUNS
 from dear_mpi.simulate.gains import FUSIONS
 from dear_mpi.simulate.sweep import Simulated
+from dear_mpi.simulate.timeline import timeline_of
 
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 LATENCIES = (0.25, 1.0, 4.0)
+LARGE_BYTES = 10_000_000  # of a page: one that has more takes long to write, to send and to open
 
 
 @dataclass(frozen=True)
@@ -93,3 +99,18 @@ def latency(network: Network, factor: float) -> str:
     '200 us'
     """
     return f"{network.alpha * factor * 1e6:.3g} us" if network.between is None else f"{factor:g} times"
+
+
+def write_predicted(flag: str, path: Path, found: Sequence[Simulated]) -> None:
+    """Lanes of these rows, and of the same on other networks and with other buckets, among which sliders choose."""
+    found = found[:MOST_RUNS]
+    grid = Grid(found)
+    with bar(None, len(grid.places), "predicting for the sliders") as progress:
+        points = ((place, timeline_of(rows), [each.row for each in rows]) for place, rows in grid.points(progress))
+        write_schedules(
+            flag, path, timeline_of(found), [each.row for each in found], sliders=grid.sliders, points=points
+        )
+    nbytes = path.stat().st_size
+    if nbytes > LARGE_BYTES:
+        smaller = "fewer --schedules make it smaller, or several --fusion, which leave the slider for buckets out"
+        note(None, f"{flag} {str(path)!r} has {nbytes / 1e6:.0f} MB: {smaller}")

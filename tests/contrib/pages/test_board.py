@@ -1,9 +1,9 @@
 """The board alone, in a page of somebody else: it is given an element and a program, and told what to show."""
 
 from dear_mpi.collectives import programs
-from dear_mpi.see.page.algorithms import BOARD
-from dear_mpi.see.page.steps import steps_of
-from dear_mpi.see.page.whole import SCRIPTS
+from dear_mpi.contrib.pages.algorithms import BOARD
+from dear_mpi.contrib.pages.steps import steps_of
+from dear_mpi.contrib.pages.whole import SCRIPTS
 
 MAKE = """data => {
     document.body.innerHTML = "<div id=mine style='width: 800px'></div>";

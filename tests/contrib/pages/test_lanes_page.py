@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
-from dear_mpi.see.page.lanes import KINDS, Names, kinds, lanes_of
-from dear_mpi.see.page.schedules import FIGURES, schedules_data
+from dear_mpi.contrib.pages.grid import BANDWIDTHS, LATENCIES, Grid
+from dear_mpi.contrib.pages.lanes import KINDS, Names, kinds, lanes_of
+from dear_mpi.contrib.pages.schedules import FIGURES, schedules_data
 from dear_mpi.see.timeline.picture import origins, window_of
-from dear_mpi.simulate.grid import BANDWIDTHS, LATENCIES, Grid
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.timeline import timeline_of
@@ -41,7 +41,7 @@ def data_of(file):
 
 def test_the_documented_example_shows_that_schedules_differ(tmp_path):
     """Each of its rows takes another time: a page with three equal rows teaches nothing."""
-    page = (ROOT / "docs" / "pages.md").read_text("utf-8")
+    page = (ROOT / "docs" / "contrib" / "pages.md").read_text("utf-8")
     (words,) = re.findall(r"dear-mpi (simulate .*) --html", page)
     result = CliRunner().invoke(app, [*words.split(), "--json", str(tmp_path / "rows.json")])
     assert result.exit_code == 0, result.output

@@ -10,10 +10,10 @@ from dear_mpi.cli.app import app
 from dear_mpi.collectives import ALGORITHMS, programs
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.program.program import COLLECTIVES, Step
-from dear_mpi.see.page import algorithms
-from dear_mpi.see.page.algorithms import algorithms_data, write_algorithms
-from dear_mpi.see.page.steps import COPIED, NOT_RECEIVED, NOT_SENT, NOT_TAKEN, steps_of
-from dear_mpi.see.page.whole import WEB
+from dear_mpi.contrib.pages import algorithms
+from dear_mpi.contrib.pages.algorithms import algorithms_data, write_algorithms
+from dear_mpi.contrib.pages.steps import COPIED, NOT_RECEIVED, NOT_SENT, NOT_TAKEN, steps_of
+from dear_mpi.contrib.pages.whole import WEB
 from dear_mpi.see.replayed import Replayed
 from tests.see.test_explain import RING_THAT_BREAKS
 
