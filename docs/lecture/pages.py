@@ -20,15 +20,8 @@ from docs.lecture.figures import BECAUSE, FIGURES, SLIDERS
 HERE = Path(__file__).resolve().parent
 OURS = ("look.css", "controls.css", "board.css", "chart.css", "tables.css", "lanes.css", "schedules.css")
 PARTS = ("elements.js", "units.js", "theme.js", "sliders.js", "player.js", "ticks.js")
-SHARED = (
-    *PARTS,
-    "program.js",
-    "words.js",
-    "ways.js",
-    "cells.js",
-    "board.js",
-    "lanes.js",
-)  # of dear_mpi/contrib/pages/web
+# Of dear_mpi/contrib/pages/web.
+SHARED = (*PARTS, "program.js", "words.js", "ways.js", "cells.js", "board.js", "lanes.js")
 VIEWS = ("stepper.js", "lanesview.js", "legs.js", "curves.js")
 LECTURE = (*VIEWS, "store.js", "engine.js", "colours.js", "editor.js", "cell.js", "figures.js", "lecture.js")
 SLIDES = (*VIEWS, "colours.js", "slides.js")
