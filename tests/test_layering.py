@@ -26,10 +26,11 @@ MPI4PY_FILES = STARTS_MPI | {
     for name in ("plans.runners.native", *(f"launch.{x}" for x in ("cuda_aware", "mpi_facts", "neighbours")))
 }
 CUPY_FILES = {"dear_mpi.ranks.streams", "dear_mpi.collectives.launch.cuda_aware"}  # and the kernels
-# importlib could load what no import statement names. The facade and two tables of optional libraries need it, and
-# the digits, which are a file of one.
+# importlib could load what no import statement names. The facade, the registry of algorithms, extras and two tables of
+# optional libraries need it, and the digits, which are a file of one.
 IMPORTLIB_FILES = {
     "dear_mpi.collectives.__init__",
+    "dear_mpi.collectives.algorithms.registry",
     "dear_mpi.collectives.program.extras",
     "dear_mpi.collectives.program.user_file",
     "dear_mpi.bench.makers.gloo",

@@ -40,7 +40,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         return runner_of(self.algorithm) == "shared"
 
 
-NAMES = tuple({**ALGORITHMS, **RUNNER})  # RUNNER has what is no program, too
+NAMES = tuple(dict.fromkeys((*ALGORITHMS, *RUNNER)))  # RUNNER has what is no program, too
 SEGMENT_BYTES = 256 * 1024  # fits in a second-level cache with what it is added to; see docs/benchmarks
 NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI announces messages from 64 KiB on, header included, and waits
 WINDOW_BYTES = 1 << 20  # posted in a lane between hosts
