@@ -22,6 +22,8 @@ PARALLEL = $(patsubst %,-n % --dist loadfile,$(WORKERS))
 # What starts jobs, and waits for them most of the time: more workers, and each of its tests for itself.
 # What waits longest comes first.
 LAUNCHERS := tests/test_namespaces.py tests/test_launch.py
+# The MPI tests: of core, and of the extras that are there.
+MPI_TESTS := tests/mpi $(wildcard $(patsubst dear_mpi/%,tests/%mpi,$(wildcard dear_mpi/contrib/*/)))
 UNDER_MPI := --with-mpi --only-mpi -q -p no:cacheprovider
 STANDIN := PYTHONPATH=tests/standin
 
@@ -38,8 +40,8 @@ endif
 # What starts ranks on GPUs, e.g. MPIRUN_GPU=hostfiles/wheels-cuda.sh
 MPIRUN_GPU ?= $(MPIRUN)
 
-.PHONY: help install demo test test-serial test-quick test-standin proofs golden frameworks test-frameworks test-gpu test-slurm
-.PHONY: check house format docs site package clean
+.PHONY: help install demo test test-serial test-quick test-standin test-deletion proofs golden frameworks
+.PHONY: test-frameworks test-gpu test-slurm check house format docs site package clean
 .PHONY: bench bench-hosts bench-osu bench-ddp bench-torch bench-advise bench-blame bench-gpu numerics topology dimensions testbed published
 .PHONY: validation variants startup terminal faults lecture
 
@@ -48,7 +50,7 @@ help:                 ## this list
 
 install: $(INSTALLED) ## .venv with dear-mpi (editable), the tools, Open MPI and MPICH
 
-$(VENV)/installed-$(MPI): setup.py pyproject.toml Makefile
+$(VENV)/installed-$(MPI): setup.py pyproject.toml Makefile $(wildcard dear_mpi/contrib/*/entry_points.ini)
 	@test -x $(PYTHON) || python3 -m venv $(VENV)
 	@rm -f $(VENV)/installed-*
 	$(PIP) install --editable '.[$(EXTRAS)]'
@@ -66,8 +68,11 @@ demo: install         ## a first look, on 4 ranks
 
 test: test-serial test-standin ## all tests: serial, then on 2 and 3 ranks under every MPI installed, on 1, 4 and 5 under one
 	$(PYTHON) -m pytest -q $(if $(WORKERS),-n 4) $(LAUNCHERS)
-	$(PYTHON) tests/launch.py --ranks 2 3 -- -m pytest $(UNDER_MPI) tests/mpi
-	$(PYTHON) tests/launch.py --ranks 1 4 5 --first -- -m pytest $(UNDER_MPI) tests/mpi
+	$(PYTHON) tests/launch.py --ranks 2 3 -- -m pytest $(UNDER_MPI) $(MPI_TESTS)
+	$(PYTHON) tests/launch.py --ranks 1 4 5 --first -- -m pytest $(UNDER_MPI) $(MPI_TESTS)
+
+test-deletion: install ## core's tests in a copy without dear_mpi/contrib, and its gates without each extra
+	$(PYTHON) -m tests.deletion
 
 proofs: install       ## every algorithm and collective proved for all sizes up to 64, and 256
 	EVERY_SIZE=1 $(PYTHON) -m pytest -q $(PARALLEL:loadfile=load) tests/collectives/test_algorithms.py
@@ -76,16 +81,16 @@ golden: install       ## parameters of all schedules, routes, wires and 1 to 5 r
 	EVERY=1 $(PYTHON) -m pytest -q $(PARALLEL:loadfile=load) tests/golden
 
 test-serial: install  ## the serial tests, without those of the launcher
-	$(PYTHON) -m pytest -q $(PARALLEL) --doctest-modules --ignore=tests/mpi $(LAUNCHERS:%=--ignore=%) tests dear_mpi
+	$(PYTHON) -m pytest -q $(PARALLEL) --doctest-modules $(MPI_TESTS:%=--ignore=%) $(LAUNCHERS:%=--ignore=%) tests dear_mpi
 
 # What takes longest, and looks at one thing: every algorithm, every schedule, every kernel, prices, launchers,
 # the lecture.
 SLOW := kernels/test_cuda_sources collectives/test_algorithms collectives/test_loopback training/test_schedules \
-	training/test_search simulate/test_prices simulate/test_replayed simulate/test_simgrid cli/test_terminal lecture/test_page \
-	lecture/test_odd_input
+	training/test_search simulate/test_prices simulate/test_replayed simulate/test_simgrid cli/test_terminal contrib/pages/lecture/test_page \
+	contrib/pages/lecture/test_odd_input
 
 test-quick: install   ## two minutes of the serial tests: all but eleven slow files
-	$(PYTHON) -m pytest -q $(PARALLEL) --ignore=tests/mpi $(LAUNCHERS:%=--ignore=%) $(SLOW:%=--ignore=tests/%.py) tests
+	$(PYTHON) -m pytest -q $(PARALLEL) $(MPI_TESTS:%=--ignore=%) $(LAUNCHERS:%=--ignore=%) $(SLOW:%=--ignore=tests/%.py) tests
 
 test-standin: install ## the GPU suite without a GPU: kernels built for the host, streams checked for missing waits
 	$(STANDIN) $(PYTHON) -m pytest -q $(PARALLEL) --ignore=tests/gpu/mpi tests/standin tests/gpu
@@ -96,7 +101,7 @@ frameworks: install   ## PyTorch (for the CPU) and JAX beside it, for the tests 
 
 test-frameworks: install ## the adapters, our backend of torch.distributed, and gloo, on the CPU
 	@$(PYTHON) -c 'import jax, torch' 2>/dev/null || { echo "test-frameworks needs PyTorch and JAX: make frameworks"; exit 1; }
-	$(PYTHON) -m pytest -q $(PARALLEL) tests/adapters
+	$(PYTHON) -m pytest -q $(PARALLEL) tests/adapters tests/contrib
 	$(PYTHON) tests/launch.py --ranks 2 3 --first -- -m pytest $(UNDER_MPI) $(wildcard tests/mpi/*torch*.py tests/mpi/*framework*.py)
 
 test-gpu: install     ## the GPU suite on a GPU (cupy is needed), on 1, 2 and 4 ranks that may share it
@@ -141,10 +146,10 @@ bench-torch: install  ## TorchSession and torch DDP on real compute, on this mac
 	$(PYTHON) -m tests.ddp.real_page $(KEPT)
 
 bench-advise: install ## what advise says of three scripts, beside torch DDP on 2 and 4 hosts (Linux, root): docs/benchmarks/advise.md
-	$(PYTHON) -m tests.advise.beside $(KEPT)
+	$(PYTHON) -m tests.contrib.advise.beside $(KEPT)
 
 bench-blame: install  ## planted causes that blame must name, and what it costs: docs/benchmarks/blame.md
-	$(PYTHON) -m tests.blame $(KEPT)
+	$(PYTHON) -m tests.contrib.blame $(KEPT)
 
 bench-gpu: install    ## kernels, rings of 2 and 4 ranks, and DeAR's overlap on a GPU: docs/benchmarks/gpu.md
 	MPIRUN_GPU='$(MPIRUN_GPU)' $(PYTHON) -m tests.bench_pages gpu $(KEPT)

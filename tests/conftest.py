@@ -22,7 +22,7 @@ import hypothesis
 import pytest
 from _pytest.terminal import TerminalReporter
 
-from tests.browser import browser, opened, scripts  # noqa: F401  # fixtures
+from tests.browser import browser, opened  # noqa: F401  # fixtures
 
 PLUGIN = "rank-of-job"
 TESTS = Path(__file__).parent

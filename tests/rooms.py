@@ -37,8 +37,19 @@ ROOMS = {
         "bench": ["ranks", "reporting", "models", "training/declared"],
         "simulate": ["ranks", "reporting", "models", "training", "bench"],
         "doctor": ["ranks", "reporting", "bench/machine_file"],
-        "advise": ["reporting", "training", "adapters", "see", "simulate"],
-        "cli": ["ranks", "reporting", "models", "training", "see", "bench", "simulate", "doctor", "advise"],
+        "cli": ["ranks", "reporting", "models", "training", "see", "bench", "simulate", "doctor"],
+        "contrib": [
+            "ranks",
+            "reporting",
+            "models",
+            "training",
+            "adapters",
+            "see",
+            "bench",
+            "simulate",
+            "doctor",
+            "cli",
+        ],
     },
 }
 LAYERS = list(ROOMS)
@@ -47,7 +58,7 @@ LAYERS = list(ROOMS)
 TRAINING = (
     *("declared", "learning_rate", "facts", "wires", "routes", "line", "log", "fusion", "fabric", "plan_cost"),
     *("schedules", "trainer", "virtual_trainer", "options", "chosen_route", "layer_use", "group", "profiles", "tuning"),
-    *("decisions", "checkpoint", "attendance", "session", "recorder", "blame", "runs"),
+    *("decisions", "checkpoint", "attendance", "session", "recorder", "runs"),
 )
 
 # The same of bench. What is in analysis reads reports: nothing else imports it.
@@ -57,6 +68,11 @@ BENCH = (
     *("kernels", "analysis"),
 )
 ORDERS = {"training": TRAINING, "bench": BENCH}
+
+
+# Extras that have tests here, and whose folder was deleted: their tests and pages are left out.
+EXTRAS = sorted(path.name for path in (ROOT / "tests" / "contrib").glob("[a-z]*") if path.is_dir())
+DELETED = [name for name in EXTRAS if not (ROOT / "dear_mpi" / "contrib" / name / "__init__.py").exists()]
 
 
 def sources():
@@ -93,6 +109,8 @@ def may_import(module, name):
     if target != layer or not rooms:
         return LAYERS.index(target) <= LAYERS.index(layer)
     room = inside.partition("/")[0]
+    if found.startswith("contrib"):  # core imports no extra, and no extra imports another
+        return inside.split("/")[:2] == found.split("/")[:2]
     allowed = [room, *rooms[room]] if room in rooms else rooms
     return any(f"{found}/".startswith(f"{entry}/") for entry in allowed)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dear_mpi.cli.app import COMMANDS
+from dear_mpi.cli.commands import COMMANDS
 from tests.rooms import ROOT
 from tests.slurm import NODES, PACKAGES, slurm, why_not
 

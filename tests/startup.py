@@ -25,14 +25,14 @@ ROUNDS = 3
 LIMIT_S = 600
 PHASES = {
     "launched": "from the call of `mpirun` until the last rank's Python runs",
-    "imported": "`import dear_mpi.cli.app`, as every command does",
+    "imported": "`import dear_mpi.cli.app, dear_mpi.cli.bench`, as the command `bench` does",
     "MPI": "`MPI_Init`",
     "agreed": "our transport: a communicator, the hosts of all ranks, and that all were given the same input",
     "first call": "the first all-reduce of 1 KiB by `ring`: its plan, its connections, its messages",
     "benchmark": "`bench` with `--algorithms ring,native --sizes 1KiB --budget 0.5s`",
     "ended": "until `mpirun` has returned",
 }
-APP = "import dear_mpi.cli.app"
+APP = "import dear_mpi.cli.app, dear_mpi.cli.bench"
 PACKAGES = 6
 HEAD = f"""Jobs of Open MPI's `mpirun` on this machine. It has fewer cores than ranks from 16 ranks on, so that ranks
 take turns. A phase lasts from when the last rank has ended the phase before until the last rank has ended this one.
@@ -41,10 +41,10 @@ Seconds, medians over {ROUNDS} jobs; byte code and all files were in memory.
 FILES = """
 ## What an import asks of the file system
 
-`import dear_mpi.cli.app` makes {calls} system calls that take a path, of which {missed} find nothing. With 1,000 ranks
-on a shared file system, {thousand} requests reach its server of metadata at the same time. [On a
-cluster](../cluster.md#shared-file-systems) says how to avoid them. The import takes {warm:.2f} s with byte code, and
-{cold:.2f} s without: medians over {rounds} processes. What `python -X importtime` says of its parts:
+`import dear_mpi.cli.app, dear_mpi.cli.bench` makes {calls} system calls that take a path, of which {missed} find
+nothing. With 1,000 ranks on a shared file system, {thousand} requests reach its server of metadata at the same time.
+[On a cluster](../cluster.md#shared-file-systems) says how to avoid them. The import takes {warm:.2f} s with byte code,
+and {cold:.2f} s without: medians over {rounds} processes. What `python -X importtime` says of its parts:
 """
 
 

@@ -17,7 +17,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from dear_mpi.cli.app import COMMANDS, app
+from dear_mpi.cli.app import app
+from dear_mpi.cli.commands import COMMANDS
 from tests.rooms import ROOT
 
 SCRIPTS = ("slurm-srun.sbatch", "slurm-mpirun.sbatch")

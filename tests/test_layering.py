@@ -2,8 +2,10 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
@@ -27,15 +29,16 @@ MPI4PY_FILES = STARTS_MPI | {
     for name in ("plans.runners.native", *(f"launch.{x}" for x in ("cuda_aware", "mpi_facts", "neighbours")))
 }
 CUPY_FILES = {"dear_mpi.ranks.streams", "dear_mpi.collectives.launch.cuda_aware"}  # and the kernels
-# importlib could load what no import statement names. The facade and two tables of optional libraries need it, and
-# the digits, which are a file of one; advise asks only whether PyTorch is there.
+# importlib could load what no import statement names. The facade, the registry of algorithms, extras and two tables of
+# optional libraries need it, and the digits, which are a file of one.
 IMPORTLIB_FILES = {
     "dear_mpi.collectives.__init__",
+    "dear_mpi.collectives.algorithms.registry",
+    "dear_mpi.collectives.program.extras",
     "dear_mpi.collectives.program.user_file",
     "dear_mpi.bench.backends",
     "dear_mpi.training.__init__",
     "dear_mpi.kernels.array",
-    "dear_mpi.advise.observe",
     "dear_mpi.models.data",
 }
 WITHOUT_NUMPY = ("program", "algorithms", "lowering")  # rooms of collectives: who only reads programs needs no array
@@ -64,7 +67,7 @@ def is_allowed(module, name):
     if within(name, "cupy", "cupyx"):
         return within(module, "dear_mpi.kernels") or module in CUPY_FILES
     if within(name, "importlib"):
-        return module in IMPORTLIB_FILES or within(name, "importlib.resources")
+        return module in IMPORTLIB_FILES or within(name, "importlib.resources", "importlib.util.find_spec")
     if within(name, "collectives", "kernels", "tests"):
         return False  # the folders are not packages: the same file would be two modules
     return not within(name, "dear_mpi") or may_import(module, name)
@@ -86,6 +89,8 @@ def test_links_lead_to_the_top_level_folders():
 
 def test_every_folder_is_a_room_of_the_table():
     rooms = {f"{layer}/{room}" for layer in LAYERS for room in ROOMS[layer]}
+    if not EXTRA_MODULES:
+        rooms.remove("dear_mpi/contrib")
     assert {room_of(path) for path in SOURCES.values()} - set(LAYERS) == rooms, "see ROOMS in tests/rooms.py"
     in_none = {module for module, path in SOURCES.items() if room_of(path) in ("collectives", "dear_mpi")}
     assert in_none == {
@@ -119,6 +124,49 @@ def test_rooms_have_an_order(layer):
 def test_imports_point_down(module):
     wrong = refused(module, SOURCES[module].read_text(encoding="utf-8"))
     assert not wrong, "\n".join([f"{SOURCES[module]} (see is_allowed, and ROOMS in tests/rooms.py)", *wrong])
+
+
+EXTRA_MODULES = [module for module in SOURCES if within(module, "dear_mpi.contrib")]
+ROW = re.compile(r"^\| .* \| (`dear_mpi\..*) \|$", re.MULTILINE)
+
+
+def published():
+    """What docs/how-to/extra.md publishes for extras, as names with their modules."""
+    page = (ROOT / "docs" / "how-to" / "extra.md").read_text(encoding="utf-8")
+    for listed in ROW.findall(page[page.index("imports from core only") :]):
+        for part in listed.split("; "):
+            module, *names = re.findall("`(.*?)`", part)
+            yield from (f"{module}.{name}" for name in names)
+
+
+PUBLISHED = set(published())
+
+
+def offered(name):
+    """Whether the ``__init__`` of a package has this name in ``__all__``."""
+    package, _, last = name.rpartition(".")
+    return f"{package}.__init__" in SOURCES and last in getattr(import_module(package), "__all__", ())
+
+
+@pytest.mark.parametrize("module", EXTRA_MODULES)
+def test_extras_import_only_what_core_publishes(module):
+    names = {name for _, name in imported_names(SOURCES[module].read_text(encoding="utf-8"))}
+    core = {name for name in names if within(name, "dear_mpi") and not within(name, "dear_mpi.contrib")}
+    assert {name for name in core - PUBLISHED if not offered(name)} == set(), "see the table of docs/how-to/extra.md"
+
+
+def test_what_is_published_is_there():
+    assert len(PUBLISHED) > 40
+    for name in PUBLISHED:
+        module, _, last = name.rpartition(".")
+        assert hasattr(import_module(module), last), name
+
+
+@pytest.mark.parametrize("module", set(SOURCES) - set(EXTRA_MODULES))
+def test_core_names_no_extra(module):
+    """Not even as text: extras are found by their entry points."""
+    text = SOURCES[module].read_text(encoding="utf-8")
+    assert "contrib." not in text.replace('CONTRIB = "dear_mpi.contrib."', "")
 
 
 ORDERED = [(room, module) for room in ORDERS for module in SOURCES if within(module, f"dear_mpi.{room}")]
@@ -202,9 +250,14 @@ def test_order_inside_a_room(room, module, name, allowed):
         ("simulate.prices.columns", "cli.app", False),
         ("bench.fit", "simulate.prices.prices", False),
         ("doctor.show", "bench.table", False),
-        ("cli.app", "see.explain", True),
+        ("cli.explain", "see.explain", True),
         ("cli.app", "__version__", False),
         ("__main__", "cli.app.app", True),
+        ("contrib.one.command", "cli.run.with_flags", True),
+        ("contrib.one.command", "contrib.one.output", True),
+        ("contrib.one.command", "contrib.other.output", False),
+        ("cli.train", "contrib.one.COMMAND", False),
+        ("__main__", "contrib.one.COMMAND", False),
     ],
 )
 def test_order_of_rooms(module, name, allowed):
@@ -312,5 +365,5 @@ def test_what_predicts_loads_nothing_live():
 
 def test_import_starts_neither_mpi_nor_a_gpu():
     """Of the command line with all that it uses, and of all modules of collectives but those that are MPI's."""
-    loaded = in_another_process(LOAD, "dear_mpi.cli.app", *importable())
+    loaded = in_another_process(LOAD, *(module for module in SOURCES if within(module, "dear_mpi.cli")), *importable())
     assert loaded == [], "importing must not load these"

@@ -1,30 +1,17 @@
 """List the algorithms by name. To add one, write its file and add a line here.
 
-A user's algorithm is ``path/to/mine.py:my_ring``, the function ``my_ring`` of that file.
+An algorithm can also be a user's: ``path/to/mine.py:my_ring`` is the function ``my_ring`` of that file. A package may
+publish such a function under a name of its own, in the group ``dear_mpi.algorithms`` (``program/extras.py``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
+from importlib import import_module
 from typing import Any
 
-from dear_mpi.collectives.algorithms import (
-    bidirectional,
-    binomial,
-    bruck,
-    double_tree,
-    hierarchical,
-    naive,
-    ordered,
-    pairwise,
-    rabenseifner,
-    recursive_doubling,
-    ring,
-    swing,
-    themis,
-    torus,
-)
 from dear_mpi.collectives.algorithms.mirror import MIRROR, family
 from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.collectives.program.extras import WithExtras, extra_in_file
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE, Rates
 from dear_mpi.collectives.program.program import COLLECTIVES, Algorithm, Program, Step, asks_for, write_program
 from dear_mpi.collectives.program.user_file import Endless, Source, in_time, is_in_file, load, source_of, telling
@@ -37,32 +24,62 @@ def by_name(*functions: Algorithm) -> dict[str, Algorithm]:
     return {function.__name__: function for function in functions}
 
 
-ALGORITHMS: dict[str, dict[str, Algorithm]] = {
-    "naive": by_name(
-        naive.reduce_scatter, naive.all_gather, naive.all_reduce, naive.broadcast, naive.reduce, naive.all_to_all
-    ),
-    "ring": by_name(ring.reduce_scatter, ring.all_gather, ring.all_reduce),
-    "bidirectional": family(bidirectional.all_gather),
-    "pairwise": family(pairwise.all_gather) | by_name(pairwise.all_to_all),
-    "ordered": family(ordered.all_gather),
-    "shared": family(ordered.all_gather),  # the same, without messages
-    "bruck": family(bruck.all_gather),
-    "recursive_doubling": by_name(recursive_doubling.all_reduce),
-    "rabenseifner": family(rabenseifner.all_gather),
-    "swing": family(swing.all_gather),
-    "binomial": family(binomial.broadcast),
-    "double_tree": by_name(double_tree.all_reduce),
-    "hierarchical": family(hierarchical.all_gather),
-    "torus": family(torus.all_gather),
-    "themis": family(themis.all_gather),
-}
+class Rows(Mapping[str, dict[str, Algorithm]]):
+    """Rows of algorithms. A row is made, and its file is imported, when somebody asks for it: a job uses a few.
 
-# Levels of ``hierarchical`` for the stages of routes. One without the other leaves partial results, so users cannot
-# choose them.
-LEVELS: dict[str, dict[str, Algorithm]] = {
-    INSIDE: family(hierarchical.inside, "all_gather"),
-    BETWEEN: family(hierarchical.between, "all_gather") | {"all_to_all": hierarchical.exchange},
-}
+    Args:
+        makers: of each algorithm, what makes its row of the module that is named like it.
+        modules: the modules of those that are named otherwise.
+    """
+
+    def __init__(self, makers: Mapping[str, Callable[[Any], dict[str, Algorithm]]], modules: Mapping[str, str]) -> None:
+        self.makers, self.modules, self.made = makers, modules, dict[str, dict[str, Algorithm]]()
+
+    def __getitem__(self, name: str) -> dict[str, Algorithm]:
+        if name not in self.made:
+            make = self.makers[name]
+            self.made[name] = make(import_module(f"dear_mpi.collectives.algorithms.{self.modules.get(name, name)}"))
+        return self.made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.makers)
+
+    def __len__(self) -> int:
+        return len(self.makers)
+
+
+ALGORITHMS = Rows(
+    {
+        "naive": lambda its: by_name(
+            its.reduce_scatter, its.all_gather, its.all_reduce, its.broadcast, its.reduce, its.all_to_all
+        ),
+        "ring": lambda its: by_name(its.reduce_scatter, its.all_gather, its.all_reduce),
+        "bidirectional": lambda its: family(its.all_gather),
+        "pairwise": lambda its: family(its.all_gather) | by_name(its.all_to_all),
+        "ordered": lambda its: family(its.all_gather),
+        "shared": lambda its: family(its.all_gather),  # the same as ordered, without messages
+        "bruck": lambda its: family(its.all_gather),
+        "recursive_doubling": lambda its: by_name(its.all_reduce),
+        "rabenseifner": lambda its: family(its.all_gather),
+        "swing": lambda its: family(its.all_gather),
+        "binomial": lambda its: family(its.broadcast),
+        "double_tree": lambda its: by_name(its.all_reduce),
+        "hierarchical": lambda its: family(its.all_gather),
+        "torus": lambda its: family(its.all_gather),
+        "themis": lambda its: family(its.all_gather),
+    },
+    {"shared": "ordered"},
+)
+
+# The levels of ``hierarchical``, for the legs of routes. One without the other leaves partial results,
+# so nobody may choose one.
+LEVELS = Rows(
+    {
+        INSIDE: lambda its: family(its.inside, "all_gather"),
+        BETWEEN: lambda its: family(its.between, "all_gather") | {"all_to_all": its.exchange},
+    },
+    {INSIDE: "hierarchical", BETWEEN: "hierarchical"},
+)
 
 # Algorithms with another runner (plans/runners/) than ``messages``. ``native`` has no program.
 RUNNER = {"shared": "shared", "native": "native"}
@@ -86,8 +103,12 @@ def find_algorithm(name: str, collective: str) -> Algorithm:
 def served_by(name: str) -> dict[str, Algorithm]:
     if name in LEVELS:
         return LEVELS[name]
-    known: dict[str, dict[str, Algorithm]] = ALGORITHMS | {other: {} for other in RUNNER if other not in ALGORITHMS}
-    return load_algorithm(name) if ":" in name or is_in_file(name) else lookup("algorithm", name, known)
+    if ":" in name or is_in_file(name):
+        return load_algorithm(name)
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    known: dict[str, dict[str, Algorithm]] = {each: {} for each in (*ALGORITHMS, *RUNNER)}  # native has none
+    return lookup("algorithm", name, WithExtras(known, "algorithms", load_algorithm))
 
 
 def is_ours(name: str) -> bool:
@@ -123,7 +144,8 @@ def lacks_rates(name: str, hosts: Sequence[int], rates: Rates | None) -> bool:
 
 
 def algorithm_source(spec: str) -> Source:
-    return source_of(spec, "algorithm", "my_ring")
+    in_file = ":" in spec or is_in_file(spec)
+    return source_of(spec if in_file else extra_in_file("algorithms", spec), "algorithm", "my_ring")
 
 
 def load_algorithm(spec: str) -> dict[str, Algorithm]:

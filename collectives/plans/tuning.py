@@ -35,7 +35,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         return runner_of(self.algorithm) == "shared"
 
 
-NAMES = tuple({**ALGORITHMS, **RUNNER})  # RUNNER also has entries without programs
+NAMES = tuple(dict.fromkeys((*ALGORITHMS, *RUNNER)))  # RUNNER also has entries without programs
 SEGMENT_BYTES = 256 * 1024  # fits a second-level cache twice; see docs/benchmarks
 NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI uses rendezvous from 64 KiB on, header included
 WINDOW_BYTES = 1 << 20

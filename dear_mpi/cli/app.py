@@ -3,9 +3,10 @@
 Under mpirun, every rank runs the command, and rank 0 alone prints. Wrong input ends all ranks with exit code 2.
 """
 
+import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -13,44 +14,13 @@ import typer
 from typer import Option
 from typer.core import TyperGroup
 
-from dear_mpi.cli.advise import advise
-from dear_mpi.cli.bench import bench
-from dear_mpi.cli.bench_diff import bench_diff
-from dear_mpi.cli.bench_kernels import bench_kernels
-from dear_mpi.cli.blame import blame
-from dear_mpi.cli.compare import compare
-from dear_mpi.cli.demo import demo
-from dear_mpi.cli.doctor import doctor
-from dear_mpi.cli.explain import explain
-from dear_mpi.cli.flags import PanelledCommand, as_switch
-from dear_mpi.cli.links import links
-from dear_mpi.cli.plot import plot
-from dear_mpi.cli.run import WITHOUT_WORK, check_all_ask, complain
-from dear_mpi.cli.simulate import simulate
-from dear_mpi.cli.timeline import timeline
-from dear_mpi.cli.train import train
+from dear_mpi.cli.commands import WITHOUT_WORK, all_commands, find_command
+from dear_mpi.cli.panels import PanelledCommand, as_switch
 from dear_mpi.collectives.launch.launcher import launch_of
-from dear_mpi.reporting.terminal import console
+from dear_mpi.collectives.program.extras import load_place
+from dear_mpi.reporting.terminal import complain, console
 
 HELP_COLUMNS = 120
-
-# To add a command, write its file and its line here.
-COMMANDS: dict[str, Callable[..., None]] = {
-    "train": train,
-    "compare": compare,
-    "demo": demo,
-    "bench": bench,
-    "bench-diff": bench_diff,
-    "plot": plot,
-    "timeline": timeline,
-    "blame": blame,
-    "bench-kernels": bench_kernels,
-    "doctor": doctor,
-    "links": links,
-    "explain": explain,
-    "simulate": simulate,
-    "advise": advise,
-}
 
 # Flags of nccl-tests and of OSU's benchmarks, and what ``bench`` has for them.
 SIZES = "--sizes 8B:128MiB:x2 (nccl-tests: -b 8 -e 128M -f 2; OSU: -m 8:134217728)"
@@ -66,7 +36,8 @@ UsageError: type[Any] = typer.BadParameter.__bases__[0]  # of the click that thi
 
 
 class Commands(TyperGroup):
-    """Help, the version, and flags that cannot be read: told by one rank.
+    """Help, the version, and flags that cannot be read: told by one rank. The group knows a command's name and a line
+    of its help; the rest is imported when the command runs.
 
     After a wrong flag, ``__main__.py`` lets the ranks of a job meet through MPI, so that all end together.
     """
@@ -74,12 +45,28 @@ class Commands(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return [as_switch(flag) for flag in super().get_params(ctx)]
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(all_commands())
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = find_command(cmd_name)
+        return None if command is None else PanelledCommand(cmd_name, help=command.help)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        if find_command(args[0]) is None:
+            known: Any = all_commands()
+            self.commands = known  # from which Typer suggests some
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, load_command(args[0]), rest
+
     def main(self, *given: Any, **how: Any) -> Any:
         arguments = given[0] if given else how.get("args")
         arguments = sys.argv[1:] if arguments is None else arguments
         launch = launch_of(os.environ)
         rank = launch.rank
         if launch.size > 1 and (not arguments or not set(WITHOUT_WORK).isdisjoint(arguments)):
+            from dear_mpi.cli.run import check_all_ask
+
             check_all_ask(arguments)
             if rank > 0:
                 sys.exit(0)
@@ -115,9 +102,18 @@ def fit_help_to_screen() -> None:
     rich_utils.MAX_WIDTH = screen.width if "COLUMNS" in os.environ else min(screen.width, HELP_COLUMNS)
 
 
+def load_command(name: str) -> Any:
+    """The command of a name as Typer runs it, with its flags."""
+    command = find_command(name)
+    assert command is not None, "only commands that were found are loaded"
+    function = load_place(command.place)
+    alone = typer.Typer(add_completion=False)
+    more = inspect.getdoc(function)
+    alone.command(name, cls=PanelledCommand, help=f"{command.help}\n\n{more}" if more else command.help)(function)
+    return typer.main.get_command(alone)
+
+
 app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-for name, command in COMMANDS.items():
-    app.command(name, cls=PanelledCommand)(command)
 
 
 def show_version(asked: bool) -> None:

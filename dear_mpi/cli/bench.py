@@ -29,12 +29,12 @@ from dear_mpi.cli.bench_diff import RUNS, SHARE_FLAG, share_of
 from dear_mpi.cli.files import check_files, timeline_writer, written_by
 from dear_mpi.cli.flags import RUN_FLAGS, Flags, chosen, files_of, flag, flags_of, shared
 from dear_mpi.cli.plot import write_plot
-from dear_mpi.cli.run import Output, complain, run_ranks, with_flags
+from dear_mpi.cli.run import Output, run_ranks, with_flags
 from dear_mpi.collectives.plans.tuning import Rule
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.terminal import bar, commented, console
+from dear_mpi.reporting.terminal import bar, commented, complain, console
 from dear_mpi.reporting.units import parse_sizes
 from dear_mpi.see.timeline.steps import draw_steps, timeline_of
 from dear_mpi.training.declared import listed, parsed
@@ -58,10 +58,7 @@ FLAGS |= flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="no
 
 @with_flags(FLAGS, sizes="256KiB:64MiB")
 def bench(flags: Flags) -> None:
-    """Time our collectives beside the collectives of MPI libraries and gloo, in turns.
-
-    Example: mpirun -n 4 dear-mpi bench --algorithms native,ring,auto --sizes 4B:64MiB
-    """
+    """Example: mpirun -n 4 dear-mpi bench --algorithms native,ring,auto --sizes 4B:64MiB"""
     before = listed("--baseline", flags["baseline"]) if "baseline" in flags else ()
     written = written_by(flags, tune="--tune")
     check_files(files_of(Suite, flags) | {"--baseline": before}, written)

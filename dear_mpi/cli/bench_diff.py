@@ -25,10 +25,7 @@ FLAGS |= SHARE_FLAG | shared("json_file")
 
 @with_flags(FLAGS, alone="bench-diff")
 def bench_diff(flags: Flags) -> None:
-    """Report at which sizes one saved run of bench is slower than another: exit code 1 if any is, 3 if it cannot tell.
-
-    Example: dear-mpi bench-diff before1.json,before2.json,before3.json after1.json,after2.json,after3.json
-    """
+    """Example: dear-mpi bench-diff before1.json,before2.json,before3.json after1.json,after2.json,after3.json"""
     sides = [listed(name.upper(), flags[name]) for name in "ab"]
     json_file, written = flags.get("json_file"), written_by(flags)
     check_files(dict(zip(("A", "B"), sides, strict=True)), written)

@@ -20,10 +20,7 @@ FLAGS |= flag("models", str, "Models whose tensors are packed, with commas.")
 
 @with_flags(FLAGS, alone="bench-kernels", device="cpu", models=",".join(MODELS))
 def bench_kernels(flags: Flags) -> None:
-    """Time pack, unpack and sums beside plain copies, on the tensors of the DeAR paper's models. Runs without MPI.
-
-    Example: dear-mpi bench-kernels --models resnet50
-    """
+    """Example: dear-mpi bench-kernels --models resnet50"""
 
     def command(world: World) -> list[dict[str, Any]]:
         rows = []

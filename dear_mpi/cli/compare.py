@@ -1,24 +1,22 @@
 """The command ``dear-mpi compare``: the flags of ``train``, with several schedules instead of one."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dear_mpi.cli.commands import added_files, typed_acts
 from dear_mpi.cli.files import check_files, timeline_writer, written_by
-from dear_mpi.cli.flags import JOB_FLAGS, Flags, files_of, flag, shared
-from dear_mpi.cli.run import Output, run_job, with_flags
+from dear_mpi.cli.flags import Flags, added, files_of, flag, shared
+from dear_mpi.cli.job import JOB_FLAGS, run_job
+from dear_mpi.cli.run import Output, with_flags
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.figure import write_figure
-from dear_mpi.see.page.schedules import write_schedules
 from dear_mpi.see.sweep import draw_comparison
 from dear_mpi.see.tables import algorithm, show_comparison
-from dear_mpi.see.timeline.write import TimelineFiles
 from dear_mpi.training.chosen_route import SEVERAL
 from dear_mpi.training.declared import BETWEEN_FUSIONS, listed
-from dear_mpi.training.log.spans import Recording, Timeline
 from dear_mpi.training.options import FUSION
 from dear_mpi.training.recorder import Show
 from dear_mpi.training.runs.config import Config
@@ -33,24 +31,24 @@ FLAGS = (
     | flag("schedules", str, SCHEDULES)
     | flag("fusion", str | None, FUSIONS, show_default="by model")
     | flag("wire", str | None, SEVERAL, show_default="the type of the parameters")
-    | shared("plot", "html")
+    | shared("plot")
+    | added("compare")
 )
 del FLAGS["schedule"]
 
 
 @with_flags(FLAGS, schedules="wfbp,dear", model="synthetic:resnet50")
 def compare(flags: Flags) -> None:
-    """Time one model under several schedules and wires, which take turns.
-
-    Example: mpirun -n 4 dear-mpi compare --schedules sequential,wfbp,dear --link 1gbit,50us
-    """
+    """Example: mpirun -n 4 dear-mpi compare --schedules sequential,wfbp,dear --link 1gbit,50us"""
     schedules = listed("--schedules", flags["schedules"])
     fusions = listed("--fusion", flags["fusion"], BETWEEN_FUSIONS) if "fusion" in flags else ()
     wires = listed("--wire", flags["wire"]) if "wire" in flags else ()
-    check_files(files_of(Config, flags) | {"--schedules": schedules, "--fusion": fusions}, written_by(flags))
-    how: dict[str, Any] = {"timeline": timeline_writer(flags), "plot": flags.get("plot"), "html": flags.get("html")}
+    written = written_by(flags, **added_files("compare"))
+    check_files(files_of(Config, flags) | {"--schedules": schedules, "--fusion": fusions}, written)
+    how: dict[str, Any] = {"timeline": timeline_writer(flags), "plot": flags.get("plot")}
+    how["acts"] = [(name, flags[name], act) for name, act in typed_acts("compare", flags).items()]
     command = partial(compare_and_show, schedules=schedules, fusions=fusions, wires=wires, **how)
-    run_job(command, {name: value for name, value in flags.items() if name not in SPLIT})
+    run_job(command, {name: value for name, value in flags.items() if name not in SPLIT}, written)
 
 
 def compare_and_show(
@@ -60,40 +58,18 @@ def compare_and_show(
     *,
     timeline: Show | None = None,
     plot: Path | None = None,
-    html: Path | None = None,
+    acts: Sequence[tuple[str, Path, Any]] = (),
     **split: Sequence[str],
 ) -> Output:
     contest = Contest(config, world, schedules, **split)
-    kept = timeline if html is None else Kept(html, timeline)
+    show, keepers = timeline, dict[str, Any]()
+    for name, path, act in acts:  # each hands the timeline on
+        show = keepers[f"--{name}"] = act(f"--{name}", path, show)
     with bar(world, contest.steps, config.model) as advance:
-        rows = outcome(contest, lambda name: advance(f"{config.model}, {name}"), timeline=kept)
+        rows = outcome(contest, lambda name: advance(f"{config.model}, {name}"), timeline=show)
     show_comparison(world, rows)
     files: dict[str, Callable[[], object]] = {}
     if plot is not None:
         files["--plot"] = lambda: write_figure("--plot", plot, draw_comparison(rows, algorithm(rows[0])))
-    if isinstance(kept, Kept):
-        files["--html"] = partial(kept.write, rows)
+    files |= {flag: partial(keeper.write, rows) for flag, keeper in keepers.items()}
     return Output(rows, files)
-
-
-@dataclass
-class Kept:
-    """Keeps the timeline for a page, on rank 0, and hands it on to the files of ``--timeline``, if there are any."""
-
-    page: Path
-    files: Show | None
-    timeline: Timeline | None = None
-
-    def __call__(self, timeline: Timeline) -> None:
-        self.timeline = timeline
-        if self.files is not None:
-            self.files(timeline)
-
-    def write_rank(self, recordings: Sequence[Recording], facts: Mapping[str, Any]) -> Path:
-        return (self.files or TimelineFiles("--html", [self.page])).write_rank(recordings, facts)
-
-    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        if self.timeline is None:
-            raise ValueError("--html: there is no page of all ranks, because their clocks cannot be compared")
-        measured = [{**row, "iteration_s": row["median_s"]} for row in rows]
-        write_schedules("--html", self.page, self.timeline, measured)

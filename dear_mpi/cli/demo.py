@@ -7,7 +7,8 @@
 
 from dear_mpi.cli.compare import compare_and_show
 from dear_mpi.cli.flags import Flags, shared
-from dear_mpi.cli.run import Output, run_job, with_flags
+from dear_mpi.cli.job import run_job
+from dear_mpi.cli.run import Output, with_flags
 from dear_mpi.cli.train import train_and_show
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import console
@@ -32,10 +33,7 @@ NOTE = (
 
 @with_flags(shared("threads", "stall_after", "stall_abort"))
 def demo(flags: Flags) -> None:
-    """Train a classifier with DeAR, then compare DeAR with other schedules. Takes two minutes on 4 ranks.
-
-    Example: mpirun -n 4 dear-mpi demo
-    """
+    """Example: mpirun -n 4 dear-mpi demo"""
     run_job(train_and_show, {**DIGITS, **flags})
     run_job(schedules, {**RESNET, **flags, "link": LINK})
 

@@ -25,10 +25,7 @@ FLAGS |= flag("size", str, "Size of the messages that measure bandwidth.")
 
 @with_flags(FLAGS, device_memory="auto", size="1MiB")
 def doctor(flags: Flags) -> None:
-    """Report which MPI, GPUs and links this job has, what is wrong with them, and how to mend it.
-
-    Example: mpirun -n 4 dear-mpi doctor
-    """
+    """Example: mpirun -n 4 dear-mpi doctor"""
     launch, device, device_memory = launch_of(os.environ), flags.get("device"), flags["device_memory"]
 
     def command(world: World) -> dict[str, Any]:

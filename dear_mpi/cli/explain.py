@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
+from dear_mpi.cli.commands import added_files, typed_acts
 from dear_mpi.cli.files import check_files, try_files, written_by
-from dear_mpi.cli.flags import Flags, flag
+from dear_mpi.cli.flags import Flags, added, flag
 from dear_mpi.cli.run import with_flags
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.reporting.terminal import console
 from dear_mpi.see.explain import MOST_RANKS, explain_algorithm
-from dear_mpi.see.page.algorithms import write_algorithms
 from dear_mpi.see.route import explain_route
 from dear_mpi.simulate.machine import read_rates
 from dear_mpi.training.declared import listed, parsed
@@ -20,11 +20,8 @@ from dear_mpi.training.wires.find import EXAMPLES
 MOST_PIECES = 256  # of 64 ranks they take some seconds
 OF_ROUTES = ("route", "wire")
 RATES = "Bandwidths inside and between hosts, for themis: 100gbit/10gbit, or FILE.json."
-HTML = (
-    "Write a page to step through, FILE.html: one file for any browser, without a network; of two algorithms at most."
-)
 PICTURE = "Draw the steps into FILE.png, FILE.pdf or FILE.svg, or into FILE.gif: a frame for each step."
-FLAGS = (
+OWN = (
     flag("route", str | None, f"Route to show in place of an algorithm: {', '.join(ROUTES)}, or FILE.py:NAME.")
     | flag("wire", str | None, f"Codes whose route to show: {', '.join(EXAMPLES.values())}; int4:between.")
     | flag("algorithm", str, f"Algorithm to show: {NAMES}, or FILE.py:FUNCTION; several with commas.", "ring")
@@ -36,15 +33,11 @@ FLAGS = (
     | flag("check", bool, "Prove the algorithm for every number of ranks up to --ranks.", False)
     | flag("picture", Path | None, PICTURE, metavar="FILE")
 )
-FLAGS |= flag("html", Path | None, HTML, metavar="FILE")
 
 
-@with_flags(FLAGS, alone="explain")
+@with_flags(OWN | added("explain"), alone="explain")
 def explain(flags: Flags) -> None:
-    """Show a collective algorithm step by step: who sends which chunk to whom, and what each rank holds; or a route.
-
-    Example: dear-mpi explain --algorithm ring --ranks 4 --check
-    """
+    """Example: dear-mpi explain --algorithm ring --ranks 4 --check"""
     others = [f"--{name}" for name in flags if name not in OF_ROUTES]
     if len(others) < len(flags):
         if others:
@@ -52,10 +45,10 @@ def explain(flags: Flags) -> None:
             raise ValueError(f"{given} shows a route, which is proved anyway: leave out {', '.join(others)}")
         explain_route(flags.get("route") or FULL.name, wire=flags.get("wire"))
         return
-    written = written_by(flags, picture="--picture")
+    written = written_by(flags, picture="--picture", **added_files("explain"))
     try_files(written)
-    how = {name: each.default for name, each in FLAGS.items() if name not in OF_ROUTES} | {**flags}
-    name, page = how.pop("algorithm"), how.pop("html")
+    how = {name: flags.get(name, each.default) for name, each in OWN.items() if name not in OF_ROUTES}
+    name = how.pop("algorithm")
     algorithms = listed("--algorithm", name) if "," in name else (name,)
     check_files({"--algorithm": algorithms}, written)
     if len(algorithms) > 1 and how["picture"] is not None:
@@ -63,11 +56,10 @@ def explain(flags: Flags) -> None:
     if how["rates"] is not None:
         how["rates"] = parsed("--rates", read_rates, how["rates"])
     what = how.pop("collective"), how.pop("ranks")
-    if page is not None:  # first: of a wrong algorithm, too
-        write_algorithms(
-            "--html", page, algorithms, *what, **{name: how[name] for name in ("hosts", "rates", "pieces")}
-        )
-        console().print(f"The page is {page}", markup=False, soft_wrap=True)
+    for added_flag, act in typed_acts("explain", flags).items():  # first: of a wrong algorithm, too
+        layout = {name: how[name] for name in ("hosts", "rates", "pieces")}
+        act(f"--{added_flag}", flags[added_flag], algorithms, *what, **layout)
+        console().print(f"The page is {flags[added_flag]}", markup=False, soft_wrap=True)
     for algorithm in algorithms:
         try:
             explain_algorithm(algorithm, *what, **how)

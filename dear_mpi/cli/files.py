@@ -1,20 +1,23 @@
 """The files of a command: what they end in, no two that it writes are one, and none that it reads is written over."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dear_mpi.collectives.program.user_file import is_in_file, split_options
 from dear_mpi.reporting.files import at_end, check_writable, older
-from dear_mpi.see.timeline.picture import draw_timeline
-from dear_mpi.see.timeline.write import TimelineFiles
 from dear_mpi.training.declared import listed
-from dear_mpi.training.log.spans import Timeline
+
+if TYPE_CHECKING:
+    from dear_mpi.see.timeline.write import TimelineFiles
+    from dear_mpi.training.log.spans import Timeline
 
 Written: TypeAlias = Sequence[tuple[str, Path]]
 """Flags, each with a file that it names."""
 
-WRITTEN = {"plot": "--plot", "html": "--html", "json_file": "--json", "timeline": "--timeline"}  # of several commands
+WRITTEN = {"plot": "--plot", "json_file": "--json", "timeline": "--timeline"}  # of several commands
 PICTURES = (".png", ".pdf", ".svg")  # matplotlib has others, in some of which colours are lost
 PAGES = (".html", ".htm")
 MOVING = ".gif"  # a frame for each step
@@ -31,10 +34,14 @@ def written_by(flags: Mapping[str, Any], **own: str) -> Written:
     return [(names[name], Path(file)) for name, named in files.items() for file in named]
 
 
-def timeline_writer(flags: Mapping[str, Any], draw: Callable[[Timeline], Any] = draw_timeline) -> TimelineFiles | None:
+def timeline_writer(flags: Mapping[str, Any], draw: Callable[[Timeline], Any] | None = None) -> TimelineFiles | None:
     """What writes the files of --timeline, pictures by ``draw``; None if there are none."""
     files = [path for flag, path in written_by(flags) if flag == "--timeline"]
-    return TimelineFiles("--timeline", files, draw) if files else None
+    if not files:
+        return None
+    from dear_mpi.see.timeline.write import TimelineFiles  # few runs draw timelines
+
+    return TimelineFiles("--timeline", files, draw) if draw else TimelineFiles("--timeline", files)
 
 
 def try_files(written: Written) -> None:

@@ -1,4 +1,4 @@
-"""Flags: those of options, as their classes declare them; others; and how ``--help`` shows them.
+"""Flags: those of options, as their classes declare them, and others.
 
 A table has flags by name, as Typer reads them: as parameters of a function.
 """
@@ -9,41 +9,16 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
 
 from typer import Argument, BadParameter, Option
-from typer.core import TyperCommand
 from typer.models import OptionInfo
 
+from dear_mpi.cli.commands import added_flags
 from dear_mpi.training.declared import Declared, listed, options_of
-from dear_mpi.training.runs.config import Config
 
 Flags: TypeAlias = Mapping[str, Any]
 """What was typed, by the names of flags, and the defaults that ``with_flags`` was given. A flag's default in its table
 is shown in --help, and is not in it."""
 
 Table: TypeAlias = dict[str, inspect.Parameter]
-
-# Every flag of every command is here; what follows is the order in which the panels are shown.
-PANELS = {
-    "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
-    "context iterations pieces at_once device seed",
-    "How measured": "budget precision cadence start arrival steps overlap tests why",
-    "Peers": "baseline at_least",
-    "Compute": "forward_time backward_time compute rate update_time ranks_per_core straggler jitter",
-    "Communication": "schedule schedules fusion algorithm algorithms network update weights route wire segment "
-    "segments memory device_memory link rates",
-    "Optimiser": "optimizer lr decay warmup momentum nesterov weight_decay vector_rate beta1 beta2 epsilon damping "
-    "factor_decay clip loss_scale",
-    "Job": "threads stall_after stall_abort debug check worst",
-    "Output": "save every resume blame profile tune plot picture html timeline format json_file raw",
-}
-# Of commands in which a flag means something else than in others; it comes first.
-OWN = {"bench": {"iterations": "How measured", "warmup": "How measured", "algorithms": "Peers"}}
-ORDER = list(PANELS)
-PLACES = {
-    name: (number, place, panel)
-    for number, (panel, names) in enumerate(PANELS.items())
-    for place, name in enumerate(names.split())
-}
-FIRST = (-1, 0, None)  # for what has no panel
 
 
 def parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
@@ -72,6 +47,15 @@ def argument(name: str, kind: Any, help: str, metavar: str) -> Table:
 def arguments(name: str, help: str, metavar: str) -> Table:
     """A table of all that stands behind the command's arguments, or behind ``--``; there may be none."""
     return {name: parameter(name, Annotated[list[str] | None, Argument(help=help, metavar=metavar)], None)}
+
+
+def added(command: str) -> Table:
+    """The flags that extras add to a command, last in their panel."""
+    table = Table()
+    for name, each in added_flags(command).items():
+        kind, default, metavar = (Path | None, None, "FILE") if each.file else (bool, False, None)
+        table |= flag(name, kind, each.help, default, metavar=metavar, rich_help_panel="Output")
+    return table
 
 
 def flags_of(kind: type[Declared]) -> Table:
@@ -135,7 +119,6 @@ ABORT = "End the job with a non-zero exit code when a rank has waited for as lon
 MEMORY = "How MPI gets GPU memory: direct, staged (copied to the host first), or auto (direct if a trial succeeds)."
 JSON = "Write the result to FILE, as JSON. An older FILE is kept as FILE.old."
 PLOT = "Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."
-PAGE = "Write a page to look at, FILE.html: lanes of all schedules on one axis, for any browser, without a network."
 TIMELINE = (
     "Write what each rank did, and when, in the last iterations: FILE.json for the Perfetto viewer; FILE.png, FILE.svg "
     "or FILE.pdf as a picture; several with commas."
@@ -153,34 +136,8 @@ RUN_FLAGS = (
 )
 FILE_FLAGS = flag("plot", Path | None, PLOT, metavar="FILE")
 FILE_FLAGS |= flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none")
-FILE_FLAGS |= flag("html", Path | None, PAGE, metavar="FILE")
-JOB_FLAGS = flags_of(Config) | RUN_FLAGS | {"timeline": FILE_FLAGS["timeline"]}
 
 
 def shared(*names: str) -> Table:
     """Some of the flags that several commands have."""
     return {name: (RUN_FLAGS | FILE_FLAGS)[name] for name in names}
-
-
-class PanelledCommand(TyperCommand):
-    """A command whose help has panels; there a switch has no type, and ``--help`` no line."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        flags: list[Any] = super().get_params(ctx)
-        for flag in flags:
-            flag.hidden = flag.hidden or flag.name == "help"
-            flag.rich_help_panel = self.place(flag)[2]
-        return sorted(map(as_switch, flags), key=self.place)
-
-    def place(self, flag: Any) -> tuple[int, int, str | None]:
-        """Where a flag stands: the number of its panel, its place there, and the panel's name."""
-        number, place, panel = PLACES.get(flag.name, FIRST)
-        own = OWN.get(self.name or "", {}).get(flag.name)
-        return (number, place, panel) if own is None else (ORDER.index(own), -1, own)
-
-
-def as_switch(flag: Any) -> Any:
-    """A flag that takes no value is shown without a type."""
-    if getattr(flag, "is_flag", False):  # an argument has no such thing
-        flag.metavar = ""
-    return flag

@@ -37,10 +37,7 @@ FLAGS |= flag("worst", int, "How many pairs the table has, the worst ones.", min
 
 @with_flags(FLAGS, device="cpu", size="1MiB", at_once=False, worst=20)
 def links(flags: Flags) -> None:
-    """Measure latency and bandwidth of every pair of ranks, both directions apart, and name what is slow.
-
-    Example: mpirun -n 4 dear-mpi links --plot result_links.png --json result_links.json
-    """
+    """Example: mpirun -n 4 dear-mpi links --plot result_links.png --json result_links.json"""
     check_files({}, written_by(flags))
     lookup("device", flags["device"], STREAMS)
     if flags["device"] == "cpu" and "device_memory" in flags:

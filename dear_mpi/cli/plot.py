@@ -18,9 +18,7 @@ FLAGS = argument("files", list[str], FILES, "FILE.json...") | shared("plot")
 
 @with_flags(FLAGS, alone="plot", plot=Path("plot.png"))
 def plot(flags: Flags) -> None:
-    """Draw saved runs of bench: time and busbw by size, with intervals, models and bounds. Runs without MPI.
-
-    Train, compare and simulate draw what they find themselves, with their own --plot.
+    """Train, compare and simulate draw what they find themselves, with their own --plot.
 
     Example: dear-mpi plot before.json after.json --plot both.svg
     """

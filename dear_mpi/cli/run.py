@@ -14,25 +14,23 @@ from typing import Any
 
 import typer
 
-from dear_mpi.cli.files import Written, try_files, written_by
-from dear_mpi.cli.flags import PANELS, STALL_AFTER, Flags, Table, chosen, parameter, typed_as
+from dear_mpi.cli.commands import WITHOUT_WORK, added_flags
+from dear_mpi.cli.files import Written, try_files
+from dear_mpi.cli.flags import STALL_AFTER, Flags, Table, parameter, typed_as
+from dear_mpi.cli.panels import PANELS
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.errors import AgreedError, ProgramError, TransportError
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World, launched_rank, run_world
 from dear_mpi.reporting.files import aside, replacing
-from dear_mpi.reporting.terminal import console
+from dear_mpi.reporting.terminal import complain
 from dear_mpi.reporting.units import parse_links, parse_seconds
-from dear_mpi.simulate.machine import read_rates
 from dear_mpi.training.declared import parsed
-from dear_mpi.training.runs.config import Config
 
-WITHOUT_WORK = ("--help", "--version")
 STAGES = ("input", "job")
 NAMED = r"^((?:\w+: )?)(\w+)(?= (?:must|does not apply) )"  # an option, maybe behind a collective
 SPELLED = [f"--{name.removesuffix('_file').replace('_', '-')}" for names in PANELS.values() for name in names.split()]
-READ: dict[str, Callable[[str], Any]] = {"link": parse_links, "rates": read_rates}
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,8 @@ def command_line(arguments: Sequence[str]) -> dict[str, str | None]:
     used; files may differ."""
     typed = {each.partition("=")[0] for each in arguments}
     asked = [each for each in arguments if each in WITHOUT_WORK]
-    given = {flag: "given" if flag in typed else None for flag in SPELLED}
+    added = [f"--{name}" for command in arguments[:1] for name in added_flags(command)]
+    given = {flag: "given" if flag in typed else None for flag in (*SPELLED, *added)}
     return {"command": " ".join([*arguments[:1], *asked]) or "none", **given}
 
 
@@ -99,12 +98,6 @@ def agreed_on(error: Exception) -> Exception:
         raise error
 
     return disagreement(complain) or error
-
-
-def complain(message: str, rank: int) -> None:
-    """Say it if this is rank 0: on one line however long it is, so that it can be searched for."""
-    if rank == 0:
-        console(stderr=True).print(f"error: {message}", style="bold red", markup=False, soft_wrap=True)
 
 
 def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..., Callable[..., None]]:
@@ -161,7 +154,12 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
         return output.report, whole
 
     how = {name: flags[name] for name in ("threads", "device_memory", "stall_abort") if name in flags}
-    how |= {name: parsed(f"--{name}", read, flags[name]) for name, read in READ.items() if name in flags}
+    if "link" in flags:
+        how["link"] = parsed("--link", parse_links, flags["link"])
+    if "rates" in flags:
+        from dear_mpi.simulate.machine import read_rates  # few commands have the flag
+
+        how["rates"] = parsed("--rates", read_rates, flags["rates"])
     how["stall_after_s"] = parsed("--stall-after", parse_seconds, stall_after)
     if how.get("stall_abort") and not how["stall_after_s"]:
         raise ValueError(f"--stall-abort needs a --stall-after above 0s, not {stall_after}")
@@ -198,12 +196,3 @@ def write_json(content: Any, path: Path | None) -> None:
     if path is not None:
         with replacing("--json", path) as file:
             file.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-
-
-def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
-    """Call ``command`` as every rank of the training job that the flags ask for."""
-    config = Config.of(chosen(Config, flags))
-    if config.device == "cpu" and "device_memory" in flags:
-        raise ValueError("--device-memory does not apply to the device 'cpu'")
-    others = [(flag, path) for flag, path in written_by(flags) if flag != "--json"]
-    run_ranks(lambda world: command(world, config), flags, device=config.device, others=others)

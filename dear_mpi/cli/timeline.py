@@ -14,10 +14,7 @@ FLAGS = argument("files", list[str], FILES, "FILE.rank0.json...") | shared("time
 
 @with_flags(FLAGS, alone="timeline", timeline="timeline.json")
 def timeline(flags: Flags) -> None:
-    """Put the timelines of single ranks together, by one clock. Runs without MPI.
-
-    Example: dear-mpi timeline FILE.rank*.json --timeline FILE.json,FILE.png
-    """
+    """Example: dear-mpi timeline FILE.rank*.json --timeline FILE.json,FILE.png"""
     written = written_by(flags)
     check_files({"FILE": flags["files"]}, written)
     try_files(written)

@@ -1,12 +1,14 @@
 """What people see on a terminal, and what a file gets instead. Rank 0 alone shows anything."""
 
+from __future__ import annotations
+
 import os
 import sys
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
-from typing import Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -15,8 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from dear_mpi.collectives.launch.launcher import OPEN_MPI, launch_of, launcher_process
-from dear_mpi.ranks.world import World
 from dear_mpi.reporting.output import printable, to_nowhere
+
+if TYPE_CHECKING:
+    from dear_mpi.ranks.world import World
 
 T = TypeVar("T")
 
@@ -64,6 +68,12 @@ def console(world: World | None = None, *, stderr: bool = False) -> Console:
 def note(world: World | None, text: str) -> None:
     """Rank 0 says something beside what was asked for."""
     console(world, stderr=True).print(f"note: {text}", markup=False, soft_wrap=True)
+
+
+def complain(message: str, rank: int) -> None:
+    """Rank 0 says what is wrong: on one line however long it is, so that it can be searched for."""
+    if rank == 0:
+        console(stderr=True).print(f"error: {message}", style="bold red", markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from dear_mpi.collectives import programs
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm, lacks_rates, runner_of
 from dear_mpi.collectives.lowering.phases import Operand, Share, phases
 from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.extras import WithExtras
 from dear_mpi.collectives.program.hosts import rates_of, spread
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.partition import Partition
@@ -59,7 +60,7 @@ def explain_algorithm(
     layout = spread(size, hosts)
     runner = runner_of(name)
     if ":" not in name and not is_in_file(name) and runner in PROMISES:
-        lookup("algorithm", name, ALGORITHMS)  # which have programs, and no others
+        lookup("algorithm", name, WithExtras(ALGORITHMS, "algorithms"))  # which have programs, and no others
     known = None if rates is None else rates_of(*rates, layout)
     written, screen = programs(name, collective, size, hosts=layout, rates=known, pieces=pieces), console()
     width = min(screen.width, MOST_COLUMNS)

@@ -17,7 +17,7 @@ from dear_mpi.training.declared import BETWEEN, BETWEEN_FUSIONS, listed, option,
 from dear_mpi.training.fusion import in_bytes
 from dear_mpi.training.line.owners import Ownership
 from dear_mpi.training.line.weights import MEASURED, measured
-from dear_mpi.training.options import FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange
+from dear_mpi.training.options import ALL_OPTIMIZERS, FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange
 from dear_mpi.training.profiles.profile import Profile, read_profile
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
@@ -130,7 +130,7 @@ class Settings(Exchange):
         "table's FLOPs.",
         None,
         shown="one that works by element",
-        allowed=OPTIMIZERS,
+        allowed=ALL_OPTIMIZERS,
     )
     accumulate: int | None = option(
         "Number of parts that each batch is split into; gradients travel after the last. The given seconds are of a "
@@ -205,7 +205,7 @@ class Settings(Exchange):
     @property
     def chosen_optimizer(self) -> Optimizer | None:
         """With its usual constants."""
-        kinds: Mapping[str, Callable[..., Optimizer]] = OPTIMIZERS
+        kinds: Mapping[str, Callable[..., Optimizer]] = ALL_OPTIMIZERS
         return None if self.optimizer is None else kinds[self.optimizer]()
 
     @property

@@ -10,16 +10,17 @@ Exchange                        the way of gradients: for what is trained, and f
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
 from typing import Any
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
+from dear_mpi.collectives.program.extras import WithExtras, load_extra
 from dear_mpi.collectives.program.user_file import source_text
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.optimizers import SGD, Optimizer
+from dear_mpi.kernels.optimizers import OPTIMIZERS, SGD, Optimizer
 from dear_mpi.reporting.units import SEGMENT, parse_bytes
 from dear_mpi.training.declared import Declared, option, parsed
 from dear_mpi.training.fabric.statistic import LossScale, Norm, Statistic
@@ -46,6 +47,17 @@ FUSION_AS_GIVEN = (
 )
 TUNED = "bo: sizes are tried during training (also bo:grid, bo:random, bo:1MB..64MB); auto: the best size is predicted"
 FUSION = f"{FUSION_BY_SIZE}; {TUNED}; {FUSION_AS_GIVEN}."
+
+
+def published_optimizer(name: str) -> type[Optimizer]:
+    """The optimiser that a package publishes under a name."""
+    found = load_extra("optimizers", name)
+    if not (isinstance(found, type) and issubclass(found, Optimizer)):
+        raise ValueError(f"optimizer {name!r} must be a class derived from Optimizer, not {found!r:.60}")
+    return found
+
+
+ALL_OPTIMIZERS: Mapping[str, type[Optimizer]] = WithExtras(OPTIMIZERS, "optimizers", published_optimizer)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dear_mpi.see.page.whole import framed, sources
+from dear_mpi.contrib.pages.whole import framed, sources
 from docs.lecture.desk.answer import answer
 from docs.lecture.desk.exercises import EXERCISES, Exercise
 from docs.lecture.figures import BECAUSE, FIGURES, SLIDERS
@@ -20,7 +20,8 @@ from docs.lecture.figures import BECAUSE, FIGURES, SLIDERS
 HERE = Path(__file__).resolve().parent
 OURS = ("look.css", "controls.css", "board.css", "chart.css", "tables.css", "lanes.css", "schedules.css")
 PARTS = ("elements.js", "units.js", "theme.js", "sliders.js", "player.js", "ticks.js")
-SHARED = (*PARTS, "program.js", "words.js", "ways.js", "cells.js", "board.js", "lanes.js")  # of dear_mpi/see/page/web
+# Of dear_mpi/contrib/pages/web.
+SHARED = (*PARTS, "program.js", "words.js", "ways.js", "cells.js", "board.js", "lanes.js")
 VIEWS = ("stepper.js", "lanesview.js", "legs.js", "curves.js")
 LECTURE = (*VIEWS, "store.js", "engine.js", "colours.js", "editor.js", "cell.js", "figures.js", "lecture.js")
 SLIDES = (*VIEWS, "colours.js", "slides.js")

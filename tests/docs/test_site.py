@@ -4,9 +4,9 @@ import re
 from dataclasses import fields
 
 import pytest
-import typer
 
-from dear_mpi.cli.app import app
+from dear_mpi.cli.app import load_command
+from dear_mpi.cli.commands import all_commands
 from dear_mpi.training.options import Options
 from tests.browser import PHONE, WIDE
 from tests.markdown import PAGES, ROOT
@@ -15,7 +15,7 @@ from tests.site.api_pages import INSIDE, OPTIONS, api_pages, public
 from tests.site.check_links import faults
 from tests.site.command_pages import command_pages
 
-COMMANDS = typer.main.get_command(app).commands
+COMMANDS = {name: load_command(name) for name in all_commands()}
 
 
 def test_every_page_is_in_the_navigation():

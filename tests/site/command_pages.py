@@ -5,17 +5,15 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-import typer
-
-from dear_mpi.cli.app import app
+from dear_mpi.cli.app import load_command
+from dear_mpi.cli.commands import all_commands
 
 FOLDER = "commands"
 
 
 def command_pages() -> dict[str, str]:
     """Of each command its page, by the page's path."""
-    commands = typer.main.get_command(app).commands
-    return {f"{FOLDER}/{name}.md": "\n".join(lines(name, command)) for name, command in commands.items()}
+    return {f"{FOLDER}/{name}.md": "\n".join(lines(name, load_command(name))) for name in all_commands()}
 
 
 def lines(name: str, command: Any) -> Iterator[str]:

@@ -14,7 +14,7 @@ from dear_mpi.reporting.units import check_seconds
 from dear_mpi.training.declared import again, option
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.learning_rate import DECAYS, Rate
-from dear_mpi.training.options import TABLES, Exchange, Options, Training
+from dear_mpi.training.options import ALL_OPTIMIZERS, TABLES, Exchange, Options, Training
 
 MODEL = "Model to train: mlp, cnn, gpt, FILE.py:FUNCTION, or synthetic:TABLE, whose layers only take time: TABLE is "
 IN_FILE = "FILE.py:NAME"  # the kind of all models of users
@@ -142,8 +142,8 @@ class Config(Training):
 
     def new_optimizer(self) -> Optimizer:
         """The optimiser, with what was chosen for it; ValueError if it has no such setting, or none of this value."""
-        kind = lookup("optimizer", self.optimizer, OPTIMIZERS)
-        known = {field.name for other in OPTIMIZERS.values() for field in fields(other)} & vars(self).keys()
+        kind = lookup("optimizer", self.optimizer, ALL_OPTIMIZERS)
+        known = {field.name for other in (*OPTIMIZERS.values(), kind) for field in fields(other)} & vars(self).keys()
         settings = [field.name for field in fields(kind) if field.name in known]
         chosen = {name: getattr(self, name) for name in sorted(known) if getattr(self, name) is not None}
         for name in chosen:

@@ -1,18 +1,20 @@
 """Train a model with one schedule: the command ``dear-mpi train``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias
 
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
+from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, is_plain
 from dear_mpi.reporting.terminal import note
-from dear_mpi.training.blame.job import Blamer
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.log.log import KEPT, Times
+from dear_mpi.training.log.spans import Recording
 from dear_mpi.training.plan_cost import communication
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.recorder import Recorder, Show
@@ -46,6 +48,27 @@ class Saving:
         return iterations == whole or (self.every is not None and iterations % self.every == 0)
 
 
+class Observer(Protocol):
+    """Observes a job that trains, and adds to its report."""
+
+    kept: int  # how many iterations its recording must have
+
+    def found(self, name: str, recordings: Sequence[Recording], *, parts: int) -> Any:
+        """Collective, after the last iteration: what the report has of the observer.
+
+        Args:
+            name: of the run.
+            recordings: of all ranks, if there is a timeline; otherwise the observer begins with a flush.
+            parts: of each batch.
+        """
+
+
+Observe: TypeAlias = Callable[[Job, int, int, CommonClock | None], Observer]
+"""Collective, before the iterations: makes an observer of a job, its number of iterations, how many of these do not
+count, and the clock of the timeline, if there is one. An extra's flag of ``train`` leads to a class of this kind, which
+also has ``show(console, what it found)``."""
+
+
 def train(
     config: Config,
     world: World,
@@ -54,7 +77,7 @@ def train(
     profile: Path | None = None,
     *,
     timeline: Show | None = None,
-    blame: bool = False,
+    observers: Mapping[str, Observe] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Train, test, and report. Collective.
 
@@ -63,7 +86,7 @@ def train(
         saving: where checkpoints are, if there are any.
         profile: where rank 0 writes what the layers take (``profiles/profile.py``).
         timeline: what rank 0 does with the timeline of the last iterations.
-        blame: whether to say whom iterations waited for.
+        observers: by the names that their results have in the report.
 
     Returns:
         The JSON object of ``dear-mpi train``, the same on all ranks.
@@ -85,7 +108,8 @@ def train(
         done, profiled = len(losses), profile is not None
         room = config.iterations - done
         agree(world.transport, "train", lambda: decisions.check_room(config.iterations, done=done, profiled=profiled))
-        blamer = Blamer(job, room, FILL, recorder.clock if recorder else None) if blame else None
+        clock = recorder.clock if recorder else None
+        observing = {each: observe(job, room, FILL, clock) for each, observe in observers.items()}
         times: list[Times] = []
         fill, profiler = FILL, None
         for iteration in range(len(losses), config.iterations):
@@ -104,7 +128,8 @@ def train(
             if saving is not None and saving.is_due(iteration + 1, config.iterations):
                 job.save(saving.path, {"loss": losses, **said_of(job)})
         job.flush()
-        recordings = recorder.keep(job, name, kept=blamer.kept if blamer else KEPT) if recorder else []
+        kept = max((each.kept for each in observing.values()), default=KEPT)
+        recordings = recorder.keep(job, name, kept=kept) if recorder else []
         if profile is not None and profiler is not None:
             measured = profiler.profile(config.model, batch=None if job.batches is None else config.batch)
             by_rank_0(world.transport, "profile", lambda: measured.write(profile))
@@ -119,8 +144,7 @@ def train(
             "loss": losses,
             **job.outcome(),
         }
-        if blamer is not None:
-            report["blame"] = blamer.found(name, recordings, parts=config.accumulate)
+        report |= {each: it.found(name, recordings, parts=config.accumulate) for each, it in observing.items()}
         unfit, fitting = group.fabric.tally
         if unfit:
             few = f"{unfit} of {unfit + fitting} buckets"

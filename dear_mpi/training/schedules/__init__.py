@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+from dear_mpi.collectives.program.extras import WithExtras, load_extra
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of, telling
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import check_distinct, named_values
@@ -61,18 +62,28 @@ def find_schedule(name: str) -> type[Schedule]:
     """
     if not is_in_file(name):
         base, *given = name.split(":")
-        schedule = lookup("schedule", base, SCHEDULES | ROUNDS)
+        schedule = lookup("schedule", base, WithExtras(SCHEDULES | ROUNDS, "schedules", published))
         return schedule.specialised(**options_of(name, schedule, given)) if given else schedule
     source = source_of(name, "schedule", MINE)
-    found = load(replace(source, given=""))
+    found = checked(name, load(replace(source, given="")))
+    given = list(filter(None, source.given[1:-1].split(",")))
+    return found.specialised(**options_of(name, found, given)) if given else found
+
+
+def published(name: str) -> type[Schedule]:
+    """The schedule that a package publishes under a name."""
+    return checked(name, load_extra("schedules", name))
+
+
+def checked(name: str, found: Any) -> type[Schedule]:
+    """What was found for a schedule, or a ValueError if it is none."""
     if not (isinstance(found, type) and issubclass(found, Schedule)):
         raise ValueError(f"schedule {name!r} must be a class derived from Schedule, not {found!r}")
     if not isinstance(found.fusion, str):
         raise ValueError(f"schedule {name!r}: fusion must be a text such as '{USUAL}', not {found.fusion!r}")
     if not (isinstance(found.options, Mapping) and all(map(callable, found.options.values()))):
         raise ValueError(f"schedule {name!r}: options must map names to functions, not be {found.options!r}")
-    given = list(filter(None, source.given[1:-1].split(",")))
-    return found.specialised(**options_of(name, found, given)) if given else found
+    return found
 
 
 def options_of(name: str, schedule: type[Schedule], given: Sequence[str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from dear_mpi.collectives.program.extras import WithExtras, load_extra
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import above_zero, named_values, parse_share
@@ -77,6 +78,14 @@ EXAMPLES = {name: kind.example or name for name, kind in CODES.items()}
 NAMES = (*DTYPES, *EXAMPLES.values())
 
 
+def published(name: str) -> Kind:
+    """The codes that a package publishes under a name."""
+    found = load_extra("wires", name)
+    if not isinstance(found, Kind):
+        raise ValueError(f"wire {name!r} must be a Kind of dear_mpi.training.wires.find, not {found!r:.60}")
+    return found
+
+
 @dataclass(frozen=True)
 class Code:
     """Codes that were chosen.
@@ -107,13 +116,13 @@ def find_code(text: str) -> Code:
     Code(wire=TopK(share=0.01), legs='coded', feedback=False, after=0)
     """
     name, *rest = text.split(":")
-    kind = lookup("wire", name, {**dict.fromkeys(DTYPES), **CODES})
+    kind = lookup("wire", name, WithExtras({**dict.fromkeys(DTYPES), **CODES}, "wires", published))
     given, options = named_values(f"wire {text!r}", [f"{each}=" if each == OF_HOSTS else each for each in rest])
     allowed = {each.partition("=")[0] for each in (kind.options if kind else ())}
     unknown = options.keys() - allowed or allowed.intersection(given)
     wrong = options.get("error", "no") != "no" or any(each.startswith(f"{OF_HOSTS}=") for each in rest)
     if kind is None or unknown or wrong or len(given) != (kind.read is not None):
-        example = EXAMPLES.get(name, name)
+        example = (kind and kind.example) or name
         also = "".join(f", or {example}:{option}" for option in (kind.options if kind else ()))
         raise ValueError(f"wire {text!r} must be written like {example!r}{also}")
     after = whole("after", options["after"]) if "after" in options else 0
@@ -123,6 +132,6 @@ def find_code(text: str) -> Code:
 
 def check_carries(text: str, dtype: str) -> None:
     """Raise a ValueError if a wire cannot carry gradients of parameters of this type."""
-    types = CODES[text.partition(":")[0]].types if is_code(text) else (dtype,)
+    types = WithExtras(CODES, "wires", published)[text.partition(":")[0]].types if is_code(text) else (dtype,)
     if dtype not in types:
         raise ValueError(f"wire {text!r} carries gradients of {', '.join(types)}, not of {dtype}")

@@ -11,8 +11,8 @@ from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Algorithm, Program, write_program
 from dear_mpi.collectives.program.user_file import load
-from dear_mpi.see.page.algorithms import MEANINGS
-from dear_mpi.see.page.steps import steps_of
+from dear_mpi.contrib.pages.algorithms import MEANINGS
+from dear_mpi.contrib.pages.steps import steps_of
 from dear_mpi.see.proof import PROMISES, prove_messages
 
 MOST_RANKS = 8

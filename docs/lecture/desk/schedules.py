@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dear_mpi.see.page.lanes import Names, kinds, run_lanes
+from dear_mpi.contrib.pages.lanes import Names, kinds, run_lanes
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fusion import fused

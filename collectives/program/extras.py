@@ -1,0 +1,101 @@
+"""Names that other packages and our own extras publish as entry points, e.g. in the group ``dear_mpi.schedules``.
+
+An entry point has a name and a place, ``module:name``. A group is read only when somebody asks for a name that core
+does not have, and a place is imported only when its name is used: each of many ranks would read many files.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+T = TypeVar("T")
+GROUPS = ("commands", "flags", "schedules", "wires", "optimizers", "algorithms")
+CONTRIB = "dear_mpi.contrib."
+
+
+@cache
+def entry_points_of(group: str) -> dict[str, "EntryPoint"]:
+    """The entry points of a group, by name. Leaves out extras of ours whose folder is gone: the metadata of an
+    installation still names them."""
+    from importlib.metadata import entry_points  # slow to import, and seldom needed
+
+    return {each.name: each for each in entry_points(group=f"dear_mpi.{group}") if not is_deleted(each.value)}
+
+
+def is_deleted(place: str) -> bool:
+    module = place.partition(":")[0]
+    try:  # a folder without its files, as git leaves one with byte code, has no origin
+        return module.startswith(CONTRIB) and getattr(find_spec(module), "origin", None) is None
+    except ModuleNotFoundError:  # all of contrib is gone
+        return True
+
+
+def load_place(place: str) -> Any:
+    """Import what a place, ``module:name``, names."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+@cache
+def load_extra(group: str, name: str) -> Any:
+    """Import what an entry point names.
+
+    Raises:
+        ValueError: it cannot be imported; the message names the entry point and its package.
+    """
+    with naming_the_package(group, name) as found:
+        return found.load()
+
+
+def extra_in_file(group: str, name: str) -> str:
+    """The place of an entry point as users write it, ``FILE.py:NAME``; a ValueError as ``load_extra`` raises it."""
+    with naming_the_package(group, name) as found:
+        module, _, inside = found.value.partition(":")
+        spec = find_spec(module)
+        if spec is None or spec.origin is None:
+            raise ImportError(f"there is no module {module}")
+        return f"{spec.origin}:{inside}"
+
+
+@contextmanager
+def naming_the_package(group: str, name: str) -> Iterator["EntryPoint"]:
+    found = entry_points_of(group)[name]
+    try:
+        yield found
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit() as well, which would end the command in silence
+        package = found.dist.name if found.dist else "an unknown package"
+        what = f"{name!r} of {package} (entry point {found.value!r} in the group 'dear_mpi.{group}')"
+        raise ValueError(f"{what} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+class WithExtras(Mapping[str, T]):
+    """A table of core, and after it the names of a group, which cannot replace core's.
+
+    Args:
+        load: what the table has of such a name.
+    """
+
+    def __init__(self, core: Mapping[str, T], group: str, load: Callable[[str], T] | None = None) -> None:
+        self.core, self.group, self.load = core, group, load or partial(load_extra, group)
+
+    def __getitem__(self, name: str) -> T:
+        if name in self.core or name not in entry_points_of(self.group):
+            return self.core[name]
+        return self.load(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.core or name in entry_points_of(self.group)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from {**self.core, **entry_points_of(self.group)}
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))

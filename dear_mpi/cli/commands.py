@@ -1,0 +1,132 @@
+"""The commands: a line of help and the place of a function for each. The function is imported when its command runs.
+
+An extra publishes a ``Command`` in the group ``dear_mpi.commands``. In the group ``dear_mpi.flags`` it publishes an
+``AddedFlag`` for a command of core, under the name ``COMMAND.FLAG``. docs/how-to/extra.md shows how.
+"""
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
+
+from dear_mpi.collectives.launch.launcher import launch_of
+from dear_mpi.collectives.program.extras import entry_points_of, load_extra, load_place
+from dear_mpi.reporting.terminal import console
+
+T = TypeVar("T")
+WITHOUT_WORK = ("--help", "--version")
+OPEN = ("train", "compare", "explain", "simulate")  # commands to which extras may add flags
+
+
+class Command(NamedTuple):
+    """``help`` begins the help of the command, and the docstring of the function at ``place`` goes on with it."""
+
+    help: str
+    place: str  # module:function
+
+
+class AddedFlag(NamedTuple):
+    """A flag that an extra adds to a command of core, which calls what is at ``place`` if the flag is typed."""
+
+    help: str
+    place: str  # module:name
+    file: bool = False  # the flag takes a file to write; otherwise it is a switch
+
+
+# To add a command to core, write its file and its line here.
+COMMANDS = {
+    "train": Command("Train a model with one communication schedule.", "dear_mpi.cli.train:train"),
+    "compare": Command(
+        "Time one model under several schedules and wires, which take turns.", "dear_mpi.cli.compare:compare"
+    ),
+    "demo": Command(
+        "Train a classifier with DeAR, then compare DeAR with other schedules. Takes two minutes on 4 ranks.",
+        "dear_mpi.cli.demo:demo",
+    ),
+    "bench": Command(
+        "Time our collectives beside the collectives of MPI libraries and gloo, in turns.", "dear_mpi.cli.bench:bench"
+    ),
+    "bench-diff": Command(
+        "Report at which sizes one saved run of bench is slower than another: exit code 1 if any is, 3 if it cannot "
+        "tell.",
+        "dear_mpi.cli.bench_diff:bench_diff",
+    ),
+    "plot": Command(
+        "Draw saved runs of bench: time and busbw by size, with intervals, models and bounds. Runs without MPI.",
+        "dear_mpi.cli.plot:plot",
+    ),
+    "timeline": Command(
+        "Put the timelines of single ranks together, by one clock. Runs without MPI.", "dear_mpi.cli.timeline:timeline"
+    ),
+    "bench-kernels": Command(
+        "Time pack, unpack and sums beside plain copies, on the tensors of the DeAR paper's models. Runs without MPI.",
+        "dear_mpi.cli.bench_kernels:bench_kernels",
+    ),
+    "doctor": Command(
+        "Report which MPI, GPUs and links this job has, what is wrong with them, and how to mend it.",
+        "dear_mpi.cli.doctor:doctor",
+    ),
+    "links": Command(
+        "Measure latency and bandwidth of every pair of ranks, both directions apart, and name what is slow.",
+        "dear_mpi.cli.links:links",
+    ),
+    "explain": Command(
+        "Show a collective algorithm step by step: who sends which chunk to whom, and what each rank holds; or a "
+        "route.",
+        "dear_mpi.cli.explain:explain",
+    ),
+    "simulate": Command(
+        "Predict training on any number of ranks and any network, without MPI: the trainer runs on a virtual clock.",
+        "dear_mpi.cli.simulate:simulate",
+    ),
+}
+
+
+def find_command(name: str) -> Command | None:
+    """The command of a name, of core or of an extra; None if there is none that can be imported."""
+    return COMMANDS.get(name) or published("commands", Command, name)
+
+
+def all_commands() -> dict[str, Command]:
+    """All commands by name, those of extras last."""
+    extras = extras_in("commands", Command)
+    return COMMANDS | {name: extras[name] for name in extras if name not in COMMANDS}
+
+
+def added_flags(command: str) -> dict[str, AddedFlag]:
+    """The flags that extras add to a command of core, by name."""
+    if command not in OPEN:
+        return {}
+    found = extras_in("flags", AddedFlag)
+    return {name.partition(".")[2]: flag for name, flag in found.items() if name.startswith(f"{command}.")}
+
+
+def added_files(command: str) -> dict[str, str]:
+    """Those of them that take a file, as ``written_by`` in files.py takes them."""
+    return {name: f"--{name}" for name, flag in added_flags(command).items() if flag.file}
+
+
+def typed_acts(command: str, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """What the flags lead to that extras add and that were typed, by the names of the flags."""
+    return {name: load_place(flag.place) for name, flag in added_flags(command).items() if flags.get(name)}
+
+
+def extras_in(group: str, kind: type[T]) -> dict[str, T]:
+    found = {name: published(group, kind, name) for name in sorted(entry_points_of(group))}
+    return {name: extra for name, extra in found.items() if extra is not None}
+
+
+@cache
+def published(group: str, kind: type[Any], name: str) -> Any:
+    """What an extra publishes under a name; None, and a warning of rank 0, if that cannot be used."""
+    if name not in entry_points_of(group):
+        return None
+    try:
+        found = load_extra(group, name)
+        if not isinstance(found, kind):
+            raise ValueError(f"{name!r} in the group 'dear_mpi.{group}' must be a {kind.__name__}, not {found!r:.60}")
+    except ValueError as error:
+        if launch_of(os.environ).rank == 0:
+            console(stderr=True).print(f"warning: {error}", style="yellow", markup=False, soft_wrap=True)
+        return None
+    return found

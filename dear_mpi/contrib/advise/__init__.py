@@ -1,0 +1,8 @@
+"""What a script that knows nothing of this package would take on other ranks and networks, under DDP and under ours."""
+
+from dear_mpi.cli.commands import Command
+
+COMMAND = Command(
+    "Watch somebody's script of PyTorch for a few iterations, and predict it under DDP and under our schedules.",
+    "dear_mpi.contrib.advise.command:advise",
+)

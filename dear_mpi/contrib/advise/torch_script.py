@@ -1,0 +1,165 @@
+"""Runs an unchanged script of PyTorch in a separate process, until enough iterations were watched.
+
+    python -m dear_mpi.contrib.advise.torch_script OUTCOME ITERATIONS SCRIPT ARGUMENTS
+
+A script changes its process: the working directory, standard streams, signal handlers, threads, children. So it never
+runs in the process that answers. Its process ends in the middle of the script, without unwinding it: a script may catch
+any exception, or wait for a thread that is never stopped.
+"""
+
+import ctypes
+import gc
+import io
+import os
+import runpy
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+import torch  # noqa: F401  # before the script begins
+
+from dear_mpi.contrib.advise.observed import JOB, Outcome
+from dear_mpi.contrib.advise.torch_found import found
+from dear_mpi.contrib.advise.torch_watcher import WARM, Watcher
+
+LEAST = 3  # iterations that were watched: fewer say nothing of how alike they are
+HIDDEN = {__file__, runpy.__file__, "<frozen runpy>"}
+END_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
+FLUSH_S = 5.0
+
+
+def main() -> None:
+    """Watch the script that the command line names, and leave an ``Outcome`` in a file."""
+    path, iterations, script, *arguments = sys.argv[1:]
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(END_WITH_PARENT, signal.SIGKILL)
+    sys.argv = [script, *arguments]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = str(Path(script).resolve().parent)
+
+    def tell(outcome: Outcome) -> None:
+        Path(path).write_bytes(msgspec.json.encode(outcome))
+
+    def leave(outcome: Outcome) -> NoReturn:
+        tell(outcome)
+        flushing = threading.Thread(target=flush, daemon=True)  # which may wait for ever, such as for a full pipe
+        flushing.start()
+        flushing.join(FLUSH_S)
+        os._exit(0)
+
+    try:
+        outcome = watch_script(Path(script), int(iterations), leave)
+    except KeyboardInterrupt:
+        os._exit(128 + signal.SIGINT)
+    if outcome.failed:
+        leave(outcome)
+    tell(outcome)  # and end as the script would
+
+
+def watch_script(script: Path, iterations: int, enough: Callable[[Outcome], None]) -> Outcome:
+    """Run the script as the main program; the outcome if it ends by itself.
+
+    In the middle of the script ``enough`` gets the outcome, after this number of watched and of plain iterations.
+    Children that the script forks are not watched, and end as they would.
+    """
+    owner = os.getpid()
+    with missing_variables() as missed:
+
+        def outcome(watcher: Watcher, failed: str = "", trace: str = "") -> Outcome:
+            failed = failed or too_little(watcher)
+            return Outcome(
+                watched=None if failed else found(watcher),
+                failed=failed and f"script {str(script)!r} {failed}",
+                trace=trace,
+                iterations=watcher.count,
+                missed=sorted(missed),
+            )
+
+        watcher = Watcher(iterations, lambda watcher: enough(outcome(watcher)))
+        os.register_at_fork(after_in_child=watcher.__exit__)
+        with watcher:
+            failed, trace = run(script, owner)
+            if not failed:
+                wait_for_threads()
+        return outcome(watcher, failed and f"ended with {failed}, after {watcher.count} iterations", trace)
+
+
+@contextmanager
+def missing_variables() -> Iterator[set[str]]:
+    """Collect the variables of a launcher that are read during the block and not set."""
+    missed = set[str]()
+    usual = type(os.environ)
+
+    class Asked(usual):  # type: ignore[valid-type, misc]
+        def __getitem__(self, name: str) -> Any:
+            try:
+                return super().__getitem__(name)
+            except KeyError:
+                missed.update({name} & set(JOB))
+                raise
+
+    os.environ.__class__ = Asked
+    try:
+        yield missed
+    finally:
+        os.environ.__class__ = usual
+
+
+def run(script: Path, owner: int) -> tuple[str, str]:
+    """Run it to its end. Returns the name of its error and its traceback, or two empty texts."""
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except BaseException as error:
+        if os.getpid() != owner or isinstance(error, KeyboardInterrupt):
+            raise
+        if isinstance(error, SystemExit):
+            return (f"exit code {error.code}" if error.code not in (None, 0) else ""), ""
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename not in HIDDEN]
+        lines = [*traceback.format_list(own), *traceback.format_exception_only(error)]
+        return type(error).__name__, "".join(("Traceback (most recent call last):\n", *lines))
+    if os.getpid() != owner:
+        sys.exit()
+    return "", ""
+
+
+def wait_for_threads() -> None:
+    """As Python does at the end of a program: they may be what trains."""
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
+
+
+def too_little(watcher: Watcher) -> str:
+    """Why nothing can be said of a script that has not failed; "" if something can."""
+    if watcher.optimizer is None:
+        return (
+            "called step() of no optimiser of PyTorch in this process: advise sees iterations by them (it does not "
+            "see processes that a script starts)"
+        )
+    if watcher.count >= WARM and not any(watcher.watched):
+        return "has run no module with gradients: advise sees layers by them"
+    if len(watcher.watched) < LEAST or not watcher.plain:
+        least = WARM + 2 * LEAST
+        return (
+            f"ended after {watcher.count} iterations: advise needs {least}, of which {WARM} do not count; let it run "
+            "longer"
+        )
+    return "" if watcher.roots else "called no module of PyTorch in the iterations that were watched"
+
+
+def flush() -> None:
+    """Write what the script's open files, and its replaced standard streams, still hold."""
+    for each in gc.get_objects():
+        if issubclass(type(each), io.IOBase):
+            with suppress(Exception):
+                each.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Watches a script that knows nothing of it, by PyTorch's global hooks: when layers begin, when gradients are there.
+
+Nothing of the script changes: outputs get no hooks, their nodes in the graph do, so that operations in place work. The
+first iterations do not count. Then plain iterations, in which the global hooks are away, and watched ones take turns:
+the difference is what watching costs.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_leaves
+
+from dear_mpi.contrib.advise.observed import BACK, BEGIN, END, INSIDE, OUTSIDE, READY, STEP, STEPPED, USE
+
+COMPILED = "OptimizedModule"  # what torch.compile makes; no hook runs inside, so it is one layer
+WARM = 3  # iterations that do not count: memory, caches, and the buckets of DDP are new
+
+
+class HostClock:
+    """Moments in seconds, by the clock of the host."""
+
+    device = "cpu"
+
+    def now(self) -> Any:
+        return time.perf_counter()
+
+    def reader(self) -> Callable[[Any], float]:
+        """What turns moments into seconds."""
+        return float
+
+
+class CudaClock:
+    """Moments on the GPU: events in its stream, which do not make the host wait, and are read when all is over."""
+
+    device = "cuda"
+
+    def __init__(self) -> None:
+        self.first = self.now()
+
+    def now(self) -> Any:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def reader(self) -> Callable[[Any], float]:
+        """See ``HostClock``; it waits for the GPU once."""
+        torch.cuda.synchronize()
+        return lambda event: float(self.first.elapsed_time(event)) * 1e-3
+
+
+def own_parameters(module: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Leave out modules inside, unless no hook sees them."""
+    return list(module.parameters(recurse=type(module).__name__ == COMPILED))
+
+
+def ids(optimizer: torch.optim.Optimizer) -> list[int]:
+    """Which parameters it updates."""
+    return [id(each) for group in optimizer.param_groups for each in group["params"]]
+
+
+class Watcher:
+    """Sees iterations of whatever is trained while its block runs.
+
+    It calls ``enough`` in the middle of the script, after ``iterations`` of each kind.
+    """
+
+    def __init__(self, iterations: int, enough: Callable[["Watcher"], None]) -> None:
+        self.most, self.enough = iterations, enough
+        self.clock: HostClock | CudaClock = HostClock()
+        self.optimizer: Any = None  # the one whose steps end iterations: the first that makes one
+        self.others = 0  # steps of other optimisers
+        self.count = 0  # iterations that have ended
+        self.began: Any = None  # when this one did; nobody knows of the first
+        self.watched: list[list[tuple[str, int, Any]]] = []
+        self.plain: list[tuple[Any, Any]] = []
+        self.marks: list[tuple[str, int, Any]] | None = None  # of this iteration, if it is watched
+        self.roots: dict[Any, None] = {}  # modules that the script calls by themselves
+        self.uses: dict[tuple[Any, int], int] = {}  # numbers, by the module and how often it had run in a pass
+        self.tensors: dict[Any, int] = {}  # numbers
+        self.synced: list[bool] = []  # of the parts of a batch, whether DDP sends
+        self.nodes: set[Any] = set()  # of the graph of this pass, that tell when they begin
+        self.calls = Counter[Any]()
+        self.depth, self.backward = 0, False
+        self.hooks, self.global_hooks = ExitStack(), ExitStack()
+
+    def __enter__(self) -> "Watcher":
+        self.hooks.callback(register_optimizer_step_pre_hook(self.step).remove)
+        self.hooks.callback(register_optimizer_step_post_hook(self.stepped).remove)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.global_hooks.close()
+        self.hooks.close()
+        self.marks = None
+
+    def mark(self, kind: str, key: int = 0) -> None:
+        if self.marks is not None:
+            self.marks.append((kind, key, self.clock.now()))
+
+    def step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self.optimizer is None:
+            self.optimizer = optimizer
+        elif optimizer is not self.optimizer and ids(optimizer) == ids(self.optimizer):
+            self.optimizer = optimizer  # some scripts make theirs anew in each iteration
+        self.mark(STEP)
+
+    def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.mark(STEPPED)
+        if optimizer is not self.optimizer:
+            self.others += 1
+            return
+        now = self.clock.now()
+        if self.marks is not None:
+            self.watched.append(self.marks)
+        elif self.count > WARM:
+            self.plain.append((self.began, now))
+        self.count += 1
+        if self.count == 1 and any(each.is_cuda for group in optimizer.param_groups for each in group["params"]):
+            self.clock = CudaClock()
+        if len(self.watched) >= self.most and len(self.plain) >= self.most:
+            self.enough(self)
+        self.turn()
+
+    def turn(self) -> None:
+        """The next iteration begins; every second one is watched."""
+        self.global_hooks.close()
+        self.marks = None
+        self.begin_pass()
+        if self.count >= WARM and (self.count - WARM) % 2 == 0:
+            self.global_hooks.callback(register_module_forward_pre_hook(self.entered).remove)
+            self.global_hooks.callback(register_module_forward_hook(self.left).remove)
+            for group in self.optimizer.param_groups:  # also what no module that runs has
+                self.know(group["params"])
+            self.marks = []
+        self.began = self.clock.now()
+        self.mark(BEGIN)
+
+    def begin_pass(self) -> None:
+        self.calls.clear()
+        self.nodes.clear()
+        self.depth, self.backward = 0, False
+
+    @property
+    def sees(self) -> bool:
+        """Whether a module that runs now is part of a forward pass: not where it runs again for a checkpoint."""
+        return self.marks is not None and torch.is_grad_enabled() and not self.backward
+
+    def entered(self, module: Any, args: Any) -> None:
+        if not self.sees:
+            return
+        if self.depth == 0:
+            self.roots[module] = None
+            self.mark(INSIDE)
+            if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+                self.synced.append(bool(module.require_backward_grad_sync))
+        self.depth += 1
+        own = own_parameters(module)
+        if own or next(module.children(), None) is None:
+            self.know(own)
+            self.mark(USE, self.uses.setdefault((module, self.calls[module]), len(self.uses)))
+            self.calls[module] += 1
+
+    def left(self, module: Any, args: Any, output: Any) -> None:
+        if not self.sees or not self.depth:
+            return
+        self.depth -= 1
+        if (use := self.uses.get((module, self.calls[module] - 1))) is not None:
+            self.await_back(use, output)
+        if self.depth == 0:
+            self.mark(OUTSIDE)
+
+    def await_back(self, use: int, output: Any) -> None:
+        """Let the nodes of the graph that end a use tell when the backward pass comes to them."""
+        for leaf in tree_leaves(output):
+            node = leaf.grad_fn if isinstance(leaf, torch.Tensor) else None
+            if node is not None and node not in self.nodes:  # of a module that passes its input on, it is another's
+                self.nodes.add(node)
+                node.register_prehook(partial(self.told, BACK, use))
+
+    def know(self, tensors: Any) -> None:
+        """Let gradients of these tensors tell when they are there."""
+        for tensor in tensors:
+            if tensor not in self.tensors and tensor.requires_grad and tensor.is_leaf:
+                number = self.tensors[tensor] = len(self.tensors)
+                ready = partial(self.told, READY, number)
+                self.hooks.callback(tensor.register_post_accumulate_grad_hook(ready).remove)
+
+    def told(self, kind: str, key: int, *_: Any) -> None:
+        """Something happens in a backward pass, which tells when it ends."""
+        if self.marks is None:
+            return
+        if not self.backward:
+            self.backward = True
+            torch.autograd.Variable._execution_engine.queue_callback(self.ended)
+        self.mark(kind, key)
+
+    def ended(self) -> None:
+        self.mark(END)
+        self.begin_pass()

@@ -1,0 +1,222 @@
+"""What a recorded run lost time by: suspects at their usual speed, one at a time; who stands out, and what it costs.
+
+A suspect stands out if an iteration without it is shorter by at least 3 %, and if it saves more than noise does, see
+chance.py: with a chance of error of 5 % for all suspects together (Bonferroni). Then it is taken as mended, and the
+others are looked at again.
+
+Seconds of an iteration are means without the fifth at either end, so that a few disturbed iterations change little.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, log2
+from typing import Any
+
+import numpy as np
+
+from dear_mpi.contrib.blame.causes import KINDS, Compared, Suspect, Suspects, Usual
+from dear_mpi.contrib.blame.chance import by_sign, by_turns
+from dear_mpi.contrib.blame.graph import iterations_s, replay
+from dear_mpi.contrib.blame.messages import Messages
+from dear_mpi.contrib.blame.threads import JOINING, Threads
+from dear_mpi.training.log.log import COUNTS_AS, middle
+from dear_mpi.training.log.spans import WIRE, Iteration, Rank, Run
+
+FEWEST = 10  # iterations: of fewer, chance may say anything of many suspects
+LEAST, CHANCE, FAR = 0.03, 0.05, 0.10  # of an iteration; of an error; of a replay from the measurement
+MOST = 3  # causes, one after the other
+TRIM = 0.2  # of iterations, at either end
+OWN = "the middle of its own iterations"  # the reference, if there is no other
+KEPT = "train --blame keeps the last 20 of its --iterations, also for --timeline"
+PARTS = ("forward", "backward", "wait", "update")  # of an iteration
+ALL_PARTS = (*PARTS, "rest")
+
+
+class BlameError(ValueError):
+    """A run does not have what is needed."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A suspect: what an iteration takes with it, and without it, in seconds; ``chance``: of saving so by noise."""
+
+    kind: str
+    name: str
+    seen: int  # in so many iterations
+    over_s: float  # what it took beyond the usual in each of these; 0 of a link
+    ratio: float  # of its seconds to the usual ones, of a link and of a layer
+    now_s: float
+    without_s: float
+    share: float  # of now, that would be saved
+    chance: float
+    layer: str | None = None  # in which a rank loses most
+    messages: Compared | None = None  # with which a link loses most
+
+
+@dataclass(frozen=True)
+class Blame:
+    """``causes`` are in the order in which they were taken away, each without those before; ``most``: who would save
+    most of those that are left. Seconds are means of iterations, see above; of parts also over ranks."""
+
+    iterations: int
+    ranks: int
+    measured_s: float
+    replayed_s: float
+    off: float  # the replay, from what was measured
+    causes: tuple[Finding, ...]
+    most: Finding | None
+    parts_s: Mapping[str, Mapping[str, float]]  # measured, replayed, and without the causes
+    reference: str  # what is usual for a layer
+    suspects: Mapping[str, int]  # how many there were, by kind
+
+
+def blame(run: Run, usual_s: Usual | None = None, reference: str = "") -> Blame:
+    """Whom a run waits for.
+
+    Args:
+        usual_s: of layers, see ``Suspects``; ``reference`` says where it is from.
+
+    Raises:
+        BlameError: a rank is missing, or there are too few iterations.
+    """
+    trial = Trial(checked(run), usual_s)
+    suspects = sum(trial.count.values())
+    check_enough(trial.iterations, suspects)
+    causes, found = list[Finding](), trial.round()
+    off = trial.replayed_s / trial.measured_s - 1
+    while abs(off) <= FAR and len(causes) < MOST and (cause := next_cause(found, suspects)):
+        causes.append(cause)
+        trial.mend(cause)
+        found = trial.round()
+    return Blame(
+        iterations=trial.iterations,
+        ranks=len(run.ranks),
+        measured_s=trial.measured_s,
+        replayed_s=trial.replayed_s,
+        off=off,
+        causes=tuple(causes),
+        most=found[0] if found else None,
+        parts_s=trial.parts_s(),
+        reference=OWN if usual_s is None else reference,
+        suspects=trial.count,
+    )
+
+
+def checked(run: Run) -> Run:
+    """A run with the iterations of which all is known on all ranks."""
+    if len(run.ranks) not in (1, run.size):
+        raise BlameError(f"blame needs all {run.size} ranks of a run, and has {len(run.ranks)}")
+    whole = set.intersection(*({each.number for each in rank.iterations if is_whole(rank, each)} for rank in run.ranks))
+    if len(whole) < FEWEST:
+        raise BlameError(f"blame needs {FEWEST} iterations at least, and has {len(whole)}: {KEPT}")
+    kept = (tuple(each for each in rank.iterations if each.number in whole) for rank in run.ranks)
+    return replace(run, ranks=tuple(map(lambda rank, its: replace(rank, iterations=its), run.ranks, kept)))
+
+
+def check_enough(iterations: int, suspects: int) -> None:
+    """With fewer iterations no layer could stand out among so many suspects, whatever it took."""
+    if (fewest := ceil(log2(max(1, suspects) / CHANCE))) > iterations:
+        raise BlameError(
+            f"blame needs {fewest} iterations at least for {suspects} suspects, and has {iterations}: {KEPT}"
+        )
+
+
+def is_whole(rank: Rank, iteration: Iteration) -> bool:
+    """Whether no notes of its collectives were pushed out by later ones."""
+    ended = (span.end_s for span in rank.spans if span.lane == WIRE and span.kind in JOINING)
+    return not rank.noted or not any(iteration.begin_s < end_s < rank.noted[0].begin_s for end_s in ended)
+
+
+class Trial:
+    """Replays a run with its suspects at their usual speed."""
+
+    def __init__(self, run: Run, usual_s: Usual | None) -> None:
+        threads = Threads(run)
+        self.graph, self.iterations = threads.graph, len(run.ranks[0].iterations)
+        every = Suspects(Messages(threads), usual_s)
+        self.suspects, self.count = every.tried, every.count
+        self.left, self.mended, self.order = list(self.suspects), list[Suspect](), self.graph.order()
+        self.measured = np.array(self.graph.times)[:, None]
+        self.replayed = replay(self.graph, self.order, {}, 1)
+        both = (iterations_s(self.graph, times)[:, 0] for times in (self.measured, self.replayed))
+        self.measured_s, self.replayed_s = map(trimmed_mean, both)
+
+    def mend(self, finding: Finding) -> None:
+        """From now on it has its usual speed."""
+        place = [(each.kind, each.name) for each in self.left].index((finding.kind, finding.name))
+        self.mended.append(self.left.pop(place))
+
+    def times(self, suspects: Sequence[Suspect]) -> Any:
+        """Moments, with those who are mended at their usual speed; then also with each of these."""
+        count = 1 + len(suspects)
+        more_s = defaultdict[Any, Any](lambda: np.zeros(count))
+        for columns, each in [(slice(None), each) for each in self.mended] + list(enumerate(suspects, 1)):
+            for cause, seconds in each.more_s.items():
+                more_s[cause][columns] += seconds
+        return replay(self.graph, self.order, more_s, count)
+
+    def round(self) -> list[Finding]:
+        """All who are left, those that save most first."""
+        spent_s = iterations_s(self.graph, self.times(self.left))
+        now_s, saved_s, found = trimmed_mean(spent_s[:, 0]), spent_s[:, :1] - spent_s[:, 1:], list[Finding]()
+        for kind in KINDS:
+            places = [place for place, each in enumerate(self.left) if each.kind == kind]
+            its_s = saved_s[:, places]
+            chances = by_sign(its_s) if kind == "layer" else by_turns(its_s)
+            for place, chance in zip(places, chances, strict=True):
+                found.append(self.finding(self.left[place], saved_s[:, place], float(chance), now_s))
+        return sorted(found, key=lambda each: each.without_s)
+
+    def finding(self, suspect: Suspect, saved_s: Any, chance: float, now_s: float) -> Finding:
+        over_s, mean_s = suspect.over_s if suspect.over_s.any() else saved_s, trimmed_mean(saved_s)
+        seen = over_s > max(0.0, over_s.mean() / 2)
+        return Finding(
+            suspect.kind,
+            suspect.name,
+            seen=int(seen.sum()),
+            over_s=float(suspect.over_s[seen].mean()) if seen.any() else 0.0,
+            ratio=suspect.ratio,
+            now_s=now_s,
+            without_s=now_s - mean_s,
+            share=mean_s / now_s,
+            chance=chance,
+            layer=suspect.layer,
+            messages=suspect.messages,
+        )
+
+    def parts_s(self) -> dict[str, dict[str, float]]:
+        measured, replayed, without = map(self.parts_of, (self.measured, self.replayed, self.times([])))
+        means = {"measured_s": mean_parts(measured), "replayed_s": (now_s := mean_parts(replayed))}
+        means["without_s"] = now_s - mean_parts(replayed - without)  # as a cause's
+        return {part: {name: float(mean[at]) for name, mean in means.items()} for at, part in enumerate(ALL_PARTS)}
+
+    def parts_of(self, times: Any) -> Any:
+        """Seconds of iterations, and of their parts, as means over ranks; the first begins when the last rank does."""
+        since = np.maximum(times[:, 0], max(times[moments[0], 0] for moments in self.graph.bounds))
+        found = np.zeros((self.iterations, 1 + len(PARTS)))
+        found[:, 0] = iterations_s(self.graph, times)[:, 0]
+        for kind, iteration, begin, end in self.graph.spent:
+            part = 1 + PARTS.index(COUNTS_AS.get(kind, kind))
+            found[iteration, part] += (since[end] - since[begin]) / len(self.graph.bounds)
+        return found
+
+
+def next_cause(found: Sequence[Finding], suspects: int) -> Finding | None:
+    """Of those that stand out among so many, who saves most."""
+    return next((each for each in found if each.share >= LEAST and each.chance <= CHANCE / suspects), None)
+
+
+def trimmed_mean(values: Any) -> float:
+    """The mean without the fifth at either end.
+
+    >>> trimmed_mean(np.array([100.0, 3.0, 1.0, 2.0, -7.0]))
+    2.0
+    """
+    return float(middle(values[:, None], int(TRIM * len(values)), by=0)[0])
+
+
+def mean_parts(rows: Any) -> Any:
+    """Of the iterations of which ``trimmed_mean`` is the mean: each part, and the rest of the first column."""
+    whole, *parts = middle(rows, int(TRIM * len(rows)), by=0)
+    return np.array([*parts, whole - sum(parts)])

@@ -1,0 +1,178 @@
+"""What an iteration may wait for: a rank, a link, or a layer, each with what it takes beyond its usual time."""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import median
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from dear_mpi.contrib.blame.graph import Link, Sort, Work
+from dear_mpi.contrib.blame.messages import Messages, quick
+from dear_mpi.contrib.blame.threads import HELD
+
+Usual: TypeAlias = dict[tuple[str, str], float]
+"""Seconds of layers in an iteration, by pass and name."""
+
+KINDS = ("rank", "link", "layer")
+QUICKEST = 10  # per cent
+MOST_LAYERS = 12  # that are tried: those that took most beyond their usual time
+PASSES = {"forward": "forward ", "backward": "backward ", "weights": "weights of "}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What the quicker messages of so many bytes take on a link, and on the others, in seconds."""
+
+    nbytes: int
+    seconds: float
+    others_s: float
+
+
+class Suspect(NamedTuple):
+    """Somebody whom an iteration may wait for; ``over_s``: what was taken beyond the usual, by iteration."""
+
+    kind: str
+    name: str
+    over_s: Any
+    more_s: Mapping[Any, float]  # seconds that each of its causes takes more at the usual speed
+    ratio: float = 1.0  # of its seconds to the usual ones, of a link and of a layer
+    layer: str | None = None  # in which a rank loses most
+    messages: Compared | None = None  # with which a link loses most
+
+
+def layer_of(name: str) -> tuple[str, str] | None:
+    """The pass and the layer of a span of the main thread.
+
+    >>> layer_of("backward conv1, part 1 of 2"), layer_of("weights of fc"), layer_of("before forward conv1")
+    (('backward', 'conv1'), ('backward', 'fc'), None)
+    """
+    for kind, begins in PASSES.items():
+        if name.startswith(begins):
+            layer = re.sub(r", part \d+ of \d+$", "", name.removeprefix(begins))
+            return ("backward" if kind == "weights" else kind), layer
+    return None
+
+
+class Suspects:
+    """All of a run.
+
+    Args:
+        usual_s: of layers; without it the middle of the run's own iterations.
+
+    Attributes:
+        tried: of layers only those that took most beyond their usual time.
+        count: of all, by kind, with those that are not tried.
+    """
+
+    def __init__(self, messages: Messages, usual_s: Usual | None = None) -> None:
+        self.messages, self.usual_s, run = messages, usual_s, messages.threads.run
+        self.ranks, self.iterations = [rank.number for rank in run.ranks], len(run.ranks[0].iterations)
+        edges = (edge for to in messages.graph.edges for edge in to)
+        self.works = {edge.cause: edge.seconds for edge in edges if isinstance(edge.cause, Work)}
+        every = dict(zip(KINDS, (self.of_ranks(), self.of_links(), self.of_layers()), strict=True))
+        self.count = {kind: len(its) for kind, its in every.items()}
+        every["layer"] = sorted(every["layer"], key=lambda each: -float(each.over_s.sum()))[:MOST_LAYERS]
+        self.tried = [each for its in every.values() for each in its]
+
+    def over(self, more_s: Mapping[Work, float], share: float = 1.0) -> Any:
+        found = np.zeros(self.iterations)
+        for work, seconds in more_s.items():
+            found[work.iteration] -= share * seconds
+        return found
+
+    def of_ranks(self) -> list[Suspect]:
+        """Each with what the others take for the same, in the same iteration; it holds up its engine in proportion."""
+        if len(self.ranks) < 2:
+            return []
+        changes: dict[int, dict[Work, float]] = {rank: {} for rank in self.ranks}
+        for work, seconds in self.works.items():
+            same = (work._replace(rank=each) for each in self.ranks if each != work.rank)
+            beside = [self.works[each] for each in same if each in self.works]
+            if beside and work.name != HELD:
+                changes[work.rank][work] = median(beside) - seconds
+        return [self.of_rank(rank, its) for rank, its in changes.items()]
+
+    def of_rank(self, rank: int, more_s: dict[Work, float]) -> Suspect:
+        over_s, taken_s = self.over(more_s), self.over({work: -self.works[work] for work in more_s})
+        layer = most_of(more_s, float(over_s.sum()))
+        share = np.divide(over_s, taken_s, out=np.zeros(self.iterations), where=taken_s > 0).clip(0.0)
+        held = {work: seconds for work, seconds in self.works.items() if (work.rank, work.name) == (rank, HELD)}
+        more_s |= {work: -share[work.iteration] * seconds for work, seconds in held.items()}
+        return Suspect("rank", str(rank), over_s, more_s, layer=layer)
+
+    def of_links(self) -> list[Suspect]:
+        """Each with what others take for messages of the same size. A link is slow if nine of ten of its messages take
+        longer than the middle message of the others does; else it may be chance, and it has its usual speed.
+
+        Messages that were sent onto a free link say it; if it never is free, those in its queue. Of the suspected link
+        only those count during which both main threads waited; of the others all count, so a message that was held up
+        there makes no link slow. Messages without bytes, and those that took no time, say nothing of a link's speed.
+        """
+        alike, compared = defaultdict[tuple[int, bool], dict[Link, list[float]]](dict), defaultdict[Link, Any](dict)
+        for (link, nbytes, queued), all_s in self.messages.seen_s.items():
+            alike[nbytes, queued][link] = all_s
+        for (link, nbytes, queued), own_s in sorted(self.messages.alone_s.items(), key=lambda each: each[0].queued):
+            same, other = (
+                [of[each] for each in of if each != link] for of in (alike[nbytes, queued], alike[nbytes, not queued])
+            )
+            own, beside = quick(own_s), same or other
+            if nbytes and own > 0 and beside and nbytes not in compared[link]:
+                slow = np.percentile(own_s, QUICKEST) > median(map(median, beside))
+                usual_s = median(map(quick, beside)) if slow else inf
+                compared[link][nbytes] = Compared(nbytes, own, min(usual_s, own))
+        return [self.of_link(link, its) for link, its in sorted(compared.items()) if its]
+
+    def of_link(self, link: Link, compared: Mapping[int, Compared]) -> Suspect:
+        more_s = {}
+        for nbytes, its in compared.items():
+            for sort in Sort(link, nbytes, False), Sort(link, nbytes, True):
+                more_s[sort] = self.messages.usual_s.get(sort, its.seconds) * (its.others_s / its.seconds - 1)
+        ratio = ratio_of(sum(its.nbytes * np.array((its.seconds, its.others_s)) for its in compared.values()))
+        most = max(compared.values(), key=lambda its: its.seconds - its.others_s)
+        return Suspect("link", str(link), np.zeros(self.iterations), more_s, ratio, messages=most)
+
+    def of_layers(self) -> list[Suspect]:
+        """Each with its usual seconds on all ranks: what one rank takes beyond the others stays."""
+        works = defaultdict[tuple[str, str], list[Work]](list)
+        for work in self.works:
+            if of := layer_of(work.name):
+                works[of].append(work)
+        changes, ratios = defaultdict[str, dict[Work, float]](dict), defaultdict[str, Any](lambda: np.zeros(2))
+        for (passed, layer), its in works.items():
+            middle_s = self.by_iteration(its)
+            usual_s = float(np.median(middle_s)) if self.usual_s is None else self.usual_s.get((passed, layer))
+            if usual_s is None:
+                continue
+            for work in its:
+                if (taken_s := middle_s[work.iteration]) > 0:
+                    changes[layer][work] = self.works[work] * (usual_s / taken_s - 1)
+            ratios[layer] += middle_s.sum(), usual_s * len(middle_s)
+        return [
+            Suspect("layer", layer, self.over(its, 1 / len(self.ranks)), its, ratio=ratio_of(ratios[layer]))
+            for layer, its in changes.items()
+        ]
+
+    def by_iteration(self, works: Sequence[Work]) -> Any:
+        """The middle of all ranks, for what each does of a kind in an iteration."""
+        sums = np.zeros((self.iterations, len(self.ranks)))
+        for work in works:
+            sums[work.iteration, self.ranks.index(work.rank)] += self.works[work]
+        return np.median(sums, axis=1)
+
+
+def most_of(more_s: Mapping[Work, float], over_s: float) -> str | None:
+    """The layer in which a rank takes most of what it takes beyond the others; None if that is in no one layer."""
+    by_layer = defaultdict[str, float](float)
+    for work, seconds in more_s.items():
+        layer = layer_of(work.name)
+        by_layer[layer[1] if layer else ""] -= seconds
+    most = max(by_layer, key=by_layer.__getitem__, default="")
+    return most if most and by_layer[most] > 0.8 * over_s else None
+
+
+def ratio_of(seconds: Any) -> float:
+    return float(seconds[0] / max(seconds[1], 1e-12))

@@ -1,0 +1,153 @@
+"""What joins the ranks of a graph: messages, and collectives that cannot be looked into.
+
+    sender     start ------ the link's seconds -----> over
+    receiver     start, wait ............................ over        as soon as it has come
+                                                           next message on this link
+
+A message may need that both ends are started, and that the one before it on its link is over. The last of these says
+when it began, and a rank that was blocked until it was over saw how long it took. Where nobody saw that, it is taken to
+have lasted as long as the quicker ones of its size on its link, or less where it was over before.
+
+Only messages during which both main threads waited say how fast a link is: others may have stood still while a layer
+held the core, or Python's lock. What those took beyond the usual counts as that rank's.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from dear_mpi.collectives.plans.steps import end_of, other_end
+from dear_mpi.contrib.blame.graph import Graph, Link, Sort
+from dear_mpi.contrib.blame.threads import HELD, Call, Threads
+
+BLOCKED_S, BLOCKED = 20e-6, 0.1  # a wait that is longer, and than this part of its message, was one for the message
+FEWEST = 5  # messages that say what is usual
+QUICK = 25  # per cent of messages are quicker than what a link takes when nothing else delays it
+
+Seen: TypeAlias = dict[Sort, list[float]]
+
+
+class End(NamedTuple):
+    """Of a message, at a rank that waits for it; moments, which may not be known."""
+
+    call: Call
+    link: Link
+    sent: int | None
+    posted: int | None  # by the receiver
+    queued: int | None = None  # when the message before it on its link was over
+    known: Sequence[int] = ()  # the moments that it may have begun after, the last one at the end
+    waited: bool = False  # whether its rank was blocked until it was over
+
+    def sort(self, begun: int) -> Sort:
+        return Sort(self.link, self.call.part.nbytes, begun == self.queued)
+
+
+class Messages:
+    """Joins the ranks.
+
+    Attributes:
+        seen_s: the seconds of messages whose receiver was blocked.
+        alone_s: of these, those that say how fast their link is.
+        usual_s: of the quicker ones.
+    """
+
+    def __init__(self, threads: Threads) -> None:
+        self.threads, self.graph, calls = threads, threads.graph, threads.calls
+        self.started = {
+            (call.number, end_of(call.rank, call.part)): call.begin for call in calls if call.part.kind == "starting"
+        }
+        ends = self.in_queues([self.end(call) for call in calls if call.part.kind == "ending"])
+        seen = [end for end in ends if end.call.part.incoming and end.waited and end.known[-1] != end.posted]
+        self.seen_s, self.alone_s = self.lasted_s(seen), self.lasted_s(filter(self.is_alone, seen))
+        self.usual_s = {sort: quick(all_s) for sort, all_s in self.seen_s.items()}
+        for end in ends:
+            self.join(end)
+        self.join_calls()
+
+    def end(self, call: Call) -> End:
+        rank, part = call.rank, call.part
+        assert part.peer is not None, "it has another end"
+        own, other = (self.started.get((call.number, of(rank, part))) for of in (end_of, other_end))
+        ways = (Link(rank, part.peer), own, other), (Link(part.peer, rank), other, own)
+        return End(call, *ways[part.incoming])
+
+    def in_queues(self, ends: Sequence[End]) -> list[End]:
+        """With the message before each on its link, as its receiver or its sender saw it."""
+        queues, found, times = defaultdict[tuple[Link, bool], list[End]](list), list[End](), self.graph.times
+        for end in ends:
+            queues[end.link, end.call.part.incoming].append(end)
+        for queue in queues.values():
+            queue.sort(key=lambda each: times[each.call.begin if each.sent is None else each.sent])
+            before = [None, *(each.call.end for each in queue)]
+            found += [self.begun(each._replace(queued=over)) for each, over in zip(queue, before, strict=False)]
+        return found
+
+    def begun(self, end: End) -> End:
+        """With what is known of its beginning, and of its rank's wait."""
+        times, since, (begin, over) = self.graph.times, self.graph.since, (end.call.begin, end.call.end)
+        every = {end.posted, end.sent, end.queued}
+        known = sorted((times[each], each) for each in every if each is not None and times[each] <= times[over])
+        waited = bool(known) and since(begin, over) > max(BLOCKED_S, BLOCKED * since(known[-1][1], over))
+        return end._replace(known=[each for _, each in known], waited=waited)
+
+    def is_alone(self, end: End) -> bool:
+        begin, over = end.known[-1], end.call.end
+        return self.busiest(end.link, begin, over)[0] <= BLOCKED * self.graph.since(begin, over)
+
+    def busiest(self, link: Link, begin: int, end: int) -> tuple[float, int]:
+        return max((self.threads.main[rank].busy_s(begin, end), rank) for rank in link)
+
+    def lasted_s(self, ends: Iterable[End]) -> Seen:
+        found = defaultdict[Sort, list[float]](list)
+        for end in ends:
+            found[end.sort(end.known[-1])].append(self.graph.since(end.known[-1], end.call.end))
+        return {sort: all_s for sort, all_s in found.items() if len(all_s) >= FEWEST}
+
+    def join(self, end: End) -> None:
+        """A wait is over when its message is, and no sooner than it begins."""
+        graph, begin, over = self.graph, end.call.begin, end.call.end
+        graph.join(begin, over, 0.0 if end.waited else graph.since(begin, over))
+        for each in end.known:
+            sort, lasted_s = end.sort(each), graph.since(each, over)
+            usual_s = 0.0 if each == end.posted else self.usual_s.get(sort, 0.0)
+            if end.waited and each == end.known[-1]:
+                self.join_held(each, over, sort, lasted_s - usual_s if usual_s else 0.0)
+            else:
+                graph.join(each, over, min(lasted_s, usual_s), sort)
+
+    def join_held(self, begin: int, over: int, sort: Sort, more_s: float) -> None:
+        """What a message took beyond the usual, while a main thread computed, is that rank's: it kept its engine from
+        the core."""
+        busy_s, rank = self.busiest(sort.link, begin, over)
+        if (held_s := min(busy_s, more_s)) > 0:
+            free = self.graph.moment(self.graph.times[over] - held_s)
+            self.graph.join(free, over, held_s, self.threads.main[rank].work(self.graph.times[over], HELD))
+            over = free
+        self.graph.join(begin, over, self.graph.since(begin, over), sort)
+
+    def join_calls(self) -> None:
+        """All that are no ends of messages."""
+        whole = defaultdict[int, list[tuple[int, int]]](list)
+        for call in self.threads.calls:
+            if call.part.kind == "whole":
+                whole[call.number].append((call.begin, call.end))
+            elif call.part.kind != "ending":
+                self.graph.join(call.begin, call.end, self.graph.since(call.begin, call.end))
+        for together in whole.values():
+            meet(self.graph, together)
+        for pairs in zip(*map(reversed, self.threads.joints.values()), strict=False):  # all ranks have the last ones
+            meet(self.graph, pairs)
+
+
+def quick(all_s: Any) -> float:
+    return float(np.percentile(all_s, QUICK))
+
+
+def meet(graph: Graph, joints: Sequence[tuple[int, int]]) -> None:
+    """All are over some time after the last one has begun."""
+    last_s = max(graph.times[begin] for begin, _ in joints)
+    for _, end in joints:
+        for begin, _ in joints:
+            graph.join(begin, end, graph.times[end] - last_s)

@@ -1,0 +1,62 @@
+"""The page of schedules: lanes on one axis of time, what is exposed, bounds, and sliders where there is a grid."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from dear_mpi.contrib.pages.lanes import Names, kinds, lanes_of, shown_ranks
+from dear_mpi.contrib.pages.whole import Kind, whole, write_page
+from dear_mpi.see.timeline.picture import headings, origins
+from dear_mpi.training.log.spans import COMPUTE, WIRE, Timeline
+
+PAGE = Kind(
+    scripts=("ticks.js", "lanes.js", "schedules.js"), looks=("chart.css", "tables.css", "lanes.css", "schedules.css")
+)
+FIGURES = {"iteration": "iteration_s", "compute": "compute_s", "exposed": "exposed_comm_s", "bound": "bound_s"}
+VERDICT = "verdict"
+Rows: TypeAlias = Sequence[Mapping[str, Any]]
+"""With the values of ``FIGURES`` as keys, in the order of a timeline's runs; and with a verdict where there is one."""
+Point: TypeAlias = tuple[Sequence[int], Timeline, Rows]
+"""What is predicted where each slider is in some place."""
+
+
+def write_schedules(flag: str, path: Path, timeline: Timeline, rows: Rows, **grid: Any) -> None:
+    """Write the page of a timeline; a ValueError, which begins with ``flag``, if that cannot be done.
+
+    ``grid`` is as in ``schedules_data``.
+    """
+    data = schedules_data(timeline, rows, **grid)
+    write_page(flag, path, whole(PAGE, data["title"], data))
+
+
+def schedules_data(
+    timeline: Timeline, rows: Rows, *, sliders: Sequence[Mapping[str, Any]] = (), points: Iterable[Point] = ()
+) -> dict[str, Any]:
+    """What the page shows.
+
+    Args:
+        sliders: of each its ``name``, the ``labels`` of its places, and the place ``at`` which it is first.
+        points: what is predicted where they are elsewhere.
+    """
+    names = Names()
+    *_, what = headings(timeline)  # without what iterations take: sliders change that
+    states = {",".join(str(slider["at"]) for slider in sliders): state_of(timeline, rows, names)}
+    for places, other, found in points:
+        states[",".join(map(str, places))] = state_of(other, found, names)
+    return {
+        "title": what if what.startswith(("Live", "Predicted")) else f"Predicted: {what}",
+        "told": list(origins(timeline, shown_ranks(timeline), steps=False)),
+        "live": timeline.live,
+        "lanes": [COMPUTE, WIRE],
+        "kinds": kinds(),
+        "sliders": list(sliders),
+        "states": states,
+        "names": names.rows(),
+    }
+
+
+def state_of(timeline: Timeline, rows: Rows, names: Names) -> dict[str, Any]:
+    """What is seen at once: lanes of each run, and its figures in seconds."""
+    runs = lanes_of(timeline, names)
+    figures = [{name: row[key] for name, key in FIGURES.items()} | {VERDICT: row.get(VERDICT)} for row in rows]
+    return {"runs": runs, "figures": figures[: len(runs)]}

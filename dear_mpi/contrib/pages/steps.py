@@ -1,0 +1,111 @@
+"""What a page shows of an algorithm on one number of ranks, as plain lists: ``web/program.js`` reads them.
+
+What ranks hold comes from the replay of ``see/proof.py``; the page only looks it up. Messages, holdings and what
+changes in a step are flat lists of whole numbers, which are a third as long as lists of lists.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dear_mpi.collectives.program.program import COLLECTIVES, Program, Receive, Step
+from dear_mpi.collectives.program.replay import fit, members
+from dear_mpi.collectives.program.verify import check, fault_of
+from dear_mpi.contrib.pages.places import places_of
+from dear_mpi.see.proof import Replayed
+
+# What becomes of a message. The last three are of a step that breaks: its receiver cannot take it; nobody receives it;
+# nobody sends it.
+COPIED, ADDED, NOT_TAKEN, NOT_RECEIVED, NOT_SENT = range(5)
+
+
+def steps_of(written: Sequence[Program], hosts: Sequence[int]) -> dict[str, Any]:
+    """All steps of the programs of all ranks, up to a fault."""
+    replayed = Replayed.of(written)
+    program, numbers = replayed.programs[0], dict[int, int]()
+    size, chunks = program.size, range(program.chunks)
+    ends = COLLECTIVES[program.collective].ends
+    places, shown = places_of(replayed, hosts)
+
+    def number(mask: int) -> int:
+        return numbers.setdefault(mask, len(numbers))
+
+    number(0)
+    start = [[number(mask) for mask in history[0]] for history in replayed.rows]
+    changes = [
+        [[rank, chunk, number(mask)] for rank, chunk, mask in changed(replayed, at)]
+        for at in range(1, len(replayed.rows[0]))
+    ]
+    complete = [[number(mask) for mask in row] for row in replayed.complete]
+    return {
+        "size": size,
+        "parts": program.parts,
+        "hosts": list(hosts),
+        "steps": [flat(messages(replayed, at)) for at in range(len(program.steps))],
+        "start": start,
+        "changes": list(map(flat, changes)),
+        "complete": complete,
+        "due": [[chunk for chunk in chunks if ends(rank, program.owner(chunk))] for rank in range(size)],
+        "sets": [[members(replayed.whose(mask)), *members(mask >> size)] for mask in numbers],
+        "places": [each.data() for each in places],
+        "placed": shown,
+        "without": [] if replayed.fault else [without(written, at) for at in range(len(program.steps))],
+        "fault": fault(replayed),
+    }
+
+
+def flat(rows: Sequence[Sequence[int]]) -> list[int]:
+    return [each for row in rows for each in row]
+
+
+def changed(replayed: Replayed, at: int) -> Iterator[tuple[int, int, int]]:
+    """Rank, chunk and what is held then, for each cell that the step before state ``at`` has changed."""
+    for rank, history in enumerate(replayed.rows):
+        for chunk, (before, after) in enumerate(zip(history[at - 1], history[at], strict=True)):
+            if before != after:
+                yield rank, chunk, after
+
+
+def messages(replayed: Replayed, at: int) -> list[tuple[int, ...]]:
+    """Of each message of a step: sender, receiver, first chunk there and here, chunks, what becomes of it."""
+    found: list[tuple[int, ...]] = []
+    steps = [program.steps[at] for program in replayed.programs]
+    for rank, step in enumerate(steps):
+        for peer in dict.fromkeys(send.peer for send in step.sends):
+            sent = [send.chunks for send in step.sends if send.peer == peer]
+            received = [each for each in steps[peer].receives if each.peer == rank]
+            for chunks, receive in zip(sent, received, strict=False):
+                kind = NOT_TAKEN if breaks(replayed, at, peer, chunks, receive) else int(receive.combine)
+                found.append((rank, peer, chunks.start, receive.chunks.start, len(chunks), kind))
+            for chunks in sent[len(received) :]:
+                found.append((rank, peer, chunks.start, chunks.start, len(chunks), NOT_RECEIVED))
+        for peer in dict.fromkeys(receive.peer for receive in step.receives):
+            due = [each.chunks for each in step.receives if each.peer == peer]
+            there = sum(send.peer == rank for send in steps[peer].sends)
+            found += [(peer, rank, each.start, each.start, len(each), NOT_SENT) for each in due[there:]]
+    return found
+
+
+def breaks(replayed: Replayed, at: int, rank: int, sent: range, receive: Receive) -> bool:
+    """Tell whether a message breaks a step: its receiver cannot take it or expects another, or its sender lacks it."""
+    found = replayed.shows
+    if found is None or at != replayed.broken:
+        return False
+    if found.chunk is None:
+        return rank == found.rank and not fit(sent, receive.chunks, replayed.programs[rank])
+    taken, given = found.chunk in receive.chunks, found.chunk in sent
+    return (rank == found.rank and taken) or (receive.peer == found.rank and given)
+
+
+def without(written: Sequence[Program], at: int) -> str:
+    """What the proof says of the programs if a step is left out: why it is needed; "" if it is not."""
+    left = [replace(each, steps=(*each.steps[:at], Step(), *each.steps[at + 1 :])) for each in written]
+    return str(fault_of(left, check) or "")
+
+
+def fault(replayed: Replayed) -> dict[str, Any] | None:
+    """The sentence of the proof, and the rank, chunk and step that it means; a step of None: wrong in the end."""
+    found = replayed.fault
+    if found is None:
+        return None
+    return {"said": str(found), "rank": found.rank, "chunk": found.chunk, "step": replayed.broken}

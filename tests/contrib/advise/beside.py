@@ -1,0 +1,149 @@
+"""What `dear-mpi advise` says of three scripts, beside what DDP takes on hosts of namespaces; its page.
+
+python -m tests.contrib.advise.beside [--scripts resnet ...] [--keep FOLDER]
+
+Linux, as root, with PyTorch. With --keep what was measured stays in a folder, so that scripts may be measured one by
+one; the page has those that are named.
+"""
+
+import argparse
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+from dear_mpi.contrib.advise.answer import of_ddp
+from dear_mpi.contrib.advise.observation import read_observation
+from dear_mpi.reporting.stats import median
+from dear_mpi.reporting.terminal import interval
+from dear_mpi.simulate.settings import Settings
+from tests.attempts import Runs, kept, run
+from tests.contrib.advise.timed import go_first
+from tests.launch import mpis_at_hand
+from tests.provenance import Watch
+from tests.stolen import await_quiet
+
+PAGE, COMMAND = "docs/benchmarks/advise.md", "make bench-advise"
+SCRIPTS = ("resnet", "transformer", "accumulating")
+RANKS, RATE = (2, 4), "1gbit"
+NETWORK = "956mbit,50us"  # what TCP carries of it: 1448 bytes in a frame of 1514
+STEPS, LIMIT_S = 20, 300
+OFF = 0.10  # the target
+
+HEAD = f"""Three scripts train with PyTorch, and know nothing of this package. `tests/contrib/advise/resnet.py` has 11
+million parameters, BatchNorm, and operations in place. `tests/contrib/advise/transformer.py` has 8 million, tied
+embeddings, attention whose projection never runs as a module, a limit on the norm of gradients, and AdamW.
+`tests/contrib/advise/accumulating.py` has 6 million, DDP with buckets of 4 MiB, and batches in three parts, `no_sync`
+for all but the last. One thread computes for each rank, with the highest priority.
+
+- **alone**: ms of an iteration of the script by itself, without hooks, in a process of its own: the median, and the
+  distance to the farther end of its 95 % interval.
+- **seen**: what `dear-mpi advise` says that layers, updates and the rest add up to. **off**: how far that is above
+  `alone`; the target is {OFF:.0%}, and what misses it is in bold.
+- **DDP**: ms of an iteration under DDP over gloo, on its slowest rank. Each rank is on its own host: a network
+  namespace of one machine of two cores, with a link of 1 Gbit/s (TCP in frames of 1514 bytes). A script that does
+  not use DDP has its model wrapped with DDP's defaults.
+- **predicted**: what `advise` says of DDP on this number of ranks and `--network {NETWORK}`, from the one rank alone:
+  nothing of the hosts was measured for it. TCP carries 1448 bytes in each frame, so 956 Mbit/s of the 1 Gbit/s. Of 4
+  ranks, two share a core: `--ranks-per-core 2`.
+"""
+READING = """## What these tables do not say
+
+- Messages need the cores that compute. Gloo's all-reduce takes longer during layers than alone, on 4 ranks more than on
+  2, because two ranks compute on each core there. `advise` ignores that, and its predictions are too short.
+- GPUs, NCCL and real hosts were not measured.
+"""
+
+
+def first_table(found):
+    """What one rank takes, and what was seen of it."""
+    yield "| script | alone | seen | off | forward | backward | updates | outside layers |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for name, (_, alone_s, seen, _) in found.items():
+        forward_s, backward_s = seen.profile.passes_s
+        parts = (forward_s, backward_s, seen.update_s, seen.profile.rest_s)
+        told = " | ".join(f"{each * 1e3:.1f}" for each in parts)
+        yield f"| {name} | {spread(alone_s)} | {seen.sum_s * 1e3:.1f} | {off(seen.sum_s, alone_s)} | {told} |"
+    yield ""
+
+
+def second_table(found):
+    """What DDP takes."""
+    yield "| script | ranks | DDP | predicted | off |"
+    yield "|---|---|---|---|---|"
+    for name, (_, _, seen, by_ranks) in found.items():
+        for ranks, measured_s in by_ranks.items():
+            foreseen_s = predicted_s(seen, ranks)
+            told = f"{spread(measured_s)} | {foreseen_s * 1e3:.1f} | {off(foreseen_s, measured_s)}"
+            yield f"| {name} | {ranks} | {told} |"
+    yield ""
+
+
+def spread(samples):
+    middle = median(samples)
+    return interval(middle.value, middle.low, middle.high, 1e3, 1)
+
+
+def off(seconds, samples):
+    """How far that is above the median, in bold where it misses the target."""
+    share = seconds / median(samples).value - 1
+    return f"**{share:+.1%}**" if abs(share) > OFF else f"{share:+.1%}"
+
+
+def predicted_s(seen, ranks):
+    """As ``advise`` says it, without its other rows."""
+    per_core = max(1, ranks // 2)
+    given = {"ranks": (ranks,), "network": NETWORK, "ranks_per_core": float(per_core)}
+    settings = Settings(profile=seen.profile, models=(seen.profile.model,), **given)
+    return of_ddp(settings, seen).iteration_s
+
+
+def measure(name, file):
+    """Run a script alone, under ``advise``, and under DDP on the hosts."""
+    mpi, script = mpis_at_hand()[0], f"tests/contrib/advise/{name}.py"
+    part = {each: file.with_suffix(f".{each}.json") for each in ("alone", "seen", *map(str, RANKS))}
+    environment = mpi.environment(1) | {"OMP_NUM_THREADS": "1"}
+    timed = [sys.executable, "-m", "tests.contrib.advise.timed", name, "--steps", str(STEPS), "--json"]
+    await_quiet()
+    run([*mpi.mpirun, "-n", "1", *timed, str(part["alone"]), "--alone"], environment, LIMIT_S)
+    advise = ["advise", script, "--ranks", "2", "--network", NETWORK, "--save", str(part["seen"])]
+    run([sys.executable, "-m", "dear_mpi", *advise], environment, LIMIT_S)
+    for ranks in RANKS:
+        settings = {"MPIRUN": " ".join(mpi.mpirun), "LIMIT": str(LIMIT_S), "OMP_NUM_THREADS": "1"}
+        hosts = ["hostfiles/namespaces.sh", "with", str(ranks), RATE]
+        run([*hosts, *timed, str(part[str(ranks)])], mpi.environment(ranks) | settings, 2 * LIMIT_S)
+    file.write_text(json.dumps({each: json.loads(path.read_text("utf-8")) for each, path in part.items()}), "utf-8")
+
+
+def page(runs, names):
+    """The lines of the page."""
+    found = {}
+    for name in names:
+        taken = runs.take(name, name, partial(Watch, COMMAND, hosts=True), partial(measure, name))
+        if taken:
+            file, record = taken
+            content = json.loads(file.read_text("utf-8"))
+            seen = read_observation(file.with_suffix(".seen.json"))
+            found[name] = record, content["alone"], seen, {ranks: content[str(ranks)] for ranks in RANKS}
+    yield HEAD
+    yield "## One rank\n"
+    yield from first_table(found)
+    yield "## DDP on hosts with 1 Gbit/s\n"
+    yield from second_table(found)
+    yield READING
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scripts", nargs="+", default=SCRIPTS, choices=SCRIPTS)
+    parser.add_argument("--keep", type=Path, help="a folder for what is measured")
+    options = parser.parse_args()
+    go_first()
+    with kept(options.keep) as folder:
+        runs = Runs(folder)
+        lines = list(page(runs, options.scripts))
+    runs.write(PAGE, "Advised and measured", lines)
+
+
+if __name__ == "__main__":
+    main()

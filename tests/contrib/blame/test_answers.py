@@ -1,0 +1,150 @@
+"""Blame has an answer, or says why not, whatever a run's messages are, and never costs its report."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from dear_mpi.cli.app import app
+from dear_mpi.collectives.plans.notes import Noted
+from dear_mpi.collectives.transports.wait_policy import Crowd
+from dear_mpi.contrib.blame import job
+from dear_mpi.contrib.blame.blamed import FEWEST, blame
+from dear_mpi.contrib.blame.causes import Suspects
+from dear_mpi.contrib.blame.graph import Link, Sort
+from dear_mpi.contrib.blame.job import Blamer
+from dear_mpi.contrib.blame.output import show_blame
+from dear_mpi.ranks.world import run_world
+from dear_mpi.see.timeline.trace import read_timeline
+from dear_mpi.see.timeline.write import TimelineFiles
+from dear_mpi.training.log.spans import Iteration, Rank
+from dear_mpi.training.recorder import first_noted, without_notes_before
+from dear_mpi.training.runs.config import Config
+from dear_mpi.training.runs.train import FILL, train
+from tests.training_checks import settings
+
+ENOUGH = FEWEST + FILL
+
+
+def test_messages_without_bytes_or_seconds_say_nothing_of_a_link():
+    suspects = Suspects.__new__(Suspects)
+    suspects.iterations, links = 3, [Link(0, 1), Link(1, 0)]
+    own_s = {0: [1.0, 2.0], 64: [0.0, 0.0], 96: [3.0, 3.0]}
+    seen_s = {Sort(link, nbytes, False): all_s for link in links for nbytes, all_s in own_s.items()}
+    suspects.messages = SimpleNamespace(seen_s=seen_s, alone_s=seen_s, usual_s={})
+    assert [(each.name, each.messages.nbytes) for each in suspects.of_links()] == [("0 -> 1", 96), ("1 -> 0", 96)]
+
+
+@pytest.mark.parametrize("more", [{}, {"clip": 1.0}])
+def test_runs_through_shared_memory_have_an_answer(more):
+    config = Config.of(settings(iterations=ENOUGH, algorithm="shared") | more)
+    found = run_world(lambda world: train(config, world, observers={"blame": Blamer}), threads=3)["blame"]
+    assert found["suspects"]["rank"] == 3
+    assert found["said"]
+
+
+def test_a_run_that_is_over_has_its_report_and_timeline_whatever_becomes_of_blame(monkeypatch, tmp_path):
+    def fails(*given):
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(job, "blame", fails)
+    config, path = Config.of(settings(iterations=ENOUGH)), tmp_path / "timeline.json"
+    timeline = TimelineFiles("--timeline", [path])
+    report = run_world(lambda world: train(config, world, observers={"blame": Blamer}, timeline=timeline), threads=2)
+    assert report["loss"]
+    assert report["blame"] == {"refused": "it failed with ZeroDivisionError: by zero; this is a bug in dear-mpi"}
+    assert len(read_timeline(str(path)).runs) == 1
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The timeline of a run, and its profile."""
+    folder = tmp_path_factory.mktemp("recorded")
+    config, paths = Config.of(settings(iterations=ENOUGH)), (folder / "timeline.json", folder / "profile.json")
+    how = {"profile": paths[1], "timeline": TimelineFiles("--timeline", paths[:1]), "blame": True}
+    report = run_world(lambda world: train(config, world, **how), threads=2)
+    return *paths, report
+
+
+def blamed_by(timeline, profile, tmp_path, **changes):
+    """The outcome of the command, with a profile of which this is changed."""
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps(json.loads(profile.read_text()) | changes))
+    return CliRunner().invoke(app, ["blame", str(timeline), "--profile", str(path)])
+
+
+def test_a_profile_of_the_same_model_on_as_large_a_batch_is_taken(recorded, tmp_path):
+    timeline, profile, report = recorded
+    assert blamed_by(timeline, profile, tmp_path).exit_code == 0
+    assert blamed_by(timeline, profile, tmp_path, ranks=4, batch=2 * report["batch"]).exit_code == 0
+
+
+def test_a_profile_of_something_else_is_refused(recorded, tmp_path):
+    timeline, profile, report = recorded
+    uses = json.loads(profile.read_text())["uses"]
+    others = [*uses[:-1], uses[-1] | {"name": "other"}]
+    run = f"and the run is of {report['model']}, 2 ranks, batch {report['batch']}"
+    wrong = [({"model": "else"}, run), ({"batch": 3 * report["batch"]}, run), ({"ranks": 4}, run)]
+    for changes, said in [*wrong, ({"uses": others}, "of other layers than the run: only")]:
+        done = blamed_by(timeline, profile, tmp_path, **changes)
+        assert done.exit_code == 2
+        assert "--profile" in done.output
+        assert said in done.output
+
+
+def test_the_table_counts_one_rank_as_one(recorded, capsys):
+    show_blame(
+        Console(), recorded[2]["blame"] | {"ranks": 1, "off": -1e-9, "suspects": {"rank": 0, "link": 1, "layer": 3}}
+    )
+    said = capsys.readouterr().out
+    assert f"{FEWEST} iterations on 1 rank, replayed +0.0%" in said
+    assert "Suspects: 1 link, 3 layers. Usual for a layer: " in said
+
+
+def test_a_written_timeline_has_the_iterations_that_the_run_had(recorded):
+    timeline, _, report = recorded
+    assert report["blame"]["iterations"] == FEWEST
+    (run,) = read_timeline(str(timeline)).runs
+    assert blame(run).iterations == FEWEST
+
+
+def test_what_one_rank_does_in_its_first_iteration_others_may_have_done_before_theirs():
+    def rank(begin_s, numbers):
+        noted = [Noted(number, {}, (), (float(number), number + 0.5)) for number in numbers]
+        return Rank("", (Iteration(5, begin_s, 9.0),), (), noted=tuple(noted))
+
+    early, late = rank(3.2, range(6)), rank(4.7, range(2, 6))
+    assert first_noted([early, late]) == 3
+    assert [noted.number for noted in without_notes_before(3, late).noted] == [3, 4, 5]
+    assert first_noted([early, rank(4.7, [4, 5])]) == 4, "one has no notes of it"
+    assert first_noted([rank(3.2, [])]) == 0
+
+
+def test_parts_add_up_to_the_iterations_that_causes_shorten(recorded):
+    (run,) = read_timeline(str(recorded[0])).runs
+    found = blame(run)
+    assert (
+        found.most.now_s == found.replayed_s == pytest.approx(sum(its["replayed_s"] for its in found.parts_s.values()))
+    )
+    assert found.measured_s == pytest.approx(sum(its["measured_s"] for its in found.parts_s.values()))
+
+
+def test_where_ranks_share_cores_blame_says_so(recorded, tmp_path):
+    content, path = json.loads(recorded[0].read_text()), tmp_path / "crowded.json"
+    said = [CliRunner().invoke(app, ["blame", str(recorded[0])]).output]
+    content["otherData"]["transport"] = f"MPI; {Crowd(threads=6, cores=2)}"
+    path.write_text(json.dumps(content))
+    said.append(CliRunner().invoke(app, ["blame", str(path)]).output)
+    assert ["Ranks share cores here" in each for each in said] == [False, True]
+
+
+def test_a_timeline_of_too_few_iterations_is_named(recorded, tmp_path):
+    content, path = json.loads(recorded[0].read_text()), tmp_path / "few.json"
+    last = f"iteration {ENOUGH - 1}"
+    content["traceEvents"] = [event for event in content["traceEvents"] if event["name"] != last]
+    path.write_text(json.dumps(content))
+    done = CliRunner().invoke(app, ["blame", str(path)])
+    assert done.exit_code == 2
+    assert f"few.json': blame needs {FEWEST} iterations at least, and has {FEWEST - 1}" in done.output

@@ -1,0 +1,144 @@
+"""The lecture in a real browser, opened as a file and without a network."""
+
+import pytest
+
+from docs.lecture.desk.exercises import EXERCISES
+from tests.browser import PHONE
+from tests.contrib.pages.lecture.cells import READY, READY_MS, answer, cell, run
+
+
+def test_pictures_are_there_before_python(lecture, opened):
+    page = opened(lecture / "index.html")
+    assert page.text("h1") == "A ring in ten lines"
+    assert page.page.locator("[data-figure] .board .rank").count() == 4
+    page.page.click("[data-figure] >> text=Step ▶")
+    assert page.text("[data-figure] .said").startswith("Step 0: every rank sends to its successor")
+    assert page.text("[data-figure] .where") == "after step 0"
+    page.page.wait_for_selector(READY, timeout=READY_MS)
+    assert page.text(".status") == "Python is ready"
+
+
+def test_a_ring_is_proved_and_a_broken_one_refused(shown):
+    page = shown("ring")
+    assert run(page, "ring") == "Refused. rank 0: chunk 1 is still empty; expected rank 1's data."
+    said = run(page, "ring", answer("break"))
+    assert said == "Refused. rank 3, step 1: sends chunk 0 to rank 0 before it holds any data of it."
+    assert cell(page, "ring").locator(".where").inner_text() == "step 1 fails"
+    assert cell(page, "ring").locator(".board .failed").count() == 1
+    assert page.text(".chapters a .done") == "0/1"
+    assert run(page, "ring", answer("ring")).startswith("Right. Proved for 2, 3, 4, 5 and 6 ranks")
+    assert page.text(".chapters a .done") == "✓"
+    assert cell(page, "ring").locator(".results td").all_inner_texts() == ["3", "3", "0.75 n"]
+
+
+def test_the_editor_indents(shown):
+    page = shown("ring")
+    area = cell(page, "ring").locator("textarea")
+    area.fill("def f(rank):")
+    area.press("Enter")
+    area.press_sequentially("x")
+    area.press("Enter")
+    area.press("Tab")
+    area.press_sequentially("y")
+    assert area.input_value() == "def f(rank):\n    x\n        y"
+    area.press("Shift+Tab")
+    assert area.input_value() == "def f(rank):\n    x\n    y"
+    cell(page, "ring").locator("text=Start again").click()
+    assert "TODO" in area.input_value()
+
+
+CODE = {"price": "price", "overlap": "overlap", "dear": "dear", "order": "priority", "route": "routes", "break": "race"}
+CODE |= {"race": "race"}
+
+
+def test_answers_are_right_in_the_browser(shown):
+    page = shown("ring")
+    for name, chapter in CODE.items():
+        page.page.click(f'.chapters a[href="#{chapter}"]')
+        assert not run(page, name).startswith("Right.")
+        cell(page, name).locator("text=Show an answer").click()
+        assert run(page, name).startswith("Right."), name
+    assert {*CODE, "ring"} == {name for name, exercise in EXERCISES.items() if exercise.kind != "number"}
+
+
+NUMBERS = [("price", "crossing", "100", "551"), ("fusion", "buckets", "16", "4"), ("cluster", "rule", "203", "176,5")]
+
+
+def test_numbers_are_checked(shown):
+    page = shown("ring")
+    for chapter, name, wrong, right in NUMBERS:
+        page.page.click(f'.chapters a[href="#{chapter}"]')
+        found = page.page.locator(f"[data-number={name}]")
+        for value, kind in ((wrong, "almost"), (right, "right")):
+            found.locator("input").fill(value)
+            found.locator("input").press("Enter")
+            found.locator(f".verdict.{kind}").wait_for(timeout=READY_MS)
+
+
+def test_sliders_of_figures(shown):
+    page = shown("ring")
+    page.slide("#figure-ring-ranks", 6)
+    page.page.locator("[data-figure] .board .rank >> nth=5").wait_for(timeout=READY_MS)
+    page.page.click('.chapters a[href="#dear"]')
+    rows = page.page.locator("[data-figure] .results tbody tr")
+    assert rows.first.locator("td").first.inner_text() == "18 ms"
+    page.slide("#figure-dear-ratio", 4)
+    page.page.locator("[data-figure] .results td >> text=22 ms").wait_for(timeout=READY_MS)
+    assert rows.nth(1).locator("td").first.inner_text() == "19 ms"
+
+
+def test_what_was_written_is_kept(shown):
+    page = shown("ring")
+    run(page, "ring", answer("ring"))
+    page.page.reload()
+    assert page.text(".chapters a .done") == "✓"
+    assert "(rank - s) % size" in cell(page, "ring").locator("textarea").input_value()
+    page.page.click("text=Forget all")
+    assert page.text(".chapters a .done") == "0/1"
+    assert "TODO" in cell(page, "ring").locator("textarea").input_value()
+
+
+def test_curves_follow_sliders_and_tell_what_is_touched(shown):
+    page = shown("price")
+    figure = page.page.locator("[data-figure=curves]")
+    before = figure.locator("path.c0").get_attribute("d")
+    page.slide("#figure-curves-ranks", 16)
+    page.page.locator(f"[data-figure=curves] path.c0:not([d='{before}'])").wait_for(timeout=READY_MS)
+    assert figure.locator("text.name").count() == 5
+    box = figure.locator("svg").bounding_box()
+    page.page.mouse.move(box["x"] + 70, box["y"] + 100)
+    assert figure.locator(".told").inner_text().startswith("256B: recursive_doubling 20"), "4 steps of 50 us"
+
+
+def test_play_goes_to_the_end_and_can_be_stopped(shown):
+    page = shown("ring")
+    page.slide("#figure-ring-ranks", 2)
+    figure = page.page.locator("[data-figure=ring]")
+    figure.locator(".rank >> nth=2").wait_for(state="detached", timeout=READY_MS)
+    figure.locator("text=Play").click()
+    assert figure.locator(".stepper .main").inner_text() == "Pause"
+    figure.locator(".where:text-is('after step 0')").wait_for()
+    assert figure.locator(".stepper .main").inner_text() == "Play", "it has come to its end"
+    assert figure.locator(".bar.complete").count() == 4
+    figure.locator("text=◀ Back").click()
+    assert figure.locator(".where").inner_text() == "at first"
+
+
+def test_day_and_night(shown):
+    page = shown("ring")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    before = page.page.evaluate(ground)
+    page.page.click(".tools >> text=Dark")
+    assert page.page.evaluate(ground) != before
+    page.page.click(".tools >> text=Light")
+    assert page.page.evaluate(ground) == before
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_it_fits_a_phone(lecture, opened, theme):
+    page = opened(lecture / "index.html", window=PHONE, color_scheme=theme)
+    for link in page.page.locator(".chapters a").all():
+        link.click()
+        wide = page.page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= PHONE["width"], link.get_attribute("href")
+    assert page.page.locator("text=Forget all").is_visible()

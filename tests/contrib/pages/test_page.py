@@ -1,0 +1,185 @@
+"""What a page of algorithms is made of."""
+
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from dear_mpi.cli.app import app
+from dear_mpi.collectives import ALGORITHMS, programs
+from dear_mpi.collectives.algorithms.registry import runner_of
+from dear_mpi.collectives.program.program import COLLECTIVES, Step
+from dear_mpi.contrib.pages import algorithms
+from dear_mpi.contrib.pages.algorithms import algorithms_data, write_algorithms
+from dear_mpi.contrib.pages.steps import COPIED, NOT_RECEIVED, NOT_SENT, NOT_TAKEN, steps_of
+from dear_mpi.contrib.pages.whole import WEB
+from dear_mpi.see.proof import Replayed
+from tests.see.test_explain import RING_THAT_BREAKS
+
+MOST_BYTES, LINES, COLUMNS = 10**6, 250, 120
+SERVED = [(name, each) for name in ALGORITHMS for each in ALGORITHMS[name] if runner_of(name) == "messages"]
+
+
+def states(data):
+    """What the page looks up: after each step, of each rank and chunk, whose data it has, and for whom."""
+    rows = [list(row) for row in data["start"]]
+    yield [[data["sets"][each] for each in row] for row in rows]
+    for flat in data["changes"]:
+        for at in range(0, len(flat), 3):
+            rank, chunk, held = flat[at : at + 3]
+            rows[rank][chunk] = held
+        yield [[data["sets"][each] for each in row] for row in rows]
+
+
+@pytest.mark.parametrize(("name", "collective"), SERVED)
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+def test_the_page_holds_what_the_replay_holds(name, collective, size):
+    written = programs(name, collective, size)
+    replayed, data = Replayed.of(written), steps_of(written, [0] * size)
+    for number, rows in enumerate(states(data)):
+        for rank, row in enumerate(rows):
+            masks = [sum(1 << each for each in held[:1] and held[0]) for held in row]
+            assert masks == [replayed.whose(mask) for mask in replayed.rows[rank][number]]
+            addresses = [1 << held[1] if held[1:] else 0 for held in row]
+            assert addresses == [mask >> size for mask in replayed.rows[rank][number]]
+    assert number == len(written[0].steps)
+    for rank, chunks in enumerate(data["due"]):
+        assert all(rows[rank][chunk] == data["sets"][data["complete"][rank][chunk]] for chunk in chunks)
+    sent = sum(len(step.sends) for program in written for step in program.steps)
+    assert sum(len(flat) for flat in data["steps"]) == 6 * sent
+
+
+@pytest.mark.parametrize(("name", "collective"), SERVED)
+def test_a_page_is_one_small_file(name, collective, tmp_path):
+    """With all sizes up to 16 ranks, and nothing that a browser would load."""
+    file = tmp_path / "page.html"
+    write_algorithms("--html", file, [name], collective, 16)
+    text = file.read_text()
+    assert len(text.encode()) < MOST_BYTES
+    assert not re.findall(r"""(?:src|href)=["'](?!data:)|@import|url\(|import\(|fetch\(|XMLHttpRequest""", text)
+    assert not set(re.findall(r"https?://[^\"' )]+", text)) - {"http://www.w3.org/2000/svg"}, "a name, not an address"
+    assert "default-src 'none'" in text
+    assert sorted(json.loads(data_of(text))["algorithms"][0]["sizes"], key=int) == [str(n) for n in range(2, 17)]
+
+
+def data_of(text):
+    return re.search(r"^const DATA = (.*);$", text, re.MULTILINE)[1]
+
+
+KINDS = {
+    ("ring", 6, 1): "ring",
+    ("bidirectional", 6, 1): "ring",
+    ("ring", 1, 1): "ring",
+    ("naive", 6, 1): "star",
+    ("binomial", 8, 1): "tree",
+    ("double_tree", 8, 1): "tree",
+    ("torus", 12, 1): "torus",
+    ("pairwise", 6, 1): "circle",
+    ("rabenseifner", 8, 1): "hypercube",
+    ("recursive_doubling", 4, 1): "hypercube",
+    ("recursive_doubling", 16, 1): "hypercube",
+    ("recursive_doubling", 6, 1): "circle",
+    ("hierarchical", 6, 2): "hosts",
+}
+
+
+@pytest.mark.parametrize(("asked", "kind"), KINDS.items())
+def test_ranks_stand_as_they_talk(asked, kind):
+    name, size, hosts = asked
+    layout = [rank * hosts // size for rank in range(size)]
+    data = steps_of(programs(name, "all_reduce", size, hosts=layout), layout)
+    assert {each["kind"] for each in data["places"]} == {kind}
+    assert len(data["places"]) == 1 + (name == "double_tree")
+    for each in data["places"]:
+        assert len({tuple(place) for place in each["at"]}) == size, "each rank has a place of its own"
+        assert all(0 <= coordinate <= 1 for place in each["at"] for coordinate in place)
+    assert len(data["placed"]) == size * data["parts"]
+
+
+def test_each_chunk_is_shown_in_its_tree():
+    data = steps_of(programs("double_tree", "all_reduce", 8), [0] * 8)
+    assert data["placed"] == [0] * 4 + [1] * 4
+    assert "chunks 0 to 3" in data["places"][0]["said"]
+
+
+def test_why_a_step_is_there():
+    written = programs("ring", "all_reduce", 4)
+    assert all(": chunk " in text for text in steps_of(written, [0] * 4)["without"])
+    idle = [program.__class__(program.collective, program.rank, 4, (Step(), *program.steps)) for program in written]
+    assert steps_of(idle, [0] * 4)["without"][0] == "", "it could be left out"
+
+
+WRONG = {
+    "Step(wrong.sends, (replace(wrong.receives[0], combine=False),))": (None, 0, COPIED),
+    "Step(wrong.sends, ())": (1, None, NOT_RECEIVED),
+    "Step((), wrong.receives)": (1, None, NOT_SENT),
+    "Step((replace(wrong.sends[0], chunks=range(3, 4)),), wrong.receives)": (1, None, NOT_TAKEN),
+}
+
+
+@pytest.mark.parametrize(("wrong", "due"), WRONG.items())
+def test_a_wrong_program_is_there_up_to_its_fault(wrong, due, tmp_path):
+    (tmp_path / "mine.py").write_text(RING_THAT_BREAKS.format(step=1, wrong=wrong))
+    written = programs(f"{tmp_path}/mine.py:all_reduce", "all_reduce", 4)
+    data, (step, chunk, kind) = steps_of(written, [0] * 4), due
+    assert (data["fault"]["step"], data["fault"]["chunk"], data["fault"]["rank"]) == (step, chunk, 0)
+    assert data["fault"]["said"] == str(Replayed.of(written).fault)
+    assert len(data["changes"]) == (6 if step is None else step)
+    assert kind in data["steps"][1][5::6]
+    assert len(data["steps"]) == (6 if step is None else 2)
+
+
+@pytest.mark.parametrize("wrong", [*WRONG, "Step((), ())"])
+def test_red_is_the_rank_that_errs(wrong, tmp_path):
+    """Not the one that waits for it, or gets what it has not."""
+    (tmp_path / "mine.py").write_text(RING_THAT_BREAKS.format(step=1, wrong=f"{wrong} if rank == 2 else wrong"))
+    fault = steps_of(programs(f"{tmp_path}/mine.py:all_reduce", "all_reduce", 4), [0] * 4)["fault"]
+    assert fault["rank"] == 2
+    assert fault["said"].startswith("rank 2, step 1: must ")
+
+
+def test_of_two_algorithms_the_wrong_one_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(RING_THAT_BREAKS.format(step=1, wrong="Step((), wrong.receives)"))
+    result = CliRunner().invoke(app, ["explain", "--html", "page.html", "--algorithm", "ring,mine.py:all_reduce"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: algorithm 'mine.py:all_reduce' of 2: rank 0, step 1")
+    assert (tmp_path / "page.html").is_file()
+
+
+def test_a_page_without_room_keeps_what_was_asked(monkeypatch):
+    monkeypatch.setattr(algorithms, "MOST_BYTES", 5000)
+    sizes = algorithms_data("--html", ["ring"], "all_reduce", 9)["algorithms"][0]["sizes"]
+    assert "9" in sizes
+    assert len(sizes) < 15
+
+
+def test_every_collective_is_told():
+    assert set(algorithms.MEANINGS) == set(COLLECTIVES)
+
+
+def test_sources_are_short():
+    for source in WEB.iterdir():
+        lines = source.read_text(encoding="utf-8").splitlines()
+        assert len(lines) <= LINES, source.name
+        assert not [number for number, line in enumerate(lines, 1) if len(line) > COLUMNS], source.name
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--algorithm", "shared"), "--html shows messages, and 'shared' sends none"),
+        (("--algorithm", "ring,naive,bruck"), "--html shows at most 2 algorithms side by side, not 3"),
+        (("--ranks", "17"), "--html shows at most 16 ranks, not 17"),
+        (("--algorithm", "ring,naive", "--picture", "steps.svg"), "--picture draws one algorithm, not 2"),
+        (("--algorithm", "rin"), "algorithm 'rin' is unknown"),
+        (("--html", "page.txt"), "--html 'page.txt' must end in .html or .htm"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(flags, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["explain", "--html", "page.html", *flags])
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,73 @@
+"""Core works without its extras: runs its tests in a copy of the project without folders of dear_mpi/contrib.
+
+python -m tests.deletion [--gates] [NAME ...]
+
+All serial tests run without the whole of contrib; then the gates, which are the order of imports, the pages, and the
+command line, without each extra. ``--gates``: nothing else; NAME: without these extras alone.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.rooms import EXTRAS, ROOT
+
+LIMIT_S = 3600
+GATES = [
+    "tests/test_layering.py",
+    "tests/test_docs.py",
+    "tests/test_extras.py",
+    "tests/docs",
+    "tests/cli",
+    "tests/contrib",
+]
+
+
+def copied(folder, deleted):
+    """A copy of the project, with its history and what is not committed, and without these folders."""
+    subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), str(folder)], check=True)
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    there = {name for name in names if name and os.path.lexists(ROOT / name)}
+    for name in set(subprocess.run(listed, cwd=folder, capture_output=True, text=True).stdout.split("\0")) - there:
+        if name:
+            (folder / name).unlink()
+    for name in there:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).unlink(missing_ok=True)
+        shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
+    if (ROOT / ".venv").exists():
+        (folder / ".venv").symlink_to((ROOT / ".venv").resolve())
+    for name in deleted:
+        shutil.rmtree(folder / name)
+
+
+def tried(deleted, tests):
+    """Whether these tests pass without these folders."""
+    print(f"without {', '.join(deleted)}: {' '.join(tests)}", flush=True)
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent, "copy")
+        copied(folder, deleted)
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "-p", "no:cacheprovider", *tests]
+        environment = os.environ | {"PYTHONPATH": str(folder)}
+        return subprocess.run(command, cwd=folder, env=environment, timeout=LIMIT_S, check=False).returncode == 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gates", action="store_true")
+    parser.add_argument("names", nargs="*", metavar="NAME", choices=[*EXTRAS, []])
+    given = parser.parse_args()
+    whole = GATES if given.gates else ["--ignore=tests/mpi", "tests"]
+    cases = [] if given.names else [(["dear_mpi/contrib"], whole)]
+    cases += [([f"dear_mpi/contrib/{name}"], GATES) for name in given.names or EXTRAS]
+    failed = [deleted for deleted, tests in cases if not tried(deleted, tests)]
+    sys.exit(f"tests fail without {failed}" if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""What other packages publish is found by name: the example of docs/how-to/extra.md, and packages that are broken."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.markdown import ROOT, blocks
+
+PAGE = ROOT / "docs" / "how-to" / "extra.md"
+SHORT = ["--threads", "2", "--model", "mlp", "--iterations", "3"]
+
+
+def dear_mpi(folder, *arguments, code=0):
+    """A command where the packages of a folder are installed, too."""
+    paths = os.pathsep.join([str(folder), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-m", "dear_mpi", *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": paths, "COLUMNS": "200"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A folder into which the package of the page is installed."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
+    for block in blocks(PAGE):
+        if block.language == "toml":
+            (source / "pyproject.toml").write_text(block.code)
+        elif block.language == "python":
+            path = source / re.match("# (.*)", block.code)[1]
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(block.code)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "--target", str(target), str(source)], check=True, timeout=300)
+    return target
+
+
+def test_a_command_of_a_package_is_listed_and_runs(installed):
+    assert re.search("hello +Say hello on each rank", dear_mpi(installed, "--help").stdout)
+    assert "Example: mpirun -n 4 dear-mpi hello" in dear_mpi(installed, "hello", "--help").stdout
+    said = dear_mpi(installed, "hello", "--threads", 2, "--to", "all").stdout.splitlines()
+    assert sorted(said) == [f"rank {rank} says hello to all" for rank in range(2)]
+    assert "No such command 'helo'. Did you mean 'hello'?" in dear_mpi(installed, "helo", code=2).stderr
+
+
+def test_a_schedule_of_a_package_trains_to_the_same_bits(installed):
+    file, found = installed / "found.json", []
+    for schedule in ("wfbp", "calm"):
+        dear_mpi(installed, "train", *SHORT, "--schedule", schedule, "--json", file)
+        found.append(json.loads(file.read_text())["params_sha256"])
+    assert found[0] == found[1]
+    shown = dear_mpi(installed, "simulate", "--schedules", "wfbp,calm", "--ranks", 4, "--json", file)
+    assert "calm" in shown.stdout
+    assert "Allowed: " in (said := dear_mpi(installed, "train", *SHORT, "--schedule", "clam", code=2).stderr)
+    assert "did you mean 'calm'?" in said
+
+
+MODULE = """
+from dataclasses import dataclass
+from dear_mpi.collectives.algorithms import ring
+from dear_mpi.kernels.optimizers import SGD
+from dear_mpi.training.wires.blocks import Blocks
+from dear_mpi.training.wires.find import Kind
+
+OWN_WIRE = Kind(Blocks)
+
+
+@dataclass(frozen=True)
+class OwnOptimizer(SGD):
+    pass
+
+
+def own_ring(rank, size):
+    return ring.all_gather(rank, size)
+
+
+def wrong_ring(rank, size):
+    return ring.all_gather((rank + 1) % size, size)
+"""
+
+
+def published(folder, package, **groups):
+    """A package as an installer leaves it, which publishes these names."""
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    lines = [f"[dear_mpi.{group}]\n{entry}\n" for group, entry in groups.items()]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "own.py").write_text(MODULE)
+    return tmp_path
+
+
+def test_wires_optimizers_and_algorithms_of_a_package_do_what_ours_do(folder):
+    published(
+        folder,
+        "own",
+        wires="mine = own:OWN_WIRE",
+        optimizers="mine = own:OwnOptimizer",
+        algorithms="mine = own:own_ring\nwrong = own:wrong_ring",
+    )
+    file, found = folder / "found.json", []
+    for given in (["int8", "sgd", "ring"], ["mine", "mine", "mine"]):
+        flags = zip(("--wire", "--optimizer", "--algorithm"), given, strict=True)
+        dear_mpi(folder, "train", *SHORT, "--lr", "0.1", *(word for pair in flags for word in pair), "--json", file)
+        found.append(json.loads(file.read_text())["params_sha256"])
+    assert found[0] == found[1]
+    assert "Proved for 1 to 4 ranks" in dear_mpi(folder, "explain", "--algorithm", "mine", "--check").stdout
+    assert "must return a program" in dear_mpi(folder, "train", *SHORT, "--algorithm", "wrong", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("group", "flags"),
+    [
+        ("schedules", ["--schedule", "bad"]),
+        ("wires", ["--wire", "bad"]),
+        ("optimizers", ["--optimizer", "bad"]),
+        ("algorithms", ["--algorithm", "bad"]),
+    ],
+)
+def test_a_name_that_cannot_be_loaded_is_an_error_which_names_its_package(group, flags, folder):
+    published(folder, "broken", **{group: "bad = nowhere:BAD"})
+    said = dear_mpi(folder, "train", *SHORT, *flags, code=2).stderr
+    assert "'bad' of broken (entry point 'nowhere:BAD'" in said
+    assert "cannot be loaded" in said
+
+
+@pytest.mark.parametrize(
+    ("group", "flag", "must"),
+    [("schedules", "--schedule", "be a class derived from Schedule"), ("optimizers", "--optimizer", "be a class"),
+     ("wires", "--wire", "be a Kind")],
+)  # fmt: skip
+def test_something_else_than_the_group_has_is_refused(group, flag, must, folder):
+    published(folder, "own", **{group: "bad = own:dataclass"})
+    assert f"'bad' must {must}" in dear_mpi(folder, "train", *SHORT, flag, "bad", code=2).stderr
+
+
+def test_help_warns_of_a_command_that_cannot_be_loaded(folder):
+    published(folder, "broken", commands="bad = nowhere:BAD\nworse = own:dataclass", flags="train.bad = nowhere:BAD")
+    shown = dear_mpi(folder, "--help")
+    assert "Train a model with one communication schedule." in shown.stdout
+    lines = [line for line in shown.stderr.splitlines() if line.startswith("warning: ")]
+    assert len(lines) == 2
+    assert "'bad' of broken (entry point 'nowhere:BAD' in the group 'dear_mpi.commands') cannot be loaded" in lines[0]
+    assert "'worse' in the group 'dear_mpi.commands' must be a Command, not " in lines[1]
+    assert "No such command 'bad'" in dear_mpi(folder, "bad", code=2).stderr
+    assert "'train.bad' of broken" in dear_mpi(folder, "train", "--help").stderr
+
+
+def test_an_extra_of_ours_that_was_deleted_is_passed_over(folder):
+    """Its entry points are still in the metadata of the installation."""
+    gone = "dear_mpi.contrib.gone:GONE"
+    published(folder, "stale", commands=f"gone = {gone}", flags=f"train.gone = {gone}", schedules=f"gone = {gone}")
+    assert dear_mpi(folder, "--help").stderr == ""
+    assert "No such option: --gone" in dear_mpi(folder, "train", "--gone", code=2).stderr
+    assert "schedule 'gone' is unknown" in dear_mpi(folder, "train", *SHORT, "--schedule", "gone", code=2).stderr
+
+
+def test_names_of_core_are_not_replaced(folder):
+    published(folder, "own", optimizers="sgd = nowhere:BAD", commands="train = nowhere:BAD")
+    dear_mpi(folder, "train", *SHORT, "--optimizer", "sgd", "--lr", "0.1")
