@@ -71,9 +71,9 @@ from dataclasses import dataclass
 from dear_mpi.collectives.algorithms import ring
 from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.training.wires.blocks import Blocks
-from dear_mpi.training.wires.find import Kind
+from dear_mpi.training.routes import Kind, coded
 
-OWN_WIRE = Kind(Blocks)
+OWN_WIRE = Kind(Blocks, coded)
 
 
 @dataclass(frozen=True)

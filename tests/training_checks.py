@@ -15,6 +15,7 @@ from dear_mpi.models.layers import Dense
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.line.parameters import layout_of, line_dtype
+from dear_mpi.training.routes.find import CODES
 from dear_mpi.training.schedules import SCHEDULES
 from tests.pages import Page
 
@@ -34,6 +35,22 @@ SCHEDULE_CASES = [
     {"model": "mlp", "fusion": "cut:20kB", "update": "sharded", "clip": 1.0, "loss_scale": "dynamic", "wire": "fp16"},
     {"model": "mlp", "fusion": "none", "optimizer": "lamb", "clip": 1.0, "wire": "int8"},
 ]
+
+
+OF_EXTRAS = {"acp", "powersgd", "noise", "sketch"}  # wires
+
+
+def installed(*cases):
+    """Those of these cases whose wire is there: extras may be deleted.
+
+    A case, or its first item, is a wire, or choices with one.
+    """
+
+    def wire(case):
+        first = case if isinstance(case, str | dict) else case[0]
+        return (first.get("wire") or "" if isinstance(first, dict) else first).partition(":")[0]
+
+    return [case for case in cases if wire(case) not in OF_EXTRAS - set(CODES)]
 
 
 def cut_of(*uses):

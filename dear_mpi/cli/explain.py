@@ -14,8 +14,7 @@ from dear_mpi.see.route import explain_route
 from dear_mpi.simulate.machine import read_rates
 from dear_mpi.training.declared import listed, parsed
 from dear_mpi.training.options import NAMES
-from dear_mpi.training.routes.find import FULL, ROUTES
-from dear_mpi.training.wires.find import EXAMPLES
+from dear_mpi.training.routes.find import EXAMPLES, FULL, ROUTES
 
 MOST_PIECES = 256  # of 64 ranks they take some seconds
 OF_ROUTES = ("route", "wire")
@@ -23,7 +22,11 @@ RATES = "Bandwidths inside and between hosts, for themis: 100gbit/10gbit, or FIL
 PICTURE = "Draw the steps into FILE.png, FILE.pdf or FILE.svg, or into FILE.gif: a frame for each step."
 OWN = (
     flag("route", str | None, f"Route to show in place of an algorithm: {', '.join(ROUTES)}, or FILE.py:NAME.")
-    | flag("wire", str | None, f"Codes whose route to show: {', '.join(EXAMPLES.values())}; int4:between.")
+    | flag(
+        "wire",
+        str | None,
+        f"Codes whose route to show: {', '.join(EXAMPLES.values())}, int4:between, or one that an extra publishes.",
+    )
     | flag("algorithm", str, f"Algorithm to show: {NAMES}, or FILE.py:FUNCTION; several with commas.", "ring")
     | flag("collective", str, f"Collective to show: {', '.join(COLLECTIVES)}.", "all_reduce")
     | flag("ranks", int, f"Number of ranks, at most {MOST_RANKS}.", 4, min=1)

@@ -19,10 +19,10 @@ from dear_mpi.training.line.owners import Ownership
 from dear_mpi.training.line.weights import MEASURED, measured
 from dear_mpi.training.options import ALL_OPTIMIZERS, FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange
 from dear_mpi.training.profiles.profile import Profile, read_profile
+from dear_mpi.training.routes.find import is_code
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
 from dear_mpi.training.schedules import Schedule, find_schedules
-from dear_mpi.training.wires.find import is_code
 
 NOISY_ITERATIONS = 20
 MOST_PARTS, MOST_ITERATIONS, MOST_BATCH = 10**4, 10**6, 10**9

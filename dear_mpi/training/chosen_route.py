@@ -15,11 +15,10 @@ from dear_mpi.reporting.units import check_distinct
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.options import Exchange, Options
 from dear_mpi.training.routes.codes import OfCodes
-from dear_mpi.training.routes.find import FULL
+from dear_mpi.training.routes.find import FULL, find_code, is_code
 from dear_mpi.training.routes.proof import Proof, prove
 from dear_mpi.training.routes.route import EXTRAS, WAYS, Route
 from dear_mpi.training.schedules import Schedule
-from dear_mpi.training.wires.find import find_code, is_code
 
 Wire = str | None  # None: the type of the parameters
 SEVERAL = f"{options_of(Exchange)['wire'].help} Several with commas, e.g. fp32,int8,blocks:10%."

@@ -27,12 +27,11 @@ from dear_mpi.training.fabric.statistic import LossScale, Norm, Statistic
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.learning_rate import Rate, rates_of
 from dear_mpi.training.line.weights import MEASURED, check_weights, parse_weights
-from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, find_route
+from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, check_carries, find_code, find_route, is_code
+from dear_mpi.training.routes.find import NAMES as WIRES
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
 from dear_mpi.training.schedules import find_schedule
-from dear_mpi.training.wires.find import NAMES as WIRES
-from dear_mpi.training.wires.find import check_carries, find_code, is_code
 
 TABLES = "resnet50, densenet201, inceptionv4, bert_base, bert_large or FILE.json"
 NAMES = ", ".join(ALGORITHMS)
@@ -65,8 +64,9 @@ class Exchange(Declared):
     """What an iteration sends of gradients, and how often."""
 
     wire: str | None = option(
-        f"Form in which gradients travel: {', '.join(WIRES)}. What codes lose is sent later, unless :error=no follows. "
-        "With :between (int4:between) sums of hosts are coded, between hosts alone.",
+        f"Form in which gradients travel: {', '.join(WIRES)}, or one that an extra publishes, such as powersgd:4. What "
+        "codes lose is sent later, unless :error=no follows. With :between (int4:between) sums of hosts are coded, "
+        "between hosts alone.",
         None,
         shown="the type of the parameters",
     )

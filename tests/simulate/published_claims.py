@@ -13,8 +13,7 @@ from dear_mpi.kernels.kfac import Sides
 from dear_mpi.models.synthetic import load_modules, load_table, matrix, module_of_row
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import Simulated, simulate
-from dear_mpi.training.routes.find import find_route
-from dear_mpi.training.wires.find import find_code
+from dear_mpi.training.routes.find import find_code, find_route
 from tests.simulate.dimensions import FEW_RATIOS, gain
 
 ITEMSIZE = 4

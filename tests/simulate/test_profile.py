@@ -19,7 +19,6 @@ from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use, read_profile
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.workload import make_workload
-from dear_mpi.training.wires.low_rank import LowRank
 from tests.cli_checks import assert_one_line
 
 COUNT = 2**20  # elements of the one tensor: all ranks' shards are whole, so nothing is padded
@@ -347,14 +346,6 @@ def test_tables_of_users(table, flags, said, tmp_path):
     assert said is None or said in done.stderr
 
 
-@pytest.mark.parametrize(("wire", "floats"), [("acp:4", 4 * 1024), ("powersgd:4", 2 * 4 * 1024)])
-def test_factors_of_matrices_are_priced_by_the_shapes_of_a_profile(wire, floats):
-    dense, codes = (simulated(profile=PROFILE, wire=each).row["exposed_comm_s"] for each in ("fp32", wire))
-    rank = LowRank(4)
-    passes = rank.encode_s * (1 if wire == "acp:4" else 1.5) + rank.decode_s
-    assert dense - codes == pytest.approx(ring_s(4, 4) * (1 - floats / COUNT) - COUNT * passes, rel=1e-6)
-
-
 def test_codes_take_as_many_times_as_long_as_in_the_profile():
     rows = [simulated(profile=replace(PROFILE, code_factor=factor), wire="int8") for factor in (None, 3.0)]
     legs = rows[0].scenario.settings.chosen_route.legs
@@ -404,8 +395,3 @@ def test_a_core_has_one_rank_at_least():
     for wrong in (0.5, 3.0):
         with pytest.raises(ValueError, match=rf"--ranks-per-core must be from 1 to 2 ranks, not {wrong:g}"):
             simulated(profile=PROFILE, ranks=(2,), ranks_per_core=wrong)
-
-
-def test_a_table_has_no_matrices():
-    with pytest.raises(ValueError, match="a table of layers has no shapes"):
-        list(simulate(Settings(wire="acp:4", ranks=(4,), models=("synthetic:resnet50",))))

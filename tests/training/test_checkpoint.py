@@ -21,7 +21,7 @@ from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.schedules import SCHEDULES
-from tests.training_checks import settings
+from tests.training_checks import installed, settings
 
 WAYS = [
     {},
@@ -333,13 +333,13 @@ def test_what_has_changed_is_said_in_one_line(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("before", "after", "lost"),
-    [
+    installed(
         ({"wire": "int8"}, {"wire": "int4"}, None),
         ({"wire": "int8"}, {}, "line 'residual'"),
         ({"wire": "powersgd:1"}, {"wire": "int8:error=no"}, "line 'residual', line 'factors'"),
         ({"schedule": "diloco:4"}, {"schedule": "diloco:2"}, None),
         ({"schedule": "diloco:4"}, {"schedule": "local:4"}, "line 'outer momentum'"),
-    ],
+    ),
 )
 def test_lines_that_the_route_does_not_keep_are_named(before, after, lost, tmp_path, capsys):
     """They were dropped in silence."""

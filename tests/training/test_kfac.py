@@ -20,6 +20,7 @@ from dear_mpi.training import KFAC, Session
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES
+from tests.training_checks import installed
 
 ROWS = 12
 
@@ -181,13 +182,13 @@ def test_it_learns_in_fewer_iterations():
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [
+    installed(
         ({"clip": 1.0}, "optimizer KFAC sends other sums beside gradients: leave out clip, loss_scale and statistic"),
         ({"loss_scale": "dynamic"}, "leave out clip, loss_scale and statistic"),
         ({"wire": "int8"}, "of all ranks in each iteration: the route 'full over int8' does not bring them all"),
         ({"wire": "noise:1%"}, "the route 'full over noise:1%' does not bring them all"),
         ({"schedule": "local:4"}, "the route 'local:4' does not bring them all"),
-    ],
+    ),
 )
 def test_what_would_lose_a_part_of_a_factor_is_refused(options, said):
     with pytest.raises(AgreedError, match=said):

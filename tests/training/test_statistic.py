@@ -11,6 +11,7 @@ from dear_mpi.training.schedules import SCHEDULES
 from tests.training.route_checks import OnHosts
 from tests.training.test_sharded import batch, layers
 from tests.training.test_wires import float32_layers
+from tests.training_checks import installed
 
 
 class NonZero(Statistic):
@@ -63,7 +64,7 @@ def test_all_ranks_use_what_it_says(schedule, update):
 
 
 SYNCHRONOUS = [name for name, schedule in SCHEDULES.items() if schedule.own_route() is None]
-CODED = [
+CODED = installed(
     ("int8", {"clip": 0.05}),
     ("int4:error=no", {"clip": 0.05, "loss_scale": "dynamic"}),
     ("fp8", {"statistic": Largest()}),
@@ -71,7 +72,7 @@ CODED = [
     ("int8", {"clip": 0.05, "optimizer": Lamb(0.01), "fusion": "none"}),
     ("noise:1%", {"clip": 0.05, "optimizer": Muon(0.01), "fusion": "none"}),
     ("int4:between", {"clip": 0.05, "statistic": Largest(), "optimizer": Adam(0.01)}),
-]
+)
 
 
 @pytest.mark.parametrize("update", ["full", "sharded"])
@@ -93,7 +94,7 @@ def test_all_schedules_take_it_of_the_same_sums(number, update):
     assert len(set().union(*found.values())) == 1, found
 
 
-@pytest.mark.parametrize("wire", ["randomk:20%", "blocks:20%", "powersgd:2", "acp:2", "sketch:10"])
+@pytest.mark.parametrize("wire", installed("randomk:20%", "blocks:20%", "powersgd:2", "acp:2", "sketch:10"))
 def test_it_is_refused_where_the_sums_are_not_there_before_the_way_back(wire):
     def refused(transport):
         with pytest.raises(AgreedError, match="need the sums of gradients before the update") as error:

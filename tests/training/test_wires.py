@@ -15,18 +15,17 @@ from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training import SGD, Session
 from dear_mpi.training.routes.codes import OfCodes
-from dear_mpi.training.routes.find import coded, find_route
+from dear_mpi.training.routes.find import CODES, coded, find_code, find_route
 from dear_mpi.training.routes.proof import RouteError, prove
 from dear_mpi.training.routes.rounds import Outer
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.wires.blocks import BLOCK, LEAST, Blocks, Eighths, Halves
-from dear_mpi.training.wires.find import CODES, EXAMPLES, find_code
-from dear_mpi.training.wires.noise import Noise
 from dear_mpi.training.wires.selections import RandomBlocks, RandomK, TopK
 from tests.training.route_checks import layers
-from tests.training_checks import settings
+from tests.training_checks import installed, settings
 
+EVERY = [kind.example or name for name, kind in CODES.items()]  # wire, with those of extras
 OF_BLOCKS = {"int8": (Blocks(), 1 / 254), "int4": (Halves(), 1 / 14), "fp8": (Eighths(), 1 / 16)}
 KINDS = {
     "normal": lambda draw, count: draw.standard_normal(count),
@@ -95,32 +94,6 @@ def test_a_selection_is_the_same_for_a_draw_and_covers_all_in_time(wire, step):
     assert not np.array_equal(wire.places(count, (7, 0)), wire.places(count, (8, 0)))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
-def test_noise_is_normal_and_of_its_share(dtype):
-    x, filled = np.random.default_rng(1).standard_normal(20_000).astype(dtype), np.ones(20_000, bool)
-    found = [x.copy() for _ in range(3)]
-    for one, draw in zip(found, [(7, 0), (7, 0), (7, 1)], strict=True):
-        Noise(0.1).add(one, filled, draw)
-    assert np.array_equal(found[0], found[1])
-    assert not np.array_equal(found[0], found[2])
-    noise = (found[0].astype(np.float64) - x) / np.sqrt(np.mean(x.astype(np.float64) ** 2))
-    assert noise.std() == pytest.approx(0.1, rel=0.03)
-    assert abs(noise.mean()) < 0.003
-    assert np.mean(abs(noise) < 0.1) == pytest.approx(0.683, abs=0.02)
-    x[5] = np.inf
-    with np.errstate(all="ignore"):
-        Noise(0.1).add(x, filled, (0, 0))
-    assert not np.isfinite(x).any()
-
-
-def test_padding_stays_silent_and_does_not_count():
-    x, filled = np.zeros(4096), np.arange(4096) < 1024
-    x[:1024] = 2.0
-    Noise(0.5).add(x, filled, (0, 0))
-    assert not x[1024:].any()
-    assert (x[:1024] - 2.0).std() == pytest.approx(1.0, rel=0.1)
-
-
 @pytest.mark.parametrize(("name", "most"), [("int8", 0.011), ("int4", 0.2)])
 @pytest.mark.parametrize("ranks", [2, 5, 64])
 def test_the_error_of_a_sum_does_not_grow_with_ranks(name, most, ranks):
@@ -139,7 +112,7 @@ def run(choices, ranks=3, **how):
     return run_world(lambda world: train(config, world, **how), threads=ranks)
 
 
-@pytest.mark.parametrize("wire", EXAMPLES.values())
+@pytest.mark.parametrize("wire", EVERY)
 @pytest.mark.parametrize("update", ["full", "sharded"])
 def test_routes_of_codes_are_proved(wire, update):
     try:
@@ -149,10 +122,10 @@ def test_routes_of_codes_are_proved(wire, update):
         return
     assert proof.alike
     assert not proof.exact
-    assert proof.summed == (find_code(wire).legs in ("coded", "noisy"))
+    assert proof.summed == (find_code(wire).route is coded or wire.startswith("noise"))
 
 
-@pytest.mark.parametrize("wire", EXAMPLES.values())
+@pytest.mark.parametrize("wire", EVERY)
 def test_all_schedules_come_to_the_same_bits(wire):
     """On all ranks, which ``train`` compares."""
     found = {name: run({"schedule": name, "wire": wire}) for name in ("sequential", "zero", "dear-eager")}
@@ -160,27 +133,14 @@ def test_all_schedules_come_to_the_same_bits(wire):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
-@pytest.mark.parametrize("wire", ["int8", "int4", "blocks:10%", "noise:1%"])
+@pytest.mark.parametrize("wire", installed("int8", "int4", "blocks:10%", "noise:1%"))
 def test_on_any_number_of_ranks(wire, ranks):
     assert run({"wire": wire}, ranks=ranks)["route"] == f"full over {wire}"
 
 
-def test_noise_is_on_the_sum_and_on_all_ranks_alike():
-    """Against the same without noise; with shards and with a limit on the norm, too."""
-    plain, loud, small = (run({"optimizer": "sgd", "lr": 0.1} | more)["loss"] for more in NOISY)
-    assert loud[0] == plain[0]
-    assert loud[1] != plain[1]
-    assert abs(small[-1] - plain[-1]) < abs(loud[-1] - plain[-1])
-    sharded = {"wire": "noise:10%", "update": "sharded"}
-    assert len({run(sharded | {"schedule": name})["params_sha256"] for name in ("zero", "dear")}) == 1
-    assert run(sharded)["params_sha256"] == run({"wire": "noise:10%"})["params_sha256"]
-    assert run(sharded | {"clip": 0.5})["params_sha256"] != run(sharded)["params_sha256"]
-
-
-NOISY = ({}, {"wire": "noise:30%"}, {"wire": "noise:0.01%"})
-
-
-@pytest.mark.parametrize("wire", ["int8", "topk:10%", "blocks:10%", "noise:10%", "acp:4:after=3", "powersgd:4"])
+@pytest.mark.parametrize(
+    "wire", installed("int8", "topk:10%", "blocks:10%", "noise:10%", "acp:4:after=3", "powersgd:4")
+)
 def test_what_was_lost_survives_a_break(wire, tmp_path):
     whole, file = run({"wire": wire, "iterations": 9}), tmp_path / "c.npz"
     run({"wire": wire, "iterations": 4}, saving=Saving(file))
@@ -250,7 +210,7 @@ def lost_factors(session):
 
 @pytest.mark.parametrize(
     ("wire", "spoil", "said"),
-    [
+    installed(
         ("acp:1", lost_residual, "'full over acp:1' has changed 'residual', before leg .recall residual. of bucket 0"),
         ("powersgd:1", lost_factors, "'full over powersgd:1' has changed 'factors', before leg .project.* of bucket 0"),
         ("int8", wrong_decoder, "values of bucket 0"),
@@ -261,7 +221,7 @@ def lost_factors(session):
             lost_residual,
             "'full over blocks:50%' has changed 'residual', before leg .select.* of bucket 0",
         ),
-    ],
+    ),
 )
 def test_a_rank_that_goes_wrong_is_found(wire, spoil, said):
     """In the iteration in which it does, with ``debug``."""
@@ -277,7 +237,7 @@ def test_a_rank_that_goes_wrong_in_a_round_is_found_at_its_end():
         run_loopback(3, lambda transport: steps(transport, schedule="diloco:4", spoil=other_rate, debug=True))
 
 
-@pytest.mark.parametrize("wire", ["int8", "blocks:50%", "topk:10%", "acp:1", "powersgd:1", "noise:1%"])
+@pytest.mark.parametrize("wire", installed("int8", "blocks:50%", "topk:10%", "acp:1", "powersgd:1", "noise:1%"))
 def test_a_gradient_that_is_not_finite_ends_training_on_all_ranks(wire):
     def poison(session):
         layer = session.layers[0]
@@ -298,7 +258,7 @@ def test_a_gradient_that_is_not_finite_ends_training_on_all_ranks(wire):
 
 @pytest.mark.parametrize(
     ("choices", "said"),
-    [
+    installed(
         ({"wire": "topk:0%"}, "the share of a wire must be above 0%, and at most 100%, not 0%"),
         ({"wire": "blocks:101%"}, "the share of a wire must be from 0% to 100%, not 101%"),
         ({"wire": "blocks:-1%"}, "the share of a wire must be from 0% to 100%, not -1%"),
@@ -330,7 +290,7 @@ def test_a_gradient_that_is_not_finite_ends_training_on_all_ranks(wire):
         ({"wire": "int8", "loss_scale": "dynamic"}, "what codes have lost would be of another scale"),
         ({"wire": "int8", "route": "full.py:r"}, "wire 'int8' has a route of its own: leave out route"),
         ({"wire": "blocks:10%", "optimizer": "lamb"}, "and selected elements lie within tensors"),
-    ],
+    ),
 )
 def test_what_cannot_be_is_refused(choices, said):
     with pytest.raises((AgreedError, ValueError), match=said):
@@ -338,20 +298,23 @@ def test_what_cannot_be_is_refused(choices, said):
 
 
 def test_each_kind_of_codes_has_an_example_that_can_be_read():
-    assert [type(find_code(example).wire) for example in EXAMPLES.values()] == [kind.make for kind in CODES.values()]
-    assert find_code("acp:4:after=50:error=no") == find_code("acp:4:error=no:after=50")
-    assert find_code("acp:4:after=50").after == 50
+    assert [type(find_code(example).wire) for example in EVERY] == [kind.make for kind in CODES.values()]
+    for wire in installed("acp:4"):
+        assert find_code(f"{wire}:after=50:error=no") == find_code(f"{wire}:error=no:after=50")
+        assert find_code(f"{wire}:after=50").after == 50
 
 
 @pytest.mark.parametrize(
     ("text", "option"),
-    [("acp:4:after=50:after=60", "after"), ("int8:error=no:error=no", "error"), ("topk:1%:error=a:error=no", "error")],
+    installed(
+        ("acp:4:after=50:after=60", "after"), ("int8:error=no:error=no", "error"), ("topk:1%:error=a:error=no", "error")
+    ),
 )
 def test_an_option_of_a_wire_is_given_once(text, option):
     with pytest.raises(ValueError, match=f"^wire '{text}' has {option} twice$"):
         find_code(text)
     with pytest.raises(ValueError, match=r"must be written like|must be a whole number above zero, not ''"):
-        find_code(text.split(":")[0] + ":error" if option == "error" else "acp:4:after")
+        find_code(f"{text.partition(':')[0]}:{'error' if option == 'error' else '4:after'}")
 
 
 def test_what_one_wire_encodes_no_other_decodes():

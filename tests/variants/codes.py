@@ -6,9 +6,9 @@ from statistics import median
 import numpy as np
 
 from dear_mpi.ranks.world import run_world
+from dear_mpi.training.routes.find import find_code
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contest import Contest, outcome
-from dear_mpi.training.wires.find import find_code
 from tests.training.route_checks import bytes_between
 from tests.variants.target import HOSTS, NEAR, SLOW, Target, accuracy, late_loss, mean_ms, trained
 

@@ -29,8 +29,8 @@ from dear_mpi.models.synthetic import both_passes
 from dear_mpi.reporting.files import replacing
 from dear_mpi.reporting.units import MOST_SECONDS, plural
 from dear_mpi.training.fabric.costs import Costs
+from dear_mpi.training.routes.find import find_code, is_code
 from dear_mpi.training.schedules import ROUNDS, SCHEDULES
-from dear_mpi.training.wires.find import find_code, is_code
 
 Index = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]

@@ -1,15 +1,19 @@
 """What a bucket goes through, as data. Schedules say when, routes say what.
 
 ``legs.py`` and ``codes.py`` have the acts, ``route.py`` puts them in order, ``memory.py`` and ``proof.py`` show that a
-route trains, and ``find.py`` has ours by name, and reads a user's from a file.
+route trains, and ``find.py`` has routes and wires by name. All names here are public: for routes in a file of yours,
+and for packages that publish a wire (a ``Kind``).
 """
 
-from dear_mpi.training.routes.codes import Decode, Encode
+from dear_mpi.training.routes.codes import ROW_BYTES, Decode, Encode, InRows, OfCodes, Recall
+from dear_mpi.training.routes.find import FORGET, FULL, LATE, SHARDED, Kind, coded, share, whole
 from dear_mpi.training.routes.legs import (
     ENGINE,
     MAIN,
+    BucketMemory,
     Leg,
     Pack,
+    Shape,
     Unpack,
     Update,
     all_gather,
@@ -17,7 +21,9 @@ from dear_mpi.training.routes.legs import (
     all_to_all,
     reduce_scatter,
 )
+from dear_mpi.training.routes.memory import Memory
 from dear_mpi.training.routes.route import Route
 
-__all__ = ["ENGINE", "MAIN", "Decode", "Encode", "Leg", "Pack", "Route", "Unpack", "Update"]
-__all__ += ["all_gather", "all_reduce", "all_to_all", "reduce_scatter"]
+__all__ = ["ENGINE", "MAIN", "BucketMemory", "Decode", "Encode", "InRows", "Leg", "Memory", "OfCodes", "Pack"]
+__all__ += ["Recall", "Route", "Shape", "Unpack", "Update", "all_gather", "all_reduce", "all_to_all"]
+__all__ += ["FORGET", "FULL", "LATE", "ROW_BYTES", "SHARDED", "Kind", "coded", "reduce_scatter", "share", "whole"]

@@ -1,34 +1,24 @@
-"""Our routes by name, and a user's from a file."""
+"""Our routes and wires by name; a user's route from a file, an extra's wire from its entry point."""
 
+from collections import ChainMap
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from dear_mpi.collectives.program.extras import WithExtras
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of
+from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
+from dear_mpi.reporting.units import above_zero, named_values, parse_share
 from dear_mpi.training.routes.codes import Decode, Encode, Recall, Wire
-from dear_mpi.training.routes.legs import (
-    MAIN,
-    Leg,
-    Pack,
-    Unpack,
-    Update,
-    all_gather,
-    all_reduce,
-    all_to_all,
-    reduce_scatter,
-)
-from dear_mpi.training.routes.low_rank import Expand, Project
-from dear_mpi.training.routes.noisy import AddNoise
+from dear_mpi.training.routes.legs import MAIN, Leg, Pack, Unpack, Update, all_gather, all_to_all, reduce_scatter
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.routes.selected import Select, Selection, UpdateSelected
-from dear_mpi.training.routes.sketched import INDEX, Fill, Join, Peel
-from dear_mpi.training.wires.find import find_code, is_code
-from dear_mpi.training.wires.low_rank import LEFT, RIGHT, LowRank
-from dear_mpi.training.wires.noise import Noise
-from dear_mpi.training.wires.sketch import Bits, Sketch
+from dear_mpi.training.wires.blocks import Blocks, Eighths, Halves
+from dear_mpi.training.wires.selections import RandomBlocks, RandomK, TopK
 
+FORGET, LATE, OF_HOSTS = "error=no", "after=50", "between"
 AUTO = "auto"
 UPDATES = ("full", "sharded", AUTO)
 MINE = "my_route"  # what messages call a user's
@@ -91,47 +81,6 @@ def selected(name: str, wire: Selection, *, sharded: bool = False, error: str | 
     return Route(name, out, (all_gather("codes"), UpdateSelected(**codes, on=MAIN), Unpack()))
 
 
-def sketched(name: str, wire: Sketch, *, sharded: bool = False, error: str | None = "residual") -> Route:
-    """A route on which counters travel where few elements are not zero, and elsewhere all gradients; nothing is left
-    out, whatever ``error`` says. ValueError for sharded updates."""
-    if sharded:
-        raise ValueError(f"update must be full: {name.partition(' over ')[2]} has counters of elements of all shards")
-    bits = Bits()
-    index = Encode(wire=bits, codes=INDEX), all_to_all(INDEX), Join(wire=bits), all_gather(INDEX)
-    sums = reduce_scatter("counters", fits=True), reduce_scatter("gradients", fits=False)
-    gathered = all_gather("gradients", fits=False), all_gather("counters", fits=True), Peel(wire=wire, fits=True)
-    return Route(name, (Pack(), *index, Fill(wire=wire), *sums), (*gathered, Update(on=MAIN), Unpack()))
-
-
-def noisy(name: str, wire: Noise, *, sharded: bool = False, error: str | None = None) -> Route:
-    """One of ours, on which sums are not exact; nothing is kept of that, whatever ``error`` says."""
-    route = SHARDED if sharded else FULL
-    return replace(route, name=name, out=(*route.out, AddNoise(wire=wire)))
-
-
-def acp(name: str, wire: LowRank, *, sharded: bool = False, error: str | None = "residual") -> Route:
-    """ACP-SGD: of each matrix one factor travels, and the other one in the next update."""
-    codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
-    return expanded(name, (Project(**codes, error=error),), Expand(**codes), sharded=sharded, error=error)
-
-
-def powersgd(name: str, wire: LowRank, *, sharded: bool = False, error: str | None = "residual") -> Route:
-    """PowerSGD: one factor travels, and then the other one, which is made with the sum of the first."""
-    first: dict[str, Any] = {"wire": wire, "codes": "first codes", "side": LEFT, "others": False}
-    codes: dict[str, Any] = {"wire": wire, "codes": "codes", "side": RIGHT}
-    project = Project(**first), all_reduce("first codes"), Project(**codes, given="first codes", error=error)
-    return expanded(name, project, Expand(**codes), sharded=sharded, error=error)
-
-
-def expanded(name: str, project: tuple[Leg, ...], expand: Expand, *, sharded: bool, error: str | None) -> Route:
-    """A route on which matrices travel as factors; ValueError for sharded updates."""
-    if sharded:
-        raise ValueError(f"update must be full: {name.partition(' over ')[2]} gives all gradients to each rank")
-    recall = (Recall(error=error),) if error else ()
-    out = (Pack(), *recall, *project, reduce_scatter("codes"))
-    return Route(name, out, (all_gather("codes"), expand, Update(on=MAIN), Unpack()))
-
-
 def late(route: Route, after: int) -> Route:
     """A route whose codes begin in iteration ``after``, counted from 0: before that gradients travel as they are."""
 
@@ -144,16 +93,109 @@ def late(route: Route, after: int) -> Route:
     return replace(route, out=out, back=(all_gather("gradients", until=after), *begun(route.back)))
 
 
-# By the ``legs`` of a wire.
-LEGS: dict[str, Callable[..., Route]] = {
-    "coded": coded,
-    "between": between,
-    "selected": selected,
-    "acp": acp,
-    "powersgd": powersgd,
-    "noisy": noisy,
-    "sketched": sketched,
+@dataclass(frozen=True)
+class Kind:
+    """A kind of codes.
+
+    Attributes:
+        make: the wire, from what was read.
+        route: makes the route of these codes, from its name and the wire; see ``coded``.
+        read: what stands after the colon, from its text; None if nothing may stand there.
+        example: a text with it.
+        types: of parameters whose gradients it can carry.
+        options: what may stand behind that, with an example.
+    """
+
+    make: Callable[..., Any]
+    route: Callable[..., Route]
+    read: Callable[[str], Any] | None = None
+    example: str = ""
+    types: tuple[str, ...] = ("fp32", "fp16", "bf16")
+    options: tuple[str, ...] = (FORGET,)
+
+
+def share(text: str) -> float:
+    """A share above zero, as ``1%``; ValueError if it is none."""
+    found = parse_share("the share of a wire", text, 1.0)
+    if not found:
+        raise ValueError(f"the share of a wire must be above 0%, and at most 100%, not {text}")
+    return found
+
+
+def whole(what: str, text: str) -> int:
+    return above_zero(f"{what} of a wire", text)
+
+
+def made(name: str, kind: Any) -> Kind:
+    """What an extra publishes as a wire; ValueError if it is something else."""
+    if not isinstance(kind, Kind):
+        raise ValueError(f"wire {name!r} must be a Kind of dear_mpi.training.routes, not {kind!r:.99}")
+    return kind
+
+
+HOSTS_TOO = (FORGET, OF_HOSTS)
+OURS = {
+    "int8": Kind(Blocks, coded, options=HOSTS_TOO),
+    "int4": Kind(Halves, coded, options=HOSTS_TOO),
+    "fp8": Kind(Eighths, coded, options=HOSTS_TOO),
+    "topk": Kind(TopK, coded, share, "topk:1%", options=HOSTS_TOO),
+    "randomk": Kind(RandomK, selected, share, "randomk:10%"),
+    "blocks": Kind(RandomBlocks, selected, share, "blocks:10%"),
 }
+CODES = WithExtras(OURS, "wires", made)
+EXAMPLES = {name: kind.example or name for name, kind in OURS.items()}  # without those of extras
+NAMES = (*DTYPES, *EXAMPLES.values())
+
+
+@dataclass(frozen=True)
+class Code:
+    """Codes that were chosen.
+
+    Attributes:
+        feedback: whether what they lose is sent later.
+        after: how many iterations go without them first.
+    """
+
+    wire: Any
+    route: Callable[..., Route]
+    feedback: bool
+    after: int = 0
+
+
+def is_code(wire: str | None) -> bool:
+    """Whether this is no type of floating point."""
+    return wire is not None and wire not in DTYPES
+
+
+def find_code(text: str) -> Code:
+    """The codes of a text, such as ``int8``, ``topk:1%`` or ``topk:1%:error=no``.
+
+    Raises:
+        ValueError: there are none of this name, what stands after the colon has no meaning, or it has an option twice.
+
+    >>> find_code("topk:1%:error=no")  # doctest: +ELLIPSIS
+    Code(wire=TopK(share=0.01), route=<function coded at ...>, feedback=False, after=0)
+    """
+    name, *rest = text.split(":")
+    kind = lookup("wire", name, ChainMap[str, Any](CODES, dict.fromkeys(DTYPES)))
+    given, options = named_values(f"wire {text!r}", [f"{each}=" if each == OF_HOSTS else each for each in rest])
+    allowed = {each.partition("=")[0] for each in (kind.options if kind else ())}
+    unknown = options.keys() - allowed or allowed.intersection(given)
+    wrong = options.get("error", "no") != "no" or any(each.startswith(f"{OF_HOSTS}=") for each in rest)
+    if kind is None or unknown or wrong or len(given) != (kind.read is not None):
+        example = (kind.example if kind else "") or name
+        also = "".join(f", or {example}:{option}" for option in (kind.options if kind else ()))
+        raise ValueError(f"wire {text!r} must be written like {example!r}{also}")
+    after = whole("after", options["after"]) if "after" in options else 0
+    wire = kind.make(*map(kind.read, given)) if kind.read else kind.make()
+    return Code(wire, between if OF_HOSTS in options else kind.route, feedback="error" not in options, after=after)
+
+
+def check_carries(text: str, dtype: str) -> None:
+    """Raise a ValueError if a wire cannot carry gradients of parameters of this type."""
+    types = CODES[text.partition(":")[0]].types if is_code(text) else (dtype,)
+    if dtype not in types:
+        raise ValueError(f"wire {text!r} carries gradients of {', '.join(types)}, not of {dtype}")
 
 
 def find_route(name: str, *, wire: str | None = None, halves: bool = False) -> Route:
@@ -174,7 +216,7 @@ def find_route(name: str, *, wire: str | None = None, halves: bool = False) -> R
         sharded, code = name == SHARDED.name, find_code(wire)
         error = "residual" if code.feedback else None
         title = f"{SHARDED.name if sharded else FULL.name} over {wire}"
-        route = LEGS[code.legs](title, code.wire, sharded=sharded, error=error)
+        route = code.route(title, code.wire, sharded=sharded, error=error)
         return late(route, code.after) if code.after else route
     if name == AUTO:
         return SHARDED if halves else FULL

@@ -1,5 +1,4 @@
-"""Wires: forms in which gradients travel, beside the types of floating point. ``find.py`` has all by name: begin there.
+"""Wires: forms in which gradients travel that are no types of floating point. ``routes/find.py`` has all by name.
 
-Codes of shards that do not add up (``blocks.py``, ``TopK``) take the legs of ``routes/codes.py``; selections, thin
-matrices, counters and noise add up, and have legs of their own.
+Codes that do not add up (``blocks.py``, top k) take the legs of ``routes/codes.py``; random selections add up.
 """

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.contrib.wires.sketch import Bits, Sketch, hashed, peeled
+from dear_mpi.contrib.wires.sketch_legs import Join
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.training import SGD, Session
-from dear_mpi.training.routes.find import find_route
+from dear_mpi.training.routes.find import check_carries, find_route
 from dear_mpi.training.routes.legs import Collective
 from dear_mpi.training.routes.proof import RouteError, prove
-from dear_mpi.training.routes.sketched import Join
-from dear_mpi.training.wires.find import check_carries
-from dear_mpi.training.wires.sketch import Bits, Sketch, hashed, peeled
 from tests.training.test_wires import float32_layers, run
 
 COUNT, COUNTERS = 1 << 15, (1 << 15) // 10

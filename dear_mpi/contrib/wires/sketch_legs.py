@@ -4,7 +4,7 @@
            fill counters          | reduce_scatter counters       where they do not fit: reduce_scatter gradients
     back                            all_gather counters | peel                           all_gather gradients
 
-Whether all elements will be found depends on the bits alone (``wires/sketch.py``). These are the same on all ranks, so
+Whether all elements will be found depends on the bits alone (``sketch.py``). These are the same on all ranks, so
 all take the same way, before any counter is sent.
 """
 
@@ -14,11 +14,25 @@ from typing import ClassVar
 
 import numpy as np
 
+from dear_mpi.contrib.wires.sketch import Bits, Sketch
 from dear_mpi.kernels.slab import CHUNK_BYTES, round_up
-from dear_mpi.training.routes.codes import InRows, OfCodes
-from dear_mpi.training.routes.legs import BucketMemory, Shape
-from dear_mpi.training.routes.memory import Memory
-from dear_mpi.training.wires.sketch import Bits, Sketch
+from dear_mpi.training.routes import (
+    MAIN,
+    BucketMemory,
+    Encode,
+    InRows,
+    Kind,
+    Memory,
+    OfCodes,
+    Pack,
+    Route,
+    Shape,
+    Unpack,
+    Update,
+    all_gather,
+    all_to_all,
+    reduce_scatter,
+)
 
 INDEX = "index"  # the line of bits
 
@@ -125,3 +139,29 @@ class Peel(OfCounters):
 
     def __str__(self) -> str:
         return f"peel {self.codes}"
+
+
+def sketched(name: str, wire: Sketch, *, sharded: bool = False, error: str | None = "residual") -> Route:
+    """A route on which counters travel where few elements are not zero, and elsewhere all gradients; nothing is left
+    out, whatever ``error`` says. ValueError for sharded updates."""
+    if sharded:
+        raise ValueError(f"update must be full: {name.partition(' over ')[2]} has counters of elements of all shards")
+    bits = Bits()
+    index = Encode(wire=bits, codes=INDEX), all_to_all(INDEX), Join(wire=bits), all_gather(INDEX)
+    sums = reduce_scatter("counters", fits=True), reduce_scatter("gradients", fits=False)
+    gathered = all_gather("gradients", fits=False), all_gather("counters", fits=True), Peel(wire=wire, fits=True)
+    return Route(name, (Pack(), *index, Fill(wire=wire), *sums), (*gathered, Update(on=MAIN), Unpack()))
+
+
+def ratio(text: str) -> float:
+    """How many elements share a counter, as ``10``; ValueError if it is no number from 2 to 1000."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 2 <= found <= 1000:
+        raise ValueError(f"the ratio of a sketch must be a number from 2 to 1000, not {text!r}")
+    return found
+
+
+SKETCH = Kind(Sketch, sketched, ratio, "sketch:10", ("fp32", "fp64"), ())

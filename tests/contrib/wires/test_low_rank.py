@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
+from dear_mpi.contrib.wires.low_rank import LEFT, LowRank, multiply, orthonormal
+from dear_mpi.contrib.wires.low_rank_legs import Expand, OfFactors
+from dear_mpi.simulate.settings import Settings
+from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.fusion import fused
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.routes.codes import Recall
 from dear_mpi.training.routes.find import find_route
-from dear_mpi.training.routes.low_rank import Expand, OfFactors
 from dear_mpi.training.runs.train import Saving
-from dear_mpi.training.wires.low_rank import LEFT, LowRank, multiply, orthonormal
+from tests.simulate.test_profile import COUNT, PROFILE, ring_s, simulated
 from tests.training.route_checks import Early, Late, trained
 from tests.training.test_routes import mutants, verdict
 from tests.training.test_wires import run
@@ -283,3 +286,16 @@ def test_explain_shows_the_route_of_a_wire():
     assert "all_reduce" in shown.output
     assert "from 50 on" in shown.output
     assert "each gradient of each rank counts once" in shown.output
+
+
+@pytest.mark.parametrize(("wire", "floats"), [("acp:4", 4 * 1024), ("powersgd:4", 2 * 4 * 1024)])
+def test_factors_of_matrices_are_priced_by_the_shapes_of_a_profile(wire, floats):
+    dense, codes = (simulated(profile=PROFILE, wire=each).row["exposed_comm_s"] for each in ("fp32", wire))
+    rank = LowRank(4)
+    passes = rank.encode_s * (1 if wire == "acp:4" else 1.5) + rank.decode_s
+    assert dense - codes == pytest.approx(ring_s(4, 4) * (1 - floats / COUNT) - COUNT * passes, rel=1e-6)
+
+
+def test_a_table_has_no_matrices():
+    with pytest.raises(ValueError, match="a table of layers has no shapes"):
+        list(simulate(Settings(wire="acp:4", ranks=(4,), models=("synthetic:resnet50",))))

@@ -1,4 +1,4 @@
-"""Legs of matrices that travel as products of two thin ones, see ``wires/low_rank.py``.
+"""Legs of matrices that travel as products of two thin ones, see ``low_rank.py``.
 
     ACP-SGD    out: recall what was lost | P = M Q, or Q = M^T P in the next update: codes | reduce_scatter codes
                back: all_gather codes | gradients = P Q^T | update all
@@ -16,16 +16,35 @@ Cost: r (n + m) elements of n m, half of that for ACP-SGD; 2 r multiplications a
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar, NamedTuple
 
+from dear_mpi.contrib.wires.low_rank import LEFT, RIGHT, LowRank, multiply, orthonormal
 from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.kernels.dtypes import compute_dtype
+from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
 from dear_mpi.kernels.slab import round_up
-from dear_mpi.training.routes.codes import ROW_BYTES, OfCodes
-from dear_mpi.training.routes.legs import BucketMemory, Shape
-from dear_mpi.training.routes.memory import Memory
-from dear_mpi.training.wires.low_rank import LEFT, LowRank, multiply, orthonormal
+from dear_mpi.training.routes import (
+    FORGET,
+    LATE,
+    MAIN,
+    ROW_BYTES,
+    BucketMemory,
+    Kind,
+    Leg,
+    Memory,
+    OfCodes,
+    Pack,
+    Recall,
+    Route,
+    Shape,
+    Unpack,
+    Update,
+    all_gather,
+    all_reduce,
+    reduce_scatter,
+    whole,
+)
 
 FACTORS = "factors"  # the line of both factors of each matrix, equal on all ranks
 
@@ -223,3 +242,31 @@ class Expand(OfFactors):
 
     def __str__(self) -> str:
         return f"expand {self.codes}: gradients = P Q^T"
+
+
+def acp(name: str, wire: LowRank, *, sharded: bool = False, error: str | None = "residual") -> Route:
+    """ACP-SGD: of each matrix one factor travels, and the other one in the next update."""
+    codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
+    return expanded(name, (Project(**codes, error=error),), Expand(**codes), sharded=sharded, error=error)
+
+
+def powersgd(name: str, wire: LowRank, *, sharded: bool = False, error: str | None = "residual") -> Route:
+    """PowerSGD: one factor travels, and then the other one, which is made with the sum of the first."""
+    first: dict[str, Any] = {"wire": wire, "codes": "first codes", "side": LEFT, "others": False}
+    codes: dict[str, Any] = {"wire": wire, "codes": "codes", "side": RIGHT}
+    project = Project(**first), all_reduce("first codes"), Project(**codes, given="first codes", error=error)
+    return expanded(name, project, Expand(**codes), sharded=sharded, error=error)
+
+
+def expanded(name: str, project: tuple[Leg, ...], expand: Expand, *, sharded: bool, error: str | None) -> Route:
+    """A route on which matrices travel as factors; ValueError for sharded updates."""
+    if sharded:
+        raise ValueError(f"update must be full: {name.partition(' over ')[2]} gives all gradients to each rank")
+    recall = (Recall(error=error),) if error else ()
+    out = (Pack(), *recall, *project, reduce_scatter("codes"))
+    return Route(name, out, (all_gather("codes"), expand, Update(on=MAIN), Unpack()))
+
+
+HOW: dict[str, Any] = {"read": partial(whole, "the rank"), "types": tuple(DTYPES), "options": (FORGET, LATE)}
+ACP = Kind(LowRank, acp, example="acp:4", **HOW)
+POWERSGD = Kind(LowRank, powersgd, example="powersgd:4", **HOW)

@@ -1,0 +1,71 @@
+"""Sums over the air: all ranks transmit at once, waves add up on the way, and the receiver hears noise as well.
+
+Here gradients travel as they are, and the owner of a sum adds the noise, normal with a given share of the root mean
+square of its shard. So all ranks get the same sum, as if one of them had received it and sent it on without errors.
+A shared seed draws it, anew for each shard and update: a run can be repeated.
+
+pack | reduce_scatter gradients | add noise to the own shard         all_gather gradients | update all | unpack
+
+Source: Amiri and Gündüz, arXiv 1901.00844; Hellström et al., Wireless for Machine Learning, arXiv 2008.13492.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
+from dear_mpi.training.routes import FULL, SHARDED, BucketMemory, Kind, Leg, Memory, Route, share
+
+SEED = 20211209
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Normal noise of a share of the root mean square; what is not finite makes all of it NaN."""
+
+    share: float
+    add_s: float = 15e-9  # of a core, for an element
+
+    def add(self, x: Array, filled: Array, draw: tuple[int, ...]) -> None:
+        """Add it to those elements of a shard that are filled; the same wherever ``draw`` is the same."""
+        xp: Any = array_module(x)
+        given = x.astype(compute_dtype(x.dtype))
+        size = self.share * xp.sqrt((given * given).sum() / max(1, int(filled.sum())))
+        drawn = np.random.default_rng([SEED, *draw]).standard_normal(x.size, np.float32) * filled
+        x[...] = given + size * xp.asarray(drawn)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddNoise(Leg):
+    """Add noise to this rank's shard of the gradients."""
+
+    wire: Noise
+    reads: ClassVar[tuple[str, ...]] = ("gradients",)
+    writes: ClassVar[tuple[str, ...]] = ("gradients",)
+
+    def compute_s(self, count: int, ranks: int) -> float:
+        return self.wire.add_s * count / ranks
+
+    def prove(self, memory: Memory) -> None:
+        for rank in range(memory.size):
+            memory.write("gradients", rank, rank, memory.symbol("code", memory.read("gradients", rank, rank)))
+
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+        own = bucket.shard("gradients", bucket.rank)
+        filled = bucket.filled(bucket.rank)  # no layer writes over noise in padding
+        return lambda factor: self.wire.add(own, filled, (bucket.begin, bucket.rank, bucket.own_updates))
+
+    def __str__(self) -> str:
+        return f"add noise of {self.wire.share:.3g} to the own shard of gradients"
+
+
+def noisy(name: str, wire: Noise, *, sharded: bool = False, error: str | None = None) -> Route:
+    """A route of core whose sums are not exact. It keeps nothing of what noise changed, whatever ``error`` is."""
+    route = SHARDED if sharded else FULL
+    return replace(route, name=name, out=(*route.out, AddNoise(wire=wire)))
+
+
+NOISE = Kind(Noise, noisy, share, "noise:1%", types=tuple(DTYPES), options=())
