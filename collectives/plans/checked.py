@@ -35,6 +35,8 @@ class CheckedRun(MessagesRun):
 
 
 class CheckedRequest(Wrapper[Request]):
+    """Shows a message when it is sent or received."""
+
     def __init__(self, run: CheckedRun, number: int, request: Request) -> None:
         super().__init__(request)
         self.look, self.number = run.look, number

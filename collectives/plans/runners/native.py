@@ -70,6 +70,8 @@ def too_many(units: int) -> bool:
 
 
 class NativeRun(InstructionRun):
+    """Runs the library's collective in place."""
+
     def __init__(self, task: Task) -> None:
         self.task = task
         call, transport, buffer = task.call, task.transport, task.buffer
