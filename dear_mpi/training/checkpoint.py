@@ -6,13 +6,10 @@
     line.residual@2.1, ...     what a route has each rank keep, too
     about                      JSON: names, the optimiser, how far training has come, the loss scale, notes
 
-It knows no buckets and no schedules, so training can go on with others.
-
-From a group of workers to a state of training, and back: in memory, and in a file that is there as a whole or not.
-
-What each rank has for itself is shared out on another number of ranks: of what codes have lost the sum stays the same,
-of the optimiser's state the mean. The file is one of NumPy (npz), a zip file whose comment is a checksum of all that
-comes before it: so any damage is found. The checkpoint before the last stays as FILE.old.
+It knows no buckets and no schedules, so training can go on with others. What each rank has for itself is shared out on
+another number of ranks: of what codes have lost the sum stays the same, of the optimiser's state the mean. The file is
+one of NumPy (npz), a zip file whose comment is a checksum of all that comes before it: so any damage is found. The
+checkpoint before the last stays as FILE.old.
 """
 
 import json
