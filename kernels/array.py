@@ -32,8 +32,9 @@ def array_module(array: Array) -> ModuleType:
 
 
 def kernels_for(*arrays: Array) -> ModuleType:
-    """Return the module of kernels for these arrays: the GPU's if one is there, since others may be in pinned host
-    memory.
+    """Return the module of kernels for these arrays: a GPU's if one is there.
+
+    The others may then be in pinned host memory.
     """
     libraries = [library_of(array) for array in arrays]
     library = next((name for name in libraries if name != "numpy"), "numpy")

@@ -33,12 +33,14 @@ def packer(tensors: Sequence[Array], views: Sequence[Array], *, scale: float = 1
 
 
 def unpacker(views: Sequence[Array], tensors: Sequence[Array], *, scale: float = 1.0) -> Call:
+    """Return a call that reverses ``packer``."""
     check_shapes(tensors, views)
     call: Call = kernels_for(*views).unpacker(views, tensors, scale)
     return call
 
 
 def copier(dst: Array, src: Array, scale: float = 1.0) -> Call:
+    """Return a call for dst = src * scale; one array may be in pinned host memory."""
     call: Call = kernels_for(dst, src).copier(dst, src, scale)
     return call
 

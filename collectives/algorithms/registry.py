@@ -91,6 +91,7 @@ def runner_of(name: str) -> str:
 
 
 def find_algorithm(name: str, collective: str) -> Algorithm:
+    """Return the function that writes a collective's programs; ValueError: unknown, or not served."""
     lookup("collective", collective, COLLECTIVES)
     served = served_by(name)
     if collective not in served:

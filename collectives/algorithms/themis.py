@@ -39,6 +39,8 @@ PIECES = 2  # least segments in each run of a ring: about .12 MiB between hosts
 
 
 class Pair(NamedTuple):
+    """One number per dimension."""
+
     inside: float
     between: float
 

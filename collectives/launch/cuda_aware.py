@@ -33,6 +33,8 @@ SIZES = (64, 4 << 20)  # bytes: eager and rendezvous take different paths in MPI
 
 @dataclass(frozen=True)
 class DeviceMemory:
+    """Whether MPI gets device memory directly, and ``why``."""
+
     direct: bool
     why: str
 

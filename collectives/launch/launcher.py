@@ -75,6 +75,8 @@ OVER = "ZX"  # states of an ended process, reaped or not
 
 
 class Status(NamedTuple):
+    """A process in /proc; ``state`` is a letter."""
+
     name: str
     state: str
     parent: str

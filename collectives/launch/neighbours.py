@@ -47,6 +47,8 @@ class Neighbour:
 
 
 class Monitor:
+    """Publishes the wait of this process."""
+
     def __init__(self) -> None:
         self.launcher, self.size = os.getppid(), launch_of(os.environ).size
         self.process = os.getpid()  # the rank's, also in a child, which shares the file
@@ -65,7 +67,7 @@ class Monitor:
             os.pwrite(self.descriptor, content[:MONITOR_BYTES].ljust(MONITOR_BYTES), 0)
 
     def farewell(self) -> None:
-        """Before aborting the job, end stopped ranks, for which some launchers would wait.
+        """End stopped ranks before aborting the job, because some launchers would wait for them.
 
         A child ends what is left 3 s after this rank: MPICH's launcher sometimes leaves a rank that computes or sleeps,
         and then waits for it.

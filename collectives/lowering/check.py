@@ -54,6 +54,8 @@ def check_instructions(
 
 
 class SymbolicRank:
+    """A rank at a position in its instructions; ``held`` is the content of each place."""
+
     def __init__(self, rank: int, listing: InstructionList, held: dict[Place, int]) -> None:
         self.rank, self.listing, self.held, self.position = rank, listing, held, 0
         self.over: set[int] = set()
@@ -164,6 +166,8 @@ def check_phases(collective: str, share: Share, written: Sequence[list[list[Move
 
 
 class SymbolicMemory:
+    """The content of all memory, and its users since the last barrier."""
+
     def __init__(self, collective: str, share: Share) -> None:
         self.contract, self.share, self.run = COLLECTIVES[collective], share, 0
         self.expected = promised(collective, len(share.ranks))[0]

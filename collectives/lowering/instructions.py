@@ -91,6 +91,8 @@ class Version:
 
 
 class Writer:
+    """Finds when each message may start, and which sends must complete before."""
+
     def __init__(self, messages: Sequence[Message], window: int, *, staged: bool) -> None:
         self.messages, self.window, self.staged = messages, window, staged
         self.blocks: dict[int, list[Version]] = defaultdict(lambda: [Version()])

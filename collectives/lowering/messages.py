@@ -83,6 +83,8 @@ def messages(program: Program, chunks: Sequence[int], segment: int, portion: Por
 
 
 class Grid:
+    """The borders of all blocks."""
+
     def __init__(self, chunks: Sequence[int], segment: int) -> None:
         self.segment = segment
         self.borders: list[int] = []

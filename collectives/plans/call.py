@@ -33,6 +33,8 @@ INSTEAD = {
 
 @dataclass(frozen=True)
 class Call:
+    """A user's request: one collective on one rank's arrays."""
+
     collective: str
     x: Array
     out: Array | None

@@ -27,16 +27,18 @@ Action = Callable[[], object]
 
 @dataclass(frozen=True)
 class Task:
-    call: Call
-    buffer: Array
+    """A runner's input."""
+
+    call: Call  # checked on all ranks; algorithm and segments are chosen
+    buffer: Array  # flat; updated in place
     transport: Transport
-    tag: int
-    slab: Slab | None = None
-    reached: Reach | None = None
+    tag: int  # of this plan's messages, equal on all ranks
+    slab: Slab | None = None  # for side buffers
+    reached: Reach | None = None  # memory of all ranks, if reachable
 
     @property
     def op(self) -> str:
-        return "sum" if self.call.op == "average" else self.call.op
+        return "sum" if self.call.op == "average" else self.call.op  # the plan scales the sum
 
     def on(self, buffer: Array) -> "Task":
         return replace(self, buffer=buffer, call=replace(self.call, x=buffer, out=None))
@@ -44,6 +46,8 @@ class Task:
 
 @dataclass(frozen=True)
 class BoundInstruction:
+    """Wait for all ``waits``, then do all ``actions``; ``parts`` describe these calls."""
+
     waits: Sequence[Request | Event]
     actions: Sequence[Action]
     parts: Sequence[Part]
@@ -54,11 +58,14 @@ def straight(instructions: Sequence[BoundInstruction]) -> list[Action]:
 
 
 class InstructionRun:
+    """Runs instructions, blocking or polling; errors become a TransportError that names step and peer."""
+
     def __init__(self, rank: int, instructions: Sequence[BoundInstruction], requests: Sequence[Request]) -> None:
         self.rank, self.instructions, self.requests = rank, instructions, requests
         self.calls = straight(instructions)
         self.parts = [part for each in instructions for part in each.parts]
         self.tests = [tuple(wait.Test for wait in each.waits) for each in instructions]
+        # Index of each instruction's first call; last, the number of calls.
         self.starts = list(accumulate((len(each.waits) + len(each.actions) for each in instructions), initial=0))
         self.position = self.waited = 0
         self.left: Iterator[Action] | None = None

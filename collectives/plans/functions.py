@@ -214,6 +214,8 @@ def file_of(algorithm: str) -> str:
 
 
 class CachedPlan:
+    """The plan of one kind of call, and the arrays that it is bound to."""
+
     def __init__(self, key: Key, plan: Plan) -> None:
         call, transport = plan.call, plan.transport
         self.key, self.plan, self.into = key, plan, call.out is not None

@@ -21,6 +21,8 @@ WAITS = ("ending", "device", "whole")
 
 
 class Part(NamedTuple):
+    """A call of a run."""
+
     kind: str  # starting or ending (a message), combining, copying, device (wait for it), whole (library call)
     step: int | None = None
     number: int = 0  # of the message, between these ranks in the step

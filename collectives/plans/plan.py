@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Workspace:
+    """A run's flat buffer, its result, and the copies around it."""
+
     buffer: Array
     result: Array
     before: Sequence[Callable[[], object]] = ()
@@ -55,14 +57,14 @@ class RunningOperation:
     """
 
     after: Sequence[Callable[[], object]] = ()
-    how = ""
+    how = ""  # details for messages
     notes: Notes | None = None
 
     def __init__(self, run: InstructionRun, name: str, transport: Transport) -> None:
         self.run, self.name, self.transport, self.waits = run, name, transport, transport.waits
         self.running = self.started = False
         self.said: Mapping[str, Any] = {"collective": name}
-        self.number = 0
+        self.number = 0  # of its run among this rank's collectives
         self.broken: str | None = None
 
     def whole(self) -> None:

@@ -24,6 +24,8 @@ End: TypeAlias = tuple[int, int, int | None, int, bool]
 
 
 class StepSpan(NamedTuple):
+    """Seconds of one activity; ``peer`` is the awaited or served rank."""
+
     kind: str
     step: int | None
     peer: int | None
@@ -37,6 +39,8 @@ class StepSpan(NamedTuple):
 
 
 class Flow(NamedTuple):
+    """A message, from the sender's start to the receiver's end."""
+
     sender: int
     begin_s: float
     receiver: int

@@ -20,6 +20,8 @@ Count = Annotated[int, Meta(ge=1)]
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
+    """Applies to full buffers of at most ``up_to_bytes`` (None: any) on ``ranks`` ranks."""
+
     collective: str
     ranks: Count
     up_to_bytes: Count | None

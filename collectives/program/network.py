@@ -31,6 +31,8 @@ Way: TypeAlias = tuple[Side, ...]
 @dataclass(frozen=True)
 class Network:
     # Whether messages between two ranks move one after the other, or each shares links independently.
+    """Costs of messages and sums."""
+
     in_order: ClassVar[bool] = True
     alpha: float = 0.0  # s per message
     beta: float = 0.0  # s per byte

@@ -32,6 +32,8 @@ class Send:
 
 @dataclass(frozen=True)
 class Receive:
+    """Receive chunks from a peer, to replace local data or to be combined with it."""
+
     peer: int
     chunks: range
     combine: bool = False
@@ -51,6 +53,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
+    """One rank's steps in one collective; each rank owns ``parts`` chunks."""
+
     collective: str
     rank: int
     size: int

@@ -26,16 +26,20 @@ Number: TypeAlias = Any
 
 @dataclass
 class Progress:
+    """A rank on its way through its program."""
+
     program: Program
     number: int = -1
-    entered_s: Number = 0.0
-    done_s: Number = 0.0
+    entered_s: Number = 0.0  # start of the current step
+    done_s: Number = 0.0  # end of its last completed message
     busy_s: Number = 0.0  # end of its processor's work
-    left: int = 0
+    left: int = 0  # incomplete messages of the step
 
 
 @dataclass(eq=False, slots=True)
 class Due:
+    """An event that may be cancelled."""
+
     time_s: Number
     what: Callable[..., None]
     arguments: tuple[object, ...]
@@ -52,6 +56,8 @@ class Message(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Flow:
+    """All messages from one rank to another, in order."""
+
     source: int
     target: int
     sides: Way
@@ -59,12 +65,14 @@ class Flow:
     # Sends (ready time, bytes) and receives (ready time, combine).
     posted: Lane[tuple[Number, Number], tuple[Number, bool]] = field(default_factory=Lane)
     queue: deque[Message] = field(default_factory=deque)  # the first one is moving
-    rate: float = 1.0
+    rate: float = 1.0  # share of its sides
     over_s: Number = 0.0  # end of the first message at this rate
     look: Due | None = None  # next look at this flow and at connected flows
 
 
 class Simulation:
+    """Ranks, flows between them, and events in order of time."""
+
     latest: Callable[[Number, Number], Number] = staticmethod(max)
 
     def __init__(self, programs: Sequence[Program], offsets: Sequence[int], network: Network) -> None:

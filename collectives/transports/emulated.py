@@ -91,6 +91,8 @@ class Port:
 
 
 class FileLock:
+    """A lock between all threads and processes that opened a file."""
+
     def __init__(self, name: str) -> None:
         self.file = os.open(name, os.O_RDWR)
         weakref.finalize(self, os.close, self.file)
@@ -156,6 +158,8 @@ class EmulatedTransport(Wrapper[Transport]):
 
 
 class Queue:
+    """Messages that wait for a port."""
+
     def __init__(self) -> None:
         self.waiting: deque[tuple[float, EmulatedSend]] = deque()
         self.over_s = 0.0
@@ -190,6 +194,8 @@ class Outbox:
 
 
 class EmulatedRequest(Wrapper[Request]):
+    """Naps while it waits."""
+
     def __init__(self, outbox: Outbox, port: Port, below: Request, nbytes: int) -> None:
         super().__init__(below)
         self.outbox, self.port, self.nbytes, self.active = outbox, port, nbytes, False
@@ -200,6 +206,8 @@ class EmulatedRequest(Wrapper[Request]):
 
 
 class EmulatedSend(EmulatedRequest):
+    """A send that leaves late and is ``active`` until then."""
+
     def Start(self) -> None:
         self.active = True
         self.outbox.queues[self.port].waiting.append((time.perf_counter(), self))
@@ -215,6 +223,8 @@ class EmulatedSend(EmulatedRequest):
 
 
 class EmulatedReceive(EmulatedRequest):
+    """A receive that completes when the incoming port has taken the message."""
+
     over_s: float | None = None
 
     def Start(self) -> None:

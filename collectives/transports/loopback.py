@@ -30,6 +30,8 @@ GRACE_S = 2.0  # after an error, until computing ranks reach a call that raises
 
 
 class Hub:
+    """The shared state of a group."""
+
     def __init__(self, size: int, hosts: Sequence[int]) -> None:
         self.size, self.hosts = size, tuple(hosts)
         self.changed = threading.Condition()
@@ -49,6 +51,8 @@ class Hub:
 
 
 class LoopbackRequest:
+    """One end of a message."""
+
     def __init__(self, hub: Hub, key: tuple[int, int, int], data: Array, *, sends: bool) -> None:
         self.hub, self.key, self.data = hub, key, data
         with hub.changed:
@@ -82,6 +86,8 @@ class LoopbackRequest:
 
 
 class LoopbackTransport:
+    """One rank of a hub."""
+
     name, native, spins = "loopback (threads)", None, False
     rates: Rates | None = None
 
@@ -157,6 +163,8 @@ class LoopbackTransport:
 
 
 class LoopbackMonitor:
+    """Publishes the wait of a thread."""
+
     def __init__(self, hub: Hub, rank: int) -> None:
         self.hub, self.rank = hub, rank
 

@@ -77,6 +77,8 @@ def collapse(block: Array) -> str:
 
 @dataclass(frozen=True)
 class Region:
+    """An array's location for peers: bytes from ``start`` in a process's file."""
+
     pid: int
     descriptor: int
     name: str
@@ -95,6 +97,8 @@ class Region:
 
 
 class SharedMemory:
+    """This process's blocks and the mapped blocks of peers, alive while in use."""
+
     def __init__(self) -> None:
         self.own: dict[int, Region] = {}
         self.mapped: weakref.WeakValueDictionary[str, Array] = weakref.WeakValueDictionary()

@@ -41,6 +41,8 @@ class Request(Protocol):
 
 
 class Awaited(Protocol):
+    """A wait that the watchdog can describe."""
+
     def progress(self) -> tuple[int, ...]:
         """Return the collective's number and progress; empty for the last one begun."""
 

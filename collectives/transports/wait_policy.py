@@ -62,6 +62,8 @@ SLEEP = "waiting ranks sleep"
 
 @dataclass(frozen=True)
 class Crowd:
+    """Threads of all ranks of a machine, and the cores for them."""
+
     threads: int
     cores: int
 
@@ -112,6 +114,8 @@ def with_wait_policy(transport: Transport, threads: int, runner: str) -> Transpo
 
 
 class SleepingTransport(Wrapper[Transport]):
+    """A transport whose ranks sleep while they wait."""
+
     spins = False
 
     def __init__(self, below: Transport, crowd: Crowd) -> None:

@@ -29,7 +29,7 @@ PARTS = (Part("device"), Part("whole"), Part("copying"))
 
 def check(algorithm: str, collective: str, transport: Transport) -> None:
     if transport.native is None:
-        raise ValueError(f"algorithm {algorithm!r} needs MPI, not the transport {transport.name!r}: use 'ring'")
+        raise ValueError(f"algorithm {algorithm!r} needs MPI, not the transport {transport.name!r}: use another one")
 
 
 def check_call(call: Call, transport: Transport) -> None:
@@ -70,6 +70,8 @@ def too_many(units: int) -> bool:
 
 
 class NativeRun(InstructionRun):
+    """Runs the library's collective in place."""
+
     def __init__(self, task: Task) -> None:
         self.task = task
         call, transport, buffer = task.call, task.transport, task.buffer
@@ -160,7 +162,7 @@ def octets(array: Array) -> Any:
 
 
 def call_alone(collective: str) -> Callable[[], object]:
-    """Return a barrier, or a collective of 4 bytes, on this rank only: the cost of an empty call from Python."""
+    """Return a barrier or a 4-byte collective on this rank only: the cost of a call from Python."""
     from mpi4py import MPI
 
     if collective == "barrier":

@@ -27,6 +27,8 @@ Round = tuple[Sequence[int], tuple[Request, Request]]
 
 
 class SharedRun(InstructionRun):
+    """Runs a collective in memory that all ranks reach (``Task.reached``)."""
+
     def __init__(self, task: Task) -> None:
         assert task.reached is not None, "this runner is chosen where memory is reached"
         self.task = task
