@@ -71,7 +71,7 @@ test: test-serial test-standin ## all tests: serial, then on 2 and 3 ranks under
 	$(PYTHON) tests/launch.py --ranks 2 3 -- -m pytest $(UNDER_MPI) $(MPI_TESTS)
 	$(PYTHON) tests/launch.py --ranks 1 4 5 --first -- -m pytest $(UNDER_MPI) $(MPI_TESTS)
 
-test-deletion: install ## core's tests in a copy without dear_mpi/contrib, and its gates without each extra
+test-deletion: install ## the quick tests in a copy without dear_mpi/contrib, and the gates without each extra alone
 	$(PYTHON) -m tests.deletion
 
 proofs: install       ## every algorithm and collective proved for all sizes up to 64, and 256

@@ -1,9 +1,9 @@
 """Core works without its extras: runs its tests in a copy of the project without folders of dear_mpi/contrib.
 
-python -m tests.deletion [--gates] [NAME ...]
+python -m tests.deletion [--gates | --all] [NAME ...]
 
-All serial tests run without the whole of contrib; then the gates, which are the order of imports, the pages, and the
-command line, without each extra. ``--gates``: nothing else; NAME: without these extras alone.
+Without the whole of contrib it runs `make test-quick`, or with --all `make test-serial`; then, without each extra alone,
+the gates: the order of imports, the pages, and the command line. --gates: only those. NAME: only without these extras.
 """
 
 import argparse
@@ -46,13 +46,12 @@ def copied(folder, deleted):
         shutil.rmtree(folder / name)
 
 
-def tried(deleted, tests):
-    """Whether these tests pass without these folders."""
-    print(f"without {', '.join(deleted)}: {' '.join(tests)}", flush=True)
+def tried(deleted, command):
+    """Whether a command ends well without these folders."""
+    print(f"without {', '.join(deleted)}: {' '.join(command)}", flush=True)
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent, "copy")
         copied(folder, deleted)
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "-p", "no:cacheprovider", *tests]
         environment = os.environ | {"PYTHONPATH": str(folder)}
         return subprocess.run(command, cwd=folder, env=environment, timeout=LIMIT_S, check=False).returncode == 0
 
@@ -60,12 +59,15 @@ def tried(deleted, tests):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gates", action="store_true")
+    parser.add_argument("--all", action="store_true")
     parser.add_argument("names", nargs="*", metavar="NAME", choices=[*EXTRAS, []])
     given = parser.parse_args()
-    whole = GATES if given.gates else ["--ignore=tests/mpi", "tests"]
+    gates = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "--dist", "loadfile", "-p", "no:cacheprovider", *GATES]
+    target = "test-serial" if given.all else "test-quick"
+    whole = gates if given.gates else ["make", target, "ENV=system", f"PYTHON={sys.executable}"]
     cases = [] if given.names else [(["dear_mpi/contrib"], whole)]
-    cases += [([f"dear_mpi/contrib/{name}"], GATES) for name in given.names or EXTRAS]
-    failed = [deleted for deleted, tests in cases if not tried(deleted, tests)]
+    cases += [([f"dear_mpi/contrib/{name}"], gates) for name in given.names or EXTRAS]
+    failed = [deleted for deleted, command in cases if not tried(deleted, command)]
     sys.exit(f"tests fail without {failed}" if failed else 0)
 
 
