@@ -13,9 +13,9 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from dear_mpi.bench.judged.compared import CLASSES, against_mpi, all_calls, mean_text, shown
+from dear_mpi.bench.backends import BEST, LIBRARY, candidate
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.makers.contestants import contestant
+from dear_mpi.bench.peers import CLASSES, against_mpi, against_peers, mean_text, shown
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
 from dear_mpi.reporting.units import format_bytes, parse_sizes
@@ -30,7 +30,8 @@ GLOO = ["gloo"] * (importlib.util.find_spec("torch") is not None)
 COLLECTIVES = """All-reduce, reduce-scatter and all-gather of fp32 (sum, in place) on 2 and on 4 ranks of one machine.
 [Benchmark collectives](../bench.md#how-bench-measures) says how `dear-mpi bench` measures.
 
-- The tables have the fastest call of each MPI library at each size (`native-best`, `mpich-best`; `--json` has all).
+- Each MPI library has its own job of `dear-mpi bench`, and `bench-diff` compares two such files. The tables have the
+  fastest call of each at each size (`native-best`; `--json` has all). All other columns are of the first job.
 - `ring` sends messages, in private arrays. `auto` is a plan that was made once, in memory that is prepared for it;
   above 4 KiB the ranks share that memory. `function` is `all_reduce(x, comm, algorithm="auto")` and its like on a
   private array, as in a program that prepares nothing: each call looks for its plan.
@@ -74,14 +75,14 @@ def time_of(row, unit_us=1.0):
 
 def column_of(row):
     """The name of a column; that of a library is the name of its best call."""
-    return all_calls(row) if contestant(row.algorithm).is_library else row.algorithm
+    return LIBRARY + BEST if candidate(row.algorithm).is_library else row.algorithm
 
 
 def cell(row):
     if row is None:
         return ""
     chosen_by = f", {row.chosen}" if row.chosen != row.algorithm else ""
-    call = f", {row.algorithm}" if contestant(row.algorithm).is_library else ""
+    call = f", {row.algorithm}" if candidate(row.algorithm).is_library else ""
     return f"{time_of(row)} ({row.over_peer:.2f}{chosen_by}{call})"
 
 
@@ -94,39 +95,61 @@ def lines_of(cells):
         yield f"| {' | '.join(line)} |"
 
 
-def by_size(rows, names):
-    """A line for each size."""
-    columns = list(dict.fromkeys(column_of(row) for row in shown(rows, names)))
-    yield ["", *columns]
-    for nbytes, group in groupby(shown(rows, names), lambda row: row.bytes):
-        found = {column_of(row): row for row in group}
-        yield [format_bytes(nbytes), *(cell(found.get(column)) for column in columns)]
+def by_size(found, names):
+    """A line for each size, from the rows of each library's job."""
+    lines = {}
+    for library, rows in found.items():
+        for row in shown(rows, names):
+            column = library if candidate(row.algorithm).is_library else row.algorithm
+            lines.setdefault(row.bytes, {})[column] = row
+    columns = dict.fromkeys([*found, *(column for cells in lines.values() for column in cells)])
+    yield ["", *(f"{column}, best" if column in found else column for column in columns)]
+    for nbytes, cells in lines.items():
+        yield [format_bytes(nbytes), *(cell(cells.get(column)) for column in columns)]
 
 
 def means(rows):
+    """Of calls of libraries, only the fastest of all jobs counts: others have the same names."""
     yield ["over the fastest MPI call", *CLASSES]
-    for name, values in against_mpi(rows).items():
+    fastest = [row for row in rows if row.over_peer == 1 or not candidate(row.algorithm).is_library]
+    for name, values in against_mpi(fastest).items():
         yield [name, *map(mean_text, values)]
 
 
+def over_the_fastest(found):
+    """The same rows, by library; each over the fastest MPI call of all jobs."""
+    rows = iter(against_peers([row for mine in found.values() for row in mine]))
+    return {library: [next(rows) for _ in mine] for library, mine in found.items()}
+
+
 def collectives(runs):
-    """Two jobs, each with all makers in turns."""
-    mpis = mpis_at_hand()
-    names = ["native-best", *(["mpich-best"] * (len(mpis) > 1)), *GLOO, "ring", "auto", "function"]
-    flags = ["--collective", "all_reduce,reduce_scatter,all_gather", "--algorithms", ",".join(names)]
+    """For each number of ranks a job of each MPI library; the first one also has our algorithms."""
+    mpis, others = mpis_at_hand(), [*GLOO, "ring", "auto", "function"]
     yield COLLECTIVES
     for ranks in (2, 4):
-        command = [*mpis[0].mpirun, "-n", str(ranks), *DEAR_MPI, "bench", *flags]
-        command += ["--placement", "in", "--sizes", "4B:64MiB", "--budget", "1s"]
+        found = {}
+        for mpi in mpis:
+            names = ",".join(["native-best", *(others if mpi is mpis[0] else ())])
+            command = [*mpi.mpirun, "-n", str(ranks), *DEAR_MPI, "bench", "--algorithms", names, "--placement", "in"]
+            command += ["--collective", "all_reduce,reduce_scatter,all_gather", "--sizes", "4B:64MiB", "--budget", "1s"]
 
-        def measure(file, command=command, ranks=ranks):
-            run([*command, "--json", str(file)], mpis[0].environment(ranks), LIMIT_S)
+            def measure(file, command=command, mpi=mpi, ranks=ranks):
+                run([*command, "--json", str(file)], mpi.environment(ranks), LIMIT_S)
 
-        found = runs.take(f"{ranks} ranks", f"bench-{ranks}", partial(Watch, "make bench", mpis=2), measure)
-        for name, group in groupby(rows_of(found[0]) if found else (), lambda row: row.collective):
-            rows = list(group)
-            yield f"## {name}, {ranks} ranks\n"
-            yield from (*lines_of(means(rows)), "", *lines_of(by_size(rows, names)), "")
+            title, name = f"{ranks} ranks, {mpi.name}", f"bench-{ranks}-{mpi.name.replace(' ', '')}"
+            if taken := runs.take(title, name, partial(Watch, "make bench", mpis=2), measure):
+                found[mpi.name] = rows_of(taken[0])
+        if len(found) == len(mpis):
+            yield from of_ranks(over_the_fastest(found), ranks, ["native-best", *others])
+
+
+def of_ranks(found, ranks, names):
+    """The tables of each collective."""
+    for collective in dict.fromkeys(row.collective for rows in found.values() for row in rows):
+        mine = {name: [row for row in rows if row.collective == collective] for name, rows in found.items()}
+        yield f"## {collective}, {ranks} ranks\n"
+        rows = [row for each in mine.values() for row in each]
+        yield from (*lines_of(means(rows)), "", *lines_of(by_size(mine, names)), "")
 
 
 def hosts(runs):
@@ -162,7 +185,7 @@ def hosts_page(file, names, sizes, sent):
         cut = f", {format_bytes(segment)}" if segment else ""
         cells = []
         for row, bound in zip(sorted(group, key=lambda row: row.bytes), bounds_ms, strict=True):
-            call = f", {row.algorithm}" if contestant(row.algorithm).is_library else ""
+            call = f", {row.algorithm}" if candidate(row.algorithm).is_library else ""
             cells.append(f"{time_of(row, 1e3)} ({bound * 1e3 / row.p50_us:.2f}{call})")
         table.append([f"{name}{cut}", *cells])
     return [HOSTS, *lines_of(table), "", WHY]
@@ -170,7 +193,7 @@ def hosts_page(file, names, sizes, sent):
 
 def label(row):
     """What a row of the table has in common: the maker, and the segment of ours."""
-    return column_of(row), row.segment_bytes if contestant(row.algorithm).maker == "ours" else 0
+    return column_of(row), row.segment_bytes if candidate(row.algorithm).maker == "ours" else 0
 
 
 def gpu(runs):

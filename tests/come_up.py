@@ -38,14 +38,14 @@ def main():
 def call_and_time(world, marks):
     import numpy as np
 
-    from dear_mpi.bench.contest import Contest
     from dear_mpi.bench.run import bench
+    from dear_mpi.bench.suite import Suite
     from dear_mpi.collectives.plans.functions import all_reduce
 
     marks.end_of("agreed")
     all_reduce(np.ones(256, np.float32), world.transport, algorithm="ring")
     marks.end_of("first call")
-    rows = bench(Contest(sizes=(1024,), algorithms=("ring", "native"), budget_s=0.5), world).rows
+    rows = bench(Suite(sizes=(1024,), algorithms=("ring", "native"), budget_s=0.5), world).rows
     if any(row.wrong for row in rows):
         raise RuntimeError(f"wrong elements: {rows}")
     marks.end_of("benchmark")

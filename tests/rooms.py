@@ -56,6 +56,14 @@ TRAINING = (
     ),
 )
 
+# The same of bench. What is in analysis reads reports: nothing else imports it.
+BENCH = (
+    *("machine_file", "case", "data", "arrivals", "native", "backends", "timing", "turns", "saved", "suite"),
+    *("overlap", "steps", "fit", "peers", "run", "table", "layouts", "output", "diff", "tune", "provenance"),
+    *("kernels", "analysis"),
+)
+ORDERS = {"training": TRAINING, "bench": BENCH}
+
 
 def sources():
     """{module: path} of every file of the three packages, each once: not again through the links."""
@@ -95,10 +103,11 @@ def may_import(module, name):
     return any(f"{found}/".startswith(f"{entry}/") for entry in allowed)
 
 
-def may_import_in_training(module, name):
-    """The same inside training; its ``__init__`` may import all, and is imported by none of it."""
-    floors = [each.removeprefix("dear_mpi.training").removeprefix(".").partition(".")[0] for each in (module, name)]
-    own, target = (TRAINING.index(floor) if floor in TRAINING else len(TRAINING) for floor in floors)
+def may_import_in_order(room, module, name):
+    """The same inside a room with an order; its ``__init__`` may import all, and is imported by none of it."""
+    order, prefix = ORDERS[room], f"dear_mpi.{room}"
+    floors = [each.removeprefix(prefix).removeprefix(".").partition(".")[0] for each in (module, name)]
+    own, target = (order.index(floor) if floor in order else len(order) for floor in floors)
     return target <= own
 
 

@@ -16,7 +16,7 @@ REGISTRY = "dear_mpi.collectives.algorithms.registry"
 # Words that mean something else in another table: memory is shared or private, and a runner is shared or native.
 OTHER_AXES = {"memory", "runner", "runner_of"}
 # Literal dicts with such keys, by the name that is assigned: choices that were measured, and siblings of another axis.
-TABLES = {"TABLE", "RUNNERS", "CONTESTANTS", "PROOFS", "PROMISES", "LIBRARIES"}
+TABLES = {"TABLE", "RUNNERS", "CANDIDATES", "PROOFS", "PROMISES", "LIBRARIES"}
 
 
 @cache

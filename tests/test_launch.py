@@ -229,10 +229,10 @@ def test_planted_fault_ends_as_it_should(number):
 DYING_RANK = """
 import os, signal, sys
 
-from dear_mpi.bench.timing import interleaved
+from dear_mpi.bench.turns import Interleaved
 from dear_mpi.cli.app import app
 
-run, runs = interleaved.Interleaved.run, []
+run, runs = Interleaved.run, []
 
 def dying(self, turns, *more, **how):
     runs.append(turns)
@@ -240,7 +240,7 @@ def dying(self, turns, *more, **how):
         {death}
     return run(self, turns, *more, **how)
 
-interleaved.Interleaved.run = dying
+Interleaved.run = dying
 sys.argv = ["dear-mpi", "bench", "--sizes", "4B:1KiB", "--algorithms", "ring,native", "--json", {report!r}]
 sys.argv += ["--budget", "10ms", "--stall-after", "5s", "--stall-abort"]
 app()

@@ -8,12 +8,12 @@ import pytest
 
 from tests.rooms import (
     LAYERS,
+    ORDERS,
     ROOMS,
     ROOT,
     SOURCES,
-    TRAINING,
     may_import,
-    may_import_in_training,
+    may_import_in_order,
     place,
     room_of,
 )
@@ -29,7 +29,7 @@ CUPY_FILES = {"dear_mpi.ranks.streams", "dear_mpi.collectives.launch.cuda_aware"
 IMPORTLIB_FILES = {
     "dear_mpi.collectives.__init__",
     "dear_mpi.collectives.program.user_file",
-    "dear_mpi.bench.makers.gloo",
+    "dear_mpi.bench.backends",
     "dear_mpi.training.__init__",
     "dear_mpi.kernels.array",
     "dear_mpi.advise.observe",
@@ -110,35 +110,39 @@ def test_imports_point_down(module):
     assert not wrong, "\n".join([f"{SOURCES[module]} (see is_allowed, and ROOMS in tests/rooms.py)", *wrong])
 
 
-IN_TRAINING = [module for module in SOURCES if within(module, "dear_mpi.training")]
+ORDERED = [(room, module) for room in ORDERS for module in SOURCES if within(module, f"dear_mpi.{room}")]
 
 
-def test_training_is_in_the_table():
-    parts = {module.removeprefix("dear_mpi.training.").partition(".")[0] for module in IN_TRAINING}
-    assert parts - {"__init__"} == set(TRAINING), "see TRAINING in tests/rooms.py"
+@pytest.mark.parametrize("room", ORDERS)
+def test_an_ordered_room_is_in_its_table(room):
+    parts = {module.removeprefix(f"dear_mpi.{room}.").partition(".")[0] for each, module in ORDERED if each == room}
+    assert parts - {"__init__"} == set(ORDERS[room]), "see ORDERS in tests/rooms.py"
 
 
-@pytest.mark.parametrize("module", IN_TRAINING)
-def test_imports_of_training_point_down(module):
+@pytest.mark.parametrize(("room", "module"), ORDERED)
+def test_imports_inside_an_ordered_room_point_down(room, module):
     names = imported_names(SOURCES[module].read_text(encoding="utf-8"))
-    ours = [name for _, name in names if within(name, "dear_mpi.training")]
-    assert [name for name in ours if not may_import_in_training(module, name)] == [], "see TRAINING in tests/rooms.py"
+    ours = [name for _, name in names if within(name, f"dear_mpi.{room}")]
+    assert [name for name in ours if not may_import_in_order(room, module, name)] == [], "see ORDERS in tests/rooms.py"
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "allowed"),
+    ("room", "module", "name", "allowed"),
     [
-        ("schedules.dear", "fabric.fabric.Fabric", True),
-        ("fabric.live", "schedules.dear", False),
-        ("fabric.live", "recording.recorded", False),
-        ("runs.job", "session.Session", True),
-        ("tuning.tuned_fusion", "session.Session", False),
-        ("__init__", "session.Session", True),
-        ("session", "__init__", False),
+        ("training", "schedules.dear", "fabric.fabric.Fabric", True),
+        ("training", "fabric.live", "schedules.dear", False),
+        ("training", "fabric.live", "recording.recorded", False),
+        ("training", "runs.job", "session.Session", True),
+        ("training", "tuning.tuned_fusion", "session.Session", False),
+        ("training", "__init__", "session.Session", True),
+        ("training", "session", "__init__", False),
+        ("bench", "run", "turns.Interleaved", True),
+        ("bench", "turns", "run.bench", False),
+        ("bench", "output", "analysis.why", False),
     ],
 )
-def test_order_of_training(module, name, allowed):
-    assert may_import_in_training(f"dear_mpi.training.{module}", f"dear_mpi.training.{name}") == allowed
+def test_order_inside_a_room(room, module, name, allowed):
+    assert may_import_in_order(room, f"dear_mpi.{room}.{module}", f"dear_mpi.{room}.{name}") == allowed
 
 
 @pytest.mark.parametrize(
@@ -178,15 +182,15 @@ def test_order_of_training(module, name, allowed):
         ("training.schedules.dear", "see.tables", False),
         ("training.trainer", "kernels.calls", True),
         ("adapters.torch_session", "training.session.Session", True),
-        ("adapters.torch_session", "bench.shown.table", False),
+        ("adapters.torch_session", "bench.table", False),
         ("training.session", "adapters.torch_session.TorchSession", False),
-        ("bench.shown.table", "reporting.terminal.bar", True),
-        ("bench.shown.table", "see.explain", False),
+        ("bench.table", "reporting.terminal.bar", True),
+        ("bench.table", "see.explain", False),
         ("bench.run", "training.trainer", False),
         ("simulate.scenario", "training.trainer", True),
         ("simulate.prices.columns", "cli.app", False),
         ("bench.fit", "simulate.prices.prices", False),
-        ("doctor.show", "bench.shown.table", False),
+        ("doctor.show", "bench.table", False),
         ("cli.app", "see.explain", True),
         ("cli.app", "__version__", False),
         ("__main__", "cli.app.app", True),

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dear_mpi.advise.observation import Observation
-from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.gains import FUSIONS, seconds_of
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import Simulated, simulate
@@ -19,7 +18,6 @@ from dear_mpi.training.schedules import Schedule
 
 OURS = ("dear", "dear-eager")
 CODE = "int8"
-SHARED = Contention((1.0,), layers=1.0)  # what a core cannot do twice
 PAYS = 0.01  # of an iteration: a code that gains less does not pay
 SLOWEST, FASTEST, HALVINGS = 1e6, 1e13, 9  # bits per second, between which it is looked for where a code pays
 
@@ -82,14 +80,7 @@ def answer(
     Raises:
         ValueError: as for ``simulate``.
     """
-    settings = crowded(settings, observation)
     return [of_ranks(observation, replace(settings, ranks=(ranks,)), progress) for ranks in settings.ranks]
-
-
-def crowded(settings: Settings, observation: Observation) -> Settings:
-    """The same, where ranks share the cores that they compute on: then layers hold up messages as updates do."""
-    held = settings.ranks_per_core > 1 and observation.profile.device == "cpu" and settings.contention is None
-    return replace(settings, contention=SHARED) if held else settings
 
 
 def of_ranks(observation: Observation, settings: Settings, progress: Callable[[str], object]) -> Answer:

@@ -61,11 +61,8 @@ def assumed(answer: Answer) -> str:
         f"an all-reduce is a ring on {row['network']} ({ORIGINS[row['network_origin']]}), as gloo's and NCCL's are"
     )
     buckets = "buckets as the script asks for them" if wrapped is not None else "buckets of 1 MiB and then 25 MiB"
-    contention = answer.ddp.simulated.scenario.contention
-    held = "" if contention.is_free else f"; {contention}"
-    others = f"{network}; DDP with {buckets}{held}"
     codes = f"; {CODE} takes what it takes a core of a CPU" * (answer.observation.profile.device != "cpu")
-    return f"Assumed: {others}{codes}; each rank has a batch like this one, and is as fast."
+    return f"Assumed: {network}; DDP with {buckets}{codes}; each rank has a batch like this one, and is as fast."
 
 
 def unseen(observation: Observation) -> Iterator[str]:

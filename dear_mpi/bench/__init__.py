@@ -2,22 +2,20 @@
 
 The way of a call, from the command line to its row:
 
-    cli/bench.py  bench_and_show                 flags become a Contest (contest.py)
-    run.py  bench                                on each number of ranks, a world of these ranks:
-      bench_here                                   a Stand (stand.py), and for each case of Contest.cases:
-        point.py  measured                           who takes part (Contest.keys): Turns, and in them an Interleaved
-          timing/pace.py  paced                        so many turns, until it is enough
-            Turns.run                                    here, and in the job of the other MPI (makers/other_mpi.py)
-              timing/interleaved.py  Interleaved.run       all contestants, in another order each turn
-                sample                                       new data (data.py), a call, a check (found/tally.py)
-                  timing/loops.py  isolated                    from a common start (timing/starts.py): the call, timed
-          found/findings.py  Findings.look             wrong and late: more calls
+    cli/bench.py  bench_and_show               flags become a Suite (suite.py)
+    run.py  bench                              on each number of ranks, a world of these ranks:
+      bench_here                                 a Context (timing.py), and for each case of Suite.cases:
+        measured                                   who takes part (Suite.keys), and an Interleaved of them
+          turns.py  paced                            so many turns, until it is enough
+            Interleaved.run                            all candidates, in another order each turn
+              sample                                     new data, a call, a check (data.py)
+                timing.py  isolated                        from a common start: the call, timed
         case.py  row_of                              Samples become a Row (machine_file.py)
-      Contest.where                                what --steps and --overlap record (inside/where.py)
-      judged/peers.py  against_peers               rows over the fastest call of a library
-      fit.py  modelled                             rows beside what the fitted network predicts: a Report (report.py)
-    shown/output.py  show_bench                  the Report as a table, or in another format
+      recorded, overlapped                         for --steps and --overlap: steps.py, overlap.py
+      peers.py  against_peers                      rows over the fastest call of a library
+      fit.py  modelled                             rows beside what the fitted network predicts: a Report
+    output.py  show_bench                      the Report as a table (table.py), or in another format
 
-A contestant is a name; what it calls on the buffers of a case, makers/contestants.py has (``prepare``), once for each
-case. What is said beside the rows is in judged/ and arrivals/; runs/ holds saved runs against each other.
+A candidate is a name; ``prepare`` in backends.py looks up what it calls on the buffers of a case. What rows say is in
+analysis/; diff.py compares saved runs.
 """

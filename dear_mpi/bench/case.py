@@ -1,24 +1,127 @@
-"""What is measured: one operation at one size; what a contestant makes of it, its samples, and the row of them."""
+"""Cases (one operation at one size), the samples that a candidate yields, and their row.
+
+Operations are the collectives with programs (``COLLECTIVES``), and some that only an MPI library has:
+
+    gather, scatter    parts to the root, and from it
+    sendrecv           a ring: each rank sends to its successor while it receives from its predecessor
+    barrier            moves nothing
+    ping_pong          a message from the first to the last rank, and one back
+    bandwidth          ``WINDOW`` messages in a row from the first to the last rank, then a short answer
+    both_ways          ``WINDOW`` messages in each direction at once
+
+The last three repeat osu_latency, osu_bw and osu_bibw: only the first and the last rank communicate, and the first one
+takes the time. Source: nccl-tests (busbw), OSU Micro-Benchmarks 7.4 (c/mpi/pt2pt/standard).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from dear_mpi.bench.found.tally import Tally
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.operations import FEWEST_IN_A_ROW, OPERATIONS, WINDOW_BYTES, Operation
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.tuning import rules_of
+from dear_mpi.collectives.program.program import COLLECTIVES, Contract, root, the_owner
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.reporting.stats import median
 from dear_mpi.training.declared import Declared, option
+
+WINDOW = 64  # messages in a row, as OSU has them
+WINDOW_BYTES, FEWEST_IN_A_ROW = 64 << 20, 4  # fewer large messages: at most these bytes, but at least these messages
+Factor = Callable[[int], float]
+Source = Callable[[int, int], int | None]
+"""From a rank and the number of ranks to the rank whose message it ends with, or None."""
+
+
+def nobody(rank: int, ranks: int) -> None:
+    """Nothing is sent."""
+
+
+def the_predecessor(rank: int, ranks: int) -> int:
+    return (rank - 1) % ranks
+
+
+def the_first(rank: int, ranks: int) -> int | None:
+    """The last rank ends with the message of the first one."""
+    return 0 if rank == ranks - 1 else None
+
+
+def the_other(rank: int, ranks: int) -> int | None:
+    """The first and the last rank end with each other's message."""
+    return {0: ranks - 1, ranks - 1: 0}.get(rank)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation, without sizes and types."""
+
+    factor: Factor  # busbw / algbw: what crosses a rank's link per byte of the buffer
+    contract: Contract | None = None  # the parts with which ranks begin and end; None: whole messages travel
+    source: Source = nobody  # without a contract
+    sized: bool = True
+    # Only the first and the last rank communicate. Messages arrive in a second buffer, as in OSU's programs, so these
+    # operations are always out of place.
+    pair: bool = False
+    window: int = 1  # the most messages to a rank in one run, each to a separate place
+    parts: int = 1  # how often a run repeats what is timed, for each message of its window
+
+    @property
+    def reduces(self) -> bool:
+        return self.contract is not None and self.contract.reduces
+
+    @property
+    def addressed(self) -> bool:
+        """Whether all chunks must have one length."""
+        return self.contract is not None and self.contract.addressed
+
+    @property
+    def least_ranks(self) -> int:
+        return 1 if self.source is nobody else 2
+
+    @property
+    def clocks(self) -> int | None:
+        """The number of ranks, from the first on, whose time counts; None: all."""
+        return 1 if self.pair else None
+
+    def sends(self, rank: int, ranks: int) -> bool:
+        """Whether some rank ends with the message of this rank."""
+        return any(self.source(other, ranks) == rank for other in range(ranks))
+
+
+def whole(ranks: int) -> float:
+    return 1.0
+
+
+def all_but_one(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+def twice(factor: Factor) -> Factor:
+    return lambda ranks: 2 * factor(ranks)
+
+
+OPERATIONS = {
+    "all_reduce": Operation(twice(all_but_one), COLLECTIVES["all_reduce"]),
+    "reduce_scatter": Operation(all_but_one, COLLECTIVES["reduce_scatter"]),
+    "all_gather": Operation(all_but_one, COLLECTIVES["all_gather"]),
+    "broadcast": Operation(whole, COLLECTIVES["broadcast"]),
+    "reduce": Operation(whole, COLLECTIVES["reduce"]),
+    "all_to_all": Operation(all_but_one, COLLECTIVES["all_to_all"]),
+    "gather": Operation(all_but_one, Contract(the_owner, root)),
+    "scatter": Operation(all_but_one, Contract(root, the_owner)),
+    "sendrecv": Operation(whole, source=the_predecessor),
+    "barrier": Operation(lambda ranks: 0.0, sized=False),
+    "ping_pong": Operation(whole, source=the_other, pair=True, parts=2),
+    "bandwidth": Operation(whole, source=the_first, pair=True, window=WINDOW),
+    "both_ways": Operation(twice(whole), source=the_other, pair=True, window=WINDOW),
+}
+UNSIZED = [name for name, operation in OPERATIONS.items() if not operation.sized]
 
 OPS = ("sum", "average", "prod", "min", "max")
 MEMORY = "Memory of our buffers on the CPU: shared (by the ranks of a host), private, or auto (by algorithm)."
@@ -37,7 +140,7 @@ PLACEMENTS = {"in": "in place", "out": "out of place"}
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions(Declared):
-    """What holds for all that a run measures."""
+    """Conditions of all measurements of a run."""
 
     device: str = option("Where the buffer is: cpu or cuda.", "cpu", allowed=dict.fromkeys(("cpu", "cuda")))
     memory: str = option(MEMORY, "auto", allowed=dict.fromkeys(("auto", "shared", "private")))
@@ -47,7 +150,7 @@ class Conditions(Declared):
 
 @dataclass(frozen=True)
 class Case(Conditions):
-    """An operation (``collective``) on a full buffer of ``nbytes``, rounded down to whole elements."""
+    """An operation (``collective``) on a full buffer of ``nbytes``, which are whole elements."""
 
     collective: str
     nbytes: int
@@ -57,8 +160,7 @@ class Case(Conditions):
 
     @classmethod
     def of(cls, collective: str, nbytes: int, ranks: int, conditions: Mapping[str, Any]) -> Case:
-        """The case that is measured: its size is rounded down to whole elements, or up to one; where chunks must be
-        equal, of each rank. What makes no difference to the operation is always the same."""
+        """Round the size to whole elements (of each rank, if chunks must be equal), and settle what does not matter."""
         operation, settled = OPERATIONS[collective], dict[str, Any]()
         if not operation.reduces:
             settled["op"] = "sum"
@@ -78,18 +180,14 @@ class Case(Conditions):
         return self.nbytes // TYPES[self.dtype].itemsize
 
     @property
-    def used_bytes(self) -> int:
-        return self.count * TYPES[self.dtype].itemsize
-
-    @property
     def window(self) -> int:
-        """Messages to a rank in one run."""
-        fitting = max(WINDOW_BYTES // max(self.used_bytes, 1), FEWEST_IN_A_ROW)
+        """The number of messages to a rank in one run."""
+        fitting = max(WINDOW_BYTES // max(self.nbytes, 1), FEWEST_IN_A_ROW)
         return min(self.operation.window, fitting)
 
     @property
     def parts(self) -> int:
-        """How many times what is timed a run does."""
+        """How often a run repeats what is timed."""
         return self.operation.parts * self.window
 
     @property
@@ -98,41 +196,41 @@ class Case(Conditions):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What is said of its elements, and of where results go."""
+        """The columns of a row about its elements and the placement of results."""
         op = self.op if self.reduces else "none"
         return {"dtype": self.dtype, "op": op, "placement": PLACEMENTS[self.placement]}
 
 
 class CannotRun(ValueError):
-    """A contestant cannot run a case; the message says why. All ranks raise it alike."""
+    """A candidate cannot run a case; the message gives the reason. All ranks raise it."""
 
 
 class Startable(Protocol):
-    """A collective that goes on while something else is done, as a ``Plan`` does."""
+    """A collective that runs in the background, like a ``Plan``."""
 
     def start(self) -> object: ...
 
     def advance(self) -> object:
-        """Do what can be done without blocking."""
+        """Make progress without blocking."""
 
     def wait(self) -> object: ...
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A collective that is prepared on its buffers; ``untimed`` is what comes after each run."""
+    """A collective on its buffers, ready to be timed."""
 
     run: Callable[[], object]
     free: Callable[[], object] = lambda: None
-    untimed: Callable[[], object] = lambda: None
-    segment_bytes: int | None = None  # which a plan has chosen
-    chosen: str | None = None  # the algorithm that a plan has chosen
-    startable: Startable | None = None  # the same, if it need not block
+    untimed: Callable[[], object] = lambda: None  # after each run
+    segment_bytes: int | None = None  # chosen by a plan
+    chosen: str | None = None  # the algorithm that a plan chose
+    startable: Startable | None = None  # the same collective, if it need not block
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A case, its arrays, the ranks, and the largest message."""
+    """A case with its arrays, transport and segment size."""
 
     case: Case
     x: Array
@@ -142,7 +240,7 @@ class Setup:
 
     def plan(self, algorithm: str) -> Plan:
         case, op = self.case, self.case.op if self.case.reduces else "sum"
-        segment = self.segment_bytes if rules_of(algorithm) is None else None  # auto has its own
+        segment = self.segment_bytes if rules_of(algorithm) is None else None  # rules of auto contain segments
         return make_plan(
             case.collective, self.x, self.transport, out=self.out, algorithm=algorithm, op=op, segment_bytes=segment
         )
@@ -154,25 +252,19 @@ class Setup:
 
 @dataclass(frozen=True)
 class Samples:
-    """What was measured of a contestant."""
+    """Measurements of one candidate."""
 
-    times_s: list[list[float]]  # of each sample, a list per rank; of an operation of a pair, the first rank's alone
-    late: int = 0  # samples that do not count, as a rank was late for their start
-    memory: str = "private"  # where its buffers were
-    chosen: str | None = None  # the algorithm that a plan took
-    start: str = "barrier"  # of each sample (timing/starts.py)
-    delays: Mapping[str, Any] = field(default_factory=dict)  # by an update beside it (inside/beside.py)
-    tallies: list[Tally] = field(default_factory=list)  # of each rank: which results were wrong, and where
-    turn_s: float | None = None  # the mean of a turn of all contestants
-    page_faults: float = 0.0  # of a call, on the rank that has most
-
-    @property
-    def wrong(self) -> int:
-        """Elements, in all."""
-        return sum(tally.elements for tally in self.tallies)
+    times_s: list[list[float]]  # a list per rank; for a pair only one, of the first rank
+    late: int = 0  # samples that do not count, because a rank was late for their start
+    memory: str = "private"  # where the buffers were
+    chosen: str | None = None  # the algorithm that a plan chose
+    start: str = "barrier"  # how each sample started (timing.py)
+    wrong: int = 0  # elements that differed from the exact result, over all ranks and calls
+    turn_s: float | None = None  # the mean time of a turn of all candidates
+    page_faults: float = 0.0  # per call, on the rank with the most
 
     def job_s(self, cadence: str) -> list[float]:
-        """Of the job, in the order of the turns."""
+        """The samples of the job, in the order of the turns."""
         found: list[float] = of_job(np.array(self.times_s), cadence).tolist()
         return found
 
@@ -184,21 +276,18 @@ class Samples:
         return replace(later.after(self), times_s=times_s, late=late, page_faults=faults)
 
     def after(self, earlier: Samples | None) -> Samples:
-        """With the wrong results of earlier calls, whose times do not count."""
-        if earlier is None:
-            return self
-        tallies = [before + mine for before, mine in zip(earlier.tallies, self.tallies, strict=True)]
-        return replace(self, tallies=tallies)
+        """Add the wrong results of earlier calls, whose times do not count."""
+        return self if earlier is None else replace(self, wrong=earlier.wrong + self.wrong)
 
 
 def of_job(by_rank: Array, cadence: str) -> Array:
-    """The samples of the job from those of its ranks, a row each: of the slowest rank, or means over ranks."""
+    """Reduce samples of ranks (a row each) to samples of the job: the slowest rank, or means over ranks."""
     found: Array = by_rank.max(axis=0) if cadence == "isolated" else by_rank.mean(axis=0)
     return found
 
 
 def job_us(row: Row) -> list[float]:
-    """The samples of the job in the order of the turns; none if the row does not have them."""
+    """The samples of the job in the order of the turns; empty if the row has no samples."""
     return [] if row.times_us is None else of_job(np.array(row.times_us), row.cadence).tolist()
 
 
@@ -209,14 +298,14 @@ def row_of(
     times_us = of_job(by_rank_us, case.cadence)
     means_us = by_rank_us.mean(axis=1)
     middle = median(times_us.tolist())
-    algbw = case.used_bytes / middle.value * 1e-3
+    algbw = case.nbytes / middle.value * 1e-3
     return Row(
         collective=case.collective,
         algorithm=algorithm,
         backend=backend,
         device=case.device,
         ranks=ranks,
-        bytes=case.used_bytes,
+        bytes=case.nbytes,
         count=case.count,
         **case.facts,
         segment_bytes=segment_bytes,
@@ -246,5 +335,4 @@ def row_of(
         late=samples.late,
         turn_us=None if samples.turn_s is None else samples.turn_s * 1e6,
         page_faults=samples.page_faults,
-        **samples.delays,
     )

@@ -1,16 +1,16 @@
 """Buffers whose result is known exactly: small whole numbers that differ by rank, by element and by turn.
 
-Element i of a rank is ``pattern(i + turn)``, and the pattern has a period. So a turn's data is a window into an array
-that was computed once: filling is one copy, checking one comparison, of bits.
+Element i of a rank is ``pattern(i + turn)``, and the pattern is periodic. So a turn's data is a window into an array
+that is computed once: filling is one copy, and checking is one comparison of bits.
 
     reductions            pattern depends on the rank; expected: the patterns of all ranks, combined
-    all_gather, broadcast the same pattern everywhere; what a rank does not bring has the next turn's pattern
-    gather, scatter       as these two
-    all_to_all            pattern depends on the rank; expected: of each rank's pattern, the chunk for this one
-    messages              pattern depends on the rank; expected: that of the rank whose message this one ends with
+    all_gather, broadcast one pattern on all ranks; other elements of the buffer have the next turn's pattern
+    gather, scatter       like all_gather and broadcast
+    all_to_all            pattern depends on the rank; expected: the chunk for this rank from each rank's pattern
+    messages              pattern depends on the rank; expected: the pattern of the sender
 
-Expected patterns are rows: one for the whole result, in an all_to_all one for each chunk. Of messages in a row each
-arrives in a place of its own, so that all of them are checked.
+Expected patterns are rows: one for the whole result, but one for each chunk in an all_to_all. Each of several messages
+arrives in a separate place, so that all of them are checked.
 """
 
 from collections.abc import Callable
@@ -42,8 +42,8 @@ COMBINE: dict[str, Any] = {"sum": np.sum, "average": np.sum, "prod": np.prod, "m
 class Data:
     """The arrays ``x`` and ``out`` of a call on this rank (``out`` is None in place), filled and checked each turn.
 
-    They begin at a page boundary: MPI libraries copy from one to the other, and memcpy is slow where NumPy often puts
-    the second one (see ``SLOW_TO_COPY`` in kernels/reference.py).
+    They begin at a page boundary: MPI libraries copy from one to the other, and memcpy is slow if the second one is
+    where NumPy often puts it (see ``SLOW_TO_COPY`` in kernels/reference.py).
     """
 
     def __init__(self, case: Case, world: World, streams: Streams, memory: str) -> None:
@@ -63,7 +63,7 @@ class Data:
         width = count // len(rows) + PERIOD + 1
         expected = streams.put(np.stack([np.resize(row.view(bits), width) for row in rows]))
         self.mine, self.expected = mine[part.begins.start :], expected[:, part.ends.start :]
-        self.others = mine[part.x.start + 1 :]  # for what this rank does not bring
+        self.others = mine[part.x.start + 1 :]  # for elements that this rank does not contribute
         self.all, self.given = self.x.view(bits), self.x.view(bits)[within(part.begins, part.x)]
         if self.out is None:
             result = self.all[within(part.ends, part.x)]
@@ -71,8 +71,6 @@ class Data:
             ends = within(part.ends, part.out)
             result = self.out.view(bits)[ends.start : ends.stop * window]
         self.result = result.reshape(max(len(rows), window), -1)
-        self.case, self.ranks, self.dtype = case, ranks, dtype
-        self.first = part.ends.start  # of the result, in the full buffer
         self.count_nonzero = array_module(self.x).count_nonzero
 
     def fill(self, turn: int) -> None:
@@ -82,23 +80,19 @@ class Data:
         self.given[...] = self.mine[shift:][: self.given.size]
 
     def clear(self) -> None:
-        """Zeros, which stay zeros however often they are combined."""
+        """Write zeros, which stay zeros however often they are combined."""
         self.all[...] = 0
 
     def errors(self, turn: int) -> int:
-        """Elements of this rank's result that are not the exact one."""
-        # Row by row: of 64 messages of 16 MiB, what differs would itself be 256 MiB of memory that is new each time.
-        return sum(int(self.count_nonzero(row != exact)) for row, exact in zip(self.result, cycle(self.due(turn))))
-
-    def due(self, turn: int) -> Array:
-        """The exact result, as rows of bits."""
-        exact: Array = self.expected[:, turn % PERIOD :][:, : self.result.shape[1]]
-        return exact
+        """Count the wrong elements of this rank's result."""
+        due = self.expected[:, turn % PERIOD :][:, : self.result.shape[1]]
+        # Row by row: comparing 64 messages of 16 MiB at once would take 256 MiB of new memory each time.
+        return sum(int(self.count_nonzero(row != exact)) for row, exact in zip(self.result, cycle(due)))
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Which elements of the full buffer a rank brings, and ends with, and its arrays have."""
+    """Elements of the full buffer that a rank begins with, ends with, and has arrays for."""
 
     begins: slice
     ends: slice
@@ -119,18 +113,18 @@ class Parts:
 
 
 def extent(holder: Callable[[int, int], bool], rank: int, ranks: int, count: int) -> slice:
-    """The elements that a rank holds, at the beginning or at the end: all, its own shard, or none."""
+    """The elements that a rank holds at the beginning or at the end: all, its shard, or none."""
     bounds = [chunk_bounds(count, ranks, owner) for owner in range(ranks) if holder(rank, owner)]
     return slice(bounds[0][0], bounds[-1][1]) if bounds else slice(0, 0)
 
 
 def within(part: slice, whole: slice) -> slice:
-    """A part of the full buffer, seen from an array that holds a larger part of it."""
+    """A part of the full buffer as a slice of an array that holds a larger part."""
     return slice(part.start - whole.start, part.stop - whole.start) if part.stop > part.start else slice(0, 0)
 
 
 def patterns(case: Case, rank: int, ranks: int) -> tuple[Array, Array]:
-    """One period of this rank's values, and of the rows of the exact result."""
+    """One period of this rank's values, and of each row of the exact result."""
     dtype, places = TYPES[case.dtype], np.arange(PERIOD**2)
     operation = case.operation
     if operation.addressed or operation.contract is None:
@@ -160,12 +154,12 @@ def contribution(case: Case, rank: int, ranks: int) -> Array:
 
 
 def values_below(case: Case, ranks: int) -> int:
-    """The bound under which values have sums that the type represents exactly."""
+    """The bound below which sums of values are exact in the type."""
     return PERIOD if case.op in ("min", "max") else min(PERIOD, EXACT[case.dtype] // ranks + 1)
 
 
 def check_exact(case: Case, ranks: int) -> None:
-    """A ValueError if there are too many ranks for exact sums in this type, or an average of integers is asked for."""
+    """Raise a ValueError if sums over these ranks are inexact in this type, or an average of integers is asked for."""
     if case.reduces and case.op == "average" and not is_floating(TYPES[case.dtype]):
         raise ValueError(f"op 'average' needs a floating dtype, not {case.dtype!r}: take 'sum'")
     if case.reduces and case.op != "prod" and values_below(case, ranks) < 2:

@@ -15,7 +15,7 @@ from statistics import median
 
 import numpy as np
 
-from dear_mpi.bench.arrivals.arrival import delays_of
+from dear_mpi.bench.arrivals import delays_of
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.collectives.algorithms.registry import programs, runner_of
 from dear_mpi.collectives.program.cost import cost
@@ -43,8 +43,10 @@ class Fit:
 
 
 def programs_of(row: Row, hosts: Sequence[int] = (), rates: Rates | None = None) -> list[Program]:
-    """The programs of messages that a row ran; none if it ran something else. ``hosts`` and ``rates`` are those of the
-    whole job, whose first ranks ran it; one host if they are not given."""
+    """The programs of messages that a row ran; empty if it ran something else.
+
+    ``hosts`` and ``rates`` belong to the whole job, whose first ranks ran the row. Default: one host.
+    """
     if runner_of(row.chosen) != "messages":
         return []
     pieces, rates = -(-row.bytes // row.segment_bytes), rates_of_first(row.ranks, hosts, rates)
@@ -55,7 +57,7 @@ def programs_of(row: Row, hosts: Sequence[int] = (), rates: Rates | None = None)
 
 
 def time_s(row: Row, written: Sequence[Program], network: Network, arrivals_s: Sequence[float] = ()) -> float:
-    """From the last arrival on."""
+    """The seconds of a row by the model, from the last arrival on."""
     end_s = cost(written, row.count, TYPES[row.dtype].itemsize, network, arrivals_s=arrivals_s).time_s
     return end_s - max(arrivals_s, default=0.0)
 
@@ -71,8 +73,10 @@ def gradient(row: Row, written: Sequence[Program], point: Array, *, relative: fl
 def fit_network(
     rows: Sequence[Row], hosts: Sequence[int] = (), rates: Rates | None = None, *, explains: str = "p50_us"
 ) -> Fit | None:
-    """The network that explains a figure of these rows, of balanced calls alone; None where fewer than two sizes have
-    programs, or there are too many ranks."""
+    """The network that explains a figure of these rows. Only balanced calls count.
+
+    None if fewer than two sizes have programs, or there are too many ranks.
+    """
     known = [
         (row, ran)
         for row in rows
@@ -92,7 +96,7 @@ def fit_network(
 
 
 def distinct(relative: Array) -> list[int]:
-    """The columns that are no mixture of earlier columns; alpha's and beta's are kept anyway."""
+    """The columns that are not a mixture of earlier columns; alpha and beta always count."""
     kept = [0, 1]
     for column in range(2, relative.shape[1]):
         others, new = relative[:, kept], relative[:, column]
@@ -118,7 +122,7 @@ def non_negative(relative: Array, unknowns: Sequence[int]) -> Array:
 
 
 def predicted_us(row: Row, fit: Fit, hosts: Sequence[int] = (), rates: Rates | None = None) -> float | None:
-    """Of its first turns, which differ in who is late, the median; None where there is no program."""
+    """The median over a row's first turns, which differ in the late rank; None without a program."""
     written = programs_of(row, hosts, rates)
     if not written:
         return None
@@ -126,6 +130,6 @@ def predicted_us(row: Row, fit: Fit, hosts: Sequence[int] = (), rates: Rates | N
 
 
 def modelled(rows: Sequence[Row], hosts: Sequence[int], rates: Rates | None) -> tuple[Fit | None, list[float | None]]:
-    """The network that explains the rows, and what it says of each."""
+    """The network that explains the rows, and its prediction for each row."""
     fit = fit_network(rows, hosts, rates)
     return fit, [None if fit is None else predicted_us(row, fit, hosts, rates) for row in rows]

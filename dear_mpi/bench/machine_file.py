@@ -14,18 +14,17 @@ Size = Annotated[int, Meta(ge=0, le=MOST)]
 Count = Annotated[int, Meta(ge=1, le=MOST)]
 Microseconds = Annotated[float, Meta(ge=0, le=MOST_US)]
 Measured = Annotated[float, Meta(ge=1e-6, le=MOST_US)]  # us
-Delay = Annotated[float, Meta(ge=-MOST_US, le=MOST_US)]  # us
 Speed = Annotated[float, Meta(ge=1e-9, le=1e9)]  # GB/s
 
 
 BALANCED = "none"  # the arrival of ranks that come to a call together
-# What is chosen of a collective, but its size and who carries it out: columns of a row.
+# The columns of a row that are chosen, without its size and its candidate.
 KIND = ("collective", "ranks", "device", "dtype", "op", "placement", "cadence", "arrival")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One contestant at one size."""
+    """One candidate at one size."""
 
     collective: str
     algorithm: str
@@ -57,32 +56,31 @@ class Row:
     rank_max_us: float
     memory: str  # where the buffers were: shared, private or device
     chosen: str  # the algorithm that was carried out, which may be another one than ``auto``
-    peer: str = ""  # the fastest call of an MPI library at this size, else the first contestant
+    peer: str = ""  # the fastest call of an MPI library at this size, else the first candidate
     over_peer: float = 1.0  # time / its time
     start: str = "barrier"  # how the ranks of a sample began together
     late: int = 0  # samples that do not count, because a rank was late for the start
     arrival: str = BALANCED  # how ranks came to a call; if they did not come together, times are from the last one
     spikes: float = 0.0  # the part of the samples that took over 1.5 times the median
     times_us: list[list[float]] | None = None  # all samples of each rank whose time counts, where --raw asks for them
-    delay_us: Delay | None = None  # by which an update of as many bytes beside it delays it (inside/beside.py)
-    update_us: Microseconds | None = None  # of that update alone
-    update_beside_us: Microseconds | None = None  # and beside it
     rank_mean_us: Microseconds | None = None  # the mean of the ranks' means, as OSU's benchmarks have it
     arrival_us: Microseconds = 0.0  # the longest delay of a rank
-    over_peer_low: float | None = None  # ends of its 95 % interval (judged/peers.py); None of too few samples
+    over_peer_low: float | None = None  # ends of its 95 % interval (peers.py); None of too few samples
     over_peer_high: float | None = None
-    turn_us: Microseconds | None = None  # of a turn of all contestants: their calls, new data, and the check of results
+    turn_us: Microseconds | None = None  # of a turn of all candidates: their calls, new data, and the check of results
     page_faults: float = 0.0  # of a call, on the rank that has most: pages that the system had to give it first
-    bound_us: float | None = None  # the least time of any algorithm on the fitted network (bound.py), where known
+    bound_us: float | None = (
+        None  # the least time of any algorithm on the fitted network (``bound_us`` in run.py), where known
+    )
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What was chosen of it, but its size and who carried it out."""
+        """The choices without the size and the candidate."""
         return tuple(getattr(self, name) for name in KIND)
 
     @property
     def case(self) -> tuple[object, ...]:
-        """What it has in common with rows that it is held against: its kind and its size."""
+        """The columns that comparable rows share: kind and size."""
         return (*self.kind, self.bytes)
 
     @property

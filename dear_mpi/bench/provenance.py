@@ -16,8 +16,8 @@ from dear_mpi.ranks.kernel import CLOCK, CONGESTION, cpu_model, read, system
 from dear_mpi.ranks.versions import versions
 from dear_mpi.ranks.world import World
 
-# Settings by which an MPI library, a network, memory or a pool of threads works otherwise. All else of the environment,
-# which may hold what is secret, is nobody's business.
+# Variables that configure an MPI library, a network, memory or a pool of threads. No other variable is kept, because it
+# may contain a secret.
 SETTINGS = (
     *("OMPI_", "PMIX_MCA_", "PRTE_MCA_", "UCX_", "FI_", "MPICH_", "MPIR_CVAR_", "I_MPI_", "MV2_", "NCCL_", "CUDA_"),
     *("HCOLL_", "PSM2_", "SHARP_", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "MPI4PY_LIBMPI"),
@@ -31,13 +31,12 @@ def now() -> str:
 
 
 def provenance(world: World, began: str) -> dict[str, Any]:
-    """Collective: what rank 0 says of the run that ``began`` then, and what may differ between ranks.
+    """Collective: where and how the run that ``began`` then was made, by rank 0.
 
-    ``ranks`` has where each rank may run: its host, and the numbers of its cores there (the mapping). What hosts have
-    in common (the model of their processors, the kernel, TCP's congestion control) is a text; several stand between
-    semicolons.
+    ``ranks`` contains the host and the cores of each rank. Processors, kernels and TCP's congestion control are texts;
+    different ones are separated by semicolons.
     """
-    made = commit(Path(__file__).parents[1]) if world.rank == 0 else None  # one process asks git, not as many as ranks
+    made = commit(Path(__file__).parents[1]) if world.rank == 0 else None  # one process asks git, not all ranks
     here = platform.node(), sorted(own_cores()), cpu_model(), system(), read(CONGESTION), made
     hosts, cores, cpus, kernels, congestion, commits = zip(*world.transport.gather_values(here), strict=True)
     clock = time.get_clock_info("perf_counter")
@@ -66,7 +65,7 @@ def all_of(texts: tuple[str, ...]) -> str:
 
 
 def git(folder: Path, *arguments: str) -> str | None:
-    """What git says in a folder; None where it fails, or there is none."""
+    """The output of git in a folder; None if it fails or is not there."""
     try:
         said = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
     except OSError:
@@ -75,8 +74,7 @@ def git(folder: Path, *arguments: str) -> str | None:
 
 
 def commit(package: Path) -> str | None:
-    """The commit of a checkout that these files belong to, and whether they differ from it; None where they belong to
-    none, as those that are installed inside of another checkout."""
+    """The commit of these files, and whether they differ from it; None if they belong to no checkout."""
     name = git(package, "rev-parse", "--short=10", "HEAD")
     if name is None or git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
@@ -85,7 +83,7 @@ def commit(package: Path) -> str | None:
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are settings: none that a launcher tells its processes, and none named like a secret."""
+    """The variables that are settings, without those of a launcher and those named like a secret."""
     kept = child_environment(environment)
     return {name: kept[name] for name in sorted(kept) if name.startswith(SETTINGS) and not is_secret(name)}
 

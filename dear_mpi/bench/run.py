@@ -1,86 +1,146 @@
-"""Time collectives of several makers in one run: our plans, MPI libraries, gloo."""
+"""A run of the benchmark: from a suite to a ``Report``. Candidates are our plans, calls of MPI, and gloo."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, closing
-from dataclasses import asdict, replace
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from statistics import median
+from typing import Any, TypeAlias, TypeVar, cast
 
-from dear_mpi.bench.arrivals.lateness import decided
-from dear_mpi.bench.bound import bound_us
-from dear_mpi.bench.case import row_of
-from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.estimate import announce
-from dear_mpi.bench.fit import modelled
-from dear_mpi.bench.found.findings import Findings
-from dear_mpi.bench.judged.peers import against_peers
+from dear_mpi.bench.arrivals import AT_ONCE, TOGETHER, Arrival
+from dear_mpi.bench.backends import BEST, CANDIDATES, LIBRARY, candidate, named
+from dear_mpi.bench.case import OPERATIONS, Case, Prepared, Samples, row_of
+from dear_mpi.bench.fit import Fit, modelled
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.makers.contestants import CONTESTANTS, LIBRARIES, contestant
-from dear_mpi.bench.makers.native import OTHERS
-from dear_mpi.bench.makers.other_mpi import OtherMpi
-from dear_mpi.bench.point import LateStarts, measured
-from dear_mpi.bench.report import Report
-from dear_mpi.bench.stand import LATE, Stand, decided_start
-from dear_mpi.bench.timing.interleaved import Interleaved, needed_bytes
-from dear_mpi.bench.timing.loops import own_cost
-from dear_mpi.bench.timing.starts import AtBarrier
+from dear_mpi.bench.overlap import Effort, Overlap, overlap_of
+from dear_mpi.bench.peers import against_peers
+from dear_mpi.bench.steps import Steps, steps_of
+from dear_mpi.bench.suite import Suite
+from dear_mpi.bench.timing import LATE, AtBarrier, Context, OwnCost, decided_start, own_cost
+from dear_mpi.bench.turns import Interleaved, Key, needed_bytes, paced
+from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.errors import AgreedError, ArgumentError
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.ranks.memory import available_bytes
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.groups import grouped
+from dear_mpi.reporting.stats import FEWEST_SAMPLES
 from dear_mpi.reporting.terminal import note
-from dear_mpi.reporting.units import format_bytes
+from dear_mpi.reporting.units import format_bytes, plural
 
 T = TypeVar("T")
+BLOCKS = 4  # at least, where not all take turns call by call
+BALANCED_TURNS = 11  # before late arrivals: their median may be by how much ranks are late
+NONBLOCKING = "native-nonblocking"
+PROBE_BYTES = 2**20  # from here on, times are proportional to bytes
+WORTH_SAYING_S = 10.0
+MANY = 50  # iterations; fewer take less time than an estimate
+Cases: TypeAlias = Mapping[Case, Sequence[Key]]  # with the candidates of each
+ByArrival: TypeAlias = dict[tuple[Arrival, Key], Samples]
 
 
-def agreed(contest: Contest, world: World) -> Contest:
-    """Collective: the contest with its segments, if these ranks can measure it; raises as ``agree`` if not."""
-    contest = replace(contest, segments=contest.segments or (default_segment(world.transport.hosts),))
+class LateStarts(Exception):
+    """On all ranks: some was late for most moments at which a sample was to start."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of a run.
+
+    Attributes:
+        fits: the networks that explain the rows, by number of ranks.
+        names: the requested candidates.
+        left_out: the reasons why candidates have no row; by collective, the sizes.
+        own_cost: the cost of the loop.
+        clock: facts about the clocks.
+        asleep: whether ranks that arrived late slept until then.
+    """
+
+    rows: list[Row]
+    fits: dict[int, Fit | None]
+    names: tuple[str, ...]
+    left_out: dict[str, dict[str, list[int]]]
+    steps: list[Steps] = field(default_factory=list)
+    overlap: list[Overlap] = field(default_factory=list)
+    own_cost: OwnCost | None = None
+    clock: dict[str, Any] | None = None
+    asleep: bool = False
+
+    def __add__(self, more: Report) -> Report:
+        """Add the results on another number of ranks."""
+        left_out = {why: {**places} for why, places in self.left_out.items()}
+        for why, places in more.left_out.items():
+            for name, sizes in places.items():
+                known = left_out.setdefault(why, {}).setdefault(name, [])
+                left_out[why][name] = list(dict.fromkeys([*known, *sizes]))
+        return replace(
+            more,
+            rows=self.rows + more.rows,
+            fits=self.fits | more.fits,
+            left_out=left_out,
+            steps=self.steps + more.steps,
+            overlap=self.overlap + more.overlap,
+            asleep=self.asleep or more.asleep,
+        )
+
+    @property
+    def closer(self) -> dict[str, list[dict[str, Any]]]:
+        """The results of ``--steps`` and ``--overlap`` for ``--json``, if there are any."""
+        found = {"steps": [each.as_row() for each in self.steps], "overlap": [each.as_row() for each in self.overlap]}
+        return {name: rows for name, rows in found.items() if rows}
+
+
+def agreed(suite: Suite, world: World) -> Suite:
+    """Collective: check that these ranks can measure a suite, and settle its segments; raises like ``agree``."""
+    suite = replace(suite, segments=suite.segments or (default_segment(world.transport.hosts),))
 
     def facts() -> Mapping[str, object]:
-        contest.check_for(world)
-        return asdict(contest)
+        suite.check_for(world)
+        return asdict(suite)
 
     agree(world.transport, "bench", facts)
-    return contest
+    return suite
 
 
-def bench(contest: Contest, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
-    """Collective: a row per case and contestant, in the order of the contest, on each number of ranks.
+def bench(suite: Suite, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
+    """Collective: measure a suite on each number of ranks; a row per case and candidate, in order.
 
-    All samples start in one way, as ``decided_start`` finds on the most ranks; if they are late all the same, the whole
-    run is measured again, from barriers.
+    All samples start in one way, which ``decided_start`` chooses on the most ranks. If many starts are late
+    nevertheless, the whole run is measured again, from barriers.
 
     Raises:
-        ArgumentError: something is not allowed, or a contestant cannot be had; on all ranks alike.
+        ArgumentError: on all ranks: something is not allowed, or a candidate is not available.
     """
-    contest = agreed(contest, world)
-    most = max(contest.ranks, default=world.size)
-    contest = replace(contest, start=on_first(world, most, lambda here: decided_start(here, contest)))
+    suite = agreed(suite, world)
+    most = max(suite.ranks, default=world.size)
+    suite = replace(suite, start=on_first(world, most, lambda here: decided_start(here, suite)))
+
+    def of_all(suite: Suite) -> Report:
+        first, *others = (
+            on_first(world, ranks, lambda here: bench_here(suite, here, progress))
+            for ranks in suite.ranks or (world.size,)
+        )
+        return sum(others, first)
+
     try:
-        return bench_all(contest, world, progress)
+        return of_all(suite)
     except LateStarts:
         note(world, f"{LATE}; all points are measured again")
-        return bench_all(replace(contest, start=AtBarrier.name), world, progress)
-
-
-def bench_all(contest: Contest, world: World, progress: Callable[[str], object]) -> Report:
-    first, *others = (
-        on_first(world, ranks, lambda here: bench_here(contest, here, progress))
-        for ranks in contest.ranks or (world.size,)
-    )
-    return sum(others, first)
+        return of_all(replace(suite, start=AtBarrier.name))
 
 
 def on_first(world: World, ranks: int, act: Callable[[World], T]) -> T:
-    """Collective: call ``act`` on the first ranks of a world; all ranks get the result. The others sleep meanwhile, and
-    raise the error that the first ranks raise alike."""
+    """Collective: call ``act`` on the first ranks of a world; all ranks get the result.
+
+    The others sleep meanwhile, and raise the error of the first ranks.
+    """
     if ranks == world.size:
         return act(world)
     found: T | None = None
@@ -98,66 +158,214 @@ def on_first(world: World, ranks: int, act: Callable[[World], T]) -> T:
     return cast(T, found)
 
 
-def bench_here(contest: Contest, world: World, progress: Callable[[str], object]) -> Report:
+def bench_here(suite: Suite, world: World, progress: Callable[[str], object]) -> Report:
     """Collective: the report of all ranks of a world."""
-    stand, rows, seen = Stand.of(world, contest), list[Row](), Findings()
-    contest = replace(contest, arrival=decided(contest.arrival, stand))
-    left_out: dict[str, dict[str, list[int]]] = {}
-    with ExitStack() as stack, stand.streams.compute.use():
-        check_plans(contest, stand)
-        libraries, others = dict[str, str](), dict[str, OtherMpi]()
-        for name in contest.names:
-            who = contestant(name)
-            if who.maker in OTHERS and who.maker not in others:
-                other = stack.enter_context(closing(OtherMpi(who.maker, world, contest.other_mpi)))
-                others[who.maker], libraries[who.maker] = other, other.library
-            elif who.session is not None and world.transport.native is not None:
-                libraries[name] = stack.enter_context(who.session(world))
+    context, rows, left_out = Context.of(world, suite), list[Row](), dict[str, dict[str, list[int]]]()
+    # Ranks sleep through their delays where they share cores, or the interpreter of one process.
+    asleep = context.crowded or not world.transport.spins
+    suite = replace(suite, arrival=tuple(replace(each, asleep=asleep) for each in suite.arrival))
+    with ExitStack() as stack, context.streams.compute.use():
+        check_plans(suite, context)
+        libraries = {
+            name: stack.enter_context(session(world))
+            for name in suite.names
+            if (session := candidate(name).session) is not None and world.transport.native is not None
+        }
         room = float(min(world.transport.gather_values(available_bytes() / world.ranks_here)))
         too_large = {"all": f"more memory than the {room / 2**30:.3g} GiB that each rank can have"}
-        cases, own = contest.cases(world.size), own_cost(world.transport, programs(contest))
-        fits = {case: needed_bytes(case, contest.names, world.transport.hosts) <= room for case in cases}
-        announce([case for case in cases if fits[case]], contest, stand)
+        cases, own = suite.cases(world.size), own_cost(world.transport, programs(suite))
+        fits = {case: needed_bytes(case, suite.names, world.transport.hosts) <= room for case in cases}
+        announce([case for case in cases if fits[case]], suite, context)
         for case in cases:
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
-            samples, missing = measured(case, contest, stand, others, seen) if fits[case] else ([], too_large)
+            samples, missing = measured(case, suite, context) if fits[case] else ([], too_large)
             for name, why in missing.items():
                 left_out.setdefault(f"{name}: {why}", {}).setdefault(case.collective, []).append(case.nbytes)
             for arrival, (name, cut), found in samples:
-                library = libraries.get(name) or libraries.get(contestant(name).maker, world.transport.name)
+                library = libraries.get(name, world.transport.name)
                 row = row_of(case, name, found, backend=library, hosts=world.ranks_per_host, segment_bytes=cut)
                 rows.append(replace(row, **arrival.as_row()))
         if not rows:
             raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(left_out)}")
         done = {(row.collective, row.bytes) for row in rows}
-        keys = {case: contest.keys(case, world.size) for case in cases if (case.collective, case.used_bytes) in done}
-        where = contest.where(keys, stand, contest.budget_s)
+        keys = {case: suite.keys(case, world.size) for case in cases if (case.collective, case.nbytes) in done}
+        steps = recorded(keys, context, suite.budget_s) if suite.steps else []
+        overlap = overlapped(keys, context, Effort(suite.tests, suite.budget_s)) if suite.overlap else []
     model = partial(modelled, rows, world.transport.hosts, world.transport.rates)
     fit, models_us = said_by_rank_0(world.transport, "bench", model, asleep=True)
     rows = [
         replace(row, model_us=us, bound_us=None if fit is None else bound_us(row, fit.network))
         for row, us in zip(against_peers(rows), models_us, strict=True)
     ]
-    asleep, clock = any(each.asleep for each in contest.arrival), stand.start.report()
-    facts: dict[str, Any] = {"findings": seen, "own_cost": own, "clock": clock, "asleep": asleep}
-    return Report(rows, {world.size: fit}, contest.names, left_out, where, **facts)
+    facts: dict[str, Any] = {"own_cost": own, "clock": context.start.report(), "asleep": asleep and bool(suite.arrival)}
+    return Report(rows, {world.size: fit}, suite.names, left_out, steps, overlap, **facts)
 
 
-def programs(contest: Contest, otherwise: Iterable[str] = ("all_reduce",)) -> list[str]:
-    """The collectives of a contest that have programs; if none has, others."""
-    return [each for each in contest.collectives if each in COLLECTIVES] or list(otherwise)
+def bound_us(row: Row, network: Network) -> float | None:
+    """The least time of any algorithm: the latency of one message and, at full bandwidth, the bytes of busbw.
+
+    None for unlimited bandwidth, and after late arrivals, because messages may be over before the last rank comes.
+
+    Nothing moves before a message has begun, o + alpha, and the last one costs its receiver o. In between, those bytes
+    must go through one side of the port of some rank (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for
+    clusters of workstations, 2009). More rounds are no part of it: a rank may send to several at once, so some
+    algorithms have one round. Sums are taken to cost nothing.
+    """
+    if row.collective not in COLLECTIVES or row.ranks == 1 or not network.beta or not row.is_balanced:
+        return None
+    crossing = row.bytes * OPERATIONS[row.collective].factor(row.ranks)
+    return (network.alpha + 2 * network.o + crossing * network.beta) * 1e6
 
 
-def check_plans(contest: Contest, stand: Stand) -> None:
-    """Collective: an ArgumentError, before the work, if an algorithm serves none of the contest's collectives that have
-    programs; or, if none of these has, no collective at all."""
-    plans = [(name, min(contest.segments)) for name in contest.algorithms if contestant(name).is_plan]
-    size, first = stand.world.size, contest.cases(stand.world.size)[0]
+def programs(suite: Suite, otherwise: Iterable[str] = ("all_reduce",)) -> list[str]:
+    """The collectives of a suite that have programs; ``otherwise`` if none has."""
+    return [each for each in suite.collectives if each in COLLECTIVES] or list(otherwise)
+
+
+def check_plans(suite: Suite, context: Context) -> None:
+    """Collective: raise an ArgumentError, before the work, if one of our algorithms has no program for this suite.
+
+    If no collective of the suite has programs, the algorithm must have one for any collective.
+    """
+    plans = [(name, min(suite.segments)) for name in suite.algorithms if candidate(name).is_plan]
+    size, first = context.world.size, suite.cases(context.world.size)[0]
     least = replace(first, nbytes=size * TYPES[first.dtype].itemsize, placement="in", memory="private")
-    tried = [Interleaved(replace(least, collective=each), plans, stand) for each in programs(contest, COLLECTIVES)]
+    tried = [Interleaved(replace(least, collective=each), plans, context) for each in programs(suite, COLLECTIVES)]
     for each in tried:
         each.free()
     for name, _ in plans:
         if all(name in each.left_out for each in tried):
-            others = (*LIBRARIES, "native-best", *(other for other, who in CONTESTANTS.items() if not who.is_library))
+            others = (LIBRARY, LIBRARY + BEST, *(other for other, who in CANDIDATES.items() if not who.is_library))
             raise ArgumentError(f"{tried[0].left_out[name]}; the benchmark also has {', '.join(others)}")
+
+
+def measured(case: Case, suite: Suite, context: Context) -> tuple[list[tuple[Arrival, Key, Samples]], dict[str, str]]:
+    """Collective: the samples of all candidates in the order of rows, and the reasons why some are missing.
+
+    Raises:
+        LateStarts: ranks were late for too many starts.
+    """
+    keys = suite.keys(case, context.world.size)
+    interleaved = Interleaved(case, keys, context)
+    try:
+        found = samples_of(interleaved, suite)
+    except LateStarts:
+        interleaved.free()
+        raise
+    interleaved.free()
+    names = [name for name, _ in keys]
+    in_order = sorted({key for _, key in found}, key=lambda key: (names.index(key[0]), key[1]))
+    arrivals = dict.fromkeys(arrival for arrival, _ in found)
+    return [(arrival, key, found[arrival, key]) for arrival in arrivals for key in in_order], interleaved.left_out
+
+
+def samples_of(interleaved: Interleaved, suite: Suite) -> ByArrival:
+    """Collective: the samples of a case by arrival and candidate; or a LateStarts."""
+    arrivals, taken = [TOGETHER], 0
+    untimed: Mapping[Key, Samples] = {}  # only their wrong results count
+    if suite.arrival:
+        untimed = interleaved.run(BALANCED_TURNS)
+        check_starts(untimed)
+        arrivals = [AT_ONCE, *(scaled(each, untimed) for each in suite.arrival)]
+
+    def run(turns: int) -> ByArrival:
+        nonlocal taken
+        found: ByArrival = {}
+        for arrival in arrivals:
+            samples = interleaved.run(turns, replace(arrival, first=taken))
+            found |= {(arrival, key): each for key, each in samples.items()}
+        taken += turns
+        return found
+
+    blocks, cadence = BLOCKS if suite.in_blocks else 1, interleaved.case.cadence
+    found = paced(suite, run, interleaved.transport, cadence=cadence, blocks=blocks)
+    check_starts(found)
+    return found | {(arrivals[0], key): found[arrivals[0], key].after(each) for key, each in untimed.items()}
+
+
+def scaled(arrival: Arrival, balanced: Mapping[Any, Samples]) -> Arrival:
+    """Set the longest delay, if the user gave none, to the median of balanced calls."""
+    if arrival.scale_s is not None:
+        return arrival
+    calls = [median(samples.job_s("isolated")) for samples in balanced.values() if samples.times_s[0]]
+    return replace(arrival, scale_s=median(calls) if calls else 0.0)
+
+
+def check_starts(found: Mapping[Any, Samples]) -> None:
+    """Raise a LateStarts if ranks were late for most starts of a candidate, or too few of its samples count."""
+    for each in found.values():
+        counted = len(each.times_s[0])
+        if counted < each.late or counted < FEWEST_SAMPLES <= counted + each.late:
+            raise LateStarts
+
+
+def announce(cases: Sequence[Case], suite: Suite, context: Context) -> None:
+    """Collective: announce the duration of these cases, if it is long."""
+    if len(cases) * suite.budget_s < WORTH_SAYING_S or (suite.iterations or MANY) < MANY:
+        return
+    seconds = estimated_s(cases, suite, context)
+    if seconds >= WORTH_SAYING_S:
+        more = suite.steps or suite.overlap or suite.in_blocks
+        text = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+        on = f"{plural(len(cases), 'point')} on {plural(context.world.size, 'rank')}"
+        note(context.world, f"{on} take about {text}{'' if more else ' at most'}")
+
+
+def estimated_s(cases: Sequence[Case], suite: Suite, context: Context) -> float:
+    """Collective: estimate the most seconds for the samples of these cases, from two turns of the first case.
+
+    A point takes at most its ``--budget``, unless the fewest samples take longer: so large sizes decide.
+    """
+    transport, first = context.world.transport, cases[0]
+    grain = TYPES[first.dtype].itemsize * transport.size  # whole elements of each rank; a barrier has no size
+    probe = replace(first, nbytes=PROBE_BYTES // grain * grain) if first.nbytes else first
+    interleaved = Interleaved(probe, suite.keys(probe, transport.size), context)
+    interleaved.run(1)
+    begin_s = time.perf_counter()
+    interleaved.run(1)
+    mine_s = time.perf_counter() - begin_s
+    interleaved.free()
+    turn_s = float(transport.gather_values(mine_s)[0])
+    turns = suite.iterations or FEWEST_SAMPLES
+    longest_s = 0.0 if suite.iterations else suite.budget_s
+    return sum(max((1 + turns) * turn_s * max(1.0, case.nbytes / PROBE_BYTES), longest_s) for case in cases)
+
+
+def recorded(cases: Cases, context: Context, seconds: float) -> list[Steps]:
+    """Collective: record our plans at the largest size of each collective; ``seconds`` for each size."""
+    by_collective, found = grouped(cases, lambda case: case.collective).values(), list[Steps]()
+    for case in (max(each, key=lambda case: case.nbytes) for each in by_collective):  # the first of several
+        with ready(case, ours(cases[case]), context) as plans:
+            for name, each in plans.items():
+                assert isinstance(each.run, Plan), "``ours`` has kept only plans"
+                found += steps_of(name, case, each.run, context.world, seconds / len(plans))
+    return found
+
+
+def overlapped(cases: Cases, context: Context, effort: Effort) -> list[Overlap]:
+    """Collective: run our plans and MPI's non-blocking call during compute; ``effort`` is for each case."""
+    found = list[Overlap]()
+    for case, keys in cases.items():
+        theirs = [(NONBLOCKING, keys[0][1])] * (context.world.transport.native is not None)
+        with ready(case, [*ours(keys), *theirs], context) as calls:
+            part = effort._replace(seconds=effort.seconds / max(len(calls), 1))
+            for name, each in calls.items():
+                found += overlap_of(name, case, each, context.world.transport, part)
+    return found
+
+
+def ours(keys: Sequence[Key]) -> list[Key]:
+    return [key for key in keys if candidate(key[0]).is_plan]
+
+
+@contextmanager
+def ready(case: Case, keys: Sequence[Key], context: Context) -> Iterator[dict[str, Prepared]]:
+    """Prepare candidates on buffers of zeros, which stay zeros; by label, without those that cannot run the case."""
+    several = len({cut for _, cut in keys}) > 1
+    interleaved = Interleaved(case, keys, context)
+    found = {}
+    for (name, cut), (each, data) in interleaved.ready.items():
+        data.clear()
+        found[named(name, each.chosen, cut if several else None)] = each
+    yield found
+    interleaved.free()

@@ -1,7 +1,7 @@
-"""From measured rows to the rules of ``auto``: the fastest of our algorithms at each size. If others are within its
-interval, the algorithm of the size below is preferred, then the one that was named first.
+"""From measured rows to the rules of ``auto``: the fastest of our algorithms at each size.
 
-Not all ranks and buffers can work in shared memory. So what works there has a rule beside the others, where it is
+If others are within its interval, the algorithm of the size below is preferred, then the one that was named first.
+Some ranks and buffers cannot use shared memory, so an algorithm in shared memory gets an additional rule, if it is
 faster on the whole.
 """
 
@@ -13,8 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import geometric_mean
 
-from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, runner_of
 from dear_mpi.collectives.plans.tuning import Rule, read_rules, write_rules
 from dear_mpi.collectives.transports.agree import said_by_rank_0
@@ -26,19 +26,19 @@ ONE = ("dtypes", "ops", "placements")  # rules do not name these: of several the
 
 
 def may_be_chosen(name: str) -> bool:
-    """Whether ``auto`` may choose it anywhere; a user's algorithm it may not, because its table is no code."""
+    """Whether ``auto`` may choose an algorithm. It may not choose a user's, because a table of rules has no code."""
     return name in ALGORITHMS and runner_of(name) == "messages"
 
 
 def tuned(rows: Sequence[Row]) -> list[Rule]:
-    """The rules for the collectives and the numbers of ranks of these rows."""
+    """The rules of the collectives and numbers of ranks of these rows."""
     right = [row for row in rows if row.is_balanced and not row.wrong]
     groups = grouped(right, lambda row: (row.collective, row.ranks))
     return [rule for group in groups.values() for rule in of_collective(group)]
 
 
 def of_collective(rows: list[Row]) -> list[Rule]:
-    """Of one collective on one number of ranks. A border lies between two sizes, in the middle of their logarithms."""
+    """The rules of one collective on one number of ranks. Borders are in the middle of two sizes' logarithms."""
     ours = sorted((row for row in rows if may_be_chosen(row.algorithm)), key=lambda row: row.bytes)
     if not ours:
         return []
@@ -60,23 +60,27 @@ def key(row: Row) -> tuple[str, int]:
 
 
 def chosen_row(rows: list[Row], below: Row | None) -> Row:
-    """The row whose algorithm ``auto`` takes at one size, given the row of the size below."""
+    """The row that ``auto`` takes at one size, given the row of the size below."""
     best = min(rows, key=lambda row: row.p50_us)
     as_good = [row for row in rows if row.p50_us <= best.ci_high_us]
     return next((row for row in as_good if below is not None and key(row) == key(below)), as_good[0])
 
 
-def rules_before(path: Path, contest: Contest, world: World) -> tuple[Rule, ...]:
-    """Collective: what is in the file so far; an ArgumentError if it is no table of rules, or cannot be written, or
-    nothing can be chosen, or it would be by several dtypes, ops or placements."""
+def rules_before(path: Path, suite: Suite, world: World) -> tuple[Rule, ...]:
+    """Collective: the rules that the file contains, before a run.
+
+    Raises:
+        ArgumentError: it is no table of rules or cannot be written, no algorithm can be chosen, or the run has several
+            dtypes, ops or placements.
+    """
 
     def read() -> tuple[Rule, ...]:
-        if not any(map(may_be_chosen, contest.names)):
-            names = ", ".join(contest.names)
+        if not any(map(may_be_chosen, suite.names)):
+            names = ", ".join(suite.names)
             raise ValueError(f"algorithms must name some that auto may pick, such as ring, not {names}")
         for name in ONE:
-            if len(given := getattr(contest, name)) > 1:
-                raise ValueError(f"{name} must be one: rules are by size and ranks alone, not {', '.join(given)}")
+            if len(given := getattr(suite, name)) > 1:
+                raise ValueError(f"{name} must be one: rules are only by size and ranks, not {', '.join(given)}")
         check_writable("--tune", path)
         return read_rules(path) if path.exists() else ()
 
@@ -84,8 +88,11 @@ def rules_before(path: Path, contest: Contest, world: World) -> tuple[Rule, ...]
 
 
 def write_tuned(path: Path, before: Sequence[Rule], rows: Sequence[Row], mpi: str) -> None:
-    """Replace the rules of these rows' collectives on this number of ranks; all others stay. ``mpi`` is the name of the
-    library."""
+    """Replace the rules of these rows' collectives on this number of ranks; all others stay.
+
+    Args:
+        mpi: the name of the library.
+    """
     new = tuned(rows)
     mine = {(rule.collective, rule.ranks) for rule in new}
     kept = [rule for rule in before if (rule.collective, rule.ranks) not in mine]

@@ -15,7 +15,7 @@ from dear_mpi.simulate.settings import Settings
 
 STEPS = 7  # of a number of ranks, for the bar
 SCRIPT = "Script of PyTorch, as it is; or FILE.json of --save."
-GIVEN = ("ranks", "network", "forward_time", "backward_time", "update_time", "ranks_per_core", "stall")
+GIVEN = ("ranks", "network", "forward_time", "backward_time", "update_time", "ranks_per_core")
 TABLE = flags_of(Settings)
 FLAGS = (
     argument("script", Path, SCRIPT, "SCRIPT")

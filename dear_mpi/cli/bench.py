@@ -1,4 +1,4 @@
-"""The command ``dear-mpi bench``: its flags are the fields of ``Contest``, and those of a job."""
+"""The command ``dear-mpi bench``: its flags are the fields of ``Suite``, and those of a job."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -9,26 +9,21 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from dear_mpi.bench.arrivals.after_arrival import show_arrivals
-from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.inside.overlap import show_overlap
-from dear_mpi.bench.inside.steps import Steps
-from dear_mpi.bench.inside.steps_table import show_steps
-from dear_mpi.bench.judged.breaches import show_guidelines
-from dear_mpi.bench.judged.explained import show_why
-from dear_mpi.bench.operations import UNSIZED
+from dear_mpi.bench.analysis.after_arrival import show_arrivals
+from dear_mpi.bench.analysis.explained import show_why
+from dear_mpi.bench.analysis.guidelines import show_guidelines
+from dear_mpi.bench.case import UNSIZED
+from dear_mpi.bench.diff import compare_runs, report_of, show_diff
+from dear_mpi.bench.layouts import BOTH, check_nccl
+from dear_mpi.bench.output import DEFAULT, FORMATS, object_of, show_bench
+from dear_mpi.bench.overlap import show_overlap
 from dear_mpi.bench.provenance import now, provenance
-from dear_mpi.bench.report import Report
-from dear_mpi.bench.run import agreed
+from dear_mpi.bench.run import Report, agreed
 from dear_mpi.bench.run import bench as run_bench
-from dear_mpi.bench.runs.baseline import THIS_RUN, baseline_before
-from dear_mpi.bench.runs.diff import compare_runs
-from dear_mpi.bench.runs.diff_table import report_of, show_diff
-from dear_mpi.bench.runs.saved import Run
-from dear_mpi.bench.shown.flat import object_of
-from dear_mpi.bench.shown.nccl import BOTH, check_nccl
-from dear_mpi.bench.shown.output import DEFAULT, FORMATS, show_bench
-from dear_mpi.bench.timing.starts import AtBarrier
+from dear_mpi.bench.saved import Run
+from dear_mpi.bench.steps import Steps, show_steps
+from dear_mpi.bench.suite import THIS_RUN, Suite, baseline_before
+from dear_mpi.bench.timing import AtBarrier
 from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.bench_diff import RUNS, SHARE_FLAG, share_of
 from dear_mpi.cli.files import check_files, timeline_writer, written_by
@@ -54,7 +49,7 @@ BASELINE = (
 )
 TIMELINE = "With --steps: what each rank did, and when. FILE.json for Perfetto, or FILE.png, .svg, .pdf; or several."
 WHY = "Explain the time of each algorithm at SIZE, which is then measured, too; several with commas."
-FLAGS = flags_of(Contest) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
+FLAGS = flags_of(Suite) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
 FLAGS |= flag("baseline", str | None, BASELINE, metavar="FILE") | SHARE_FLAG | shared("plot")
 FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False, spelled="--raw")
 FLAGS |= flag("why", str | None, WHY, metavar="SIZE")
@@ -65,34 +60,32 @@ FLAGS |= flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="no
 def bench(flags: Flags) -> None:
     """Time our collectives beside the collectives of MPI libraries and gloo, in turns.
 
-    Example: mpirun -n 4 dear-mpi bench --algorithms native,ring,auto,mpich --sizes 4B:64MiB
+    Example: mpirun -n 4 dear-mpi bench --algorithms native,ring,auto --sizes 4B:64MiB
     """
     before = listed("--baseline", flags["baseline"]) if "baseline" in flags else ()
     written = written_by(flags, tune="--tune")
-    check_files(files_of(Contest, flags) | {"--baseline": before}, written)
+    check_files(files_of(Suite, flags) | {"--baseline": before}, written)
     lookup("format", flags.get("format", DEFAULT), FORMATS)
     if flags.get("raw") and "json_file" not in flags:
         raise ValueError("--raw needs --json FILE: that is where samples are written")
     if "at_least" in flags and not before:
         raise ValueError("--at-least needs --baseline FILE: it says when this run is slower than that one")
     share_of(flags)
-    contest = Contest(**chosen(Contest, flags))
+    suite = Suite(**chosen(Suite, flags))
     if flags.get("format") == "nccl":
-        contest = contest if "placement" in flags else replace(contest, placements=BOTH)
-        check_nccl(contest.collectives, contest.placements)
+        suite = suite if "placement" in flags else replace(suite, placements=BOTH)
+        check_nccl(suite.collectives, suite.placements)
     if "why" in flags:
-        contest = replace(contest, sizes=tuple(sorted({*contest.sizes, *why_of(flags)})))
-    if "timeline" in flags and not contest.steps:
+        suite = replace(suite, sizes=tuple(sorted({*suite.sizes, *why_of(flags)})))
+    if "timeline" in flags and not suite.steps:
         raise ValueError("--timeline shows what --steps records: give both")
-    if contest.beside and "json_file" not in flags and flags.get("format") != "csv":
-        raise ValueError("--beside needs --json FILE, or --format csv: that is where delays are written")
-    if "tests" in flags and not contest.overlap:
+    if "tests" in flags and not suite.overlap:
         raise ValueError("--tests is the number of calls during the compute of --overlap: give both")
-    if "plot" in flags and set(contest.collectives) <= set(UNSIZED):
-        raise ValueError(f"--plot draws times by size, which {', '.join(contest.collectives)} does not have")
+    if "plot" in flags and set(suite.collectives) <= set(UNSIZED):
+        raise ValueError(f"--plot draws times by size, which {', '.join(suite.collectives)} does not have")
     pictures = [(flag, path) for flag, path in written if flag in ("--plot", "--timeline")]
-    how: dict[str, Any] = {"device": contest.device, "others": pictures}
-    found = run_ranks(lambda world: bench_and_show(world, contest, flags, before), flags, **how)
+    how: dict[str, Any] = {"device": suite.device, "others": pictures}
+    found = run_ranks(lambda world: bench_and_show(world, suite, flags, before), flags, **how)
     held = found.get("baseline", {"exit_code": 0})["exit_code"]
     raise typer.Exit(held if held in (1, 2) or not any(row["wrong"] for row in found["rows"]) else 1)
 
@@ -101,15 +94,15 @@ def why_of(flags: Flags) -> list[int]:
     return list(dict.fromkeys(parsed("--why", parse_sizes, flags["why"])))
 
 
-def bench_and_show(world: World, contest: Contest, flags: Flags, baseline: Sequence[str]) -> Output:
+def bench_and_show(world: World, suite: Suite, flags: Flags, baseline: Sequence[str]) -> Output:
     began = now()
-    contest = agreed(contest, world)  # first of all: what follows looks its names up
-    before = rules_before(flags["tune"], contest, world) if "tune" in flags else ()
-    older = baseline_before(baseline, contest, world) if baseline else []
-    if contest.start == "auto" and {row.start for each in older for row in each.rows} == {AtBarrier.name}:
-        contest = replace(contest, start=AtBarrier.name)  # or no point would be in both
-    with bar(world, contest.points(world.size), "warming up") as progress:
-        report = run_bench(contest, world, progress)
+    suite = agreed(suite, world)  # first of all: what follows looks its names up
+    before = rules_before(flags["tune"], suite, world) if "tune" in flags else ()
+    older = baseline_before(baseline, suite, world) if baseline else []
+    if suite.start == "auto" and {row.start for each in older for row in each.rows} == {AtBarrier.name}:
+        suite = replace(suite, start=AtBarrier.name)  # or no point would be in both
+    with bar(world, suite.points(world.size), "warming up") as progress:
+        report = run_bench(suite, world, progress)
     head = provenance(world, began)
     run = Run(THIS_RUN, report.rows, head)
     more = said_by_rank_0(world.transport, "bench", lambda: said(world, report, older, run, flags), asleep=True)
@@ -137,7 +130,7 @@ def files_after(
     """What writes the files of a run, but that of --json."""
     writers: dict[str, Callable[[Path], object]] = {
         "tune": lambda path: write_tuned(path, before, report.rows, mpi),
-        "timeline": lambda _: write_steps(report.where.steps, flags),
+        "timeline": lambda _: write_steps(report.steps, flags),
         "plot": lambda path: write_plot(path, [run]),
     }
     return {f"--{name}": partial(write, flags[name]) for name, write in writers.items() if name in flags}
@@ -151,9 +144,9 @@ def explanations(screen: Console, world: World, report: Report, flags: Flags) ->
     if "why" in flags:
         found["why"] = show_why(screen, world, report, why_of(flags))
     with commented(screen):
-        show_steps(screen, report.where.steps, asked="steps" in flags)
-        show_overlap(screen, report.where.overlap)
-    return found | report.where.as_report() | report.findings.as_report()
+        show_steps(screen, report.steps, asked="steps" in flags)
+        show_overlap(screen, report.overlap)
+    return found | report.closer
 
 
 def write_steps(found: Sequence[Steps], flags: Flags) -> None:

@@ -2,9 +2,8 @@
 
 import typer
 
-from dear_mpi.bench.runs.diff import compare_runs
-from dear_mpi.bench.runs.diff_table import report_of, show_diff
-from dear_mpi.bench.runs.saved import read_runs
+from dear_mpi.bench.diff import compare_runs, report_of, show_diff
+from dear_mpi.bench.saved import read_runs
 from dear_mpi.cli.files import check_files, try_files, written_by
 from dear_mpi.cli.flags import Flags, argument, flag, shared
 from dear_mpi.cli.run import with_flags, write_json

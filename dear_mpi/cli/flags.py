@@ -25,18 +25,18 @@ Table: TypeAlias = dict[str, inspect.Parameter]
 PANELS = {
     "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
     "context iterations pieces at_once device seed",
-    "How measured": "budget precision cadence start arrival beside steps overlap tests why",
+    "How measured": "budget precision cadence start arrival steps overlap tests why",
     "Peers": "baseline at_least",
     "Compute": "forward_time backward_time compute rate update_time ranks_per_core straggler jitter",
     "Communication": "schedule schedules fusion algorithm algorithms network update weights route wire segment "
-    "segments memory device_memory link rates stall",
+    "segments memory device_memory link rates",
     "Optimiser": "optimizer lr decay warmup momentum nesterov weight_decay vector_rate beta1 beta2 epsilon damping "
     "factor_decay clip loss_scale",
-    "Job": "threads other_mpi stall_after stall_abort debug check worst",
+    "Job": "threads stall_after stall_abort debug check worst",
     "Output": "save every resume blame profile tune plot picture html timeline format json_file raw",
 }
 # Of commands in which a flag means something else than in others; it comes first.
-OWN = {"bench": {"iterations": "How measured", "warmup": "How measured", "algorithms": "Peers", "other_mpi": "Peers"}}
+OWN = {"bench": {"iterations": "How measured", "warmup": "How measured", "algorithms": "Peers"}}
 ORDER = list(PANELS)
 PLACES = {
     name: (number, place, panel)

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dear_mpi.bench.runs.saved import Run, read_runs
+from dear_mpi.bench.saved import Run, read_runs
 from dear_mpi.cli.files import check_files, try_files, written_by
 from dear_mpi.cli.flags import Flags, argument, shared
 from dear_mpi.cli.run import with_flags

@@ -5,7 +5,7 @@ neighbours shows; and it hits both. So both series are cut at the same places, i
 batch has its ratio of medians, and the scatter of their logarithms tells how far off the ratio of all is: Student's t
 of their trimmed mean, wider where neighbouring batches are still alike. What hits a whole batch of both drops out of
 its ratio, and a fifth of the batches may be far off. Nothing is assumed of what one sample has to do with another, so
-blocks of samples (of a job under another MPI) will do as well.
+blocks of samples (as of gloo in `bench`) will do as well.
 
 Sources: batch means, Schmeiser, Batch size effects in the analysis of simulation output (Operations Research 30, 1982),
 who finds 10 to 30 batches to be enough; trimmed means, Tukey and McLaughlin, Less vulnerable confidence and

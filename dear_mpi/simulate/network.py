@@ -7,9 +7,8 @@
 fattree:8x8,2,10gbit,50us          a topology (``topology.py``) of such links, on which messages meet
 FILE.json                          what ``bench``, ``links`` or ``doctor`` wrote (``bench/machine_file.py``)
 
-Rows of ``dear-mpi bench`` tell most: a network is fitted to them, and with ``--beside`` they tell how messages and
-updates delay each other. Of the links of ``links`` or ``doctor`` the slowest count, inside hosts and between them, as
-a ring is as fast as its slowest link.
+A network is fitted to the rows of ``dear-mpi bench``. Of the links of ``links`` or ``doctor``, the slowest one inside
+hosts and the slowest one between them count, because a ring is as fast as its slowest link.
 """
 
 import re
@@ -23,7 +22,6 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.links import parse_levels
 from dear_mpi.reporting.units import check_seconds, parse_link, parse_seconds, whole_number
-from dear_mpi.simulate.contention import FREE, Contention, contention_of
 from dear_mpi.simulate.machine import BETWEEN, INSIDE, read_file, slowest
 from dear_mpi.simulate.topology import TOPOLOGIES, ShapedNetwork, parse_topology
 
@@ -46,13 +44,11 @@ class Machine:
     Attributes:
         network: what a message between two ranks costs.
         origin: where its figures come from: ``given``, ``fitted``, ``measured`` or ``published``.
-        contention: what its file says about updates beside messages.
     """
 
     network: Network
     origin: str
     text: str
-    contention: Contention = FREE
 
     def row(self) -> dict[str, Any]:
         """What ``--json`` has of the network; what is between hosts is None where all messages cost the same."""
@@ -145,8 +141,8 @@ def read_machine(text: str, ranks: int) -> Machine:
     be read, is no ``MachineFile``, or has too few rows."""
     found = read_file("network", text)
     if not found.rows:
-        return Machine(slowest_links(found, ranks), "measured", text, contention=Contention(origin="unknown"))
-    return Machine(fitted(text, found.rows), "fitted", text, contention=contention_of(found.rows))
+        return Machine(slowest_links(found, ranks), "measured", text)
+    return Machine(fitted(text, found.rows), "fitted", text)
 
 
 def fitted(text: str, rows: Sequence[Row]) -> Network:

@@ -15,7 +15,6 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.synthetic import EXCHANGE
 from dear_mpi.simulate.compute import compute_text, model_of, update_origin
-from dear_mpi.simulate.contention import ALL_STALL, Contention
 from dear_mpi.simulate.model import Model
 from dear_mpi.simulate.network import Machine
 from dear_mpi.simulate.prices.prices import Prices
@@ -62,13 +61,6 @@ class Scenario:
         return cls(settings, algorithm, model, machine, Prices(network, ranks, segment_bytes, itemsize))
 
     @property
-    def contention(self) -> Contention:
-        """Between messages and updates: given, measured, or of ranks that share their cores."""
-        found = self.settings.contention or self.machine.contention
-        shared = self.settings.ranks_per_core > 1 and self.settings.contention is None and found.origin != "measured"
-        return ALL_STALL if shared else found
-
-    @property
     def lacks_rates(self) -> bool:
         """Whether the algorithm asks for rates that the network does not have."""
         return self.prices.lacks_rates(self.algorithm)
@@ -106,8 +98,6 @@ class Scenario:
             ranks=ranks,
             served=share_served(self.prices.hosts or range(ranks)),
             work=self.model.sharing(rules.buckets).work,
-            contention=None if self.contention.is_free else self.contention,
-            layer_stall=self.contention.layers,
             portions=partial(self.portions, rules.route),
             compute=straggling(settings.straggler, ranks),
             noise=self.model.shared(Jitter(ranks, places, spread=spread, seed=settings.seed)),
@@ -193,8 +183,6 @@ class Scenario:
             "compute": compute,
             "compute_origin": origin,
             "update_s_per_element": self.model.costs.update_s,
-            "contention": self.contention.rows(),
-            "contention_origin": self.contention.origin,
             "update_origin": update_origin(settings),
             "ranks_per_core": settings.ranks_per_core,
             "code_factor": self.model.costs.code_factor,

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
 from dear_mpi.reporting.units import check_distinct, check_seconds, parse_rate, parse_straggler, whole_number
-from dear_mpi.simulate.contention import Contention, parse_stall
 from dear_mpi.simulate.network import MOST_RANKS, PRESETS
 from dear_mpi.simulate.uneven import parse_jitter, straggling
 from dear_mpi.training.chosen_route import SEVERAL, Wire, check_wires, pairs, serve_halves
@@ -148,15 +147,6 @@ class Settings(Exchange):
         "A slow rank, and how many times as long it computes, e.g. 7:1.5.", None, shown="none"
     )
     jitter: str = option("Spread of the time of each layer on each rank, e.g. 5%.", "0%")
-    contention: Contention | None = option(
-        "How long an update delays messages, as a share of its own time: 100% where both need the same processors; "
-        "100%,30%: layers, too.",
-        None,
-        shown="0%, or as in the file of bench --beside",
-        flag="--stall",
-        typed=str,
-        parse=parse_stall,
-    )
     iterations: int | None = option(
         "Iterations to average over.", None, shown="20 with --jitter, or 1", least=1, most=MOST_ITERATIONS
     )

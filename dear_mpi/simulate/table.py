@@ -90,9 +90,6 @@ def heading(found: Sequence[Simulated]) -> str:
     uneven += [f"{row['ranks_per_core']:g} ranks share a core"] * (row["ranks_per_core"] != 1)
     if settings.profile is not None and settings.profile.code_factor is not None:
         uneven.append(f"codes: {row['code_factor']:.2g} times as long as on a core of their own (measured)")
-    contention = found[0].scenario.contention
-    if not contention.is_free:
-        uneven.append(f"{contention} ({ORIGINS[contention.origin]})")
     network = f"{row['network']} ({ORIGINS[row['network_origin']]})"
     compute, update_ns = f"{row['compute']} ({ORIGINS[row['compute_origin']]})", row["update_s_per_element"] * 1e9
     update = f"{update_ns:.3g} ns for each parameter ({ORIGINS[row['update_origin']]})" if update_ns else "no time"

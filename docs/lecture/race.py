@@ -19,8 +19,8 @@ from typing import NoReturn
 from rich.table import Table
 from typer import Exit
 
-from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.run import bench
+from dear_mpi.bench.suite import Suite
 from dear_mpi.cli.flags import MOST_THREADS
 from dear_mpi.cli.run import complaining
 from dear_mpi.collectives.program.network import Network
@@ -47,8 +47,8 @@ def race(world: World, names: Sequence[str], collective: str, sizes: Sequence[in
         asleep=True,
     )
     right = [each for each in runners if not each.fault]
-    contest = Contest(algorithms=tuple(each.name for each in right), sizes=tuple(sizes), collectives=(collective,))
-    for row in bench(contest, world).rows:
+    suite = Suite(algorithms=tuple(each.name for each in right), sizes=tuple(sizes), collectives=(collective,))
+    for row in bench(suite, world).rows:
         runner = next(each for each in right if each.name == row.algorithm)
         runner.measured_s[row.bytes] = row.p50_us * 1e-6
         runner.interval[row.bytes] = max(row.ci_high_us - row.p50_us, row.p50_us - row.ci_low_us) * 1e-6

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dear_mpi.bench.makers.gloo import gloo_group
+from dear_mpi.bench.backends import gloo_group
 from dear_mpi.collectives import transport_of
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models.data import Batches, load_data

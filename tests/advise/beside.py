@@ -12,7 +12,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from dear_mpi.advise.answer import crowded, of_ddp
+from dear_mpi.advise.answer import of_ddp
 from dear_mpi.advise.observation import read_observation
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
@@ -49,9 +49,8 @@ for each rank, with the highest priority.
 """
 READING = """## What these tables do not say
 
-- Messages need the cores that compute. On 2 ranks each has a core, and gloo's all-reduce takes longer beside layers
-  than alone; `advise` does not know that, and comes out too short. On 4 ranks it takes it that layers hold messages up
-  for their whole time, because two ranks compute on each core.
+- Messages need the cores that compute. Gloo's all-reduce takes longer during layers than alone, on 4 ranks more than on
+  2, because two ranks compute on each core there. `advise` ignores that, and its predictions are too short.
 - GPUs, NCCL and real hosts were not measured.
 """
 
@@ -96,7 +95,7 @@ def predicted_s(seen, ranks):
     per_core = max(1, ranks // 2)
     given = {"ranks": (ranks,), "network": NETWORK, "ranks_per_core": float(per_core)}
     settings = Settings(profile=seen.profile, models=(seen.profile.model,), **given)
-    return of_ddp(crowded(settings, seen), seen).iteration_s
+    return of_ddp(settings, seen).iteration_s
 
 
 def measure(name, file):

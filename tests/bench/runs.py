@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from dear_mpi.bench.case import Case, Samples, row_of
-from dear_mpi.bench.runs.saved import Run
+from dear_mpi.bench.saved import Run
 
 SIZES = tuple(4**power for power in range(1, 12))
 SPREAD, OUTLIERS, OUTLIER = 0.1, 0.05, 3.0  # of samples: on a scale of logarithms; their part, and how long they take

@@ -7,8 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dear_mpi.bench.arrivals.after_arrival import After, Fastest, arrived, show_arrivals
-from dear_mpi.bench.arrivals.arrival import (
+from dear_mpi.bench.analysis.after_arrival import After, Fastest, arrived, show_arrivals
+from dear_mpi.bench.analysis.explained import explained
+from dear_mpi.bench.analysis.guidelines import pairs
+from dear_mpi.bench.analysis.why import Site
+from dear_mpi.bench.arrivals import (
     AT_ONCE,
     PATTERNS,
     TOGETHER,
@@ -18,22 +21,17 @@ from dear_mpi.bench.arrivals.arrival import (
     delays_of,
     parse_arrivals,
 )
-from dear_mpi.bench.arrivals.lateness import scaled
 from dear_mpi.bench.case import Case, Samples
-from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.fit import Fit, fit_network, modelled, predicted_us
-from dear_mpi.bench.judged.explained import explained
-from dear_mpi.bench.judged.guidelines import pairs
-from dear_mpi.bench.judged.peers import against_peers
-from dear_mpi.bench.judged.why import Site
-from dear_mpi.bench.point import Turns
-from dear_mpi.bench.report import Report
-from dear_mpi.bench.run import bench
+from dear_mpi.bench.peers import against_peers
+from dear_mpi.bench.run import BALANCED_TURNS, Report, bench, samples_of, scaled
+from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.tune import tuned
 from dear_mpi.collectives import programs
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.terminal import console
 from tests.bench.test_bench import row, synthetic
@@ -107,23 +105,27 @@ def test_balanced_calls_wait_as_late_ones_do_where_they_stand_beside_them():
 def test_blocks_go_on_with_their_turns_and_take_turns():
     runs = []
 
-    def run(turns, arrival, *, skipped):
+    def run(turns, arrival=TOGETHER):
         runs.append((turns, arrival.pattern, arrival.first))
-        return {("ring", 4): Samples([[float(len(runs))] * turns])}
+        return {("ring", 4): Samples([[float(len(runs))] * turns], wrong=len(runs) == 1)}
 
-    turns = Turns(Case("all_reduce", 4), SimpleNamespace(run=run), [("ring", 4)], {})
-    turns.arrivals.append(Arrival("ramp", 1.0))
-    first, second = turns.of_each_arrival(1), turns.of_each_arrival(2)
-    assert runs == [(1, "none", 0), (1, "ramp", 0), (2, "none", 1), (2, "ramp", 1)]
-    assert [[each.times_s for each in found.values()] for found in (first, second)] == [
-        [[[1.0]], [[2.0]]],
-        [[[3.0, 3.0]], [[4.0, 4.0]]],
-    ]
-    assert [arrival.pattern for arrival, _ in first] == ["none", "ramp"]
+    def measure(transport):
+        interleaved = SimpleNamespace(run=run, case=Case("all_reduce", 4), transport=transport)
+        return samples_of(interleaved, Suite((4,), arrival=(Arrival("ramp", 1.0),), iterations=5, warmup=0))
+
+    (found,) = run_loopback(1, measure)
+    first, *others = runs
+    assert first == (BALANCED_TURNS, "none", 0)
+    blocks = ((2, 0), (1, 2), (1, 3), (1, 4))
+    assert others == [(turns, pattern, begin) for turns, begin in blocks for pattern in ("none", "ramp")]
+    assert {arrival.pattern: (each.times_s, each.wrong) for (arrival, _), each in found.items()} == {
+        "none": ([[2.0, 2.0, 4.0, 6.0, 8.0]], 1),  # with the wrong result of the first turns
+        "ramp": ([[3.0, 3.0, 5.0, 7.0, 9.0]], 0),
+    }
 
 
-def test_the_scale_is_the_middle_contestants_balanced_median():
-    """Of each contestant the median over samples of the slowest rank: 3, 10 and 5."""
+def test_the_scale_is_the_middle_candidates_balanced_median():
+    """Of each candidate the median over samples of the slowest rank: 3, 10 and 5."""
     balanced = {
         "a": Samples([[1.0, 2.0, 3.0], [3.0, 1.0, 4.0]], 0),
         "b": Samples([[10.0], [1.0]], 0),
@@ -167,27 +169,27 @@ def test_what_cannot_be_read(text, message):
     ],
 )
 def test_what_cannot_be_measured(settings, ranks, message):
-    contest = Contest(sizes=(64,), **{"arrival": (Arrival("one-late"),), **settings})
+    suite = Suite(sizes=(64,), **{"arrival": (Arrival("one-late"),), **settings})
     with pytest.raises(ArgumentError, match=message):
-        run_world(lambda world: bench(contest, world), threads=ranks)
+        run_world(lambda world: bench(suite, world), threads=ranks)
 
 
 def test_rows_of_all_patterns_come_beside_balanced_ones(capsys):
     asked = tuple(Arrival(pattern, 300e-6) for pattern in LATE)
-    contest = Contest((64, 4096), algorithms=("ring", "naive"), iterations=5, arrival=asked)
-    report = run_world(lambda world: bench(contest, world), threads=3)
+    suite = Suite((64, 4096), algorithms=("ring", "naive"), iterations=5, arrival=asked)
+    report = run_world(lambda world: bench(suite, world), threads=3)
     assert [(row.arrival, row.arrival_us, row.algorithm) for row in report.rows] == [
         (arrival, pytest.approx(300 * (arrival != "none")), algorithm)
-        for _ in contest.sizes
+        for _ in suite.sizes
         for arrival in PATTERNS
-        for algorithm in contest.algorithms
+        for algorithm in suite.algorithms
     ]
     assert all(row.wrong == 0 and row.samples == 5 and row.min_us > 0 for row in report.rows)
     assert report.asleep  # threads share an interpreter
     assert all(row.model_us > 0 for row in report.rows)
     found = run_world(lambda world: show_arrivals(console(world), report))
     assert [(each["bytes"], each["arrival"]) for each in found] == [
-        (size, name) for size in contest.sizes for name in LATE
+        (size, name) for size in suite.sizes for name in LATE
     ]
     assert all(line.startswith("#") for line in capsys.readouterr().out.splitlines())
 

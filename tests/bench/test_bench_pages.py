@@ -2,8 +2,9 @@
 
 import json
 from dataclasses import asdict
+from types import SimpleNamespace
 
-from dear_mpi.bench.judged.peers import against_peers
+from dear_mpi.bench.peers import against_peers
 from tests import bench_pages
 from tests.attempts import Runs
 from tests.bench.test_bench import row
@@ -42,19 +43,23 @@ def test_the_page_of_hosts_has_the_best_call_of_the_library_at_each_size(tmp_pat
     assert found["ring, 60 KiB"][0] == "20.0 ±0.0 (0.66)"
 
 
-def test_the_page_of_collectives_has_a_line_for_each_size_and_means_over_them(tmp_path):
+def test_the_page_of_collectives_joins_the_jobs_of_both_libraries(tmp_path, monkeypatch):
+    mpis = [SimpleNamespace(name="Open MPI", mpirun=("a",)), SimpleNamespace(name="MPICH", mpirun=("b",))]
+    monkeypatch.setattr(bench_pages, "mpis_at_hand", lambda: mpis)
     for ranks in (2, 4):
-        rows = [
-            *(row("native", 4, 2.0), row("mpich", 4, 4.0), row("auto", 4, 6.0, chosen="ring"), row("function", 4, 8.0)),
-            *(row("native", 64, 2.0), row("mpich", 64, 1.0), row("auto", 64, 3.0), row("function", 64, 3.0)),
+        first = [
+            *(row("native", 4, 2.0), row("auto", 4, 6.0, chosen="ring"), row("function", 4, 8.0)),
+            *(row("native", 64, 2.0), row("auto", 64, 3.0), row("function", 64, 3.0)),
         ]
-        keep(tmp_path, f"bench-{ranks}", rows)
+        second = [row("native", 4, 5.0), row("native-persistent", 4, 4.0), row("native", 64, 1.0)]
+        keep(tmp_path, f"bench-{ranks}-OpenMPI", first)
+        keep(tmp_path, f"bench-{ranks}-MPICH", second)
     runs = Runs(tmp_path)
     text = "\n".join(bench_pages.collectives(runs))
-    assert len(runs.records) == 2
-    assert (
-        text.count("| 4 B | 2.0 ±0.0 (1.00, native) | 4.0 ±0.0 (2.00, mpich) | 6.0 ±0.0 (3.00, ring) | 8.0 ±0.0 (4.00)")
-        == 2
-    )
+    assert len(runs.records) == 4
+    assert text.count("|  | Open MPI, best | MPICH, best | auto | function |") == 2
+    cells = "2.0 ±0.0 (1.00, native) | 4.0 ±0.0 (2.00, native-persistent) | 6.0 ±0.0 (3.00, ring) | 8.0 ±0.0 (4.00)"
+    assert text.count(f"| 4 B | {cells} |") == 2
+    assert text.count("| 64 B | 2.0 ±0.0 (2.00, native) | 1.0 ±0.0 (1.00, native) | 3.0 ±0.0 (3.00) |") == 2
     assert "| auto | 3.00 | no size | no size |" in text
     assert "| function | 3.46 | no size | no size |" in text

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dear_mpi.bench.runs.diff import compare_runs
-from dear_mpi.bench.runs.diff_table import alone, detectable, report_of, summary, unlike_starts
-from dear_mpi.bench.runs.saved import Run
+from dear_mpi.bench.diff import alone, compare_runs, detectable, report_of, summary, unlike_starts
+from dear_mpi.bench.saved import Run
 from dear_mpi.reporting.student import holm, quantile, tail
 from tests.bench.runs import SIZES, run_of
 

@@ -2,17 +2,16 @@
 
 import pytest
 
-from dear_mpi.bench.arrivals.arrival import Arrival
-from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.estimate import estimated_s
-from dear_mpi.bench.run import bench
-from dear_mpi.bench.stand import Stand
+from dear_mpi.bench.arrivals import Arrival
+from dear_mpi.bench.run import bench, estimated_s
+from dear_mpi.bench.suite import Suite
+from dear_mpi.bench.timing import Context
 from dear_mpi.ranks.world import run_world
 
 
 def estimate(**how):
-    contest = Contest(**{"sizes": (64,), "algorithms": ("ring",), "segments": (1 << 16,), **how})
-    return run_world(lambda world: estimated_s(contest.cases(2), contest, Stand.of(world, contest)), threads=2)
+    suite = Suite(**{"sizes": (64,), "algorithms": ("ring",), "segments": (1 << 16,), **how})
+    return run_world(lambda world: estimated_s(suite.cases(2), suite, Context.of(world, suite)), threads=2)
 
 
 def test_small_points_take_their_time_at_most():
@@ -35,6 +34,6 @@ def test_large_points_take_as_long_as_the_fewest_samples():
 )
 def test_a_long_run_says_so_before_it_begins(capsys, how, said):
     """It is "at most" only where nothing is done but what the estimate has."""
-    settings = Contest((4, 64), algorithms=("ring",), precision=1.0, **how)
+    settings = Suite((4, 64), algorithms=("ring",), precision=1.0, **how)
     run_world(lambda world: bench(settings, world), threads=2)
     assert capsys.readouterr().err == (f"note: {said}\n" if said else "")

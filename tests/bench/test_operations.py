@@ -4,13 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from dear_mpi.bench.case import Case, Prepared
-from dear_mpi.bench.contest import Contest
+from dear_mpi.bench.case import OPERATIONS, WINDOW, Case, Prepared
 from dear_mpi.bench.data import Data
-from dear_mpi.bench.found.tally import Tally
-from dear_mpi.bench.operations import OPERATIONS, WINDOW
 from dear_mpi.bench.run import bench
-from dear_mpi.bench.timing.interleaved import Interleaved, needed_bytes
+from dear_mpi.bench.suite import Suite
+from dear_mpi.bench.turns import Interleaved, needed_bytes
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import COLLECTIVES
@@ -99,8 +97,8 @@ def test_a_barrier_has_nothing_to_check():
 def test_what_makes_no_difference_is_measured_once():
     sizes = (4, 5, 64)
     for dtype, op, placement in (("fp64", "max", "in"), ("int8", "sum", "out")):
-        contest = Contest(sizes, tuple(ALONE), dtypes=(dtype,), ops=(op,), placements=(placement,))
-        cases = contest.cases(3)
+        suite = Suite(sizes, tuple(ALONE), dtypes=(dtype,), ops=(op,), placements=(placement,))
+        cases = suite.cases(3)
         (barrier,) = [case for case in cases if case.collective == "barrier"]
         assert (barrier.nbytes, barrier.dtype, barrier.placement) == (0, "fp32", "in")
         assert {case.op for case in cases} == {"sum"}
@@ -117,7 +115,7 @@ def test_the_time_is_that_of_one_part_of_a_run(collective, parts):
     interleaved.case, interleaved.turn, interleaved.start = case_of(collective, 100, 2), 1, lambda: True
     interleaved.stream = SimpleNamespace(mark=lambda: None, seconds=lambda begin, end: 6.4)
     data = SimpleNamespace(fill=lambda turn: None, errors=lambda turn: 0)
-    elapsed_s, _ = interleaved.sample(Prepared(lambda: None), data, Tally(), None)
+    elapsed_s, *_ = interleaved.sample(Prepared(lambda: None), data, None)
     assert interleaved.in_time([[elapsed_s], [elapsed_s]])[0][0] == [pytest.approx(6.4 / parts)]
 
 
@@ -132,21 +130,21 @@ def test_a_window_has_its_room():
 @pytest.mark.parametrize("collective", MOVING[2:])
 def test_messages_need_another_rank(collective):
     with pytest.raises(ArgumentError, match=f"bench: collective '{collective}' needs at least 2 ranks, not 1"):
-        run_world(lambda world: bench(Contest((64,), ("all_reduce", collective)), world), threads=1)
+        run_world(lambda world: bench(Suite((64,), ("all_reduce", collective)), world), threads=1)
 
 
 @pytest.mark.parametrize("algorithms", [(), ("ring", "function"), ("ring", "native")])
 def test_ours_sit_out_what_has_no_program(algorithms):
-    settings = Contest((64, 100), ("gather", "all_reduce", "barrier"), algorithms, iterations=3)
+    settings = Suite((64, 100), ("gather", "all_reduce", "barrier"), algorithms, iterations=3)
     report = run_world(lambda world: bench(settings, world), threads=2)
     assert {row.collective for row in report.rows} == {"all_reduce"}
     for name in set(settings.names) - {"native", "native-best"}:
-        places = report.left_out[f"{name}: has no program for it: MPI's own calls alone are measured"]
+        places = report.left_out[f"{name}: has no program for it: only MPI's own calls are measured"]
         assert places == {"gather": [64, 100], "barrier": [0]}
 
 
 def test_a_name_is_looked_up_where_nothing_has_a_program():
     with pytest.raises(ArgumentError, match="'rnig' is unknown: did you mean 'ring'"):
-        run_world(lambda world: bench(Contest((64,), ("gather",), ("native", "rnig")), world), threads=2)
+        run_world(lambda world: bench(Suite((64,), ("gather",), ("native", "rnig")), world), threads=2)
     with pytest.raises(ArgumentError, match="nothing can be measured here: ring: has no program for it"):
-        run_world(lambda world: bench(Contest((64,), ("gather",), ("ring",)), world), threads=2)
+        run_world(lambda world: bench(Suite((64,), ("gather",), ("ring",)), world), threads=2)

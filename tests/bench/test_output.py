@@ -12,19 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
-from dear_mpi.bench.found.about import About
-from dear_mpi.bench.found.late import Late
-from dear_mpi.bench.judged.compared import FAULTY, NO_SIZE, NOISE, NOT_COMMON, OURS, against_mpi, is_noisy
-from dear_mpi.bench.judged.peers import against_peers
+from dear_mpi.bench.case import OPERATIONS
+from dear_mpi.bench.layouts import BOTH, LAYOUTS, NCCL_TYPES, PROGRAMS, check_nccl
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.operations import OPERATIONS
-from dear_mpi.bench.report import Report
-from dear_mpi.bench.shown.flat import COLUMNS, object_of
-from dear_mpi.bench.shown.nccl import BOTH, PROGRAMS, TYPES, check_nccl
-from dear_mpi.bench.shown.osu import LAYOUTS
-from dear_mpi.bench.shown.output import FORMATS, show_bench
-from dear_mpi.bench.shown.table import WIDTH
-from dear_mpi.bench.shown.words import MEANINGS, fitted
+from dear_mpi.bench.output import COLUMNS, FORMATS, object_of, show_bench
+from dear_mpi.bench.peers import FAULTY, NO_SIZE, NOISE, NOT_COMMON, OURS, against_mpi, against_peers, is_noisy
+from dear_mpi.bench.run import Report
+from dear_mpi.bench.table import MEANINGS, WIDTH, fitted
 from dear_mpi.ranks.world import run_world
 from tests.bench.readers import busbw_by_readers, footer_of, read_nccl, read_osu, read_table, unfolded
 from tests.bench.test_bench import row
@@ -98,7 +92,7 @@ def test_nccl_tests_readers_read_any_row(made):
     (line,) = read_nccl(printed("nccl", made, replace(made, placement=other, p50_us=1.0, wrong=0)))
     split = made.ranks if made.collective in SPLIT else 1
     assert (line.size, line.count) == (made.bytes, made.count // split)
-    assert line.type == TYPES.get(made.dtype, made.dtype)
+    assert line.type == NCCL_TYPES.get(made.dtype, made.dtype)
     assert line.redop == {"average": "avg"}.get(made.op, made.op)
     assert line.root == (0 if made.collective == "broadcast" else -1)
     here, there = line.in_place, line.out_of_place
@@ -305,7 +299,7 @@ def test_wrong_results_are_nobodys_best():
     rows = [row("native", 4, 2.0), row("ring", 4, 1.0, **wrong), row("auto", 4, 4.0)]
     found = against_mpi(against_peers(rows))
     assert {name: means[0] for name, means in found.items()} == {"ring": FAULTY, "auto": 2.0, OURS: 2.0}
-    assert "wrong: none with right results, which alone count" in unfolded(printed("table", *rows))
+    assert "wrong: none with right results; only these count" in unfolded(printed("table", *rows))
     assert "none with right results" not in printed("table", *rows[::2])
     of_peer = [row("native", 4, 2.0, **wrong), row("auto", 4, 4.0), row("native", 8, 2.0), row("auto", 8, 6.0)]
     assert against_mpi(against_peers(of_peer))["auto"][0] == pytest.approx(3.0)
@@ -357,19 +351,7 @@ def test_osus_readers_read_any_row(made, times):
     assert (found["Iterations"], found["Validation"]) == ("9", "Fail" if made.wrong else "Pass")
 
 
-@pytest.mark.parametrize(("collective", "parts"), [("all_reduce", 1), ("reduce_scatter", 1), ("all_gather", 4)])
-def test_remarks_in_osus_layout_have_its_sizes(collective, parts):
-    """Where OSU counts the part that a rank brings, so do the sentences above its rows."""
-    made = replace(row("ring", 64, collective=collective), op="none")
-    about = {each.name: getattr(made, each.name) for each in fields(About)}
-    found = report(made)
-    found.findings.late.append(Late(**about, spikes=0.2))
-    text = "\n".join(FORMATS["osu"](found))
-    assert f"which rank was late: ring, {64 // parts} B (20%)" in text
-    assert read_osu(text)[0].rows[0]["Size"] == str(64 // parts)
-
-
-def test_a_block_of_osu_is_of_one_contestant():
+def test_a_block_of_osu_is_of_one_candidate():
     text = printed("osu", *placed_rows())
     blocks = read_osu(text)
     assert [block.title for block in blocks] == ["OSU MPI Allreduce Latency Test"] * 4

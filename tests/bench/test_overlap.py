@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from dear_mpi.bench import overlap
 from dear_mpi.bench.case import Case, Prepared
-from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.inside import overlap
-from dear_mpi.bench.inside.beside import at_once
-from dear_mpi.bench.inside.overlap import Compute, Driven, Effort, Overlap, Turn, overlap_of, show_overlap
-from dear_mpi.bench.makers.native import Nonblocking
+from dear_mpi.bench.native import Nonblocking
+from dear_mpi.bench.overlap import Compute, Driven, Effort, Overlap, Turn, at_once, overlap_of, show_overlap
 from dear_mpi.bench.run import bench
+from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.ranks.world import run_world
 
@@ -114,21 +113,20 @@ def test_a_request_is_tested_and_awaited():
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
 def test_plans_of_ours_overlap_at_each_size_and_have_steps_at_the_largest(ranks, collective, monkeypatch):
     monkeypatch.setattr(overlap, "TURNS", (2, 2))
-    settings = Contest((64, 4096), (collective,), ("ring", "auto"), budget_s=0.001, overlap=True, steps=True, tests=3)
+    settings = Suite((64, 4096), (collective,), ("ring", "auto"), budget_s=0.001, overlap=True, steps=True, tests=3)
     report = run_world(lambda world: bench(settings, world), threads=ranks)
-    where = report.where
-    kinds = [(each.bytes, each.carried_on_by) for each in where.overlap]
+    kinds = [(each.bytes, each.carried_on_by) for each in report.overlap]
     assert kinds == [(row.bytes, way) for row in report.rows for way in ("tests", "thread")]
-    assert all(np.isfinite(each.overlap_percent) and each.pure_us > 0 for each in where.overlap)
-    assert {each.bytes for each in where.steps} == {max(row.bytes for row in report.rows)}
-    assert {"ring"} <= {each.algorithm for each in where.steps}
-    assert where.as_report().keys() == {"steps", "overlap"}
+    assert all(np.isfinite(each.overlap_percent) and each.pure_us > 0 for each in report.overlap)
+    assert {each.bytes for each in report.steps} == {max(row.bytes for row in report.rows)}
+    assert {"ring"} <= {each.algorithm for each in report.steps}
+    assert report.closer.keys() == {"steps", "overlap"}
 
 
 def test_steps_are_those_of_the_first_type_and_operation_at_the_largest_size():
     chosen = {"dtypes": ("fp64", "fp32"), "ops": ("max", "sum"), "placements": ("out", "in")}
-    settings = Contest((64, 4096), ("all_reduce", "reduce_scatter"), ("ring",), steps=True, iterations=1, **chosen)
-    first, second = run_world(lambda world: bench(settings, world), threads=2).where.steps
+    settings = Suite((64, 4096), ("all_reduce", "reduce_scatter"), ("ring",), steps=True, iterations=1, **chosen)
+    first, second = run_world(lambda world: bench(settings, world), threads=2).steps
     assert (first.name, second.name) == ("all_reduce, 2 ranks, ring, 4 KiB", "reduce_scatter, 2 ranks, ring, 4 KiB")
     assert {(each.dtype, each.op, each.placement) for each in (first, second)} == {("fp64", "max", "out of place")}
 
@@ -145,4 +143,4 @@ def test_each_type_and_number_of_ranks_has_a_table_of_its_own():
 @pytest.mark.parametrize("name", ["steps", "overlap"])
 def test_a_closer_look_needs_the_host(name):
     with pytest.raises(ArgumentError, match=f"{name} needs the device cpu: "):
-        run_world(lambda world: bench(Contest((4,), device="cuda", **{name: True}), world), threads=1)
+        run_world(lambda world: bench(Suite((4,), device="cuda", **{name: True}), world), threads=1)

@@ -9,16 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from dear_mpi.bench import point
-from dear_mpi.bench.arrivals.arrival import Arrival
+from dear_mpi.bench import run as run_module
+from dear_mpi.bench.arrivals import Arrival
 from dear_mpi.bench.case import Case, Samples
-from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.found.tally import Spot, Tally
-from dear_mpi.bench.point import LateStarts, Turns
-from dear_mpi.bench.run import bench
-from dear_mpi.bench.stand import Stand, decided_start
-from dear_mpi.bench.timing.pace import Pace, paced
-from dear_mpi.bench.timing.starts import AtMoment
+from dear_mpi.bench.run import LateStarts, bench, samples_of
+from dear_mpi.bench.suite import Suite
+from dear_mpi.bench.timing import AtMoment, Context, decided_start
+from dear_mpi.bench.turns import Pace, paced
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import run_world
@@ -80,7 +77,7 @@ def test_a_point_has_samples_for_an_interval_however_many_come_late():
 
 
 def test_a_point_whose_ranks_were_late_for_all_starts_begins_otherwise():
-    """At barriers (``Turns``): no more moments are tried."""
+    """At barriers (``samples_of``): no more moments are tried."""
     found = with_late_starts(0)
     assert (found.times_s, found.late) == ([[]], FEWEST_SAMPLES)
 
@@ -97,13 +94,11 @@ def test_wrong_results_of_warm_up_count_and_its_times_do_not(iterations):
 
     def run(turns):
         ran.append(turns)
-        tally = Tally(turns, 1, [1], [Spot(0, 0, 1.0, 2.0)]) if len(ran) == 1 else Tally(turns)
-        return {"it": Samples([[1.0] * turns], tallies=[tally])}
+        return {"it": Samples([[1.0] * turns], wrong=int(len(ran) == 1))}
 
     pace = Pace(warmup=2, iterations=iterations)
     (found,) = run_loopback(1, lambda one: paced(pace, run, one, cadence="isolated", blocks=1))
-    it, turns = found["it"], sum(ran) - 2
-    assert (it.wrong, len(it.times_s[0]), it.tallies[0].calls, it.tallies[0].turns) == (1, turns, turns + 2, [1])
+    assert (found["it"].wrong, len(found["it"].times_s[0])) == (1, sum(ran) - 2)
 
 
 @pytest.mark.parametrize(("in_time", "late", "holds"), [
@@ -112,13 +107,12 @@ def test_wrong_results_of_warm_up_count_and_its_times_do_not(iterations):
 @pytest.mark.parametrize("arrival", [(), (Arrival("ramp"),)])
 def test_ranks_that_are_late_for_most_moments_end_the_measurement(arrival, in_time, late, holds):
     def measure(transport):
-        def run(turns, arrival, *, skipped):
-            return {("ring", 4): Samples([[1.0] * in_time], tallies=[Tally(turns)], late=late)}
+        def run(turns, arrival=None):
+            return {("ring", 4): Samples([[1.0] * in_time], late=late)}
 
-        interleaved = SimpleNamespace(run=run, start=SimpleNamespace(name="clock"), transport=transport)
-        turns = Turns(Case("all_reduce", 4), interleaved, [("ring", 4)], {})
+        interleaved = SimpleNamespace(run=run, case=Case("all_reduce", 4), transport=transport)
         with nullcontext() if holds else pytest.raises(LateStarts):
-            turns.measure(Contest((4,), arrival=arrival, iterations=5, warmup=0))
+            samples_of(interleaved, Suite((4,), arrival=arrival, iterations=5, warmup=0))
 
     run_loopback(1, measure)
 
@@ -126,15 +120,15 @@ def test_ranks_that_are_late_for_most_moments_end_the_measurement(arrival, in_ti
 @pytest.mark.parametrize("ranks", [(), (2, 3)])
 def test_late_starts_in_the_middle_of_a_run_measure_all_of_it_from_barriers(ranks, monkeypatch, capsys):
     """On all ranks: each point has its rows, all start alike, and it is said once."""
-    settings = Contest((4, 64), ("all_reduce",), ("ring",), ranks=ranks, iterations=6, warmup=0)
-    look, seen = point.check_starts, Counter()
+    settings = Suite((4, 64), ("all_reduce",), ("ring",), ranks=ranks, iterations=6, warmup=0)
+    look, seen = run_module.check_starts, Counter()
 
     def check_starts(found):
         me, of_all = threading.get_ident(), all(len(each.times_s) == 3 for each in found.values())
         seen[me] += of_all
         look({key: replace(each, late=9 * (of_all and seen[me] == 2)) for key, each in found.items()})
 
-    monkeypatch.setattr(point, "check_starts", check_starts)
+    monkeypatch.setattr(run_module, "check_starts", check_starts)
     report = run_world(lambda world: bench(settings, world), threads=3)
     assert [(row.ranks, row.bytes) for row in report.rows] == [
         (count, nbytes) for count in ranks or (3,) for nbytes in (4, 64)
@@ -149,8 +143,8 @@ def test_late_starts_in_the_middle_of_a_run_measure_all_of_it_from_barriers(rank
 def test_how_samples_start_is_decided_once_for_the_run(late, name, monkeypatch, capsys):
     """By a trial of the clock, on all ranks alike; what follows is told what was decided."""
     start = SimpleNamespace(name="clock", holds=lambda: not late)
-    monkeypatch.setattr(Stand, "of", lambda world, conditions: SimpleNamespace(start=start))
-    found = run_world(lambda world: world.transport.gather_values(decided_start(world, Contest((4,)))), threads=2)
+    monkeypatch.setattr(Context, "of", lambda world, conditions: SimpleNamespace(start=start))
+    found = run_world(lambda world: world.transport.gather_values(decided_start(world, Suite((4,)))), threads=2)
     assert found == [name, name]
     assert ("all samples of this run start at barriers" in capsys.readouterr().err) == late
 
@@ -173,7 +167,7 @@ def test_a_rank_without_its_core_at_the_moment_is_late(awake_s, in_time):
 
 def test_lists_are_measured_in_one_run():
     lists = {"placements": ("in", "out"), "dtypes": ("fp32", "int8"), "ops": ("sum", "max")}
-    settings = Contest((64,), ("all_reduce", "all_gather"), ("ring",), **lists, iterations=2)
+    settings = Suite((64,), ("all_reduce", "all_gather"), ("ring",), **lists, iterations=2)
     rows = run_world(lambda world: bench(settings, world), threads=2).rows
     assert {(row.collective, row.placement, row.dtype, row.op) for row in rows} == {
         *(("all_reduce", place, dtype, op) for place in PLACES for dtype in ("fp32", "int8") for op in ("sum", "max")),
@@ -187,7 +181,7 @@ PLACES = ("in place", "out of place")
 
 
 def test_parts_of_a_job_are_measured_in_turn():
-    settings = Contest((64, 4096), ("all_reduce",), ("ring",), ranks=(2, 3, 1), iterations=2)
+    settings = Suite((64, 4096), ("all_reduce",), ("ring",), ranks=(2, 3, 1), iterations=2)
     report = run_world(lambda world: bench(settings, world), threads=3)
     assert [(row.ranks, row.bytes, row.hosts) for row in report.rows] == [
         (ranks, nbytes, [ranks]) for ranks in (2, 3, 1) for nbytes in (64, 4096)
@@ -197,7 +191,7 @@ def test_parts_of_a_job_are_measured_in_turn():
 
 
 def test_sums_must_be_exact_on_the_ranks_that_are_measured():
-    whole = Contest((64,), algorithms=("ring",), dtypes=("int8",), segments=(512,))
+    whole = Suite((64,), algorithms=("ring",), dtypes=("int8",), segments=(512,))
     job = SimpleNamespace(size=200)
     replace(whole, ranks=(4,)).check_for(job)
     with pytest.raises(ValueError, match="dtype 'int8' has no exact sums over 200 ranks"):
@@ -224,7 +218,7 @@ def test_sums_must_be_exact_on_the_ranks_that_are_measured():
 )
 def test_what_cannot_be_measured_is_refused(how, message):
     with pytest.raises(ArgumentError, match=message):
-        run_world(lambda world: bench(Contest((64,), **how), world), threads=3)
+        run_world(lambda world: bench(Suite((64,), **how), world), threads=3)
 
 
 def test_page_faults_are_the_mean_over_all_samples():

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from dear_mpi.bench.case import Case, Samples, row_of
-from dear_mpi.bench.judged.compared import ratio_mark, shown
-from dear_mpi.bench.judged.peers import against_peers
-from dear_mpi.bench.judged.verdicts import more_samples, verdict, verdicts
-from dear_mpi.bench.timing.pace import MOST_SAMPLES
+from dear_mpi.bench.peers import against_peers, more_samples, ratio_mark, shown, verdict, verdicts
+from dear_mpi.bench.turns import MOST_SAMPLES
 
 TURNS = 200
 

@@ -10,9 +10,9 @@ from msgspec import convert
 
 from dear_mpi.bench import provenance as module
 from dear_mpi.bench.machine_file import MachineFile
+from dear_mpi.bench.output import object_of
 from dear_mpi.bench.provenance import commit, now, provenance, settings
-from dear_mpi.bench.runs.saved import HEAD
-from dear_mpi.bench.shown.flat import object_of
+from dear_mpi.bench.saved import HEAD
 from dear_mpi.ranks import kernel
 from dear_mpi.ranks.world import run_world
 from tests.bench.test_bench import row

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dear_mpi.bench.case import Case
-from dear_mpi.bench.inside.steps import Watch, cells_of, steps_of
-from dear_mpi.bench.inside.steps_table import lines_of, traced, words_of
+from dear_mpi.bench.steps import Watch, cells_of, lines_of, steps_of, traced, words_of
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.notes import Notes, Part
 from dear_mpi.collectives.plans.steps import KINDS, StepSpan

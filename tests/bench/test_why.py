@@ -7,13 +7,20 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dear_mpi.bench.bound import bound_us
-from dear_mpi.bench.contest import Contest
+from dear_mpi.bench.analysis.explained import explained, show_why
+from dear_mpi.bench.analysis.why import (
+    Site,
+    behind_middle,
+    crossover,
+    model_of,
+    rounded_bytes,
+    sentence,
+    spread_us,
+    taken_apart,
+)
 from dear_mpi.bench.fit import Fit, predicted_us, programs_of, time_s
-from dear_mpi.bench.judged.because import rounded_bytes, sentence
-from dear_mpi.bench.judged.explained import explained, show_why
-from dear_mpi.bench.judged.why import Site, behind_middle, crossover, model_of, spread_us, taken_apart
-from dear_mpi.bench.run import bench
+from dear_mpi.bench.run import bench, bound_us
+from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.terminal import console
@@ -230,7 +237,7 @@ def test_sizes_have_two_digits():
 
 
 def test_ranks_that_are_threads_are_explained(capsys):
-    settings = Contest((64, 6400), ("all_reduce", "broadcast"), ("ring", "naive", "auto"), budget_s=0.01)
+    settings = Suite((64, 6400), ("all_reduce", "broadcast"), ("ring", "naive", "auto"), budget_s=0.01)
 
     def run(world):
         report = bench(settings, world)

@@ -480,7 +480,7 @@ def test_a_report_of_bench_says_where_it_was_made(tmp_path):
     report = json.loads(file.read_text())
     assert " ".join(report) == (
         "host date version commit command mpi launcher hosts ranks cores clock cpu kernel congestion_control versions "
-        "environment loop start rows guidelines faults late_ranks"
+        "environment loop start rows guidelines"
     )
     assert (report["version"], report["hosts"]) == (__version__, [3])
     assert [each["host"] for each in report["ranks"]] == [report["host"]] * 3

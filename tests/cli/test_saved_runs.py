@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dear_mpi.bench.runs.saved import Run
+from dear_mpi.bench.saved import Run
 from dear_mpi.cli import bench as cli_bench
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.tuning import read_rules
@@ -181,7 +181,6 @@ def test_what_was_measured_outlives_a_baseline_in_other_memory():
         (("--baseline", "four.json", "--at-least", "x"), "--at-least 'x' cannot be read"),
         (("--baseline", "four.json", "--at-least", "5"), "--at-least '5' has no unit: write it like 5%, or as a part"),
         (("--precision", "1"), "--precision '1' has no unit: write it like 5%, or as a part below 1, like 0.05"),
-        (("--beside",), "--beside needs --json FILE, or --format csv: that is where delays are written"),
         (("--tests", "4"), "--tests is the number of calls during the compute of --overlap: give both"),
         (("--plot", "picture.gif"), "--plot 'picture.gif' must end in .png, .pdf or .svg"),
         (("--collective", "barrier", "--plot", "x.svg"), "--plot draws times by size, which barrier does not have"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from dear_mpi.bench.makers.gloo import gloo_group
+from dear_mpi.bench.backends import gloo_group
 from dear_mpi.collectives import transport_of
 from dear_mpi.models.paper_models import load_modules
 from dear_mpi.ranks.world import run_world

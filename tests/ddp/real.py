@@ -16,7 +16,7 @@ from statistics import fmean
 import torch
 
 from dear_mpi.adapters.torch_session import TorchSession
-from dear_mpi.bench.makers.gloo import gloo_group
+from dear_mpi.bench.backends import gloo_group
 from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import median

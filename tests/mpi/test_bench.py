@@ -1,9 +1,6 @@
-"""The benchmark measures what it says, and its contestants are right."""
+"""The benchmark measures what it says, and its candidates are right."""
 
-import contextlib
 import json
-import sys
-import time
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -11,15 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dear_mpi.bench.arrivals.arrival import parse_arrivals
-from dear_mpi.bench.case import Case
-from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.makers.native import FORMS, OTHERS
-from dear_mpi.bench.makers.other_mpi import OtherMpi
-from dear_mpi.bench.operations import OPERATIONS
+from dear_mpi.bench.arrivals import parse_arrivals
+from dear_mpi.bench.case import OPERATIONS
+from dear_mpi.bench.native import FORMS
+from dear_mpi.bench.output import object_of, show_bench
 from dear_mpi.bench.run import bench
-from dear_mpi.bench.shown.flat import object_of
-from dear_mpi.bench.shown.output import show_bench
+from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans import functions
@@ -35,12 +29,12 @@ from tests.bench.readers import read_table
 pytestmark = pytest.mark.mpi
 
 FEW = 3  # samples
-QUICK = Contest(sizes=(8, 100, 10_000), segments=(512,), iterations=FEW, warmup=1, start="barrier")
+QUICK = Suite(sizes=(8, 100, 10_000), segments=(512,), iterations=FEW, warmup=1, start="barrier")
 KEYS = (  # a contract: scripts depend on them
     "collective algorithm backend device ranks bytes count dtype op placement segment_bytes samples min_us p50_us"
     " ci_low_us ci_high_us mean_us p99_us max_us algbw_GBps busbw_GBps wrong slow_rank model_us"
     " hosts cadence rank_min_us rank_max_us memory chosen peer over_peer start late arrival spikes"
-    " delay_us update_us update_beside_us rank_mean_us arrival_us over_peer_low over_peer_high"
+    " rank_mean_us arrival_us over_peer_low over_peer_high"
     " turn_us page_faults bound_us"
 )
 
@@ -53,17 +47,6 @@ def _few_ranks(comm):
 
 def measured(**settings):
     return run_world(lambda world: bench(replace(QUICK, **settings), world))
-
-
-def other_mpi(comm):
-    """The MPI that this job does not run under, if it is installed beside this Python."""
-    from mpi4py import MPI
-
-    name = next(name for name, vendor in OTHERS.items() if vendor != MPI.get_vendor()[0])
-    place = Path(sys.prefix) / ("mpich" if name == "mpich" else ".") / "bin" / "mpirun"
-    if not all(comm.allgather(place.exists())):
-        pytest.skip(f"one MPI alone is installed: {place} is not there")
-    return name
 
 
 def skip_if_too_few(comm, collective):
@@ -142,7 +125,7 @@ def test_who_cannot_run_is_left_out_with_the_reason(comm):
         ({"collectives": ("allreduce",)}, "did you mean 'all_reduce'"),
         (
             {"algorithms": ("native", "rnig")},
-            "'rnig' is unknown: did you mean 'ring'.*also has native, openmpi, mpich, native-best, gloo",
+            "'rnig' is unknown: did you mean 'ring'.*also has native, native-best, gloo",
         ),
         ({"algorithms": ("",)}, "algorithm '' is unknown"),
         ({"algorithms": ("ring", "ring")}, "algorithms must be different ones, not ring, ring"),
@@ -194,27 +177,15 @@ def test_a_part_of_the_ranks_knows_how_fast_its_links_are(comm):
     assert found == (None if 0 < comm.rank == comm.size - 1 else (7.0, 6.0 / max(1, comm.size - 1)))
 
 
-def test_the_other_mpi_takes_part(comm):
-    name = other_mpi(comm)
-    report = measured(collectives=("all_reduce", "reduce_scatter"), algorithms=("ring", name), dtypes=("fp64",))
-    rows = [row for row in report.rows if row.algorithm == name]
-    assert [row.bytes for row in rows] == [8, 96, 10_000] * 2
-    assert all(row.backend.startswith(OTHERS[name]) and row.ranks == comm.size for row in rows)
-    assert all(row.wrong == 0 and row.samples == FEW for row in rows)
-
-
-def test_all_calls_of_both_libraries_take_part(comm):
-    name = other_mpi(comm)
+def test_all_calls_of_the_library_take_part(comm):
     settings = {"collectives": ("reduce_scatter",), "sizes": (8000 * comm.size,), "cadence": "streaming"}
-    report = measured(algorithms=("native-best", f"{name}-best"), **settings)
-    calls = [library + suffix for library in ("native", name) for suffix in FORMS]
-    assert [row.algorithm for row in report.rows] == calls
+    report = measured(algorithms=("native-best",), **settings)
+    assert [row.algorithm for row in report.rows] == [f"native{suffix}" for suffix in FORMS]
     assert all(row.wrong == 0 and row.cadence == "streaming" for row in report.rows)
     assert {row.peer for row in report.rows} == {min(report.rows, key=lambda row: row.p50_us).algorithm}
 
 
 def test_late_ranks_come_beside_balanced_ones(comm):
-    """The other MPI's, too, where there is one."""
     settings = {"algorithms": ("native", "ring", "naive"), "arrival": parse_arrivals("one-late,random:100us")}
     if comm.size == 1:
         with pytest.raises(ArgumentError, match="arrival one-late needs at least 2 ranks, not 1"):
@@ -232,14 +203,6 @@ def test_late_ranks_come_beside_balanced_ones(comm):
     assert all(answer == report for answer in comm.allgather(report))
 
 
-def test_ranks_of_the_other_mpi_come_late_too(comm):
-    if comm.size == 1:
-        pytest.skip("a rank alone is never late")
-    rows = measured(algorithms=("ring", other_mpi(comm)), arrival=parse_arrivals("ramp:100us")).rows
-    assert [row.arrival for row in rows] == ["none", "none", "ramp", "ramp"] * 3
-    assert all(row.min_us > 0 and row.wrong == 0 and row.samples == FEW for row in rows)
-
-
 @pytest.mark.parametrize(
     ("arrival", "message"),
     [
@@ -251,63 +214,6 @@ def test_a_bad_arrival_ends_the_command(comm, arrival, message):
     result = CliRunner().invoke(app, ["bench", "--arrival", arrival])
     assert result.exit_code == 2
     assert (message in " ".join(result.stderr.split())) == (comm.rank == 0)
-
-
-def test_the_other_mpi_leaves_no_process_behind(comm):
-    name = other_mpi(comm)
-
-    def command(world):
-        with contextlib.closing(OtherMpi(name, world, "")) as other:
-            other.run(Case("all_reduce", 4096), 2, ["native"])
-            return other.process and other.process.pid
-
-    pid = run_world(command)
-    if pid:
-        children = Path(f"/proc/{pid}")
-        assert not children.exists()
-        while peers_of_this_run(pid):  # one that stays is found by the limit of every MPI test
-            time.sleep(0.1)
-
-
-def peers_of_this_run(session):
-    """Processes that the job's session still has."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            found += [stat.parent.name] * (int(fields[3]) == session)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("/no/such/mpirun", "cannot be started: there is no command '/no/such/mpirun'"),
-        ("false", "has ended: status 1"),
-        ("sh -c 'echo lost >&2; exit 3'", "has ended: lost"),
-        (
-            f"sh -c 'exec {sys.executable} -m dear_mpi.bench.makers.other_mpi'",
-            "must be .* ranks, not .* on 1|has ended",
-        ),
-    ],
-)
-def test_another_mpi_that_does_not_start_is_an_error_on_all_ranks(comm, command, message):
-    if comm.size == 1:
-        pytest.skip("a job of one rank may be what was asked for")
-    with pytest.raises(ArgumentError, match=message):
-        measured(algorithms=("ring", other_name()), other_mpi=command)
-
-
-def other_name():
-    from mpi4py import MPI
-
-    return next(name for name, vendor in OTHERS.items() if vendor != MPI.get_vendor()[0])
-
-
-def test_the_own_mpi_is_no_other_one():
-    own = next((name for name in OTHERS if name != other_name()), None)
-    with pytest.raises(ArgumentError, match=f"algorithm '{own}' is this job's own MPI, whose collective is 'native'"):
-        measured(algorithms=("ring", own))
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -388,7 +294,7 @@ def test_tune_is_refused_before_the_work(comm, tmp_path_factory):
         bad.write_text("[]")
     comm.Barrier()
     ring = replace(QUICK, algorithms=("ring",))
-    for path, contest, message in (
+    for path, suite, message in (
         (bad.parent / "no such folder" / "rules.json", ring, "cannot be written"),
         (bad, ring, "it must be an object, not a list"),
         (bad, replace(ring, algorithms=("native", "auto")), "algorithms must name some that auto may pick"),
@@ -397,4 +303,4 @@ def test_tune_is_refused_before_the_work(comm, tmp_path_factory):
         (bad, replace(ring, placements=("in", "out")), "placements must be one: .*, not in, out"),
     ):
         with pytest.raises(ArgumentError, match=message):
-            run_world(lambda world, path=path, contest=contest: rules_before(path, contest, world))
+            run_world(lambda world, path=path, suite=suite: rules_before(path, suite, world))

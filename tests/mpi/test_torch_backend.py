@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor 
 from torch.nn import functional  # noqa: E402
 
 from dear_mpi.adapters.torch_backend import init_process_group  # noqa: E402
-from dear_mpi.bench.makers.gloo import gloo_group  # noqa: E402
+from dear_mpi.bench.backends import gloo_group  # noqa: E402
 from dear_mpi.collectives import all_reduce, transport_of  # noqa: E402
 from dear_mpi.collectives.program.errors import (  # noqa: E402
     ArgumentError,

@@ -7,8 +7,8 @@ python -m tests.simulate.dimensions
 
 from functools import cache
 
-from dear_mpi.bench.contest import Contest
 from dear_mpi.bench.run import bench
+from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives import programs, verify
 from dear_mpi.collectives.algorithms.themis import split
 from dear_mpi.collectives.program.cost import cost
@@ -116,8 +116,8 @@ def gains(title, head, cases):
 def measured(text):
     """The rows of both algorithms, in turns, on four threads."""
     print(text, flush=True)
-    contest = Contest(sizes=(MEASURED,), algorithms=BOTH, budget_s=SECONDS)
-    rows = run_world(lambda world: bench(contest, world), link=parse_links(text), threads=4).rows
+    suite = Suite(sizes=(MEASURED,), algorithms=BOTH, budget_s=SECONDS)
+    rows = run_world(lambda world: bench(suite, world), link=parse_links(text), threads=4).rows
     assert not any(row.wrong for row in rows)
     return rows
 

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dear_mpi.models.paper_models import Module
-from dear_mpi.simulate.contention import parse_stall
 from dear_mpi.simulate.model import Model, synthetic_model
 from dear_mpi.simulate.uneven import straggling
 from dear_mpi.training.fabric.costs import Costs
@@ -73,7 +72,6 @@ def random_setting(number):
         random_prices(rng),
         iterations=2,
         loss_s=rng.choice((0.0, 0.05)),
-        contention=rng.choice((None, None, None, parse_stall("80%"))),
         compute=straggling(rng.choice((None, None, None, "1:1.7")), 2),
     )
 

@@ -13,7 +13,6 @@ from dear_mpi.models.paper_models import load_modules, measured_seconds
 from dear_mpi.models.synthetic import synthetic_layers
 from dear_mpi.ranks.world import World
 from dear_mpi.simulate.compute import model_of
-from dear_mpi.simulate.contention import parse_stall
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import heading, warnings
@@ -377,7 +376,7 @@ def test_the_code_of_a_profile_is_the_usual_wire():
 
 
 def test_ranks_that_share_a_core_compute_one_after_the_other():
-    """All that one does takes twice as long, and updates hold messages up."""
+    """All that one does takes twice as long."""
     profile = replace(PROFILE, start_s=1e-3, wake_s=2e-3, code_factor=1.5)
     (alone, shared) = (simulated(profile=profile, ranks_per_core=ranks) for ranks in (1, 2))
     one, two = (vars(each.scenario.model.costs) for each in (alone, shared))
@@ -385,11 +384,6 @@ def test_ranks_that_share_a_core_compute_one_after_the_other():
         assert two[name] == 2 * one[name], name
     for name in ("forward_s", "backward_s"):
         assert two[name] == pytest.approx([2 * each for each in one[name]])
-    stalls = [each.scenario.contention.stall for each in (alone, shared)]
-    assert stalls == [(0.0,), (1.0,)]
-    assert simulated(profile=PROFILE, ranks_per_core=2, contention=parse_stall("30%")).scenario.contention.stall == (
-        0.3,
-    )
     assert "2 ranks share a core" in heading([shared])
     assert shared.row["update_s"] == pytest.approx(2 * alone.row["update_s"])
     owners = Costs(update_s=1.0, ranks_per_core=2)

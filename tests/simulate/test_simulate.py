@@ -3,9 +3,7 @@
 import json
 import time
 from dataclasses import asdict, replace
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -13,16 +11,11 @@ from dear_mpi.bench.case import Case, Samples, row_of
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.program.cost import cost
-from dear_mpi.simulate.contention import Contention, contention_of, parse_stall
 from dear_mpi.simulate.gains import remedies
 from dear_mpi.simulate.network import PRESETS, fitted, read_network
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import exposed_parts
-from dear_mpi.training.fabric.costs import Costs
-from dear_mpi.training.fabric.virtual import VirtualFabric
-from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.schedules import SCHEDULES, Schedule
 from tests.cli_checks import assert_one_line
 from tests.rooms import ROOT
@@ -32,7 +25,7 @@ KEYS = (  # a contract: scripts depend on them
     "model params ranks schedule algorithm fusion buckets wire accumulate optimizer weights route clip"
     " loss_scale segment_bytes network network_origin alpha_s beta_s_per_B gamma_s_per_B o_s"
     " hosts alpha_between_s beta_between_s_per_B o_between_s"
-    " compute compute_origin update_s_per_element contention contention_origin update_origin"
+    " compute compute_origin update_s_per_element update_origin"
     " ranks_per_core code_factor start_s wake_s straggler jitter iterations seed"
     " iteration_s compute_s exposed_comm_s update_s rest_s bound_s speedup_vs_wfbp"
 )
@@ -44,6 +37,7 @@ QUICK = {
     "fusions": ("25MB", "cut:4MB"),
     "forward_s": 0.05,
 }
+ROW = row_of(Case("all_reduce", 8), "ring", Samples([[1e-3] * 3] * 2, 0), backend="", hosts=[2], segment_bytes=4)
 
 
 def simulated(**settings):
@@ -71,132 +65,26 @@ def test_rows_keep_their_bounds_and_add_up():
             assert row["speedup_vs_wfbp"] == 1
 
 
-def test_updates_that_hold_up_messages_are_hidden_by_none():
-    settings = {"schedules": ("sequential",), "fusions": ("25MB",), "update_s": 1e-9}
-    free, half, held = (simulated(**settings, contention=parse_stall(stall))[0] for stall in ("0%", "50%", "100%"))
-    alone = simulated(**settings | {"update_s": 0.0})[0].row["iteration_s"]
-    every_s = 1e-9 * sum(bucket.count for bucket in held.prediction.buckets)
-    last_s = 1e-9 * held.prediction.buckets[0].count  # backward is through with it last
-    assert held.row["iteration_s"] == pytest.approx(alone + every_s)
-    assert half.row["iteration_s"] == pytest.approx(alone + every_s / 2 + last_s / 2)
-    assert free.row["iteration_s"] == pytest.approx(alone + last_s)
+def test_messages_hide_all_updates_but_the_last():
+    settings = {"schedules": ("sequential",), "fusions": ("25MB",)}
+    plain, updated = (simulated(**settings, update_s=seconds)[0] for seconds in (0.0, 1e-9))
+    last_s = 1e-9 * updated.prediction.buckets[0].count  # backward is through with it last
+    assert updated.row["iteration_s"] == pytest.approx(plain.row["iteration_s"] + last_s)
 
 
-def test_layers_that_hold_up_messages_hide_none():
-    settings = {"schedules": ("wfbp", "sequential"), "fusions": ("none",)}
-    found = [simulated(**settings, contention=parse_stall(f"0%,{stall}")) for stall in ("0%", "33%", "100%")]
-    (free, after), (third, _), (held, behind) = ([each.row["iteration_s"] for each in rows] for rows in found)
-    assert free < third < held == pytest.approx(behind)
-    assert behind == pytest.approx(after, rel=1e-3)  # but for the sum of the loss
-    assert free == simulated(**settings)[0].row["iteration_s"]
-
-
-def test_a_layer_holds_up_messages_while_there_are_any():
-    bucket, fabric = (
-        Bucket(0, 0, 4, (0,), 16),
-        virtual_fabric(price_s=1.0, update_s=0.0, beside=(0.0, 1.0), layer_stall=0.5),
-    )
-    fabric.spend(2.0)  # nothing is under way
-    handle = fabric.start("all_reduce", bucket)
-    fabric.spend(1.0)
-    assert (handle.event.end, fabric.now()) == (3.5, 3.0)
-    fabric.spend(4.0)  # 1 s of the layer brings messages their last half second further
-    assert (handle.event.end, fabric.now()) == (4.0, 7.0)
-
-
-def test_an_update_takes_longer_only_while_there_are_messages():
-    bucket, fabric = Bucket(0, 0, 4, (0,), 16), virtual_fabric(price_s=1.0, update_s=4.0, beside=(0.5, 1.5))
-    fabric.start("all_reduce", bucket)
-    fabric.update(bucket)
-    # 1 s of the update brings messages 1 s further in 1.5 s, of which it holds them up for 0.5 s: then they are over
-    assert (fabric.engine_free_s, fabric.now()) == (1.5, 4.5)
-    fabric.update(bucket)
-    assert (fabric.engine_free_s, fabric.now()) == (1.5, 8.5)
-
-
-def test_messages_that_outlast_an_update_are_delayed_by_its_share():
-    bucket, fabric = Bucket(0, 0, 4, (0,), 16), virtual_fabric(price_s=100.0, update_s=4.0, beside=(2.0, 1.5))
-    handle = fabric.start("all_reduce", bucket)
-    fabric.update(bucket)
-    assert (handle.event.end, fabric.engine_free_s, fabric.now()) == (108.0, 108.0, 6.0)
-
-
-def test_an_update_delays_all_that_is_in_the_queue():
-    fabric = virtual_fabric(price_s=10.0, update_s=4.0, beside=(1.0, 1.0), count=3)
-    first, second, third = (fabric.start("all_reduce", Bucket(i, 4 * i, 4 * i + 4, (i,), 16)) for i in range(3))
-    fabric.update(Bucket(0, 0, 4, (0,), 16))
-    spans = [(handle.event.begin, handle.event.end) for handle in (first, second, third)]
-    assert spans == [(0.0, 14.0), (14.0, 24.0), (24.0, 34.0)]
-
-
-def test_a_rank_whose_update_ends_before_the_messages_is_slowed_down_for_its_own_time():
-    ranks = {"compute": lambda seconds: seconds * np.array([1.0, 3.0])}
-    bucket, fabric = Bucket(0, 0, 4, (0,), 16), virtual_fabric(price_s=100.0, update_s=4.0, beside=(0.5, 1.5), **ranks)
-    fabric.start("all_reduce", bucket)
-    fabric.update(bucket)
-    assert fabric.now().tolist() == [6.0, 18.0]
-
-
-def virtual_fabric(*, price_s, update_s, beside, count=1, **options):
-    rules = SimpleNamespace(buckets=range(count), route=FULL, judged=False, update=lambda _: None)
-    rules.start = rules.started = lambda *_: None
-    costs = Costs(price=lambda *_: price_s, update_s=update_s / 4, contention=lambda _: beside, **options)
-    return VirtualFabric(rules, costs)
-
-
-def rows_beside(*delays):
-    """Rows of bench --beside: collectives of 1 ms, and the delays of each."""
-    base = row_of(Case("all_reduce", 8), "ring", Samples([[1e-3] * 3] * 2, 0), backend="", hosts=[2], segment_bytes=4)
-    names = ("delay_us", "update_us", "update_beside_us")
-    return [replace(base, **dict(zip(names, each, strict=True))) for each in delays]
-
-
-def test_contention_is_that_of_the_rows_with_an_update_beside_them():
-    found = contention_of(rows_beside((100, 200, 300), (300, 200, 500), (0, 900, 900), (30, 1, 2), (None, None, None)))
-    measured = Contention((1.0,), (2.0,), pytest.approx((200e-6,)), "measured")
-    assert found == measured, "of updates that outlast messages, or are tiny, nothing"
-    assert contention_of(rows_beside((-50.0, 100.0, 90.0))).rows() == [
-        {"update_s": pytest.approx(100e-6), "stall": 0.0, "stretch": 1.0}
-    ]
-    assert contention_of(rows_beside((None, None, None))) == Contention(origin="unknown")
-
-
-def test_contention_depends_on_the_length_of_the_update():
-    short, long = rows_beside((90, 60, 120), (200, 400, 500))
-    found = contention_of([replace(long, bytes=80), short])
-    assert [found(seconds) for seconds in (1e-6, 60e-6, 400e-6, 1.0)] == [(1.5, 2.0)] * 2 + [(0.5, 1.25)] * 2
-    between = found((60e-6 * 400e-6) ** 0.5)
-    assert between == pytest.approx((1.0, 1.625))
-    assert "of updates of 0.06 to 0.4 ms each delays messages by 0.5 to 1.5 s, and takes 1.2 to 2 s" in str(found)
-
-
-def test_a_file_of_bench_beside_says_how_long_updates_hold_messages_up(tmp_path):
-    rows, file = rows_beside((100, 200, 300)), tmp_path / "rows.json"
-    more = replace(rows[0], bytes=1 << 20, count=1 << 18, p50_us=9000.0, mean_us=9000.0)
-    file.write_text(json.dumps({"rows": [asdict(rows[0]), asdict(more)]}))
-    expected = Contention((0.5, 0.5), (1.5, 1.5), pytest.approx((200e-6,) * 2), "measured")
-    assert read_network(str(file), 4).contention == expected
-    settings = {"schedules": ("sequential",), "fusions": ("25MB",), "update_s": 1e-9, "network": str(file)}
-    measured, given = simulated(**settings)[0].row, simulated(**settings, contention=Contention())[0].row
-    assert measured["iteration_s"] > given["iteration_s"]
-    assert [(each["stall"], each["stretch"]) for each in measured["contention"]] == [(0.5, 1.5)] * 2
-    assert measured["contention_origin"] == "measured"
-
-
-def test_a_file_without_updates_beside_messages_says_nothing_of_contention(tmp_path):
-    (row,), file = rows_beside((None, None, None)), tmp_path / "rows.json"
-    rows = [replace(row, bytes=size, count=size // 4) for size in (1 << 20, 1 << 24)]
-    file.write_text(json.dumps({"rows": list(map(asdict, rows))}))
-    done = CliRunner().invoke(
-        app, ["simulate", "--ranks", "4", "--network", str(file), "--json", str(tmp_path / "out")]
-    )
-    assert done.exit_code == 0, done.output
-    assert {row["contention_origin"] for row in json.loads((tmp_path / "out").read_text())} == {"unknown"}
+def test_a_file_with_the_delays_of_older_versions_is_read(tmp_path):
+    """``bench --beside`` wrote ``delay_us``, ``update_us`` and ``update_beside_us``, which are gone."""
+    old = {"delay_us": 100.0, "update_us": 200.0, "update_beside_us": 300.0}
+    rows = [asdict(replace(ROW, bytes=size, count=size // 4)) for size in (1 << 20, 1 << 24)]
+    networks = []
+    for more in ({}, old):
+        (tmp_path / "rows.json").write_text(json.dumps({"rows": [row | more for row in rows]}))
+        networks.append(read_network(str(tmp_path / "rows.json"), 4).network)
+    assert networks[0] == networks[1]
 
 
 def test_a_network_is_fitted_to_means():
-    (row,) = rows_beside((None, None, None))
-    rows = [replace(row, bytes=size, count=size // 4, p50_us=size / 100) for size in (1 << 20, 1 << 24)]
+    rows = [replace(ROW, bytes=size, count=size // 4, p50_us=size / 100) for size in (1 << 20, 1 << 24)]
     plain, slow = (fitted("rows", [replace(each, mean_us=factor * each.p50_us) for each in rows]) for factor in (1, 2))
     assert slow.beta == pytest.approx(2 * plain.beta)
 
@@ -286,8 +174,6 @@ def test_the_command_writes_its_rows(tmp_path):
         (["--straggler", "fast"], "straggler 'fast' cannot be read: write it like 3:1.5"),
         (["--straggler", "1:-2"], "the factor of the straggler must be above zero, and at most 1000, not -2"),
         (["--jitter", "-5%"], "jitter must be from 0% to 100%, not -5%"),
-        (["--stall", "-1"], "stall must be from 0% to 1000%, not -1"),
-        (["--stall", "much"], "stall 'much' cannot be read: write it like 5%"),
         (["--model", "mlp"], "simulate takes synthetic models, as synthetic:resnet50, not 'mlp'"),
         (["--model", "synthetic:resnet5"], "did you mean 'resnet50'?"),
         (["--algorithm", "native"], "algorithm 'native' sends no messages"),

@@ -55,35 +55,27 @@ WHOLE: dict[str, Any] = {"ranks": [2, 3, 4], "models": list(FORWARD_S), "links":
 HEAD = """The tables have iterations that `dear-mpi simulate` predicts, beside iterations that `dear-mpi compare`
 measures. All ranks share the processors of one machine. `make validation` (Linux, root) measures a part: links of
 1 Gbit/s between hosts with two models, and sharded updates on an emulated link of 1.5 Gbit/s, where the order of
-`dear-eager` matters most. `python -m tests.simulate.validation --whole` measures all. In the last whole run,
-whose rows came with commit 4a62d9e, 89 of 90 predictions were within 5 %, or 3 % on emulated links. The part leaves out
-the one that was not: densenet201 under `dear` with 2 Gbit/s, 6.4 % too short.
+`dear-eager` matters most. `python -m tests.simulate.validation --whole` measures all.
 
 - **measured**: ms of an iteration on its slowest rank: the median of {iterations[resnet50]} iterations, of bert_base
   {iterations[bert_base]}, with its 95 % interval. The layers of the models sleep, as a host does while its GPU
   computes; gradients, updates and messages are real. All use the ring, with buckets of 25 MB; peers have the buckets of
   their sources.
-- **predicted**: ms by `simulate`, from two things alone. The network: alpha, beta and gamma, and how much updates and
-  messages delay each other, as `bench --beside` finds them in collectives of 2 to 32 MiB on the same links. The
-  compute: a profile (`train --profile`, with one bucket) of as many ranks on this machine without any link between
-  them. For a link, alpha is the seconds for each message, beta for each byte that is sent, and gamma for each byte that
-  is summed. They are fitted to large messages, in which alpha hardly shows: it is not the latency of the link.
-- **stall** and **stretch** belong to an update of some length. The stall is how many seconds each second of it delays
-  the messages beside it; the stretch is how many times as long the update takes then.
+- **predicted**: ms by `simulate`, from two things only. The network: alpha, beta and gamma, as `bench` finds them in
+  collectives of 2 to 32 MiB on the same links. The compute: a profile (`train --profile`, with one bucket) of as many
+  ranks on this machine without any link between them. For a link, alpha is the seconds for each message, beta for each
+  byte that is sent, and gamma for each byte that is summed. They are fitted to large messages, in which alpha hardly
+  shows: it is not the latency of the link.
 - **off**: how far the prediction is above the measurement, in bold where it is off by more than {hosts:.0%}
-  ({emulated:.0%} on the emulated link). **free**: the same for a prediction in which updates and messages do not delay
-  each other.
+  ({emulated:.0%} on the emulated link).
 """
 
 READING = """## Reading
 
-All ranks share the processors here, and so updates and messages need the same ones. `bench --beside` measures what they
-do to each other; `free` leaves that out. It makes predictions of `wfbp`, `sequential` and `dear` better, and those of
-schedules with small parts (`bytescheduler`, `dear-eager`) worse: some 4 % too long. It may be otherwise where updates
-and messages use different processors; we did not measure that.
+All ranks share the processors here, so updates and messages need the same ones. The predictor ignores that. Earlier
+versions of this page modelled the delay: most errors became smaller, but the worst one larger.
 
-The benchmark lets all ranks begin an update at once; in training each rank begins when it learns that the collective
-has ended. The benchmark also ran at another time than the iterations.
+The benchmark ran at another time than the iterations.
 
 Networks are fitted to the means of rows, because an iteration has many collectives, some of which are much slower than
 most. The method is that of [decision 0015](../decisions/0015-predictions-from-means-and-lengths.md).
@@ -94,15 +86,15 @@ A prediction that is off, but lies within the interval of the measurement, is we
 
 def table(found: Sequence[Compared]) -> Iterator[str]:
     """Measured beside predicted."""
-    yield "| ranks | model | schedule | measured | predicted | off | free |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| ranks | model | schedule | measured | predicted | off |"
+    yield "|---|---|---|---|---|---|"
     for each in found:
         row = each.measured
         cells = [str(row["ranks"]), row["model"].removeprefix("synthetic:"), row["schedule"]]
         cells.append(interval(row["median_s"], row["median_low_s"], row["median_high_s"], 1e3, 0))
         off = f"{each.off:+.1%}"
         bold = abs(each.off) > BOUNDS[each.kind]
-        cells += [f"{each.predicted['iteration_s'] * 1e3:.0f}", f"**{off}**" if bold else off, f"{each.free:+.1%}"]
+        cells += [f"{each.predicted['iteration_s'] * 1e3:.0f}", f"**{off}**" if bold else off]
         yield f"| {' | '.join(cells)} |"
 
 
@@ -124,11 +116,7 @@ def fitted(row: Row) -> str:
     """The network of a row, in words."""
     gamma = f", 1/gamma {1e-9 / row['gamma_s_per_B']:.1f} GB/s" if row["gamma_s_per_B"] else ""
     network = f"alpha {row['alpha_s'] * 1e6:.0f} us, 1/beta {1e-9 / row['beta_s_per_B']:.4f} GB/s{gamma}"
-    updates = f"updates of {row['update_s_per_element'] * 1e9:.1f} ns for each element"
-    lengths = [
-        f"{each['update_s'] * 1e3:.1f} ms {each['stall']:.2f} and {each['stretch']:.2f}" for each in row["contention"]
-    ]
-    return f"- {row['ranks']} ranks: {network}; {updates}; stall and stretch of one of {', '.join(lengths)}."
+    return f"- {row['ranks']} ranks: {network}; updates of {row['update_s_per_element'] * 1e9:.1f} ns for each element."
 
 
 def losses(folder: Path, used: Iterable[str]) -> str:

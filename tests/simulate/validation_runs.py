@@ -57,24 +57,18 @@ PEERS = Contest("peers", "ddp,mg-wfbp,horovod,bytescheduler,zero,fsdp,dear-eager
 
 @dataclass(frozen=True)
 class Compared:
-    """A schedule: the row of ``compare``, and those of ``simulate``, as measured and without contention."""
+    """A schedule: the row of ``compare``, and that of ``simulate``."""
 
     contest: Contest
     kind: str
     rate: str
     measured: Row
     predicted: Row
-    uncontended: Row
 
     @property
     def off(self) -> float:
         """How far the prediction is above the measurement, as a share of it."""
         return self.predicted["iteration_s"] / self.measured["median_s"] - 1
-
-    @property
-    def free(self) -> float:
-        """The same for the prediction without contention."""
-        return self.uncontended["iteration_s"] / self.measured["median_s"] - 1
 
 
 class Link:
@@ -124,7 +118,7 @@ def profile_of(link: Link, name: str) -> Path:
 
 def benchmarked(link: Link) -> Path:
     """A file with all rows of the benchmark."""
-    flags = ["--algorithms", "ring", "--collective", BENCH, "--beside"]
+    flags = ["--algorithms", "ring", "--collective", BENCH]
     parts = [
         link.run("bench", *flags, "--sizes", sizes, "--cadence", cadence, what=cadence)
         for cadence, sizes in SIZES.items()
@@ -146,11 +140,11 @@ def measured(link: Link, models: list[str], contest: Contest) -> tuple[Path, dic
     return rows, runs
 
 
-def predicted(link: Link, rows: Path, name: str, contest: Contest, *more: str) -> dict[str, Row]:
+def predicted(link: Link, rows: Path, name: str, contest: Contest) -> dict[str, Row]:
     """What simulate says about a model on this link, by schedule."""
     flags = ["--network", str(rows), "--profile", str(profile_of(link, name))]
     flags += ["--ranks", str(link.ranks), "--schedules", contest.schedules, "--fusion", contest.fusion]
-    flags += [*contest.flags, *more]
+    flags += contest.flags
     with tempfile.TemporaryDirectory(prefix="validation-") as folder:
         file = Path(folder) / "rows.json"
         command = [sys.executable, "-m", "dear_mpi", "simulate", *flags, "--json", str(file)]
@@ -163,10 +157,8 @@ def compared(link: Link, models: list[str], contest: Contest) -> list[Compared]:
     rows, runs = measured(link, models, contest)
     found = []
     for name, file in runs.items():
-        said, free = (predicted(link, rows, name, contest, *more) for more in ((), ("--stall", "0%")))
-        for row in read(file):
-            both = (each[row["schedule"]] for each in (said, free))
-            found.append(Compared(contest, link.kind, link.rate, row, *both))
+        by_schedule = predicted(link, rows, name, contest)
+        found += [Compared(contest, link.kind, link.rate, row, by_schedule[row["schedule"]]) for row in read(file)]
     return found
 
 

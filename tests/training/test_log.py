@@ -8,7 +8,6 @@ import pytest
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layer import Parameter
 from dear_mpi.ranks.world import World
-from dear_mpi.simulate.contention import Contention
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.timeline import timeline_of
@@ -43,8 +42,8 @@ def seconds(rank, iteration, kind):
 UNEVEN = [
     {},
     {"straggler": "2:1.5"},
-    {"update_s": 2e-9, "contention": Contention((0.7,), (1.6,))},
-    {"update_s": 2e-9, "contention": Contention((1.0,)), "straggler": "0:1.1"},
+    {"update_s": 2e-9},
+    {"update_s": 2e-9, "straggler": "0:1.1"},
 ]
 
 
@@ -91,27 +90,6 @@ def test_updates_and_collectives_of_a_virtual_run_are_each_there():
             assert name.startswith(f"reduce_scatter of {str(bucket).partition(', ')[0]}, ")
             assert name.endswith(" MiB)")
     assert {span.name for span in rank.spans if span.kind == "other"} == {"all_reduce of the loss"}
-
-
-def test_an_update_holds_up_what_queues_and_prolongs_what_is_on_the_wire():
-    """Sequential: while the first of two buckets is updated, the second is on the wire."""
-    free, held = (
-        simulated(
-            schedules=("sequential",),
-            fusions=("buckets:2",),
-            update_s=1e-9,
-            contention=Contention((stall,)),
-        )[0]
-        for stall in (0.0, 1.0)
-    )
-    wires = []
-    for found in (free, held):
-        (rank,) = run_of(found).ranks
-        wires.append([span.seconds for span in rank.within(rank.iterations[-1], "all_reduce")])
-    first, second = zip(*wires, strict=True)
-    update_s = 1e-9 * free.prediction.buckets[1].count
-    assert first[0] == pytest.approx(first[1])
-    assert second[1] == pytest.approx(second[0] + update_s)
 
 
 def test_runs_are_named_by_what_was_varied():

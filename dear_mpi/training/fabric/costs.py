@@ -44,10 +44,6 @@ class Costs:
     ranks: int = 1  # who share an update where each updates its shard
     served: float = 1.0  # the largest share of a bucket that one rank serves between hosts
     ranks_per_core: float = 1.0  # for updates, one after the other; all other seconds are already multiplied by it
-    # From the seconds that an update takes alone to its stall, the seconds by which each of them delays messages beside
-    # it, and its stretch, how many times as long it takes then. None: neither delays the other.
-    contention: Callable[[float], tuple[float, float]] | None = None
-    layer_stall: float = 0.0  # by how many seconds a second of a layer delays messages beside it
     # From a bucket to what its update takes, and those of its shards, in elements. None: all shards are equal.
     work: Callable[[Bucket], tuple[float, Any]] | None = None
     portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1  # into which a collective can be broken

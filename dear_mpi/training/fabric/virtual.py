@@ -6,9 +6,7 @@
 The trainer and the schedules run on it as they do on the live one, so a schedule which would train wrongly, or wait for
 ever, is refused before the first byte moves.
 
-Where messages and updates need the same processors, an update holds up what the engine does, and takes longer itself
-(``contention``); so does a layer, which takes no longer (``layer_stall``). Whether messages are beside it is decided by
-the clock of the last rank, for all ranks.
+Compute and messages do not slow each other down here, even if they need the same processors.
 
 The clock is one number where all ranks are alike, else a vector over the ranks. A collective begins when the last rank
 has started it, and ends on all ranks at once: what a rank can gain by being done a few steps before others is left out.
@@ -56,7 +54,6 @@ class VirtualFabric(Fabric):
         super().__init__(rules.buckets, rules.route, Log(kept), judged=rules.judged)
         self.rules, self.costs, self.look = rules, costs, costs.verdict_s
         self.iteration = round_up(rules.route.begin, rules.route.period)  # what comes before is not predicted
-        self.moving = list[Event]()  # what the engine does, or will do
         self.clock_s: Any = 0.0  # of all ranks or of each
         self.engine_free_s = 0.0
         self.order: Order[VirtualHandle] = Order(None)
@@ -71,7 +68,7 @@ class VirtualFabric(Fabric):
         return last(self.computed_s(leg, bucket))
 
     def computed_s(self, leg: Leg, bucket: Bucket) -> Any:
-        """Seconds of an update, or a code, that has no messages beside it."""
+        """Seconds of an update, or a code."""
         seconds: Any = self.costs.code_factor * leg.served_s(bucket.count, self.costs.ranks, self.costs.served)
         if isinstance(leg, Update):
             seconds = seconds + self.costs.update_seconds(leg.elements(*self.costs.work_of(bucket)))
@@ -79,7 +76,6 @@ class VirtualFabric(Fabric):
 
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> VirtualHandle:
         handle = VirtualHandle(key, label, steps, self.clock_s)
-        self.forget_what_is_over()
         for turn, each in self.order.submit(key, handle):
             assert each.steps is not None, "it is not over"
             begin_s = max(self.engine_free_s, last(each.submitted_s) + self.costs.start_s)
@@ -87,8 +83,6 @@ class VirtualFabric(Fabric):
             for kind, number, what, seconds in each.steps(turn):
                 event = self.log.carried(kind, number, begin_s, begin_s + seconds, what, since=since_s)
                 begin_s, since_s = begin_s + seconds, None
-                if self.costs.contention is not None or self.costs.layer_stall:
-                    self.moving.append(event)
             self.engine_free_s = begin_s
             if turn.ends:
                 each.event, each.steps = event, None
@@ -105,40 +99,12 @@ class VirtualFabric(Fabric):
         self.clock_s = later(self.clock_s, handle.event.end, self.costs.wake_s)
 
     def carry_out(self, leg: Leg, bucket: Bucket, factor: float) -> None:
-        """Let it take its time, and let an update hold up messages beside it."""
-        taken_s = self.computed_s(leg, bucket)
-        if self.costs.contention is not None and isinstance(leg, Update):
-            stall, stretch = self.costs.contention(last(taken_s))
-            meanwhile_s = self.beside_messages(last(taken_s), stretch - stall)
-            self.hold_up(stall * meanwhile_s)
-            taken_s = taken_s + (stretch - 1) * sooner(taken_s, meanwhile_s)
-        self.clock_s = self.clock_s + taken_s
-
-    def beside_messages(self, seconds: float, gain: float) -> float:
-        """For how many of the seconds that it takes alone there are messages beside it; in each of them the
-        messages get on by ``gain`` seconds."""
-        busy_s = max(0.0, self.engine_free_s - last(self.clock_s))
-        return min(seconds, busy_s / gain if gain > 0 else seconds if busy_s else 0.0)
-
-    def hold_up(self, delay_s: float) -> None:
-        """What the engine does takes longer; what it does next begins later, too."""
-        self.forget_what_is_over()
-        for each in self.moving:
-            each.begin += delay_s * (each.begin > last(self.clock_s))
-            each.end += delay_s
-        self.engine_free_s += delay_s
-
-    def forget_what_is_over(self) -> None:
-        """From now on nothing can hold it up."""
-        now_s = last(self.clock_s)
-        self.moving = [each for each in self.moving if each.end > now_s]
+        """Let it take its time."""
+        self.clock_s = self.clock_s + self.computed_s(leg, bucket)
 
     def spend(self, seconds: Any) -> None:
-        """Let a layer take its time, or whatever else is computed, and let it hold up messages beside it."""
-        taken_s, stall = self.costs.compute(seconds), self.costs.layer_stall
-        if stall:
-            self.hold_up(stall * self.beside_messages(last(taken_s), 1 - stall))
-        self.clock_s = self.clock_s + taken_s
+        """Let a layer take its time, or whatever else is computed."""
+        self.clock_s = self.clock_s + self.costs.compute(seconds)
 
     def now(self) -> Any:
         return self.clock_s
@@ -152,10 +118,6 @@ def later(times_s: Any, bound_s: float, wake_s: float = 0.0) -> Any:
     if isinstance(times_s, float):
         return times_s if times_s >= bound_s else bound_s + wake_s
     return np.where(times_s >= bound_s, times_s, bound_s + wake_s)
-
-
-def sooner(times_s: Any, bound_s: float) -> Any:
-    return min(times_s, bound_s) if isinstance(times_s, float) else np.minimum(times_s, bound_s)
 
 
 def last(times_s: Any) -> float:

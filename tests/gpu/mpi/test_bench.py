@@ -2,9 +2,9 @@
 
 import pytest
 
-from dear_mpi.bench.contest import Contest
-from dear_mpi.bench.operations import OPERATIONS
+from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.run import bench
+from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import run_world
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.mpi
 def test_contestants_on_a_device(comm, placement):
     select_gpu()
     kinds = "all_reduce", "reduce_scatter", "all_gather"
-    settings = Contest((4, 10_000), kinds, placements=(placement,), device="cuda", iterations=3, start="barrier")
+    settings = Suite((4, 10_000), kinds, placements=(placement,), device="cuda", iterations=3, start="barrier")
     report = run_world(lambda world: bench(settings, world))
     assert [row.wrong for row in report.rows] == [0] * len(report.rows)
     assert {row.device for row in report.rows} == {"cuda"}
@@ -30,7 +30,7 @@ def test_what_mpi_alone_does_with_device_memory(comm, placement):
     """It does it right, or the reason is that this MPI was not built for GPUs."""
     select_gpu()
     names = tuple(name for name in OPERATIONS if name not in COLLECTIVES)
-    settings = Contest(
+    settings = Suite(
         (4, 10_000),
         names,
         ("native-best", "direct"),

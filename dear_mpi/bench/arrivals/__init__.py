@@ -1,1 +1,0 @@
-"""Ranks that come late on purpose, and what that changes."""

@@ -1,0 +1,230 @@
+"""The candidates of the benchmark, by the names that ``--algorithms`` takes.
+
+They are calls of MPI (native.py), gloo (torch.distributed on the ranks and the memory of this job), and the ones below.
+Every other name is an algorithm of ``make_plan``.
+"""
+
+import importlib.util
+import os
+import platform
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from dear_mpi.bench.case import CannotRun, Case, Prepared, Setup
+from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.native import FORMS, native
+from dear_mpi.collectives.plans import functions
+from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.program.partition import chunk_bounds
+from dear_mpi.collectives.program.program import COLLECTIVES
+from dear_mpi.collectives.transports.transport import StagedTransport
+from dear_mpi.kernels.array import Array, library_of, synchronize
+from dear_mpi.kernels.calls import copier
+from dear_mpi.kernels.slab import Slab
+from dear_mpi.ranks.world import World
+from dear_mpi.reporting.units import format_bytes
+
+GLOO_OPS = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
+
+
+def check_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise ValueError("algorithm 'gloo' needs torch: pip install torch==2.13.0 (our extra 'gloo')")
+
+
+@contextmanager
+def gloo_group(world: World) -> Iterator[str]:
+    """Collective: torch's default process group over all ranks. Yields its name in reports.
+
+    The ranks meet at a TCP port of rank 0's host, on one of its interfaces.
+    """
+    torch, distributed = map(import_module, ("torch", "torch.distributed"))
+    hosts = world.transport.gather_values(platform.node())
+    port = int(os.environ.get("MASTER_PORT", 0))
+    listener = socket.create_server((meeting_place(hosts), port)) if world.rank == 0 else None
+    address, port = world.transport.gather_values(listener and listener.getsockname())[0]
+    master = {"is_master": True, "wait_for_workers": False, "master_listen_fd": listener.detach()} if listener else {}
+    store = distributed.TCPStore(address, port, world.size, **master)
+    distributed.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size)
+    try:
+        yield f"gloo of torch {torch.__version__}"
+    finally:
+        distributed.destroy_process_group()
+
+
+def meeting_place(hosts: Sequence[str]) -> str:
+    """The address of rank 0's host, which is this one, for the others; ``MASTER_ADDR`` if it is set."""
+    others = [host for host in hosts if host != hosts[0]]
+    if "MASTER_ADDR" in os.environ or not others:
+        return os.environ.get("MASTER_ADDR", "127.0.0.1")
+    with socket.socket(type=socket.SOCK_DGRAM) as probe:
+        probe.connect((others[0], 9))  # sends nothing; the system picks the interface
+        return str(probe.getsockname()[0])
+
+
+def gloo(setup: Setup) -> Prepared:
+    """Prepare a collective of the default process group; a CannotRun if gloo has none."""
+    case, x, out, rank, ranks = setup.case, setup.x, setup.out, setup.transport.rank, setup.transport.size
+    if library_of(x) != "numpy":
+        raise CannotRun("takes only host memory")
+    if case.reduces and case.op not in GLOO_OPS:
+        raise CannotRun(f"cannot compute op {case.op}")
+    swaps, sharded = case.collective == "all_to_all", case.collective in ("all_gather", "reduce_scatter")
+    if sharded and case.count % ranks:
+        raise CannotRun("needs equal chunks")
+    if not sharded and swaps == (out is None):
+        raise CannotRun(f"works only {'out of' if swaps else 'in'} place")
+    distributed = import_module("torch.distributed")
+    source, target = tensor(x, case), tensor(x if out is None else out, case)
+    shard = slice(*chunk_bounds(case.count, ranks, rank)) if out is None else slice(None)
+    op = getattr(distributed.ReduceOp, GLOO_OPS[case.op]) if case.reduces else None
+    # Their names until torch 2.12, which later ones warn about.
+    gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
+    scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
+    calls: dict[str, Callable[[], object]] = {
+        "all_reduce": partial(distributed.all_reduce, source, op),
+        "broadcast": partial(distributed.broadcast, source, 0),
+        "reduce": partial(distributed.reduce, source, 0, op),
+        "all_to_all": partial(distributed.all_to_all_single, target, source),
+        "all_gather": partial(gather, target, source[shard]),
+        "reduce_scatter": partial(scatter, target[shard], source, op),
+    }
+    return Prepared(calls[case.collective])
+
+
+def tensor(array: Array, case: Case) -> Any:
+    """A tensor over the memory of an array; torch does not know NumPy's bf16, so it gets the bits."""
+    torch = import_module("torch")
+    if case.dtype == "bf16":
+        return torch.from_numpy(array.view("i2")).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+DEFAULTS = {
+    "cpu": ("native-best", "ring", "auto", "function"),
+    "cuda": ("host copies", "staged", "direct", "native"),
+}
+LIBRARY, BEST = "native", "-best"  # the MPI of this job; a suffix for the fastest of its calls
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to carry collectives out, and how the benchmark treats it."""
+
+    open: Callable[[Setup], Prepared]  # raises an ArgumentError or a CannotRun to leave a case out
+    maker: str = "ours"  # or others, or LIBRARY
+    is_plan: bool = False  # one of our plans, in the memory that it would have in a program
+    segments: bool = True  # whether the segment size matters
+    check: Callable[[], object] = lambda: None  # raises a ValueError if the candidate is not available
+    # Around all cases, for a backend with threads. Its turns are apart from others. Yields its long name.
+    session: Callable[[World], AbstractContextManager[str]] | None = None
+
+    @property
+    def is_library(self) -> bool:
+        return self.maker == LIBRARY
+
+
+def host_copies(setup: Setup) -> Prepared:
+    """The way without this package: copy the device's buffer out, run the collective on the host, copy it in."""
+    if setup.out is not None:
+        raise CannotRun("works only in place")
+    host = Slab.pinned(setup.x).empty(setup.x.size, setup.x.dtype)
+    copy_out, copy_in = copier(host, setup.x), copier(setup.x, host)
+    plan = replace(setup, x=host).plan("ring")
+
+    def run() -> None:
+        copy_out()
+        synchronize(setup.x)
+        plan()
+        copy_in()
+
+    return Prepared(run, plan.free)
+
+
+def function(setup: Setup) -> Prepared:
+    """A call by function on a private array, which looks for its plan each time."""
+    options = {"op": setup.case.op} if setup.case.reduces else {}
+    call = getattr(functions, setup.case.collective)
+    return Prepared(partial(call, setup.x, setup.transport, out=setup.out, algorithm="auto", **options))
+
+
+def staged(setup: Setup) -> Prepared:
+    """The ring on device memory, through pinned host memory."""
+    if setup.case.device == "cpu":
+        raise CannotRun("stages the memory of a device, and host memory needs none of it")
+    return replace(setup, transport=StagedTransport(setup.transport)).prepared("ring")
+
+
+def direct(setup: Setup) -> Prepared:
+    """The ring on device memory, which MPI takes."""
+    if not setup.transport.takes(setup.x):
+        raise CannotRun("this MPI does not take device memory")
+    return setup.prepared("ring")
+
+
+CANDIDATES = {
+    "gloo": Candidate(gloo, "others", segments=False, check=check_torch, session=gloo_group),
+    "host copies": Candidate(host_copies, "others"),
+    "staged": Candidate(staged),
+    "direct": Candidate(direct),
+    "function": Candidate(function, segments=False),
+} | {
+    f"{LIBRARY}{suffix}": Candidate(partial(native, form=form), LIBRARY, segments=False)
+    for suffix, form in [*FORMS.items(), (BEST, FORMS[""])]
+}
+
+
+def candidate(name: str) -> Candidate:
+    has_rules = name.partition(":")[0] == "auto"  # rules contain segments
+    plan = Candidate(lambda setup: setup.prepared(name), is_plan=True, segments=not has_rules)
+    return CANDIDATES.get(name, plan)
+
+
+def name_of(row: Row) -> str:
+    """The maker of a row: MPI, or the algorithm."""
+    return LIBRARY if candidate(row.algorithm).is_library else row.algorithm
+
+
+def label(row: Row, *, cuts: bool) -> str:
+    """The candidate, the choice of ``auto``, and the segment if there are several (``cuts``)."""
+    return named(row.algorithm, row.chosen, row.segment_bytes if cuts else None)
+
+
+def several_cuts(rows: Sequence[Row]) -> bool:
+    """Whether the labels of these rows need their segments."""
+    return len({row.segment_bytes for row in rows}) > 1
+
+
+def named(algorithm: str, chosen: str | None, segment_bytes: int | None = None) -> str:
+    """
+    >>> named("auto", "ring"), named("ring", "ring", 4096), named("native", None, 4096)
+    ('auto (ring)', 'ring, 4 KiB', 'native')
+    """
+    name = algorithm if chosen in (None, algorithm) else f"{algorithm} ({chosen})"
+    is_ours = candidate(algorithm).maker == "ours"
+    return name if segment_bytes is None or not is_ours else f"{name}, {format_bytes(segment_bytes)}"
+
+
+def calls_of(name: str, case: Case, ranks: int) -> list[str]:
+    """The calls that a name stands for in a case: all suitable calls of MPI, or itself."""
+    if name != LIBRARY + BEST:
+        return [name]
+    return [LIBRARY + suffix for suffix, form in FORMS.items() if not form.why_not(case, ranks)]
+
+
+def prepare(name: str, setup: Setup) -> Prepared:
+    """Prepare a candidate on its buffers; a CannotRun if it has no call for this case, or does not exist."""
+    who = candidate(name)
+    if not who.is_library and setup.case.collective not in COLLECTIVES:
+        raise CannotRun("has no program for it: only MPI's own calls are measured")
+    if (who.is_library or who.session) and setup.transport.native is None:
+        raise CannotRun(f"needs messages of MPI itself, not {setup.transport.name}")
+    try:
+        return who.open(setup)
+    except ArgumentError as error:
+        raise CannotRun(str(error)) from None

@@ -1,1 +1,0 @@
-"""Inside a collective: its steps, and what of it hides behind compute."""

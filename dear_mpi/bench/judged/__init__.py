@@ -1,1 +1,0 @@
-"""What rows say: beside their peers, beside guidelines, and why."""

@@ -1,0 +1,228 @@
+"""How rows compare with the fastest call of MPI: the ratio with its interval, in words, and means of ratios.
+
+The fastest call may have been lucky, the more so the more calls are about as fast. So all that are not clearly slower
+than it are rivals. The upper end of a ratio is the highest upper end over the rivals. The lower end is the highest
+lower end, of intervals widened so that any of them is too high with 2.5 % (Bonferroni). ``reporting/turns.py`` explains
+single intervals.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from dear_mpi.bench.backends import BEST, LIBRARY, candidate, label
+from dear_mpi.bench.case import job_us
+from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.turns import MOST_SAMPLES
+from dear_mpi.reporting.groups import grouped
+from dear_mpi.reporting.stats import FEWEST_SAMPLES
+from dear_mpi.reporting.turns import Batches, in_batches
+from dear_mpi.reporting.units import format_bytes
+
+Case: TypeAlias = tuple[object, ...]
+Mean: TypeAlias = float | str
+"""A mean, or why there is none."""
+
+CLASSES = {"below 16 KiB": (0, 2**14 - 1), "16 KiB to 2 MiB": (2**14, 2**21), "above 2 MiB": (2**21 + 1, 2**63)}
+OURS = "our best"
+NOISE, FAULTY, NO_SIZE, NOT_COMMON = "noise", "wrong", "no size", "no common size"
+LEAST = 0.03  # a difference that matters; an interval of this width tells it
+LONGEST_S = 600  # more seconds of samples are not worth a recommendation
+
+
+def against_peers(rows: Sequence[Row]) -> list[Row]:
+    """Add to each row its peer: the fastest call of MPI in its case, or the first candidate if MPI has none."""
+    found = dict[int, Row]()
+    for places in grouped(range(len(rows)), lambda place: rows[place].case).values():
+        found |= zip(places, in_one_case([rows[place] for place in places]), strict=True)
+    return [found[place] for place in range(len(rows))]
+
+
+def in_one_case(rows: Sequence[Row]) -> list[Row]:
+    calls = [place for place, row in enumerate(rows) if candidate(row.algorithm).is_library] or [0]
+    calls = [place for place in calls if not rows[place].wrong] or calls  # wrong calls may be fast
+    best = min(calls, key=lambda place: rows[place].p50_us)
+    peer, found = rows[best], list[Row]()
+    cut = in_batches([job_us(row) for row in rows])
+    rivals = [call for call in calls if call == best or (cut and cut[call].over(cut[best]).low <= 1)]
+    for place, row in enumerate(rows):
+        ends = (
+            (1.0, 1.0)
+            if place == best
+            else cut and over_each(cut[place], [cut[each] for each in rivals if each != place])
+        )
+        low, high = ends or (None, None)
+        over = row.p50_us / peer.p50_us
+        found.append(replace(row, peer=peer.algorithm, over_peer=over, over_peer_low=low, over_peer_high=high))
+    return found
+
+
+def over_each(own: Batches, others: Sequence[Batches]) -> tuple[float, float]:
+    """The interval of a time over the least time of the others."""
+    found = [own.over(each, len(others)) for each in others]
+    return max(each.low for each in found), max(each.high for each in found)
+
+
+def is_noisy(row: Row) -> bool:
+    """Whether the interval of the median is wider than the median; such a row tells nothing."""
+    return row.median_us.is_noisy
+
+
+def is_silent(row: Row) -> bool:
+    """Whether its time tells nothing about an algorithm."""
+    return is_noisy(row) or row.wrong > 0
+
+
+def ratio_mark(row: Row) -> str:
+    """A star if the interval of the time over the peer's excludes 1."""
+    low, high = row.over_peer_low, row.over_peer_high
+    is_clear = low is not None and high is not None and (high < 1 or low > 1)
+    return "*" * (is_clear and not is_noisy(row))
+
+
+def merit(row: Row) -> tuple[bool, float]:
+    """A sort key: right results first, then the fastest."""
+    return row.wrong > 0, row.p50_us
+
+
+def spread(row: Row) -> float | None:
+    """Half of the interval of the median, in % of the median; None if there are too few samples."""
+    return None if row.samples < FEWEST_SAMPLES else 50 * (row.ci_high_us - row.ci_low_us) / row.p50_us
+
+
+def spread_text(row: Row, write: Callable[[float], str]) -> str:
+    found = spread(row)
+    return "-" if found is None else write(found)
+
+
+def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+    """The rows of the named candidates; ``native-best`` stands for the best row of MPI in each case."""
+    best: dict[Case, Row] = {}
+    for row in rows if LIBRARY + BEST in names else ():
+        if candidate(row.algorithm).is_library:
+            best[row.case] = min(best.get(row.case, row), row, key=merit)
+    fastest = set(map(id, best.values()))
+    return [row for row in rows if row.algorithm in names or id(row) in fastest]
+
+
+def against_mpi(rows: Sequence[Row]) -> dict[str, list[Mean]]:
+    """Geometric means of times over peers' times, by class of sizes, for each of our algorithms and the best of them.
+
+    Rows that are noisy or wrong, or whose peers are, do not count. A class counts only the cases that are known for
+    every algorithm with a mean there. Without such a case, a word tells the reason.
+    """
+    silent = {(row.case, row.algorithm) for row in rows if is_silent(row)}
+    ours: dict[str, list[Row]] = {}
+    for row in rows:
+        if candidate(row.algorithm).maker == "ours" and candidate(row.peer).is_library:
+            for name in (row.algorithm, OURS):
+                ours.setdefault(name, []).append(row)
+    names = sorted(ours, key=lambda name: name == OURS)
+    if len(names) == 2:  # a single algorithm is also the best
+        names.remove(OURS)
+
+    def told(row: Row) -> bool:
+        return not is_silent(row) and (row.case, row.peer) not in silent
+
+    parts = (
+        [[row for row in ours[name] if low <= row.bytes <= high] for name in names] for low, high in CLASSES.values()
+    )
+    columns = [column(part, told) for part in parts]
+    return {name: list(means) for name, *means in zip(names, *columns, strict=True)}
+
+
+def column(rows: Sequence[Sequence[Row]], told: Callable[[Row], bool]) -> list[Mean]:
+    """For the rows of each algorithm, the mean over the cases that are common to all algorithms with any case."""
+    ratios = [least_ratios(filter(told, mine)) for mine in rows]
+    some = [set(mine) for mine in ratios if mine]
+    common = set.intersection(*some) if some else set()
+
+    def mean(mine: dict[Case, float], measured: Sequence[Row]) -> Mean:
+        if mine and common:
+            return statistics.geometric_mean([mine[case] for case in common])
+        if mine or not measured:
+            return NOT_COMMON if mine else NO_SIZE
+        return FAULTY if all(row.wrong for row in measured) else NOISE
+
+    return [mean(mine, measured) for mine, measured in zip(ratios, rows, strict=True)]
+
+
+def least_ratios(rows: Iterable[Row]) -> dict[Case, float]:
+    """The least time over the peer's in each case."""
+    return {case: min(row.over_peer for row in same) for case, same in grouped(rows, lambda row: row.case).items()}
+
+
+def figure(us: float | None) -> str:
+    return "-" if us is None else f"{us:.1f}"
+
+
+def mean_text(mean: Mean) -> str:
+    """
+    >>> mean_text(1.234), mean_text("noise")
+    ('1.23', 'noise')
+    """
+    return mean if isinstance(mean, str) else f"{mean:.2f}"
+
+
+def verdicts(rows: Sequence[Row], *, cuts: bool) -> Iterator[str]:
+    """A line for each row but the peers, sizes from the least to the greatest."""
+    peers = {row.case: label(row, cuts=cuts) for row in rows if is_peer(row)}
+    for row in sorted(rows, key=lambda row: row.bytes):
+        if not is_peer(row):
+            yield verdict(row, label(row, cuts=cuts), peers.get(row.case, row.peer))
+
+
+def is_peer(row: Row) -> bool:
+    return (row.over_peer_low, row.over_peer_high) == (1, 1)
+
+
+def verdict(row: Row, name: str, peer: str) -> str:
+    low, high, at = row.over_peer_low, row.over_peer_high, f"{peer} at {format_bytes(row.bytes)}"
+    if row.wrong:
+        return f"{name} or {at}: cannot tell: the results of {name} are wrong"
+    if low is None or high is None:
+        return f"{name} or {at}: cannot tell: too few samples for an interval, {row.samples}"
+    if is_noisy(row):
+        return f"{name} or {at}: cannot tell: the interval of {name} is wider than its median"
+    if high < 1:
+        return f"{name} is faster by {percent(1 / row.over_peer, 1 / high, 1 / low)} than {at}"
+    if low > 1:
+        return f"{name} is slower by {percent(row.over_peer, low, high)} than {at}"
+    interval = f"the interval is {low:.3f} to {high:.3f}"
+    if low >= 1 / (1 + LEAST) and high <= 1 + LEAST:
+        return f"{name} takes as long as {at}, within {LEAST:.0%}: {interval}"
+    return f"{name} or {at}: cannot tell: {interval}; {more_samples(row, math.log(high / low))}"
+
+
+def percent(ratio: float, low: float, high: float) -> str:
+    """
+    >>> percent(1.0312, 1.02, 1.044), percent(12.0, 11.0, 14.0)
+    ('3.1 % (2.0 to 4.4 %)', '1100 % (1000 to 1300 %)')
+    """
+    most, *ends = (f"{100 * each - 100:{'.1f' if high < 2 else '.0f'}}" for each in (ratio, low, high))
+    return f"{most} % ({' to '.join(ends)} %)"
+
+
+def more_samples(row: Row, width: float) -> str:
+    """How many more samples make the interval as narrow as ``LEAST``: it shrinks with the root of their number."""
+    needed = row.samples * (width / math.log1p(LEAST)) ** 2
+    more, text = needed - row.samples, f"would be needed for {LEAST:.0%}"
+    if row.turn_us is None:
+        return f"about {two_digits(more)} more samples {text}"
+    took_s, seconds = more * row.turn_us / 1e6, needed * row.turn_us / 1e6
+    if seconds > LONGEST_S:
+        return f"over {LONGEST_S // 60} minutes of samples {text}, or a machine that is less busy"
+    flags = f"--budget {math.ceil(seconds)}s --precision 0%"
+    if needed > MOST_SAMPLES:
+        flags = f"--iterations {math.ceil(needed)}"
+    return f"about {two_digits(more)} more samples ({two_digits(took_s)} s; {flags}) {text}"
+
+
+def two_digits(number: float) -> str:
+    """
+    >>> two_digits(1234.0), two_digits(0.0321), two_digits(7.46)
+    ('1200', '0.032', '7.5')
+    """
+    return f"{float(f'{number:.2g}'):g}"

@@ -1,1 +1,0 @@
-"""Saved runs, and one against another."""

@@ -1,1 +1,0 @@
-"""How calls are timed: loops, common starts, turns, and how many of them."""
