@@ -1,4 +1,4 @@
-"""The steps of docs/how-to/optimiser.md, taken in a copy of the project: its example is imported,
+"""The steps of docs/how-to/extend.md, taken in a copy of the project: its example is imported,
 trains, and breaks no rule of the project."""
 
 import os
@@ -13,7 +13,7 @@ import pytest
 from tests.markdown import ROOT, blocks
 from tests.rooms import LAYERS
 
-PAGE = ROOT / "docs" / "how-to" / "optimiser.md"
+PAGE = ROOT / "docs" / "how-to" / "extend.md"
 CODE, CHANGES, COMMANDS = (
     [block.code for block in blocks(PAGE) if block.language == language] for language in ("python", "diff", "bash")
 )

@@ -75,7 +75,9 @@ def test_a_leg_of_ones_own_changes_what_is_summed():
     pack, leg, collective = route.out
     mild, strong = (replace(route, out=(pack, replace(leg, limit=limit), collective)) for limit in (1e30, 0.01))
     assert trained(mild) == EXACT != trained(strong)
-    assert Page.of("how-to/leg.md").code.partition("\n")[2] == (ROOT / "tests" / "routes" / "squash.py").read_text()
+    shown = {block.partition("\n")[0]: block.partition("\n")[2] for block in Page.of("how-to/route.md").blocks}
+    for name in ("half", "local", "int8", "squash"):
+        assert shown[f"# my_{name}.py"] == (ROOT / "tests" / "routes" / f"{name}.py").read_text()
 
 
 def with_legs(route, legs, border):
