@@ -10,30 +10,20 @@ Shards begin and end between atoms, wherever buckets are cut and however many ra
 two halves of 27 and 26 bits. Sums of the halves of atoms of one exponent are whole numbers below 2^53, up to 2^26
 atoms, so they are exact in any order, on the ranks and between them.
 
-Each rank adds its shard of a bucket to a statistic when the bucket's way out is over, before the way back may round the
-sums. So all schedules see the same sums. An all-reduce of a few kB adds up what the ranks have. It comes after the
-last reduction of an iteration, and costs its time. DeAR waits for nothing more, because its all-gathers come after the
-last reduce-scatter anyway. A schedule that updates a bucket before all are on their way is refused.
-
 Sources: sums by exponent are as in Kulisch's long accumulator (Kulisch, Computer Arithmetic and Validity, 2013); loss
 scaling: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2, with the numbers of PyTorch.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives import make_plan
-from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module, to_host
-from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.slab import CHUNK_BYTES, Slab
+from dear_mpi.kernels.slab import CHUNK_BYTES
 
 LOW, HIGH = -1074, 1025  # exponents of float64
 COUNT = 2 * (HIGH - LOW) + 1  # two halves for each exponent, and how many atoms are not finite
@@ -198,41 +188,3 @@ def root_of(sums: Array) -> float:
         if high or low:
             total += (int(high) * 2**HALF + int(low)) * Fraction(2) ** (number + LOW - 53)
     return math.sqrt(total) if total < Fraction(2) ** 1023 else math.inf
-
-
-class Verdict:
-    """By which factor the gradients of an iteration are multiplied; None if they are not used at all.
-
-    Constructing is collective. On the engine's thread the sums of each bucket are added when its way out is over, and a
-    call is made after the last one.
-
-    Args:
-        statistics: at least one; their factors are multiplied, and one may say that gradients are not to be used.
-    """
-
-    def __init__(self, statistics: Sequence[Statistic], transport: Transport, slab: Slab) -> None:
-        self.statistics = statistics
-        ends = list(accumulate(each.count for each in statistics))
-        self.sums = slab.zeros(ends[-1], DTYPES["fp64"])
-        self.each = [self.sums[end - statistic.count : end] for end, statistic in zip(ends, statistics, strict=True)]
-        self.plan = make_plan("all_reduce", self.sums, transport, algorithm="auto", slab=slab)
-        self.plan.name = f"all_reduce of {' and '.join(each.called for each in statistics)}"
-        self.factor: float | None = 1.0
-
-    @property
-    def scale(self) -> float:
-        return math.prod(statistic.scale for statistic in self.statistics)
-
-    def add(self, shard: Array) -> None:
-        """Take in this rank's shard of a bucket, which may be empty."""
-        for statistic, sums in zip(self.statistics, self.each, strict=True):
-            sums += statistic.sums(shard)
-
-    def __call__(self) -> None:
-        self.plan()
-        factors = [statistic.factor(sums.copy()) for statistic, sums in zip(self.statistics, self.each, strict=True)]
-        self.sums[...] = 0
-        self.factor = None if None in factors else math.prod(factor for factor in factors if factor is not None)
-
-    def free(self) -> None:
-        self.plan.free()

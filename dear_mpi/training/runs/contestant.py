@@ -51,7 +51,7 @@ class Contestant:
 
     Attributes:
         policy: where its buckets are cut; of a policy by time or trials, what it decided.
-        network, traffic: see ``communication`` and ``traffic`` in ``costs/plan_cost.py``.
+        network, traffic: see ``communication`` and ``traffic`` in ``training/plan_cost.py``.
         chosen: the algorithm of each of its buckets.
         figures: of all turns, when they are over.
         accuracy: on test data, each time that it was asked for.

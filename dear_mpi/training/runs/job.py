@@ -158,7 +158,7 @@ def timing(
         early: how many blocks at the beginning do not count at all.
         period: iterations of a round, which are not alike.
         parts: into how many a batch is split.
-        network: see ``communication`` in ``costs/plan_cost.py``.
+        network: see ``communication`` in ``training/plan_cost.py``.
     """
     slowest = []
     for ranks in zip(*transport.gather_values(blocks), strict=True):
