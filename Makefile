@@ -116,7 +116,7 @@ test-slurm: install   ## the batch scripts of hostfiles/ in a real Slurm of two 
 check: install        ## style, types, the order of the rooms; prints the lines of each
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
-	$(PYTHON) -m mypy
+	$(PYTHON) -m mypy dear_mpi $(if $(wildcard dear_mpi/contrib/pages),docs/lecture/desk)
 	$(PYTHON) -m pytest -q tests/test_layering.py tests/test_algorithm_names.py tests/test_style.py
 	@$(PYTHON) tests/rooms.py
 

@@ -2,8 +2,8 @@
 
 python -m tests.deletion [--gates | --all] [NAME ...]
 
-Without the whole of contrib it runs `make test-quick`, or with --all `make test-serial`; then, without each extra alone,
-the gates: the order of imports, the pages, and the command line. --gates: only those. NAME: only without these extras.
+Without the whole of contrib it runs `make test-quick`, or with --all `make test-serial`. Without each extra alone it
+runs the gates: the order of imports, the pages, and the command line. --gates: only those; NAME: only without these.
 """
 
 import argparse

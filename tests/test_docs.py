@@ -27,7 +27,7 @@ LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#]+)")
 # Names of the reader's own files, and one that many folders have.
 EXAMPLES = re.compile(
     r"(.*/)?(FILE|NAME|mine|lazy|lion|script|train|wrong|prove|use|ten_lines|my_\w+|out|result\w*|timeline\w*|trace\w*|before\d?|after\d?|both|__init__)\.\w+$"
-    r"|([AB]|run|rules)\.json$|(ring|steps|plot)\.png$|\.venv/.*"
+    r"|([AB]|run|rules)\.json$|(ring|steps|plot)\.png$|\.venv/.*|calm_schedules/.*|.*contrib/NAME/"
 )
 
 

@@ -7,13 +7,12 @@ An extra publishes a ``Command`` in the group ``dear_mpi.commands``. In the grou
 import os
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.extras import entry_points_of, load_extra, load_place
 from dear_mpi.reporting.terminal import console
 
-T = TypeVar("T")
 WITHOUT_WORK = ("--help", "--version")
 OPEN = ("train", "compare", "explain", "simulate")  # commands to which extras may add flags
 
@@ -32,6 +31,8 @@ class AddedFlag(NamedTuple):
     place: str  # module:name
     file: bool = False  # the flag takes a file to write; otherwise it is a switch
 
+
+KINDS: dict[str, type[Any]] = {"commands": Command, "flags": AddedFlag}  # by group
 
 # To add a command to core, write its file and its line here.
 COMMANDS = {
@@ -84,12 +85,12 @@ COMMANDS = {
 
 def find_command(name: str) -> Command | None:
     """The command of a name, of core or of an extra; None if there is none that can be imported."""
-    return COMMANDS.get(name) or published("commands", Command, name)
+    return COMMANDS.get(name) or published("commands", name)
 
 
 def all_commands() -> dict[str, Command]:
     """All commands by name, those of extras last."""
-    extras = extras_in("commands", Command)
+    extras = extras_in("commands")
     return COMMANDS | {name: extras[name] for name in extras if name not in COMMANDS}
 
 
@@ -97,7 +98,7 @@ def added_flags(command: str) -> dict[str, AddedFlag]:
     """The flags that extras add to a command of core, by name."""
     if command not in OPEN:
         return {}
-    found = extras_in("flags", AddedFlag)
+    found = extras_in("flags")
     return {name.partition(".")[2]: flag for name, flag in found.items() if name.startswith(f"{command}.")}
 
 
@@ -111,20 +112,21 @@ def typed_acts(command: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     return {name: load_place(flag.place) for name, flag in added_flags(command).items() if flags.get(name)}
 
 
-def extras_in(group: str, kind: type[T]) -> dict[str, T]:
-    found = {name: published(group, kind, name) for name in sorted(entry_points_of(group))}
+def extras_in(group: str) -> dict[str, Any]:
+    found = {name: published(group, name) for name in sorted(entry_points_of(group))}
     return {name: extra for name, extra in found.items() if extra is not None}
 
 
 @cache
-def published(group: str, kind: type[Any], name: str) -> Any:
+def published(group: str, name: str) -> Any:
     """What an extra publishes under a name; None, and a warning of rank 0, if that cannot be used."""
     if name not in entry_points_of(group):
         return None
     try:
         found = load_extra(group, name)
-        if not isinstance(found, kind):
-            raise ValueError(f"{name!r} in the group 'dear_mpi.{group}' must be a {kind.__name__}, not {found!r:.60}")
+        if not isinstance(found, KINDS[group]):
+            what = KINDS[group].__name__
+            raise ValueError(f"{name!r} in the group 'dear_mpi.{group}' must be a {what}, not {found!r:.60}")
     except ValueError as error:
         if launch_of(os.environ).rank == 0:
             console(stderr=True).print(f"warning: {error}", style="yellow", markup=False, soft_wrap=True)

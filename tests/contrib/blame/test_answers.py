@@ -63,7 +63,7 @@ def recorded(tmp_path_factory):
     """The timeline of a run, and its profile."""
     folder = tmp_path_factory.mktemp("recorded")
     config, paths = Config.of(settings(iterations=ENOUGH)), (folder / "timeline.json", folder / "profile.json")
-    how = {"profile": paths[1], "timeline": TimelineFiles("--timeline", paths[:1]), "blame": True}
+    how = {"profile": paths[1], "timeline": TimelineFiles("--timeline", paths[:1]), "observers": {"blame": Blamer}}
     report = run_world(lambda world: train(config, world, **how), threads=2)
     return *paths, report
 
