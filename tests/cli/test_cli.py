@@ -387,7 +387,9 @@ def test_the_help_of_the_group_imports_no_command():
 
 
 def test_a_command_imports_no_other_command():
-    others = {f"dear_mpi.{name}" for name in ("bench.run", "cli.train", "cli.bench", "simulate.sweep", "doctor.examine")}
+    others = {
+        f"dear_mpi.{name}" for name in ("bench.run", "cli.train", "cli.bench", "simulate.sweep", "doctor.examine")
+    }
     assert not loaded("explain") & others
 
 
