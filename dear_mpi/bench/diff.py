@@ -11,7 +11,7 @@ The standard error of a median comes from
   less (``worth_one``), if the samples are in the file (bench --raw). Differences between launches are not seen.
 
 All points are tested at once, so some would be slower by chance. With the adjustment of Holm
-(``dear_mpi/reporting/student.py``), equal runs have any slower point with at most 5 %.
+(``dear_mpi/reporting/stats.py``), equal runs have any slower point with at most 5 %.
 
 Source for several launches: Hunold and Carpen-Amarie, MPI Benchmarking Revisited (arXiv 1505.07734).
 """

@@ -2,7 +2,7 @@
 
 The fastest call may have been lucky, the more so the more calls are about as fast. So all that are not clearly slower
 than it are rivals. The upper end of a ratio is the highest upper end over the rivals. The lower end is the highest
-lower end, of intervals widened so that any of them is too high with 2.5 % (Bonferroni). ``reporting/turns.py`` explains
+lower end, of intervals widened so that any of them is too high with 2.5 % (Bonferroni). ``reporting/stats.py`` explains
 single intervals.
 """
 

@@ -2,7 +2,7 @@
 
 ``collectives/plans/steps.py`` says what is what. The calls of a rank follow one another, so these times, and what
 passes outside of them, add up to the time of the collective on it. Clocks are compared before and after
-(``ranks/aligned.py``).
+(``ranks/clock.py``).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -66,7 +66,7 @@ USUAL = {"--fusion": "buckets:3", "--optimizer": "sgd", "--lr": 0.05, "--batch":
 
 
 def command(options, folder):
-    """The words of a command line, which writes report.json into a folder with data.npz."""
+    """The words of a command line, which writes a report into a folder with data.npz."""
     model = ("--model", f"{HERE / 'elementwise.py'}:build", "--data", folder / "data.npz")
     usual = [word for name, value in USUAL.items() if name not in options.split() for word in (name, value)]
     return ["train", *model, *usual, *shlex.split(options), "--json", folder / "report.json"]

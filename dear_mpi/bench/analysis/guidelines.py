@@ -21,7 +21,7 @@ What the rows of a run say of a guideline:
                   than at the next larger size, which looks like a disturbance, and not like a call of one of them
 
 All guidelines are asked at once, so some would look broken by chance. With the adjustment of Holm
-(``dear_mpi/reporting/student.py``), a run that keeps them all has any breach with at most 5 %. The ratio's interval has
+(``dear_mpi/reporting/stats.py``), a run that keeps them all has any breach with at most 5 %. The ratio's interval has
 the ends of both sides' intervals in squares, on a scale of logarithms (Zou and Donner, Statistics in Medicine, 2008).
 """
 

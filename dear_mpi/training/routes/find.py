@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dear_mpi.collectives.program.extras import WithExtras
+from dear_mpi.collectives.program.extras import WithExtras, load_extra
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of
 from dear_mpi.kernels.dtypes import DTYPES
@@ -126,11 +126,12 @@ def whole(what: str, text: str) -> int:
     return above_zero(f"{what} of a wire", text)
 
 
-def made(name: str, kind: Any) -> Kind:
-    """What an extra publishes as a wire; ValueError if it is something else."""
-    if not isinstance(kind, Kind):
-        raise ValueError(f"wire {name!r} must be a Kind of dear_mpi.training.routes, not {kind!r:.99}")
-    return kind
+def published(name: str) -> Kind:
+    """The codes that a package publishes under a name; ValueError if that is something else."""
+    found = load_extra("wires", name)
+    if not isinstance(found, Kind):
+        raise ValueError(f"wire {name!r} must be a Kind of dear_mpi.training.routes, not {found!r:.60}")
+    return found
 
 
 HOSTS_TOO = (FORGET, OF_HOSTS)
@@ -142,7 +143,7 @@ OURS = {
     "randomk": Kind(RandomK, selected, share, "randomk:10%"),
     "blocks": Kind(RandomBlocks, selected, share, "blocks:10%"),
 }
-CODES = WithExtras(OURS, "wires", made)
+CODES = WithExtras[Kind](OURS, "wires", published)
 EXAMPLES = {name: kind.example or name for name, kind in OURS.items()}  # without those of extras
 NAMES = (*DTYPES, *EXAMPLES.values())
 

@@ -212,7 +212,7 @@ def test_what_is_lost_comes_later():
 @pytest.mark.parametrize("ranks", [1, 2, 4, 5])
 @pytest.mark.parametrize("wire", ["acp:4", "powersgd:4:after=2"])
 def test_the_same_bits_on_any_number_of_ranks_and_under_all_schedules(wire, ranks):
-    """``train`` compares the ranks; on three ranks see ``test_wires.py``."""
+    """``train`` compares the ranks; on three ranks see ``tests/training/test_wires.py``."""
     found = [run({"wire": wire, "schedule": name, "iterations": 5}, ranks) for name in ("wfbp", "dear", "dear-eager")]
     assert len({report["params_sha256"] for report in found}) == 1
 
