@@ -83,7 +83,7 @@ class TorchSession(Session):
         if self.options.device != "cpu":
             raise ValueError(f"device must be 'cpu' for modules of PyTorch, not {self.options.device!r}")
         self.loss = TorchLoss(self.function)
-        self.model = TorchModule(self.module, given("example", self.example))
+        self.passes = self.model = TorchModule(self.module, given("example", self.example))
         layers: Any = self.model.uses  # whose passes nobody calls
         self.layers = tuple(layers)
         self.threads = 1 + torch.get_num_threads()

@@ -72,7 +72,7 @@ class Session:
         MismatchError: the ranks differ in their options or in their parameters.
     """
 
-    model: Model | None = None  # what runs the passes, if it is no loop over the layers
+    passes: Model | None = None  # what runs the passes, if it is no loop over the layers
     threads = THREADS
 
     def __init__(
@@ -123,7 +123,7 @@ class Session:
         return facts
 
     def open(self, engine: Engine) -> None:
-        self.group.open(self.world, engine, self.loss, self.model)
+        self.group.open(self.world, engine, self.loss, self.passes)
         self.last = next(iter(self.schedules))  # the schedule of the last iteration
 
     def step(self, x: Array, targets: Array, *, total: int | None = None) -> float:

@@ -1,6 +1,5 @@
 """Our routes and wires by name; a user's route from a file, an extra's wire from its entry point."""
 
-from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -178,7 +177,7 @@ def find_code(text: str) -> Code:
     Code(wire=TopK(share=0.01), route=<function coded at ...>, feedback=False, after=0)
     """
     name, *rest = text.split(":")
-    kind = lookup("wire", name, ChainMap[str, Any](CODES, dict.fromkeys(DTYPES)))
+    kind = lookup("wire", name, WithExtras[Any](dict.fromkeys(DTYPES) | OURS, "wires", published))
     given, options = named_values(f"wire {text!r}", [f"{each}=" if each == OF_HOSTS else each for each in rest])
     allowed = {each.partition("=")[0] for each in (kind.options if kind else ())}
     unknown = options.keys() - allowed or allowed.intersection(given)
