@@ -62,7 +62,7 @@ def run(*arguments):
     return CliRunner().invoke(app, [str(each) for each in arguments])
 
 
-USUAL = {"--fusion": "buckets:3", "--optimizer": "sgd", "--lr": 0.05, "--batch": 10, "--iterations": 6}
+USUAL = {"--fusion": "buckets:3", "--optimizer": "sgd", "--lr": 1.0, "--batch": 10, "--iterations": 6}
 
 
 def command(options, folder):
@@ -91,13 +91,13 @@ HOW = (
     "--schedules sequential,wfbp,dear,dear-eager --fusion 25MB",
     "--schedules wfbp,dear,zero,fsdp --fusion cut:4MB --update sharded",
     "--schedules wfbp,ddp,mg-wfbp,horovod,bytescheduler --fusion own",
-    "--schedules dear,dear-eager,lancet --fusion auto --algorithm auto",
+    "--schedules dear,dear-eager --fusion 25MB --algorithm rabenseifner",
     "--schedules wfbp,dear --wire int8 --fusion cut:4MB",
     "--schedules wfbp,dear-eager --wire topk:1% --fusion 25MB --clip 1",
     "--schedules local:4,diloco:4,wfbp --fusion 25MB",
-    "--schedules wfbp,dear --algorithm double_tree --fusion buckets:8",
+    "--schedules wfbp,ddp --algorithm recursive_doubling --fusion buckets:8",
     "--schedules dear,dear-eager --accumulate 2 --fusion layers:8",
-    "--schedules wfbp,dear --wire powersgd:4 --fusion 25MB --forward-time 0.05",
+    "--schedules wfbp,dear --wire int4 --fusion mgwfbp --forward-time 0.05",
 )
 
 
@@ -126,7 +126,6 @@ WRITING = {
     "bench": "bench --sizes 1KiB --iterations 6 --algorithms ring,native --threads 2",
     "bench-diff": "bench-diff {bench} {bench}",
     "bench-kernels": "bench-kernels --models resnet50",
-    "doctor": "doctor --threads 2",
     "links": "links --threads 3",
     "simulate": "simulate --ranks 4 --schedules wfbp,dear",
 }
@@ -136,8 +135,8 @@ CODES = (
     *("train --threads 2 --model mlp --iterations 30 --lr 1e30", "train --resume", "compare --threads 2 --schedules a"),
     *("bench --threads 2 --sizes x", "bench --threads 2 --collective nonsense", "bench-diff a.json b.json"),
     *("bench-diff {bench} {bench}", "plot nowhere.json", "timeline nowhere.json", "blame nowhere.json"),
-    *("explain ring --ranks 4 --check", "explain nonsense", "explain ring --ranks 0", "simulate --ranks 0"),
-    *("simulate --network nonsense", "simulate --ranks 4 --schedules dear", "advise nowhere.py", "doctor --size x"),
+    *("explain --algorithm ring --ranks 4 --check", "explain --algorithm nonsense", "explain --ranks 0", "simulate --ranks 0"),
+    *("simulate --network nonsense", "simulate --ranks 4 --schedules dear", "advise nowhere.py"),
     *("links --threads 1", "links --threads 2 --size nonsense", "bench-kernels --models nonsense"),
 )
 
