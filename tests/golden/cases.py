@@ -154,9 +154,10 @@ def flags_of(command):
 
 
 def keys(value, at=""):
-    """The paths of all keys in JSON; list items are one."""
+    """The paths of all keys in JSON; list items are one, and so is the environment of a run."""
     if isinstance(value, dict):
-        return {path for key, inner in value.items() for path in {f"{at}.{key}", *keys(inner, f"{at}.{key}")}}
+        inner = {key: {} if key == "environment" else inner for key, inner in value.items()}
+        return {path for key in inner for path in {f"{at}.{key}", *keys(inner[key], f"{at}.{key}")}}
     return {path for inner in value for path in keys(inner, f"{at}[]")} if isinstance(value, list) else set()
 
 
