@@ -24,12 +24,12 @@ WIRES = (
 RANKS = (1, 2, 3, 4, 5)
 FURTHER = (
     *(f"--algorithm {name}" for name in (
-        *("naive", "ring", "bidirectional", "pairwise", "ordered", "shared", "bruck", "recursive_doubling"),
-        *("rabenseifner", "swing", "binomial", "double_tree", "hierarchical", "torus", "themis", "native", "auto"),
+        *("naive", "ring", "bidirectional", "pairwise", "ordered", "shared", "bruck", "rabenseifner", "swing"),
+        *("hierarchical", "torus", "themis", "auto"),
     )),
+    *(f"--schedule wfbp --algorithm {name}" for name in ("recursive_doubling", "binomial", "double_tree")),
     *(f"--fusion {name}" for name in (
-        *("none", "layers:2", "buckets:2", "buckets:5", "25MB", "cut:512", "tensors", "ddp", "horovod", "mgwfbp"),
-        *("own", "at:96,200", "auto"),
+        *("none", "layers:2", "buckets:2", "25MB", "cut:1KB", "tensors", "ddp", "horovod", "own", "at:96,200"),
     )),
     *(f"--optimizer {name} --lr 0.01" for name in ("sgd", "adam", "adamw", "lamb", "muon")),
     "--optimizer sgd --lr 0.05 --momentum 0.9", "--optimizer sgd --lr 0.05 --momentum 0.9 --nesterov",
@@ -37,10 +37,10 @@ FURTHER = (
     "--clip 0.5 --wire topk:10%",
     "--loss-scale dynamic --wire fp16", "--loss-scale dynamic --clip 1 --update sharded", "--accumulate 3",
     "--accumulate 2 --wire int8", "--accumulate 2 --schedule dear-eager --update sharded", "--dtype fp64",
-    "--dtype fp64 --wire fp32", "--segment 128", "--decay cosine --warmup 2", "--weights 3,1,1,2,1",
-    "--weights 1,2,1,1,1 --update sharded", "--debug", "--batch 7", "--update auto --optimizer lamb --lr 0.01",
+    "--dtype fp64 --wire fp32", "--segment 4KiB", "--decay cosine --warmup 2", "--debug",
+    "--batch 7", "--update auto --optimizer lamb --lr 0.01",
     "--update sharded --optimizer muon --lr 0.01", "--schedule diloco:3 --update sharded", "--wire int8:error=no",
-    "--wire topk:10%:error=no", "--wire int4 --schedule dear-eager --fusion cut:512",
+    "--wire topk:10%:error=no", "--wire int4 --schedule dear-eager --fusion cut:1KB",
     "--link 100gbit,1us/100gbit,1us,hosts=2 --algorithm hierarchical",
     "--link 100gbit,1us/100gbit,1us,hosts=2 --algorithm hierarchical --wire int8:between",
     "--link 100gbit,1us/100gbit,1us,hosts=2 --algorithm hierarchical --wire topk:10%:between",
@@ -135,7 +135,12 @@ CODES = (
     *("train --threads 2 --model mlp --iterations 30 --lr 1e30", "train --resume", "compare --threads 2 --schedules a"),
     *("bench --threads 2 --sizes x", "bench --threads 2 --collective nonsense", "bench-diff a.json b.json"),
     *("bench-diff {bench} {bench}", "plot nowhere.json", "timeline nowhere.json", "blame nowhere.json"),
-    *("explain --algorithm ring --ranks 4 --check", "explain --algorithm nonsense", "explain --ranks 0", "simulate --ranks 0"),
+    *(
+        "explain --algorithm ring --ranks 4 --check",
+        "explain --algorithm nonsense",
+        "explain --ranks 0",
+        "simulate --ranks 0",
+    ),
     *("simulate --network nonsense", "simulate --ranks 4 --schedules dear", "advise nowhere.py"),
     *("links --threads 1", "links --threads 2 --size nonsense", "bench-kernels --models nonsense"),
 )
@@ -149,9 +154,10 @@ def flags_of(command):
 
 
 def keys(value, at=""):
-    """The paths of all keys in JSON; list items are one."""
+    """The paths of all keys in JSON; list items are one, and so is the environment of a run."""
     if isinstance(value, dict):
-        return {path for key, inner in value.items() for path in {f"{at}.{key}", *keys(inner, f"{at}.{key}")}}
+        inner = {key: {} if key == "environment" else inner for key, inner in value.items()}
+        return {path for key in inner for path in {f"{at}.{key}", *keys(inner[key], f"{at}.{key}")}}
     return {path for inner in value for path in keys(inner, f"{at}[]")} if isinstance(value, list) else set()
 
 

@@ -43,7 +43,7 @@ def test_json_keys_and_exit_codes(what, facts):
     assert facts[what] == golden("commands")[what]
 
 
-@pytest.mark.parametrize("options", predictions())
+@pytest.mark.parametrize("options", list(predictions()))
 def test_predictions(options, tmp_path):
     found, wanted = predict(options, tmp_path), golden("predictions")[options]
     assert [row.keys() for row in found] == [row.keys() for row in wanted]
