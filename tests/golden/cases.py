@@ -126,7 +126,6 @@ WRITING = {
     "bench": "bench --sizes 1KiB --iterations 6 --algorithms ring,native --threads 2",
     "bench-diff": "bench-diff {bench} {bench}",
     "bench-kernels": "bench-kernels --models resnet50",
-    "links": "links --threads 3",
     "simulate": "simulate --ranks 4 --schedules wfbp,dear",
 }
 CODES = (
