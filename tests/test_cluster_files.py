@@ -17,7 +17,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
+from dear_mpi.cli.app import app, load_command
 from dear_mpi.cli.commands import COMMANDS
 from tests.rooms import ROOT
 
@@ -136,7 +136,7 @@ def check_command(command):
     assert os.path.isabs(program)
     assert os.path.basename(program) == "dear-mpi"
     if name != "links" or name in COMMANDS:
-        typer.main.get_command(app).commands[name].make_context(name, words)
+        load_command(name).make_context(name, words)
 
 
 def first_run(launched):

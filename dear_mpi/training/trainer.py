@@ -235,6 +235,7 @@ class Trainer:
         self.written.add(use)
         while self.next in self.written:
             ready, self.next = self.next, self.next - 1
+            self.before_backward(ready)  # if its gradients came before those of a later use
             if whole:
                 self.uses[ready].after_backward(last=self.last_part)
             if self.last_part:

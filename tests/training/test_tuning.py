@@ -100,7 +100,7 @@ def cut_by_hand(transport, look):
 
 def test_auto_takes_the_fewest_buckets_that_are_as_good_as_the_best_prediction(monkeypatch):
     """The layers take long, the network is slow: small buckets win over one of 25 MB, on all ranks alike."""
-    for user in ("costs.plan_cost", "profiles.profiler"):  # the tests' clock knows no wire
+    for user in ("plan_cost", "profiles.profiler"):  # the tests' clock knows no wire
         monkeypatch.setattr(f"dear_mpi.training.{user}.plan_s", lambda fabric, plan, timed=False: plan_s(fabric, plan))
     link = parse_link("1gbit,200us")
 
