@@ -24,8 +24,7 @@ def main() -> None:
         if launch.size > 1 and "mpi4py.MPI" not in sys.modules:
             join_the_others(launch.rank, error)
         if launch.size == 1 and KeyboardInterrupt in (type(error), type(error.__cause__)):
-            if not error.__cause__:  # it is no Abort of Typer before 0.16: a command has said so then
-                print("rank 0 was interrupted", file=sys.stderr)
+            print("rank 0 was interrupted", file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
         raise
 

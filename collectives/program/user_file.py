@@ -28,6 +28,7 @@ VALUES = ("route",)
 MOST = 500  # characters of a user's error
 LIMIT_S = 10.0  # without progress: user code takes milliseconds
 LOOK_S = 0.05  # between looks at a call
+PARSING = threading.Lock()  # in several threads at once, ast.parse fails at random (Python 3.11.7)
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def source_text(name: str, kind: str, example: str) -> str:
 
 
 def defined(source: Source) -> list[str]:
-    with telling(f"{source.kind} file {str(source.path)!r} fails"):
+    with PARSING, telling(f"{source.kind} file {str(source.path)!r} fails"):
         nodes = ast.parse(source.code, str(source.path)).body
     if source.kind in VALUES:
         names = [ast.unparse(target) for node in nodes if isinstance(node, ast.Assign) for target in node.targets]

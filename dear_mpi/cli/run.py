@@ -59,7 +59,9 @@ def complaining(command: str, *, mpi: bool, flags: Mapping[str, str] = MappingPr
         complain(said, launched_rank() if mpi else launch_of(os.environ).rank)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        print(f"rank {launch_of(os.environ).rank} was interrupted", file=sys.stderr)
+        launch = launch_of(os.environ)
+        if launch.size > 1:  # of one rank alone, __main__.py says so: it may still import the command
+            print(f"rank {launch.rank} was interrupted", file=sys.stderr)
         raise
 
 

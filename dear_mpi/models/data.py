@@ -12,6 +12,7 @@ and pandas, and each rank would pay it. Where the file is not in its place, as i
 is asked.
 """
 
+import threading
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ SPLIT_SEED = 0  # not the user's seed: runs with other seeds are tested on the s
 TEST_SHARE = 0.2
 TEST_SHARE_OF_TEXT = 0.1
 MOST_CLASSES = 100_000  # a label is the number of an output, so one huge label would be a huge model
+READING = threading.Lock()
 Indices = npt.NDArray[np.intp]
 
 
@@ -140,7 +142,9 @@ def load_arrays(path: Path, dtype: np.dtype[Any]) -> Dataset:
 
 def read_arrays(path: Path) -> tuple[Array, Array]:
     """``x`` and ``y`` as they are in a user's file."""
-    with path.open("rb") as file:
+    # NumPy parses headers with ast, which fails at random if threads do so at once ("SystemError: AST constructor
+    # recursion depth mismatch", seen with Python 3.11.7).
+    with READING, path.open("rb") as file:
         if not zipfile.is_zipfile(file):
             raise ValueError("it is no .npz file, as numpy.savez writes it")
         file.seek(0)

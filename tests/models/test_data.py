@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+import time
 from collections import Counter
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models import data as data_module
 from dear_mpi.models.data import Batches, Examples, load_data, load_digits, split
@@ -266,3 +268,21 @@ def test_text(tmp_path, length):
 
 def test_text_that_is_too_short(tmp_path):
     check_refused(text_of(tmp_path, 17), "has 17 bytes; a context of 8 needs 18")
+
+
+def test_ranks_that_are_threads_read_one_after_the_other(tmp_path, monkeypatch):
+    """NumPy parses headers with ast, which fails at random in several threads at once."""
+    np.savez(tmp_path / "mine.npz", x=np.zeros((9, 2)), y=np.arange(9) % 3)
+    reading, most, load = [], [], np.load
+
+    def watched(file):
+        reading.append(file)
+        most.append(len(reading))
+        time.sleep(0.01)
+        found = load(file)
+        reading.remove(file)
+        return found
+
+    monkeypatch.setattr(data_module.np, "load", watched)
+    run_loopback(4, lambda transport: load_data(str(tmp_path / "mine.npz"), np.dtype("f4"), 1))
+    assert most == [1] * 4

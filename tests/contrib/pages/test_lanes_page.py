@@ -119,7 +119,7 @@ def test_simulate_writes_every_place(small, tmp_path):
 
 @pytest.mark.parametrize("large", [10**4, 10**7])
 def test_a_large_page_is_told(small, large, tmp_path, monkeypatch):
-    monkeypatch.setattr("dear_mpi.cli.simulate.LARGE_BYTES", large)
+    monkeypatch.setattr("dear_mpi.contrib.pages.predicted.LARGE_BYTES", large)
     file = tmp_path / "page.html"
     words = ("simulate", "--model", small, "--ranks", "4", "--fusion", "none,25MB", "--schedules", "wfbp")
     result = CliRunner().invoke(app, [*words, "--html", str(file)])
