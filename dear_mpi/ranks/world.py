@@ -6,24 +6,26 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 
 from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
 from dear_mpi.collectives.launch.launcher import launch_of, no_child_leaves
 from dear_mpi.collectives.launch.mpi_facts import started
-from dear_mpi.collectives.launch.neighbours import abort_job
+from dear_mpi.collectives.launch.neighbours import abort_job, own_notice
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.program.hosts import rates_of
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.emulated import EmulatedTransport, Link
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.collectives.transports.transport import StagedTransport, Transport
+from dear_mpi.collectives.transports.transport import StagedTransport, Transport, Waits
 from dear_mpi.collectives.transports.watchdog import Watchdog
 from dear_mpi.kernels.lookup import lookup
 
 T = TypeVar("T")
+WATCHED_S = 10.0  # that a watchdog has to end a job before faulthandler does
 
 
 @dataclass(frozen=True)
@@ -137,13 +139,30 @@ def run_world(
 
     if threads is not None:
         return run_loopback(threads, guarded)[0]
-    starts = stall_after_s and launch_of(os.environ).size > 1 and "mpi4py.MPI" not in sys.modules
-    if starts:  # the interpreter's lock is held meanwhile: no watchdog of ours could report that this takes too long
-        faulthandler.dump_traceback_later(stall_after_s, file=2, exit=stall_abort)
-    with world_transport(device_memory) as transport:
-        if starts:
-            faulthandler.cancel_dump_traceback_later()
+    with ExitStack() as stack:
+        with starting(stall_after_s, abort=stall_abort):
+            transport = stack.enter_context(world_transport(device_memory))
         return guarded(transport)
+
+
+@contextmanager
+def starting(after_s: float, *, abort: bool) -> Iterator[None]:
+    """Report if MPI takes longer to start, and end the job if it is to ``abort``.
+
+    The library starts with the interpreter's lock held: no watchdog runs then, and Python's own traceback has to do.
+    """
+    launch = launch_of(os.environ)
+    if not after_s or launch.size == 1 or "mpi4py.MPI" in sys.modules:
+        yield
+        return
+    waits = Waits(own_notice())
+    rank = cast("Transport", SimpleNamespace(rank=launch.rank, waits=waits, abort=abort_job))
+    faulthandler.dump_traceback_later(after_s + WATCHED_S, file=2, exit=abort)
+    try:
+        with Watchdog(rank, after_s, abort=abort), waits.meeting("MPI to start"):
+            yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def last_words(rank: int, error: BaseException) -> str:
