@@ -29,7 +29,7 @@ SHORTER = {
     r"dear-mpi compare\b(?!.*\b(bo|auto)\b)": "--iterations 2",
     r"dear-mpi (train|compare) .*synthetic:": QUICK,
     r"dear-mpi compare\b(?!.*--model)": QUICK,
-    r"dear-mpi (train|compare) .*--link ": "--link 100gbit,50us",
+    r"dear-mpi (train|compare) (?!.*\bhosts=).*--link ": "--link 100gbit,50us",
     r"dear-mpi bench(?!-)\b": "--sizes 4KiB:1MiB --budget 10ms",
     r"dear-mpi bench(-diff| .*--baseline)\b": "--at-least 1000%",  # such short runs differ
     r"dear-mpi simulate .*--jitter ": "--iterations 2",
