@@ -23,9 +23,10 @@ def main() -> None:
         launch = launch_of(os.environ)
         if launch.size > 1 and "mpi4py.MPI" not in sys.modules:
             join_the_others(launch.rank, error)
-        if launch.size == 1 and KeyboardInterrupt in (type(error), type(error.__cause__)):
+        code = 128 + signal.SIGINT  # with which Typer ends since 0.16
+        if launch.size == 1 and (KeyboardInterrupt in (type(error), type(error.__cause__)) or error.args == (code,)):
             print("rank 0 was interrupted", file=sys.stderr)
-            sys.exit(128 + signal.SIGINT)
+            sys.exit(code)
         raise
 
 
