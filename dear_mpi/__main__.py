@@ -24,7 +24,10 @@ def main() -> None:
         if launch.size > 1 and "mpi4py.MPI" not in sys.modules:
             join_the_others(launch.rank, error)
         code = 128 + signal.SIGINT  # with which Typer ends since 0.16
-        if launch.size == 1 and (KeyboardInterrupt in (type(error), type(error.__cause__)) or error.args == (code,)):
+        if launch.size == 1 and (
+            KeyboardInterrupt in (type(error), type(error.__cause__))
+            or (isinstance(error, SystemExit) and error.code == code)
+        ):
             print("rank 0 was interrupted", file=sys.stderr)
             sys.exit(code)
         raise

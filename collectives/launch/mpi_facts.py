@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 
-# Loads the library without starting it. (plain-ok)
+# Loads the library without starting it.
 LOAD = """
 import mpi4py
 mpi4py.rc.initialize = False

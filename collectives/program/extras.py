@@ -1,7 +1,7 @@
 """Names that other packages and our own extras publish as entry points, e.g. in the group ``dear_mpi.schedules``.
 
-An entry point has a name and a place, ``module:name``. A group is read only when somebody asks for a name that core
-does not have, and a place is imported only when its name is used: each of many ranks would read many files.
+An entry point has a name and a place, ``module:name``. The groups of commands and flags are read when a command starts,
+and others when somebody asks for a name that core does not have. A place is imported when its name is used.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -45,7 +45,7 @@ COMMANDS = {
         "dear_mpi.cli.demo:demo",
     ),
     "bench": Command(
-        "Time our collectives beside the collectives of MPI libraries and gloo, in turns.", "dear_mpi.cli.bench:bench"
+        "Time our collectives, those of the MPI library, and gloo's, in turns.", "dear_mpi.cli.bench:bench"
     ),
     "bench-diff": Command(
         "Report at which sizes one saved run of bench is slower than another: exit code 1 if any is, 3 if it cannot "
@@ -60,7 +60,7 @@ COMMANDS = {
         "Put the timelines of single ranks together, by one clock. Runs without MPI.", "dear_mpi.cli.timeline:timeline"
     ),
     "bench-kernels": Command(
-        "Time pack, unpack and sums beside plain copies, on the tensors of the DeAR paper's models. Runs without MPI.",
+        "Time pack, unpack and sums, and plain copies, on the tensors of the DeAR paper's models. Runs without MPI.",
         "dear_mpi.cli.bench_kernels:bench_kernels",
     ),
     "doctor": Command(
@@ -94,17 +94,34 @@ def all_commands() -> dict[str, Command]:
     return COMMANDS | {name: extras[name] for name in extras if name not in COMMANDS}
 
 
+@cache
 def added_flags(command: str) -> dict[str, AddedFlag]:
-    """The flags that extras add to a command of core, by name."""
+    """The flags that extras add to a command of core, by their names in Python. Core's flags cannot be replaced."""
     if command not in OPEN:
         return {}
-    found = extras_in("flags")
-    return {name.partition(".")[2]: flag for name, flag in found.items() if name.startswith(f"{command}.")}
+    from dear_mpi.cli.panels import PLACES
+
+    found = {}
+    for entry, extra in extras_in("flags").items():
+        of, _, flag = entry.partition(".")
+        name = flag.replace("-", "_")
+        if of != command:
+            continue
+        if not name.isidentifier() or name in PLACES:
+            warn(f"{entry!r} in the group 'dear_mpi.flags' must be COMMAND.FLAG, with a new flag such as my-flag")
+        else:
+            found[name] = extra
+    return found
+
+
+def spelled(name: str) -> str:
+    """A flag as it is typed."""
+    return f"--{name.replace('_', '-')}"
 
 
 def added_files(command: str) -> dict[str, str]:
     """Those of them that take a file, as ``written_by`` in files.py takes them."""
-    return {name: f"--{name}" for name, flag in added_flags(command).items() if flag.file}
+    return {name: spelled(name) for name, flag in added_flags(command).items() if flag.file}
 
 
 def typed_acts(command: str, flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +145,11 @@ def published(group: str, name: str) -> Any:
             what = KINDS[group].__name__
             raise ValueError(f"{name!r} in the group 'dear_mpi.{group}' must be a {what}, not {found!r:.60}")
     except ValueError as error:
-        if launch_of(os.environ).rank == 0:
-            console(stderr=True).print(f"warning: {error}", style="yellow", markup=False, soft_wrap=True)
+        warn(str(error))
         return None
     return found
+
+
+def warn(text: str) -> None:
+    if launch_of(os.environ).rank == 0:
+        console(stderr=True).print(f"warning: {text}", style="yellow", markup=False, soft_wrap=True)

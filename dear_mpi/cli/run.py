@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from dear_mpi.cli.commands import WITHOUT_WORK, added_flags
+from dear_mpi.cli.commands import WITHOUT_WORK, added_flags, spelled
 from dear_mpi.cli.files import Written, try_files
 from dear_mpi.cli.flags import STALL_AFTER, Flags, Table, parameter, typed_as
 from dear_mpi.cli.panels import PANELS
@@ -70,7 +70,7 @@ def command_line(arguments: Sequence[str]) -> dict[str, str | None]:
     used; files may differ."""
     typed = {each.partition("=")[0] for each in arguments}
     asked = [each for each in arguments if each in WITHOUT_WORK]
-    added = [f"--{name}" for command in arguments[:1] for name in added_flags(command)]
+    added = [spelled(name) for command in arguments[:1] for name in added_flags(command)]
     given = {flag: "given" if flag in typed else None for flag in (*SPELLED, *added)}
     return {"command": " ".join([*arguments[:1], *asked]) or "none", **given}
 

@@ -96,8 +96,9 @@ class Model(Protocol):
         needs its parameters."""
 
     def backward(self, dy: Any, trainer: "Trainer") -> None:
-        """Write all gradients, and call ``trainer.gradients_ready(use)`` once for each use. Without ``dy`` any
-        gradients will do."""
+        """Write all gradients. Before a use call ``trainer.before_backward(use)``, and after it ``ran`` and
+        ``gradients_ready``; or, where uses run in an unknown order, ``before_backward`` of the last use once, and
+        ``trainer.wrote(use)`` for each. Without ``dy`` any gradients will do."""
 
 
 class Trainer:
@@ -243,7 +244,7 @@ class Trainer:
                 self.hook("after_backward", ready)
 
     def wrote(self, use: int) -> None:
-        """The same for a model that goes on by itself to the uses before, in an order that is not known."""
+        """A use has run backward, and its gradients are ready; the model goes on to another use by itself."""
         self.ran("backward", use)
         self.gradients_ready(use)
         self.before_backward(self.next)

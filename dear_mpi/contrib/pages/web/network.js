@@ -1,4 +1,4 @@
-/* What messages and sums cost: collectives/program/network.py, with the same numbers; slow ones: tests/page/slow.py. */
+/* What messages and sums cost: collectives/program/network.py, with the same numbers; slow ones: tests/contrib/pages/slow.py. */
 
 /** The network of these prices: seconds for a message (alpha), for a byte (beta), for a byte that is combined (gamma).
  *

@@ -1,4 +1,4 @@
-/* The steps of an algorithm on one number of ranks: what see/page/steps.py wrote, in words that can be read. */
+/* The steps of an algorithm on one number of ranks: what contrib/pages/steps.py wrote, in words that can be read. */
 
 const KINDS = ["copied", "added", "not taken", "not received", "not sent"];
 
