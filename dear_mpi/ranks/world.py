@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
 from dear_mpi.collectives.launch.launcher import launch_of, no_child_leaves
 from dear_mpi.collectives.launch.mpi_facts import started
-from dear_mpi.collectives.launch.neighbours import abort_job, own_notice
+from dear_mpi.collectives.launch.neighbours import abort_job, own_monitor
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.program.hosts import rates_of
 from dear_mpi.collectives.transports.agree import agree
@@ -155,7 +155,7 @@ def starting(after_s: float, *, abort: bool) -> Iterator[None]:
     if not after_s or launch.size == 1 or "mpi4py.MPI" in sys.modules:
         yield
         return
-    waits = Waits(own_notice())
+    waits = Waits(own_monitor())
     rank = cast("Transport", SimpleNamespace(rank=launch.rank, waits=waits, abort=abort_job))
     faulthandler.dump_traceback_later(after_s + WATCHED_S, file=2, exit=abort)
     try:
