@@ -96,7 +96,8 @@ class Simulation:
 
     def moment(self, times_s: Sequence[Number], places: Iterable[object]) -> Number:
         """Return the common time of simultaneous events at these places."""
-        return max(times_s)  # also called for a single time: ``simulate/prices/lockstep.py`` records its places
+        # Also called for a single time: ``dear_mpi/simulate/prices/lockstep.py`` records its places.
+        return max(times_s)
 
     def later(self, time_s: Number, what: Callable[..., None], *arguments: object) -> Due:
         event = Due(time_s, what, arguments)
