@@ -25,8 +25,6 @@ from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.routes import (
-    FORGET,
-    LATE,
     MAIN,
     ROW_BYTES,
     BucketMemory,
@@ -45,6 +43,7 @@ from dear_mpi.training.routes import (
     reduce_scatter,
     whole,
 )
+from dear_mpi.training.routes.find import FORGET, LATE
 
 FACTORS = "factors"  # the line of both factors of each matrix, equal on all ranks
 

@@ -6,7 +6,7 @@ and for packages that publish a wire (a ``Kind``).
 """
 
 from dear_mpi.training.routes.codes import ROW_BYTES, Decode, Encode, InRows, OfCodes, Recall
-from dear_mpi.training.routes.find import FORGET, FULL, LATE, SHARDED, Kind, coded, share, whole
+from dear_mpi.training.routes.find import FULL, SHARDED, Kind, coded, share, whole
 from dear_mpi.training.routes.legs import (
     ENGINE,
     MAIN,
@@ -26,4 +26,4 @@ from dear_mpi.training.routes.route import Route
 
 __all__ = ["ENGINE", "MAIN", "BucketMemory", "Decode", "Encode", "InRows", "Leg", "Memory", "OfCodes", "Pack"]
 __all__ += ["Recall", "Route", "Shape", "Unpack", "Update", "all_gather", "all_reduce", "all_to_all"]
-__all__ += ["FORGET", "FULL", "LATE", "ROW_BYTES", "SHARDED", "Kind", "coded", "reduce_scatter", "share", "whole"]
+__all__ += ["FULL", "ROW_BYTES", "SHARDED", "Kind", "coded", "reduce_scatter", "share", "whole"]
