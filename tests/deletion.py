@@ -23,7 +23,6 @@ GATES = [
     "tests/test_extras.py",
     "tests/docs",
     "tests/cli",
-    "tests/contrib",
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 from dear_mpi.collectives import ALGORITHMS, programs
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.program.verify import keeps_rank_order
-from tests.rooms import LAYERS, ROOT
+from tests.rooms import DELETED, EXTRAS, LAYERS, ROOT
 
 CODE = sorted(
     path
@@ -36,7 +36,13 @@ def exists(name, text):
     folders = [ROOT, text.parent, *(ROOT / layer for layer in LAYERS if "/" in name)]
     if text == ROOT / "docs" / "algorithms.md":
         folders.append(ROOT / "collectives" / "algorithms")
-    return any((folder / name).exists() for folder in folders)
+    return any((folder / name).exists() for folder in folders) or is_of_deleted(name)
+
+
+def is_of_deleted(name):
+    """Whether a path leads into an extra that was deleted, or to all of them, if all were."""
+    extra = name.partition("contrib/")[2].partition("/")[0]
+    return extra in DELETED or (name.endswith("contrib/") and DELETED == EXTRAS)
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: str(text.relative_to(ROOT)))
@@ -62,7 +68,7 @@ def said(path):
 def is_near(name, path):
     """A path from the folder of the code or from one above it, as far as the root; CUDA sources have one folder."""
     above = [folder for folder in path.parents if folder.is_relative_to(ROOT)]
-    return any((folder / name).exists() for folder in (*above, ROOT / "kernels" / "cuda"))
+    return any((folder / name).exists() for folder in (*above, ROOT / "kernels" / "cuda")) or is_of_deleted(name)
 
 
 @pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))

@@ -13,7 +13,7 @@ from dear_mpi.bench.machine_file import MachineFile
 from dear_mpi.bench.output import object_of
 from dear_mpi.bench.provenance import commit, now, provenance, settings
 from dear_mpi.bench.saved import HEAD
-from dear_mpi.kernels.cuda_backend import kernel
+from dear_mpi.ranks import host as kernel
 from dear_mpi.ranks.world import run_world
 from tests.bench.test_bench import row
 
