@@ -53,7 +53,7 @@ class Delta(Leg):
 class Outer(Leg):
     """Update the anchor by the averaged delta.
 
-        m = momentum m + delta; anchor -= lr (delta + momentum m); values = mix values + (1 - mix) anchor
+    m = momentum m + delta; anchor -= lr (delta + momentum m); values = mix values + (1 - mix) anchor
     """
 
     lr: float = 0.7

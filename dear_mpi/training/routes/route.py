@@ -53,7 +53,7 @@ class Route:
 
     @property
     def begin(self) -> int:
-        """Return the iteration from which all rounds are alike."""
+        """Return the iteration after which rounds are alike."""
         return max(leg.first for leg in self.legs)
 
     @cached_property
@@ -92,7 +92,7 @@ class Route:
         return {name: sum((self.ways[way, MAIN] for way in ways), ()) for name, ways in WAYS.items()}
 
     def orders(self) -> Iterator[tuple[Leg, ...]]:
-        """Yield all legs in each order in which the two threads may run them.
+        """Yield all legs in each order that the two threads allow.
 
         The main thread may begin the way back before or while the engine runs the way out.
         """

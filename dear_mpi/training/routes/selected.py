@@ -75,7 +75,7 @@ class Select(WithErrors, OfSelection):
             places = self.places(bucket)
             codes[:kept] = waiting[places]
             waiting[places] = 0
-            codes[:1] = xp.where(xp.isfinite(waiting).all(), codes[:1], xp.nan)  # now, not only when the element is drawn
+            codes[:1] = xp.where(xp.isfinite(waiting).all(), codes[:1], xp.nan)  # now, not when it is drawn
 
         return select
 
