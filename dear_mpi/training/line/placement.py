@@ -49,8 +49,7 @@ def runs(
 ) -> Callable[[float], list[int] | None]:
     """Return a function from a level to each rank's tensor count, filling the first ranks first.
 
-    A rank takes at most the level for this bucket, and at most ``level`` with earlier buckets. The result is None if tensors
-    remain.
+    Its share of the bucket is limited as well, with slack ``NEAR``. None if tensors remain.
     """
 
     def fits(level: float) -> list[int] | None:
