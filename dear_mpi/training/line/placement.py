@@ -49,7 +49,7 @@ def runs(
 ) -> Callable[[float], list[int] | None]:
     """Return a function from a level to each rank's tensor count, filling the first ranks first.
 
-    Its share of the bucket is limited as well, with slack ``NEAR``. None if tensors remain.
+    The level limits a rank's total; ``alone``, with slack ``NEAR``, its part of the bucket. None if tensors remain.
     """
 
     def fits(level: float) -> list[int] | None:

@@ -7,7 +7,7 @@
 
 The anchor holds the values of all ranks at the end of the last round. The outer update is SGD with Nesterov momentum,
 and treats a delta as a gradient. If the average arrives late, ranks have trained further meanwhile: their values become
-``mix`` of their own plus the rest of the anchor.
+``mix`` times themselves plus (1 - ``mix``) times the anchor.
 
 Source: Stich, Local SGD, ICLR 2019. Lin et al., Don't Use Large Mini-batches, ICLR 2020 (post-local). Douillard et al.,
 DiLoCo, arXiv 2311.08105, algorithm 1; Streaming DiLoCo, arXiv 2501.18512, section 2.2 (overlap, mixing).
