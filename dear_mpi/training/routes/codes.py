@@ -4,11 +4,10 @@
 
     back   the owner encodes the sum    | all_gather codes | all ranks decode it, so all have the same bits
 
-A sum is encoded once, for any number of ranks. Encoding at each hop of a ring would let the error grow as the root of
-the number of hops.
+A sum is encoded once. Encoding at each hop of a ring would let the error grow as the root of the number of hops.
 
-At the level ``between hosts``, a rank encodes the host's sum of the shards that it serves (``servers`` of
-``collectives/program/hosts.py``). Rows of other shards keep their bytes.
+At the level ``between hosts``, a rank encodes the host's sums of the shards that it serves (``servers`` of
+``collectives/program/hosts.py``), and leaves other rows unchanged.
 
 Source: Wang et al., ZeRO++, arXiv 2306.10209, section 3.3 (all-to-all of codes). Error feedback: Seide et al., 1-bit
 SGD, Interspeech 2014; at the owner as well, as in Tang et al., DoubleSqueeze, arXiv 1905.05957.
@@ -33,10 +32,9 @@ ROW_BYTES = 16  # codes of a shard begin at a multiple of 16 bytes
 class Wire(Protocol):
     """Encode elements in a wire format that does not add up.
 
-    ``out`` and ``codes`` have ``nbytes`` bytes; ``x`` is a flat shard. If ``x`` contains an infinity or a NaN, the
-    decoded values must contain one as well; otherwise the error stays hidden. A simulation prices codes with
-    ``encode_s`` and ``decode_s`` (seconds per element on one core) and ``encode_call_s`` and ``decode_call_s`` (seconds
-    per empty call).
+    ``out`` and ``codes`` have ``nbytes`` bytes; ``x`` is a flat shard. An infinity or NaN in ``x`` must survive
+    decoding, or the error stays hidden. Simulations use ``encode_s`` and ``decode_s`` (seconds per element on one
+    core), ``encode_call_s`` and ``decode_call_s`` (seconds per empty call).
     """
 
     def nbytes(self, count: int) -> int: ...
@@ -60,23 +58,22 @@ class OfCodes(Leg):
 
     @abstractmethod
     def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
-        """Return the line's bytes for a bucket of ``count`` elements of ``itemsize`` bytes, ``longest`` in its longest
-        shard.
+        """Return the line's bytes for ``count`` elements, ``longest`` in the longest shard.
 
-        ``shapes`` are the shapes of its tensors, if the bucket consists of whole ones.
+        ``shapes`` are given if buckets consist of whole tensors.
         """
 
     def compute_s(self, count: int, ranks: int) -> float:
         return self.act_s(self.act, count)
 
     def act_s(self, act: str, count: float, calls: int = 1) -> float:
-        """Return the seconds of ``encode`` or ``decode`` for ``count`` elements in ``calls`` calls."""
+        """Return the seconds to ``encode`` or ``decode`` ``count`` elements in ``calls`` calls."""
         return count * getattr(self.wire, f"{act}_s", 0.0) + calls * getattr(self.wire, f"{act}_call_s", 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WithErrors(OfCodes):
-    """Keep the rounding error of codes on each rank's line ``error``, or drop it if ``error`` is None."""
+    """Keep the rounding error of codes on each rank's line ``error``, unless it is None."""
 
     error: str | None = None
 
@@ -93,7 +90,6 @@ class WithErrors(OfCodes):
         return (self.codes, *self.lines)
 
     def prove_at(self, memory: Memory, rank: int, shard: int) -> None:
-        """Apply the leg to a rank's symbols of a shard."""
         code = memory.symbol("code", *(memory.read(line, rank, shard) for line in self.reads))
         memory.write(self.codes, rank, shard, code)
         for line in self.lines:
@@ -102,7 +98,7 @@ class WithErrors(OfCodes):
 
 @dataclass(frozen=True, kw_only=True)
 class InRows(OfCodes):
-    """Give each shard of the bucket a row, as long as the row of the longest shard."""
+    """Give each shard of the bucket a row, as long as the longest shard's row."""
 
     wire: Wire
 
@@ -110,7 +106,7 @@ class InRows(OfCodes):
         return ranks * round_up(self.wire.nbytes(longest), ROW_BYTES)
 
     def pairs(self, bucket: BucketMemory, shards: Iterable[int]) -> list[tuple[Array, Array]]:
-        """Pair the gradients of these shards with the bytes of their codes."""
+        """Pair the gradients of shards with their rows."""
         return [self.pair(bucket.shard("gradients", shard), bucket.rows(self.codes)[shard]) for shard in shards]
 
     def serving(self, rank: int, hosts: Sequence[int]) -> list[int]:
@@ -127,7 +123,7 @@ class InRows(OfCodes):
 
 @dataclass(frozen=True, kw_only=True)
 class Encode(WithErrors, InRows):
-    """Encode this rank's gradients, one row per shard; or only its own shard, into its own row.
+    """Encode this rank's gradients, one row per shard.
 
     Attributes:
         error: a line that keeps the rounding error and adds it to the next gradients, or None. The error of the own
@@ -156,7 +152,7 @@ class Encode(WithErrors, InRows):
         return self.sum_encoder(*pairs[0], *lost[0]) if self.shard else self.encoder(pairs, lost)
 
     def encoder(self, pairs: list[tuple[Array, Array]], lost: list[tuple[Array, Array]]) -> Callable[[float], object]:
-        """Return the call that encodes gradients plus the errors of earlier codes."""
+        """Encode gradients plus the errors of earlier codes."""
 
         def encode(factor: float) -> None:
             for (x, row), (error, decoded) in zip(pairs, lost, strict=True):
@@ -168,7 +164,7 @@ class Encode(WithErrors, InRows):
         return encode
 
     def sum_encoder(self, x: Array, row: Array, error: Array, decoded: Array) -> Callable[[float], object]:
-        """Return the call that encodes a sum and adds its error to this rank's error line."""
+        """Encode a sum and add its error to this rank's error line."""
 
         def encode(factor: float) -> None:
             self.wire.encode(x, row)
@@ -233,12 +229,10 @@ class Decode(InRows):
 
 
 def filled(bucket: BucketMemory, shards: Iterable[int]) -> list[int]:
-    """Drop empty shards."""
     return [shard for shard in shards if bucket.shard("gradients", shard).size]
 
 
 def each(call: Callable[[Array, Array], None], pairs: Iterable[tuple[Array, Array]], factor: float) -> None:
-    """Call ``call`` with each pair."""
     for pair in pairs:
         call(*pair)
 

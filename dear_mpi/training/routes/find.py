@@ -37,11 +37,10 @@ ROUTES = {route.name: route for route in (FULL, SHARDED)}
 
 
 def coded(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "residual") -> Route:
-    """Build a route that sends gradients as codes and keeps each rank's rounding error.
+    """Send gradients as codes and keep each rank's rounding error.
 
     Args:
-        sharded: whether each rank updates its shard, and values are gathered in their own type; otherwise sums travel
-            as codes as well.
+        sharded: gather updated values in their own type; otherwise sums travel as codes as well.
         error: the line for the rounding error; None to drop it.
     """
     codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
@@ -54,7 +53,7 @@ def coded(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "
 
 
 def between(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "residual") -> Route:
-    """Build a route with codes between hosts only; inside a host, gradients and sums travel uncoded.
+    """Send codes between hosts only; inside a host, gradients and sums travel uncoded.
 
     Each rank first adds its residual to its gradients: after buckets or hosts change, the residual may belong to shards
     that the rank no longer serves.
@@ -72,7 +71,7 @@ def between(name: str, wire: Wire, *, sharded: bool = False, error: str | None =
 
 
 def selected(name: str, wire: Selection, *, sharded: bool = False, error: str | None = "residual") -> Route:
-    """Build a route that sends selected gradients and keeps the rest for later; ValueError for sharded updates."""
+    """Send selected gradients and keep the rest for later; ValueError for sharded updates."""
     if sharded:
         raise ValueError(f"update must be full: {name.partition(' over ')[2]} changes elements of all shards")
     codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
@@ -81,7 +80,7 @@ def selected(name: str, wire: Selection, *, sharded: bool = False, error: str | 
 
 
 def late(route: Route, after: int) -> Route:
-    """Send gradients uncoded until iteration ``after``, counted from 0, then as codes."""
+    """Send gradients uncoded until iteration ``after``, counted from 0."""
 
     def begun(legs: tuple[Leg, ...]) -> tuple[Leg, ...]:
         kept = Pack, Update, Unpack
@@ -99,10 +98,10 @@ class Kind:
     Attributes:
         make: builds the wire from the parsed argument.
         route: builds the route from its name and the wire; see ``coded``.
-        read: parses the text after the colon; None if no text is allowed there.
-        example: a wire text with such an argument.
-        types: the parameter types whose gradients it carries.
-        options: the options allowed after the argument, with an example.
+        read: parses the text after the colon; None if none is allowed.
+        example: a text with such an argument.
+        types: parameter types whose gradients it carries.
+        options: allowed after the argument, with an example.
     """
 
     make: Callable[..., Any]
@@ -114,7 +113,7 @@ class Kind:
 
 
 def share(text: str) -> float:
-    """Parse a share above zero, such as ``1%``; ValueError if the text is no such share."""
+    """Parse a share above zero, such as ``1%``; ValueError otherwise."""
     found = parse_share("the share of a wire", text, 1.0)
     if not found:
         raise ValueError(f"the share of a wire must be above 0%, and at most 100%, not {text}")
@@ -126,7 +125,7 @@ def whole(what: str, text: str) -> int:
 
 
 def published(name: str) -> Kind:
-    """Load the codes that a package publishes under a name; ValueError if the object is no ``Kind``."""
+    """Load a package's codes by name; ValueError if the object is no ``Kind``."""
     found = load_extra("wires", name)
     if not isinstance(found, Kind):
         raise ValueError(f"wire {name!r} must be a Kind of dear_mpi.training.routes, not {found!r:.60}")
@@ -153,7 +152,7 @@ class Code:
 
     Attributes:
         feedback: whether the rounding error is sent later.
-        after: the number of first iterations without codes.
+        after: number of first iterations without codes.
     """
 
     wire: Any
@@ -163,7 +162,6 @@ class Code:
 
 
 def is_code(wire: str | None) -> bool:
-    """Tell whether a wire is something other than a floating-point type."""
     return wire is not None and wire not in DTYPES
 
 
@@ -192,22 +190,21 @@ def find_code(text: str) -> Code:
 
 
 def check_carries(text: str, dtype: str) -> None:
-    """Raise a ValueError if a wire cannot carry gradients of parameters of this type."""
     types = CODES[text.partition(":")[0]].types if is_code(text) else (dtype,)
     if dtype not in types:
         raise ValueError(f"wire {text!r} carries gradients of {', '.join(types)}, not of {dtype}")
 
 
 def find_route(name: str, *, wire: str | None = None, halves: bool = False) -> Route:
-    """Find the route named in ``ROUTES``, or in a user's file.
+    """Find a route in ``ROUTES``, or in a user's file.
 
     Args:
-        wire: the type or codes of travelling gradients; codes bring their own route, with full or sharded updates.
+        wire: the type or codes of travelling gradients; codes bring their own route.
         halves: whether there are several ranks, gradients travel in the parameters' type, and the algorithm has both
             halves of an all-reduce. Then ``sharded`` gives the bits of ``full``, and ``auto`` takes it.
 
     Raises:
-        ValueError: there is no such route, it is no ``Route``, or codes were chosen with a user's route.
+        ValueError: no such route, no ``Route``, or codes with a user's route.
     """
     if is_code(wire):
         assert wire is not None

@@ -1,7 +1,6 @@
 """Define the stages (legs) of a route: what each reads, writes and computes, and on which thread.
 
-Each stage has a meaning for the proof (``prove``) and an effect on a bucket's memory (``bind``). Plans carry out
-collectives instead.
+Each has a meaning for the proof (``prove``) and an effect on memory (``bind``). Plans carry out collectives instead.
 
     layers          gradients and values of the layers; may be outside the flat buffer (line)
     gradients       gradients in the type that travels
@@ -57,15 +56,14 @@ class Leg(ABC):
     Attributes:
         on: the thread, ``main`` or ``engine``.
         every: run in the last of every ``every`` iterations.
-        first, until: run from iteration ``first`` on, and before ``until`` if given, counted from 0.
+        first, until: run from ``first`` on, and before ``until`` if given, counted from 0.
         after: run this many iterations later.
-        fits: run only if an earlier leg found that codes fit the gradients (True) or do not fit (False); None for
-            always. The finding is equal on all ranks.
-        level: ``inside hosts`` to reduce each shard within a host, ``between hosts`` to combine the hosts' sums
-            (``collectives/program/hosts.py``), or "" for all ranks at once.
+        fits: run only if an earlier leg found that codes fit the gradients (True) or not (False), equally on all ranks;
+            None for always.
+        level: ``inside hosts`` to combine each shard within a host, ``between hosts`` to combine the hosts' sums
+            (``collectives/program/hosts.py``), "" for all ranks at once.
         reads, writes: names of lines.
-        lines: extra lines, and their kind: ``own`` (differs by rank), ``equal`` on all ranks, initial ``values``, or
-            ``scratch`` (not kept).
+        lines: extra lines by kind: ``own`` (differs by rank), ``equal``, initial ``values``, ``scratch`` (not kept).
         timed: whether the log records its time on the main thread.
         whole: whether buckets must consist of whole tensors.
     """
@@ -91,21 +89,19 @@ class Leg(ABC):
 
     @property
     def label(self) -> str:
-        """Name the leg in the log."""
         return str(self)
 
     def compute_s(self, count: int, ranks: int) -> float:
-        """Estimate the compute seconds for a bucket of ``count`` elements."""
+        """Estimate the seconds for ``count`` elements."""
         return 0.0
 
     def served_s(self, count: int, ranks: int, share: float) -> float:
-        """Estimate the compute seconds if a rank serves at most ``share`` of a bucket between hosts
-        (``share_served``)."""
+        """Estimate the seconds if a rank serves at most ``share`` of a bucket between hosts (``share_served``)."""
         share = share if self.level else 1.0
         return self.compute_s(round(share * count), round(share * ranks))
 
     def has_use(self, shapes: Sequence[Shape]) -> bool:
-        """Tell whether the leg does anything for a model with tensors of these shapes."""
+        """Tell whether the leg does anything for tensors of these shapes."""
         return True
 
     def objection(self, ranks: int) -> str:
@@ -114,22 +110,21 @@ class Leg(ABC):
 
     @property
     def share(self) -> float:
-        """Return the share of iterations that run this leg in the long run, if codes fit."""
+        """Return the long-run share of iterations that run this leg, if codes fit."""
         return 1 / self.every if self.until is None and self.fits is not False else 0.0
 
     @abstractmethod
     def prove(self, memory: Memory) -> None:
-        """Apply the leg to the symbols in the memory of all ranks."""
+        """Apply the leg to the symbols of all ranks."""
 
     @abstractmethod
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        """Return the function that applies the leg to a bucket; its argument is the gradient factor."""
+        """Return the call that applies the leg to a bucket; its argument is the gradient factor."""
 
     def __str__(self) -> str:
         return type(self).__name__.lower()
 
     def is_due(self, iteration: int) -> bool:
-        """Tell whether the leg runs in an iteration, counted from 0."""
         then = iteration - self.after
         within = self.first <= then and (self.until is None or then < self.until)
         return within and (then + 1) % self.every == 0
@@ -238,9 +233,9 @@ class Collective(Leg):
     """Run a collective on a line.
 
     Attributes:
-        name: ``reduce_scatter``, ``all_gather`` or ``all_reduce``; for codes ``all_to_all`` or ``all_gather``.
+        name: ``reduce_scatter``, ``all_gather``, ``all_reduce``; for codes ``all_to_all`` or ``all_gather``.
         op: the reduction, ``sum`` or ``average``.
-        few: whether the collective sends so little that the bytes cost nothing.
+        few: whether its bytes cost nothing.
         called: its name in logs and errors, if not ``name``.
     """
 
@@ -261,7 +256,6 @@ class Collective(Leg):
     writes = reads
 
     def options(self, algorithm: str) -> dict[str, Any]:
-        """Return the plan options for this chosen algorithm."""
         return {"algorithm": self.algorithm(algorithm)} | ({} if self.op == "sum" else {"op": self.op})
 
     def algorithm(self, chosen: str) -> str:
@@ -297,12 +291,11 @@ class Collective(Leg):
 
 
 def reduce_scatter(line: str, **how: Any) -> Collective:
-    """Give each rank the sum or average over ranks of its shard; its other shards become partial."""
+    """Give each rank the sum or average of its shard; its other shards become partial."""
     return Collective(name="reduce_scatter", line=line, **how)
 
 
 def all_gather(line: str, **how: Any) -> Collective:
-    """Give all ranks each rank's shard."""
     return Collective(name="all_gather", line=line, **how)
 
 
@@ -312,5 +305,4 @@ def all_to_all(codes: str, **how: Any) -> Collective:
 
 
 def all_reduce(line: str, **how: Any) -> Collective:
-    """Give all ranks the sum or average over ranks."""
     return Collective(name="all_reduce", line=line, **how)

@@ -37,7 +37,7 @@ class Memory:
         assumed: the answer of a leg that checks whether codes fit.
 
     Attributes:
-        fits: the answer in this iteration; None before a leg has checked.
+        fits: that answer in this iteration; None before the check.
         misread: line, rank and shard of each partial value that was read.
         common: whether all updates so far used gradients equal on all ranks.
     """
@@ -61,11 +61,10 @@ class Memory:
 
     @property
     def places(self) -> Iterator[tuple[int, int]]:
-        """Iterate over all pairs of rank and shard."""
         return ((rank, shard) for rank in range(self.size) for shard in range(self.size))
 
     def groups(self, level: str) -> Iterator[tuple[int, Sequence[int], int]]:
-        """Yield each shard, the ranks in one collective of it, and the rank that keeps their sum."""
+        """Yield each shard, the ranks in one collective of it, and the keeper of their sum."""
         for shard in range(self.size):
             serving = servers(shard, self.hosts if level else range(self.size))
             if level == INSIDE:
@@ -74,7 +73,7 @@ class Memory:
                 yield shard, serving, shard
 
     def symbol(self, kind: str, *parts: int) -> Symbol:
-        """Return the symbol built from these symbols or numbers; equal arguments give equal symbols."""
+        """Return the symbol built from symbols or numbers; equal arguments give equal symbols."""
         key = (kind, *parts)
         if key not in self.table:
             self.table[key] = len(self.table)
@@ -83,7 +82,7 @@ class Memory:
         return self.table[key]
 
     def weights(self, kind: str, *parts: int) -> Weights:
-        """Count how often each gradient contributes to a symbol."""
+        """Count each gradient's contribution to a symbol."""
         if kind == "gradient":
             iteration, rank, _ = parts
             return {(iteration, rank): Fraction(1)}
@@ -111,7 +110,7 @@ class Memory:
         return found
 
     def read(self, line: str, rank: int, shard: int) -> Symbol:
-        """Return the symbol in a place; record a misread if it is partial."""
+        """Return a symbol; record a misread if it is partial."""
         if (line, rank, shard) not in self.held:
             self.forget(line, rank, shard)
         found = self.held[line, rank, shard]
@@ -123,6 +122,5 @@ class Memory:
         self.held[line, rank, shard] = symbol
 
     def forget(self, line: str, rank: int, shard: int) -> None:
-        """Mark a place as a partial sum."""
         self.places_lost += 1
         self.held[line, rank, shard] = self.symbol("partial", self.places_lost)

@@ -1,8 +1,8 @@
 """Prove that a route trains: run its stages (legs) in symbols, for two periods, on three ranks or hosts.
 
-At the end of each period all ranks must hold equal values. Each gradient of each rank must count once, and no partial
-or unwritten value may enter. This must hold for every order that the two threads allow: the main thread
-knows nothing about the engine's legs until the schedule has waited for the last one.
+After each period all ranks must hold equal values, with each rank's gradients counted once and nothing partial or
+unwritten. This must hold for every order that the two threads allow: the main thread knows nothing about the engine's
+legs until the schedule has waited for the last one.
 """
 
 from collections.abc import Sequence
@@ -34,18 +34,18 @@ class RouteError(ValueError):
 class Proof:
     """Hold the findings of a proof."""
 
-    alike: bool  # whether all ranks have equal values after every iteration, not only after every period
-    exact: bool  # whether values have the bits of the route ``full``
-    common: bool  # whether each update uses gradients that all ranks have, so all notice a non-finite one
+    alike: bool  # equal values on all ranks after every iteration, not only every period
+    exact: bool  # values have the bits of the route ``full``
+    common: bool  # updates use gradients that all ranks have, so all notice a non-finite one
     state: str  # the optimiser state: ``equal`` on all ranks, a ``shard`` on each, or each rank's ``own``
-    summed: bool  # whether each rank has its shard's sum of gradients after the way out, before any update
+    summed: bool  # each rank has its shard's gradient sum after the way out, before any update
 
 
 def prove(route: Route) -> Proof:
     """Prove that a route trains.
 
     Raises:
-        RouteError: the route does not train; the message names the leg, the line and the bucket.
+        RouteError: it does not; the message names leg, line and bucket.
     """
     check_form(route)
     route = shortened(route)
@@ -61,7 +61,7 @@ def prove(route: Route) -> Proof:
 
 
 def shortened(route: Route) -> Route:
-    """Shorten the rounds of a route and the time before them; the skipped iterations are alike.
+    """Shorten a route's rounds and the time before them; the skipped iterations are alike.
 
     Keep a route whose legs have several different times.
     """
@@ -79,12 +79,11 @@ def shortened(route: Route) -> Route:
 
 
 def hosts_of(route: Route) -> tuple[int, ...]:
-    """Return the hosts of the ranks in the proof of a route."""
     return SEVERAL_HOSTS if route.has_levels else HOSTS
 
 
 def proof_of(route: Route, legs: Sequence[Leg], *, assumed: bool) -> tuple[bool, bool, bool, str]:
-    """Return ``alike``, ``exact``, ``common`` and ``state`` of the proof for one order of legs."""
+    """Return ``alike``, ``exact``, ``common`` and ``state`` for one order of legs."""
     memory, alike = Memory(hosts_of(route), route.lines, assumed=assumed), True
     for iteration in range(route.begin + PERIODS * route.period):
         memory.iteration = iteration
@@ -98,7 +97,6 @@ def proof_of(route: Route, legs: Sequence[Leg], *, assumed: bool) -> tuple[bool,
 
 
 def check_form(route: Route) -> None:
-    """Check that the route has one update, and that each leg's thread, times, level and lines are allowed."""
     if not route.updates:
         raise RouteError(f"route {route.name!r}: no leg updates line 'values' of {BUCKET}")
     for before, again in pairwise(route.updates):
@@ -133,7 +131,6 @@ def check_form(route: Route) -> None:
 
 
 def check_collective(route: Route, leg: Collective) -> None:
-    """Check that a collective's line exists, and that the engine carries it out."""
     if leg.name not in (*WAYS, "all_to_all"):
         refuse(route, leg, leg.line, f"must be one of {', '.join(WAYS)}, all_to_all: others move no shards")
     allowed = ("gradients", "values", *route.codes, *route.lines)
@@ -149,7 +146,6 @@ def check_collective(route: Route, leg: Collective) -> None:
 
 
 def refuse(route: Route, leg: Leg, line: str, what: str) -> NoReturn:
-    """Raise a RouteError."""
     number = [each is leg for each in route.legs].index(True)
     raise RouteError(f"route {route.name!r}: leg {number} ({said(leg)}), at line {line!r} of {BUCKET}, {what}")
 
@@ -160,7 +156,7 @@ Suspect: TypeAlias = tuple[Leg, str, str]  # a leg, a line, and the error there
 def run_legs(legs: Sequence[Leg], memory: Memory) -> list[Suspect]:
     """Run one iteration and list the legs that read partial values.
 
-    Reading is no fault yet, as long as no later leg uses the value.
+    Reading is no fault yet, if no later leg uses the value.
     """
     suspects, memory.fits = [], None
     for leg in legs:
@@ -173,10 +169,7 @@ def run_legs(legs: Sequence[Leg], memory: Memory) -> list[Suspect]:
 
 
 def check_values(route: Route, legs: Sequence[Leg], memory: Memory, suspects: Sequence[Suspect]) -> None:
-    """Check the values at the end of a period.
-
-    Blame the first leg that read a partial value, or else the last leg that wrote.
-    """
+    """Check the end of a period; blame the first leg that read a partial value, else the last that wrote."""
     due = {(iteration, rank): 1 for iteration in range(memory.iteration + 1) for rank in range(memory.size)}
     for line, (rank, shard) in product(("values", "layers"), memory.places):
         found = memory.held[line, rank, shard]
@@ -197,7 +190,7 @@ def check_values(route: Route, legs: Sequence[Leg], memory: Memory, suspects: Se
 
 
 def check_anchor(route: Route, legs: Sequence[Leg], memory: Memory, suspects: Sequence[Suspect]) -> None:
-    """Check the anchor at the end of a period, for routes whose ranks continue while collectives are under way.
+    """Check the end of a period if ranks continue while collectives are under way.
 
     All ranks must have the same anchor. Gradients of all ranks must count equally in it, at most once, and at least in
     part once sent.
@@ -228,7 +221,7 @@ def synchronous(memory: Memory, shard: int) -> object:
 
 
 def is_summed(route: Route) -> bool:
-    """Tell whether the way out gives each rank its shard's sum, in the first and in later iterations."""
+    """Tell whether the way out gives each rank its shard's sum, at first and later."""
     if any(update in route.out for update in route.updates):
         return False
     for iteration in {0, route.begin}:
@@ -244,7 +237,6 @@ def is_summed(route: Route) -> bool:
 
 
 def kind_of(memory: Memory, line: str) -> str:
-    """Return ``equal`` if all ranks hold the same symbols on a line, else ``own``."""
     held = memory.held
     alike = all(held.get((line, rank, shard)) == held.get((line, 0, shard)) for rank, shard in memory.places)
     return "equal" if alike else "own"

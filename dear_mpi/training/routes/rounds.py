@@ -24,7 +24,7 @@ from dear_mpi.training.routes.route import Route
 
 @dataclass(frozen=True, kw_only=True)
 class Delta(Leg):
-    """Compute the distance of this rank's values from the anchor, with the sign of a gradient."""
+    """Compute the distance of values from the anchor, with the sign of a gradient."""
 
     on: str = MAIN
     reads: ClassVar[tuple[str, ...]] = ("values", "anchor")
@@ -91,7 +91,7 @@ class Outer(Leg):
 
 
 def local(period: int, *, after: int = 0) -> Route:
-    """Average values every ``period`` iterations; sum gradients in each of the first ``after`` iterations."""
+    """Average values every ``period`` iterations; sum gradients in the first ``after`` iterations."""
     every = {"every": period, "first": after}
     alone = (Update(alone=True, on=MAIN, first=after), reduce_scatter("values", op="average", **every))
     gathered = (all_gather("values", **every),)

@@ -4,8 +4,8 @@
     sharded   pack | reduce_scatter gradients            update the own shard | all_gather values | unpack
               out: ``start("reduce_scatter")``           back: ``start("all_gather")``; ``start("all_reduce")`` is both
 
-The schedule decides when each way begins and when to wait. The main thread runs its legs when their way begins, and the
-legs at the end of the way back when the schedule asks the fabric to update. The engine runs all other legs in order.
+The schedule starts each way and waits for it. The main thread runs its legs at the start, and those at the end of the
+way back when the schedule updates. The engine runs all other legs in order.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +32,7 @@ class Route:
     """List the legs of both ways.
 
     Attributes:
-        wire: the default type of travelling gradients, by name; None for the parameters' type.
+        wire: default type of travelling gradients, by name; None for the parameters' type.
         staggered: whether buckets end their rounds in different iterations, evenly spread.
     """
 
@@ -48,7 +48,7 @@ class Route:
 
     @property
     def period(self) -> int:
-        """Return the number of iterations after which the pattern of legs repeats."""
+        """Return the iterations after which the pattern of legs repeats."""
         return lcm(*(leg.every for leg in self.legs))
 
     @property
@@ -58,21 +58,20 @@ class Route:
 
     @cached_property
     def delay(self) -> int:
-        """Return the largest number of iterations between sending and using data."""
+        """Return the most iterations between sending and using data."""
         return max(leg.after for leg in self.legs)
 
     @cached_property
     def steady(self) -> bool:
-        """Tell whether all legs run in every iteration."""
         return all((leg.every, leg.after, leg.first, leg.until) == (1, 0, 0, None) for leg in self.legs)
 
     @property
     def lags(self) -> bool:
-        """Tell whether ranks never all hold equal values at the end of an iteration."""
+        """Tell whether no iteration ends with equal values on all ranks."""
         return self.staggered or self.delay > 0
 
     def shift(self, bucket: int, buckets: int) -> int:
-        """Return by how many iterations a bucket's rounds end after the first bucket's rounds."""
+        """Return by how many iterations a bucket's rounds end after the first bucket's."""
         return bucket * self.period // buckets if self.staggered else 0
 
     @cached_property
@@ -82,19 +81,19 @@ class Route:
 
     @cached_property
     def ways(self) -> dict[tuple[str, str], tuple[Leg, ...]]:
-        """Map each way, ``out`` or ``back``, and thread to the legs that the thread runs from its beginning."""
+        """Map way, ``out`` or ``back``, and thread to the legs that run from its beginning."""
         ways = {"out": self.out, "back": self.back[: len(self.back) - len(self.last)]}
         return {(way, on): tuple(leg for leg in ways[way] if leg.on == on) for way in ways for on in (MAIN, ENGINE)}
 
     @cached_property
     def begins(self) -> dict[str, tuple[Leg, ...]]:
-        """Map each collective that schedules start to the legs that the main thread runs first."""
+        """Map a schedule's collectives to the main thread's first legs."""
         return {name: sum((self.ways[way, MAIN] for way in ways), ()) for name, ways in WAYS.items()}
 
     def orders(self) -> Iterator[tuple[Leg, ...]]:
         """Yield all legs in each order that the two threads allow.
 
-        The main thread may begin the way back before or while the engine runs the way out.
+        The main thread may begin the way back before or during the engine's way out.
         """
         own, engine = self.ways["back", MAIN], self.ways["out", ENGINE]
         for places in reversed([*combinations(range(len(own) + len(engine)), len(own))]):  # first with the engine early
@@ -104,22 +103,20 @@ class Route:
 
     @property
     def updates(self) -> list[Update]:
-        """List the updates; exactly one applies in each iteration, the earliest first."""
+        """List the updates, earliest first; one applies in each iteration."""
         return sorted((leg for leg in self.legs if isinstance(leg, Update)), key=lambda leg: leg.first)
 
     @property
     def update(self) -> Update:
-        """Return the first update: all updates cover the same part of a bucket."""
+        """Return the first update: all cover the same part of a bucket."""
         return self.updates[0]
 
     @cached_property
     def updates_under_way(self) -> bool:
-        """Tell whether the engine updates before the schedule asks for it."""
         return any(leg.on == ENGINE for leg in self.updates)
 
     @cached_property
     def lines(self) -> dict[str, str]:
-        """Return the extra lines of all legs and their kinds, see ``Leg``."""
         return {line: kind for leg in self.legs for line, kind in leg.lines.items()}
 
     @property
@@ -129,18 +126,15 @@ class Route:
 
     @cached_property
     def codes(self) -> dict[str, OfCodes]:
-        """Map each line of codes to its first leg."""
         return {leg.codes: leg for leg in reversed(self.legs) if isinstance(leg, OfCodes)}
 
     @property
     def sends_gradients(self) -> bool:
-        """Tell whether gradients, or codes of them, travel."""
         sent = {leg.line for leg in self.legs if isinstance(leg, Collective)}
         return not sent.isdisjoint({"gradients", *self.codes})
 
     @property
     def has_levels(self) -> bool:
-        """Tell whether some legs run inside hosts, or between them."""
         return any(leg.level for leg in self.legs)
 
     def check(self, hosts: Sequence[int]) -> None:
@@ -156,10 +150,10 @@ class Route:
 
     @cached_property
     def jobs(self) -> dict[str, tuple[tuple[Leg, ...], ...]]:
-        """Map each collective that schedules start to the engine's jobs: a tuple of legs each.
+        """Map a schedule's collectives to the engine's jobs: a tuple of legs each.
 
-        Two halves of an all-reduce become one if no leg is between them. All schedules take statistics at the end of
-        the way out, because the way back may round the sums.
+        Adjacent halves of an all-reduce become one. Statistics come at the end of the way out, because the way back may
+        round the sums.
         """
         out, back = (self.ways[way, ENGINE] for way in WAYS["all_reduce"])
         jobs = {"reduce_scatter": ((*out, LOOK),), "all_gather": (back,), "all_reduce": ((*out, LOOK), back)}
@@ -169,22 +163,21 @@ class Route:
         return jobs
 
     def collectives(self, name: str) -> tuple[Collective, ...]:
-        """List the collectives that run when a schedule starts this name, a collective or an extra."""
+        """List the collectives that a schedule starts by this name, extras included."""
         if name in EXTRAS:
             return (EXTRAS[name],)
         return tuple(leg for job in self.jobs[name] for leg in job if isinstance(leg, Collective))
 
     def priced(self, price: Callable[[Collective, Bucket], float]) -> Callable[[str, Bucket], float]:
-        """Return a function that prices a schedule's collectives in seconds, as means over iterations."""
+        """Return a function that prices what a schedule starts, in mean seconds per iteration."""
         return lambda name, bucket: sum(price(leg, bucket) * leg.share for leg in self.collectives(name))
 
     @property
     def whole(self) -> bool:
-        """Tell whether buckets must consist of whole tensors."""
         return any(leg.whole for leg in self.legs)
 
     def check_shapes(self, shapes: Sequence[Shape]) -> None:
-        """Raise a ValueError if some leg has nothing to do for a model with these tensors."""
+        """Raise a ValueError if some leg has nothing to do for these tensors."""
         for leg in self.legs:
             if not leg.has_use(shapes):
                 what = "the model has no matrix that is large enough for it (a table of layers has no shapes)"
@@ -201,12 +194,12 @@ class Route:
         longest: int | None = None,
         shapes: tuple[Shape, ...] = (),
     ) -> int:
-        """Return the bytes of a collective on a line of ``count`` elements.
+        """Return the bytes of a collective on ``count`` elements of a line.
 
         Args:
             wire, values: bytes per element of travelling gradients, and of parameters.
-            longest: elements of the longest shard, if shards are unequal: every shard then counts with this length.
-            shapes: of the tensors, if buckets must consist of whole ones.
+            longest: elements of the longest shard, if shards are unequal; all then count with this length.
+            shapes: of the tensors, if buckets consist of whole ones.
         """
         codes = self.codes.get(line)
         if codes is not None:
@@ -219,7 +212,7 @@ class Route:
 
 
 def reduces(collective: str) -> bool:
-    """Tell whether this collective of a schedule begins with the way out."""
+    """Tell whether a schedule's collective begins with the way out."""
     return "out" in WAYS.get(collective, ())
 
 
@@ -234,14 +227,13 @@ def joined(legs: tuple[Leg, ...]) -> tuple[Leg, ...]:
 
 
 def said(leg: Leg) -> str:
-    """Describe a leg, with its thread if unusual, and its iterations."""
+    """Describe a leg, with its thread if unusual."""
     usual = ENGINE if isinstance(leg, Collective) else MAIN
     thread = f" on the {'engine' if leg.on == ENGINE else 'main'} thread" * (leg.on != usual)
     return f"{leg}{thread}{when(leg)}"
 
 
 def when(leg: Leg) -> str:
-    """Describe the iterations of a leg, unless it runs in all."""
     every = f" every {leg.every} iterations" * (leg.every > 1)
     late = f", {leg.after} later" * (leg.after > 0)
     fits = "" if leg.fits is None else " where codes fit" if leg.fits else " where codes do not fit"

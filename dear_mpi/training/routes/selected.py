@@ -3,9 +3,9 @@
     out    add the waiting gradients, take elements I: codes | reduce_scatter codes
     back   all_gather codes | update the elements I by their sums
 
-A shared seed redraws I for each update, so no index travels. The remaining gradients wait on each rank's error line.
-The optimiser state is updated only for I: otherwise momentum would push an element repeatedly while its gradients wait.
-We saw training with momentum .9 and error feedback diverge for this reason.
+A shared seed redraws I for each update, so no index travels. Other gradients wait on each rank's error line. The
+optimiser state is updated only for I: otherwise momentum would push an element repeatedly while its gradients wait;
+training with momentum .9 and error feedback diverged.
 
 Cost: the bytes of an all-reduce of the selected elements, and three copies of them. Source: Eghlidi and Jaggi, Sparse
 Communication for Training Deep Networks, arXiv 2009.09271; Vogels et al., PowerSGD, NeurIPS 2019, appendix G.
@@ -27,7 +27,7 @@ class Selection(Protocol):
     """Draw the elements of a bucket that travel."""
 
     def kept(self, count: int) -> int:
-        """Return the number of selected elements in ``count``."""
+        """Return the size of a selection from ``count`` elements."""
 
     def places(self, count: int, draw: tuple[int, int]) -> Array:
         """Return the selected indices, ascending and unique; equal for equal ``draw``."""
@@ -35,7 +35,7 @@ class Selection(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class OfSelection(OfCodes):
-    """Give each selected element one element of the line, in the type of gradients."""
+    """Give each selected element an element of the line, in the type of gradients."""
 
     adds_up: ClassVar[bool] = True
     wire: Selection
@@ -44,7 +44,6 @@ class OfSelection(OfCodes):
         return round_up(self.wire.kept(count) * itemsize, ranks * CHUNK_BYTES)
 
     def places(self, bucket: BucketMemory) -> Array:
-        """Return the elements of this update."""
         return self.wire.places(bucket.line("gradients").size, (bucket.begin, bucket.own_updates))
 
 
@@ -85,7 +84,7 @@ class Select(WithErrors, OfSelection):
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateSelected(Update, OfSelection):
-    """Update the values whose gradients have travelled, and their optimiser state."""
+    """Update the selected values and their optimiser state."""
 
     act: ClassVar[str] = "decode"
 
@@ -94,8 +93,7 @@ class UpdateSelected(Update, OfSelection):
         return (self.codes, "values", "state")
 
     def elements(self, whole: float, own: Any) -> Any:
-        """Count the cost of a call in full, whatever the number of elements: the mean cost per element spreads it over
-        all."""
+        """Count a call's full cost: the mean cost per element spreads it over all elements."""
         return whole * (self.wire.kept(round(whole)) + CALL_COST) / (whole + CALL_COST) if whole else 0.0
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
