@@ -1,13 +1,13 @@
-"""Price an iteration: compute, updates and messages for the virtual fabric, and the lookahead of schedules.
+"""Price an iteration for the virtual fabric, and for the lookahead of schedules.
 
     backward   | 3 | 2 | 1 | 0 | forward: 0 needs bucket 0 first, then 1, ...
     network    | L | RS 3 | RS 2 | RS 1 | RS 0 | AG 0 | AG 1 | ...      one at a time; RS b before AG b
 
-List scheduling: whenever the network is free, the most urgent ready collective goes next; the network never idles while
-one is ready. It finishes each collective, or each portion if collectives may be broken off.
+List scheduling: whenever the network is free, the most urgent ready collective goes next, to its end (or its portion's
+end). The network never idles while one is ready.
 
-The loss sum (L) is least urgent. It still goes first: it is ready before any bucket, and all buckets of the previous
-iteration have been waited for. Exchanges of layers are not foreseen.
+The loss sum (L) is least urgent but goes first: it is ready before any bucket, and all earlier buckets have been waited
+for. Exchanges of layers are not foreseen.
 
 Source: Graham, Bounds on multiprocessing timing anomalies, 1969.
 """
@@ -33,7 +33,6 @@ Noise: TypeAlias = Callable[[int, int], Any]
 
 
 def alike(seconds: Any) -> Any:
-    """Return the nominal seconds for all ranks."""
     return seconds
 
 
@@ -71,8 +70,7 @@ class Costs:
         return (float(bucket.count), bucket.count / self.ranks) if self.work is None else self.work(bucket)
 
     def update_seconds(self, elements: Any) -> Any:
-        """Return the seconds to update these elements, on all ranks or on each; ranks that share a core wait for each
-        other."""
+        """Return the seconds to update these elements; ranks that share a core wait for each other."""
         if self.ranks_per_core > 1:
             shared = self.ranks_per_core * np.mean(elements)
             elements = shared if np.ndim(elements) == 0 else np.maximum(elements, shared)
@@ -85,8 +83,6 @@ MOST_PORTIONS = 1024  # of 2 GiB: an order is a list, tried several times
 
 @dataclass(frozen=True)
 class Nominal:
-    """Hold the expected costs of an iteration; see ``Costs`` for fields with equal names."""
-
     forward_s: Sequence[float]
     backward_s: Sequence[float]
     price: Callable[[str, Bucket], float]  # seconds of the engine for a collective, with updates and codes
@@ -121,7 +117,7 @@ def chains_of(
 ) -> list[Chain]:
     """Chain these collectives of each bucket, ready with its gradients; sooner needed is more urgent.
 
-    If ``broken``, each portion is a separate link.
+    If ``broken``, each portion is a link.
     """
     ready_s = list(accumulate(reversed(nominal.backward_s)))[::-1]  # when each use has run backward
     found = []
@@ -135,7 +131,7 @@ def chains_of(
 
 
 def list_scheduled(chains: Iterable[Chain], *, loss_s: float = 0.0, committed: int = 1) -> list[Key]:
-    """Return the order that one network carries chains out in, after the loss sum.
+    """Order chains on one network, after the loss sum.
 
     ``committed`` collectives, including the loss, are handed over ahead and cannot be overtaken: 1 is the running one.
 
@@ -167,7 +163,7 @@ def list_scheduled(chains: Iterable[Chain], *, loss_s: float = 0.0, committed: i
 
 @dataclass(frozen=True)
 class WireCost:
-    """Model the seconds of a collective as linear in bytes, through two timed or modelled sizes.
+    """Model a collective's seconds as linear in bytes, through two timed or modelled sizes.
 
     It prices buckets without plans: for fusion, and for orders decided in advance.
     """
@@ -177,7 +173,7 @@ class WireCost:
 
     @classmethod
     def through(cls, small: tuple[int, float], large: tuple[int, float]) -> "WireCost":
-        """Fit the line to two pairs of bytes and seconds; both coefficients are at least zero.
+        """Fit the line to two pairs of bytes and seconds, without negative coefficients.
 
         >>> WireCost.through((100, 2.0), (300, 4.0))
         WireCost(alpha=1.0, beta=0.01)
@@ -190,7 +186,7 @@ class WireCost:
 
 
 def whole_cost(collectives: Sequence[str], route: Route, layout: Layout, prices: Callable[[Cut], Price]) -> WireCost:
-    """Model the total cost of these collectives on a route, for a bucket.
+    """Model the total cost of these collectives for a bucket.
 
     Args:
         prices: returns the price of the collectives of these buckets.

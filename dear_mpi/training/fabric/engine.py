@@ -1,12 +1,12 @@
 """Run all communication of training on one thread, while the main thread computes.
 
 MPI makes no progress while Python is busy elsewhere, so overlap needs a thread inside MPI. The engine runs plans one
-after the other, in the order of their starts or in a predetermined one (``order.py``). The order on the network is thus
-equal on all ranks by construction. The engine waits without the interpreter lock.
+after the other, in the order of their starts or a predetermined one (``order.py``): equal on all ranks by construction.
+It waits without the interpreter lock.
 
-On a GPU the engine has a separate stream. A plan begins after the work that the main thread had launched on the compute
-stream at its start, and later work on the compute stream follows the plan: neither waits for anything else. The
-engine's thread blocks in the plan until the device has produced the data for MPI: a rank needs two cores there.
+On a GPU the engine has a separate stream. A plan follows the work launched on the compute stream before its start, and
+later compute work follows the plan: neither waits for anything else. The thread blocks in the plan until the device has
+produced the data for MPI: a rank needs two cores there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PlanHandle(Handle):
     def wait(self) -> None:
         """Block until the plan has run; later launches on the compute stream see its result.
 
-        CollectiveError, which names the plan, if it failed.
+        CollectiveError if it failed.
         """
         check_process(self.process)
         with self.running:  # and let other waiters pass
@@ -56,13 +56,13 @@ class PlanHandle(Handle):
         self.streams.compute.wait(self.done)
 
     def end(self) -> None:
-        """Mark the plan as over; a second call, after a failure, is allowed."""
+        """End the plan; a second call, after a failure, is allowed."""
         self.steps = None
         if self.running.locked():
             self.running.release()
 
     def run(self, log: Log, turn: Turn) -> None:
-        """Run the steps of a turn; keep an error for the main thread to raise in ``wait``."""
+        """Run a turn's steps; keep an error for ``wait`` to raise."""
         communication, what = self.streams.communication, self.label
         try:
             assert self.steps is not None, "it is not over"
@@ -81,7 +81,7 @@ class PlanHandle(Handle):
 
 
 class Engine:
-    """Run plans on a separate thread, ended by this context manager, and record them in ``log``."""
+    """Run plans on a separate thread, which this context manager ends; record them in ``log``."""
 
     def __init__(self, streams: Streams) -> None:
         self.streams, self.log, self.process = streams, Log(), os.getpid()
@@ -96,7 +96,7 @@ class Engine:
         return self.submit(key, label, lambda turn: [Step(*key, label, plan)])
 
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> PlanHandle:
-        """Run the steps of each turn of ``key``; see ``start``."""
+        """Run steps in each turn of ``key``; see ``start``."""
         check_process(self.process)
         handle = PlanHandle(key, label, steps, self.streams)
         for item in self.order.submit(key, handle):
@@ -110,11 +110,11 @@ class Engine:
         return handle
 
     def follow(self, turns: Sequenced | None) -> None:
-        """Run plans in this order from now on, see ``Order``; ValueError within an iteration of another order."""
+        """Run plans in this order from now on; ValueError within an iteration of another order."""
         self.order = self.order.replaced(turns)
 
     def serve(self) -> None:
-        """Run submitted plans; after a failure run none, because the network is unreliable."""
+        """Run submitted plans; none after a failure, because the network is then unreliable."""
         failure: str | None = None
         with ExitStack() as stack:
             try:
@@ -138,6 +138,6 @@ class Engine:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the thread after the submitted plans; after an error, wait at most ``GRACE_S``."""
+        """End the thread after submitted plans; after an error, wait at most ``GRACE_S``."""
         self.queue.put(None)
         self.thread.join(None if error[0] is None else GRACE_S)

@@ -25,10 +25,10 @@ class Fabric(ABC):
     """Start and await the ways of buckets, and update their parameters.
 
     Args:
-        judged: whether a global gradient check precedes their use; see ``statistic.py``.
+        judged: whether a global gradient check precedes updates; see ``statistic.py``.
 
     Attributes:
-        iteration: the number of iterations with all gradients on their way.
+        iteration: number of iterations with all gradients on their way.
         delayed: layers with outstanding weight gradients, in backward order.
     """
 
@@ -61,11 +61,11 @@ class Fabric(ABC):
 
     @abstractmethod
     def finished(self, key: Key, label: str) -> Handle:
-        """Return a handle that is over already, without a turn of the engine."""
+        """Return a handle that is over, without a turn of the engine."""
 
     @abstractmethod
     def act(self, leg: Leg, bucket: Bucket, portion: Portion, *, back: bool) -> Any:
-        """Return the act that makes the engine run a leg, see ``Step``; ``back``: on the way back."""
+        """Return the engine's act for a leg, see ``Step``; ``back``: on the way back."""
 
     @abstractmethod
     def carry_out(self, leg: Leg, bucket: Bucket, factor: float) -> None:
@@ -88,15 +88,15 @@ class Fabric(ABC):
         """Return the seconds between two marks."""
 
     def complaints(self) -> list[str]:
-        """Report updates with non-finite gradients. If they were sums, all ranks report the same texts."""
+        """Report non-finite gradients, equally on all ranks if they were sums."""
         return []
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts that ``debug`` compares between ranks in each iteration."""
+        """Return the facts that ``debug`` compares between ranks."""
         return {}
 
     def agree(self, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
-        """Raise on all ranks any error that ``facts`` raises on one. Collective, if there are other ranks."""
+        """Raise on all ranks any error that ``facts`` raises on one. Collective."""
         facts()
 
     @property
@@ -106,12 +106,12 @@ class Fabric(ABC):
 
     @property
     def loss_scale(self) -> float:
-        """Return the factor of gradients before they travel; the check of the last ones may change it."""
+        """Return the factor of gradients before they travel; the last check may change it."""
         self.factor()
         return 1.0 if self.verdict is None else self.verdict.scale
 
     def follow(self, order: Sequenced | None) -> None:
-        """Set the order of each iteration's collectives, completed with those that start by themselves."""
+        """Set each iteration's order of collectives, completed with those that start by themselves."""
         if order is self.followed:
             return
         self.followed = order
@@ -121,7 +121,7 @@ class Fabric(ABC):
     def start(self, collective: str, bucket: Bucket) -> Handle:
         """Begin a way of the route; ``all_reduce`` is both. The way out needs the bucket's gradients.
 
-        If the engine updates between the two ways of an ``all_reduce``, the way back starts by itself.
+        If the engine updates between both ways, the way back starts by itself.
         """
         self.rules.start(collective, bucket)
         reducing, jobs = reduces(collective), self.route.jobs[collective]
@@ -138,7 +138,7 @@ class Fabric(ABC):
         return handle
 
     def begin(self, key: Key, legs: Sequence[Leg], bucket: Bucket, *, back: bool) -> Handle:
-        """Launch legs; if their result is used in a later iteration, defer the wait to that iteration."""
+        """Launch legs; defer the wait if a later iteration uses their result."""
         if not self.route.delay:
             return self.launch(key, legs, bucket, back=back)
         if legs:
@@ -146,7 +146,7 @@ class Fabric(ABC):
         return self.finished(key, f"{key[0]} of {bucket}")
 
     def do(self, legs: Sequence[Leg], bucket: Bucket, factor: float = 1.0) -> None:
-        """Run the due legs among these. After a round was ended early, no leg is late."""
+        """Run the due legs. After a round was ended early, no leg is late."""
         for leg in self.due(legs, bucket):
             if leg.after and bucket not in self.late:
                 continue
@@ -158,7 +158,7 @@ class Fabric(ABC):
                 self.log.did(leg.label, bucket.index, begin, self.now(), bucket)
 
     def count_out(self) -> None:
-        """Count a bucket on its way out; after the last one start the global check and the deferred ways back."""
+        """Count a bucket on its way out; after the last, start the check and deferred ways back."""
         self.reduced += 1
         if self.reduced == len(self.buckets):
             self.reduced, self.iteration = 0, self.iteration + 1
@@ -171,7 +171,7 @@ class Fabric(ABC):
             self.returning.clear()
 
     def launch(self, key: Key, legs: Sequence[Leg], bucket: Bucket, *, back: bool = False) -> Handle:
-        """Submit legs to the engine, to run in order in their turn; ``back``: on the way back."""
+        """Submit legs, to run in order in their turn; ``back``: on the way back."""
 
         def step(leg: Leg, portion: Portion) -> Step:
             what = bucket if isinstance(leg, Update) else f"{leg.label} of {bucket}"
@@ -189,35 +189,32 @@ class Fabric(ABC):
         return self.submit(key, f"{key[0]} of {bucket}", known if self.route.steady else steps)
 
     def launch_sum(self, key: Key, act: Any) -> Handle:
-        """Submit a sum that belongs to no bucket."""
         return self.submit(key, SUMS[key], lambda turn: [Step(*key, SUMS[key], act)])
 
     def due(self, legs: Sequence[Leg], bucket: Bucket) -> Sequence[Leg]:
-        """Select the legs due in the iteration that sent the bucket's gradients."""
+        """Select the legs due in the iteration of the bucket's last sent gradients."""
         if self.route.steady:
             return legs
         iteration, shift = self.sent_in[bucket], self.route.shift(bucket.index, len(self.buckets))
         return [leg for leg in legs if leg.is_due(iteration - shift * (leg.every > 1))]
 
     def write_weights(self) -> None:
-        """Let the first delayed layer write its weight gradients."""
         if not self.delayed:
             self.rules.refuse("lets a layer write its weights' gradients, though none is delayed")
         self.delayed.popleft().write()
 
     def start_extra(self, extra: str, bucket: Bucket) -> Handle:
-        """Begin an extra, by its name in ``EXTRAS``; later starts come after it."""
+        """Begin an extra of ``EXTRAS``; later starts come after it."""
         self.rules.start_extra(extra, bucket)
         return self.launch((extra, bucket.index), [EXTRAS[extra]], bucket)
 
     def wait_for(self, handle: Handle) -> None:
-        """Wait and log the time as exposed communication."""
+        """Wait, and log the time as exposed communication."""
         begin = self.now()
         self.block(handle)
         self.log.waited(*handle.key, begin, self.now(), handle.label)
 
     def wait(self, handle: Handle) -> None:
-        """Wait for a started collective."""
         self.wait_for(handle)
         self.rules.awaited(handle)
 

@@ -37,8 +37,6 @@ Place: TypeAlias = tuple[tuple[int, int], Counts]  # interval of the line, and o
 
 
 class PlanKey(NamedTuple):
-    """Identify a plan by collective, bucket interval, owners and portion."""
-
     leg: Collective
     interval: tuple[int, int]
     counts: Counts
@@ -51,15 +49,15 @@ Line: TypeAlias = tuple[str, tuple[int, int]]  # its name, and the interval of a
 class Verdict:
     """Decide the factor of an iteration's gradients; None to skip them. This is the global gradient check.
 
-    Each rank adds its shard of a bucket to the statistics at the end of the way out, before the way back may round the
-    sums. So all schedules see the same sums. An all-reduce of a few kB combines the ranks after the last reduction, and
-    adds its time to the iteration. DeAR waits for nothing more, because its all-gathers follow the last reduce-scatter
-    anyway. A schedule that updates a bucket before all are on their way is refused.
+    Each rank adds its shard to the statistics at the end of a bucket's way out, before the way back may round the sums:
+    all schedules see the same sums. An all-reduce of a few kB follows the last reduction, and adds its time. DeAR waits
+    no longer, because its all-gathers come later anyway. A schedule that updates before all buckets are on their way is
+    refused.
 
     Constructing is collective. The engine's thread adds each bucket's sums and makes the call after the last one.
 
     Args:
-        statistics: at least one; their factors are multiplied, and one may reject the gradients.
+        statistics: at least one; factors multiply, and one may reject the gradients.
     """
 
     def __init__(self, statistics: Sequence[Statistic], transport: Transport, slab: Slab) -> None:
@@ -125,7 +123,7 @@ class LiveFabric(Fabric):
         self.kept: dict[Line, str] = {}  # checksums for ``debug``
 
     def cut(self, buckets: Cut) -> None:
-        """Continue with other buckets. Collective; call it after a flush, with nothing under way.
+        """Continue with other buckets. Collective; call it after a flush.
 
         Values and gradients stay in place, and so do plans of intervals that remain buckets.
         """
@@ -140,11 +138,11 @@ class LiveFabric(Fabric):
 
     @property
     def updates(self) -> int:
-        """Return the number of updates of all buckets, after a flush."""
+        """Count the updates of all buckets, after a flush."""
         return max((bound.own_updates for bound in self.bound.values()), default=0)
 
     def restored(self, iterations: int, updates: int) -> None:
-        """Restore the iteration and update counters, after values and state were loaded."""
+        """Restore the counters of iterations and updates after values and state were loaded."""
         self.arena.updates, self.iteration, self.settled = updates, iterations, iterations
         for bound in self.bound.values():
             bound.own_updates = bound.updates = updates
@@ -153,13 +151,13 @@ class LiveFabric(Fabric):
         self.kept.clear()
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Make the missing plans of a schedule's collectives. Collective; nothing may be under way."""
+        """Make the missing plans of collectives. Collective; nothing may be under way."""
         legs = dict.fromkeys(leg for name in names for leg in self.route.collectives(name))
         for leg, bucket in product(legs, self.buckets):
             self.make(leg, bucket, WHOLE)
 
     def prepare_turns(self, orders: Iterable[Sequenced]) -> None:
-        """Make the plans for portions in these orders and free others. Collective; nothing may be under way."""
+        """Make the portions' plans for these orders, free others. Collective; nothing may be under way."""
         turns = dict.fromkeys(Turn(*each) for order in orders for each in order)
         due = {(self.buckets[turn.bucket].interval, turn.portion) for turn in turns}
         self.free_plans(lambda key: key.portion != WHOLE and (key.interval, key.portion) not in due)
@@ -192,7 +190,7 @@ class LiveFabric(Fabric):
         return self.plans[self.key(leg, bucket, portion)]
 
     def portions(self, collective: str, bucket: Bucket) -> int:
-        """Count the portions of a collective, equally on all ranks; works for buckets without plans."""
+        """Count a collective's portions, equally on all ranks, also for buckets without plans."""
         leg, *others = self.route.collectives(collective) or [None]
         if leg is None or others or leg.op != "sum" or leg.line in self.route.codes:
             return 1
@@ -202,12 +200,12 @@ class LiveFabric(Fabric):
         return portions_of(self.arena.nbytes_of(leg.line, bucket), self.world.size, plan.segment_bytes)
 
     def chosen(self, collectives: Sequence[str]) -> list[str]:
-        """Return the algorithm of each bucket in the first, reducing collective."""
+        """Return each bucket's algorithm in the first, reducing collective."""
         (leg, *_) = self.route.collectives(collectives[0])
         return ["hierarchical" if leg.level else self.plan(leg, bucket).algorithm for bucket in self.buckets]
 
     def judge(self, statistics: Sequence[Statistic]) -> None:
-        """Check the gradients of each iteration before use, from now on. Collective."""
+        """Check all gradients before use from now on. Collective."""
         self.look = self.verdict = Verdict(statistics, self.world.transport, self.options["slab"])
         self.verdict.plan.noted(self.verdict.plan.name, self.log.notes)
         for bound in self.bound.values():
@@ -230,14 +228,13 @@ class LiveFabric(Fabric):
         return act if leg.fits is None else partial(self.bound[bucket].where, act, fits=leg.fits)
 
     def unless_skipped(self, call: Callable[[float], object], *, back: bool) -> None:
-        """Run on the engine's thread, unless the check skips; before a way back the check is complete."""
+        """Run on the engine's thread, unless the check, complete before a way back, skips."""
         factor = self.verdict_factor if back else 1.0
         if factor is not None:
             with np.errstate(all="ignore"):  # a later check reports non-finite values once
                 call(factor)
 
     def call(self, leg: Leg, bucket: Bucket) -> Callable[[float], object]:
-        """Return the call that applies a leg to a bucket's memory."""
         key = id(leg), bucket.index
         if key not in self.calls:
             call = leg.bind(self.bound[bucket])
@@ -263,7 +260,7 @@ class LiveFabric(Fabric):
         return [bound.complaint(summed=self.common) for bound in wrong]
 
     def facts(self) -> dict[str, Any]:
-        """Checksum each bucket's values at the end of rounds, if the route leaves them equal."""
+        """Checksum each bucket's values at the end of rounds, if equal on all ranks."""
         if self.iteration % self.route.period or self.route.lags:
             return {}
         return {f"values of {bucket}": checksum(bound.values) for bucket, bound in self.bound.items()}
@@ -278,7 +275,6 @@ class LiveFabric(Fabric):
         return self.compute.seconds(begin, end)
 
     def free(self) -> None:
-        """Free all plans."""
         self.free_plans(lambda key: True)
         if self.verdict is not None:
             self.verdict.free()
@@ -287,9 +283,9 @@ class LiveFabric(Fabric):
 def watched(
     call: Callable[[float], object], lines: Mapping[Line, Array], kept: dict[Line, str], route: str, leg: str
 ) -> Callable[[float], object]:
-    """Check before a call that its lines are unchanged since the last such call; for ``debug``.
+    """Check before a call that its lines are unchanged since the last one; for ``debug``.
 
-    All calls share ``kept``, the checksums of lines; ``leg`` describes the call.
+    All calls share ``kept``, the checksums; ``leg`` describes the call.
     """
 
     def watch(factor: float) -> None:

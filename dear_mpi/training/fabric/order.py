@@ -1,14 +1,14 @@
 """Order the engine's work: as started, or as decided in advance.
 
 All ranks must run the same collectives in the same order, or they hang. First in, first out is such an order if all
-ranks start alike, as schedules do. An order decided in advance lets the most urgent collective go first even if it is
-ready last. It may also break a collective off and resume it later: the collective then has several turns, one per
-portion (``collectives/lowering/messages.py``).
+ranks start alike, as schedules do. An order decided in advance puts urgent collectives first even if they are ready
+last. It may also break a collective off and resume it: the collective then has several turns, one per portion
+(``collectives/lowering/messages.py``).
 
 Why no rank can deadlock: a rank begins the k-th collective once the earlier ones are over there and its schedule has
 started it. Suppose that all ranks are stuck, and take one that has come least far, to the k-th. No other rank keeps it
 waiting, since all have come as far. So its schedule has not started the k-th collective, and waits for a later one.
-That depends only on the schedule, not on time: the virtual fabric meets it as well, and refuses the schedule.
+That depends only on the schedule, not on time: the virtual fabric detects it and refuses the schedule.
 """
 
 from __future__ import annotations
@@ -64,8 +64,6 @@ class Step(NamedTuple):
 
 
 class Delayed(NamedTuple):
-    """Hold the part of a layer's backward pass that was left for later."""
-
     use: int
     write: Callable[[], None]
 
@@ -97,12 +95,12 @@ def turns_of(keys: Iterable[Key]) -> list[Key | Turn]:
 
 
 def completed(order: Sequenced, *, judged: bool, returns: bool) -> list[Key | Turn]:
-    """Complete an order: add the loss first, since it is ready first, and the check after all reductions.
+    """Complete an order: the loss first, because it is ready first; the check after all reductions.
 
     Args:
         judged: whether there is a global check, before all ways back.
-        returns: whether an all_reduce has a separate way back that no schedule starts: it comes right after, or in the
-            order of need after the check.
+        returns: whether an all_reduce has a way back that no schedule starts: it comes right after, or in order of need
+            after the check.
     """
     backs: dict[Key | Turn, Key] = {}
     if returns:
@@ -117,7 +115,7 @@ def completed(order: Sequenced, *, judged: bool, returns: bool) -> list[Key | Tu
 
 
 def sliced(turn: Turn, legs: Sequence[Leg]) -> list[Leg]:
-    """Select the legs of a turn: the first turn has the legs before the collective, the last one those after."""
+    """Select a turn's legs: those before the collective run in the first turn, those after it in the last."""
     at = next((number for number, leg in enumerate(legs) if isinstance(leg, Collective)), len(legs))
     before, after = legs[:at] if turn.begins else (), legs[at + 1 :] if turn.ends else ()
     return [*before, *legs[at : at + 1], *after]
@@ -149,13 +147,12 @@ class Order(Generic[T]):
 
     @property
     def next(self) -> str:
-        """Describe the collective whose turn it is."""
         return "any" if not self.turns else "the {} of bucket {}".format(*self.turns[self.position])
 
     def submit(self, key: Key, item: T) -> list[tuple[Turn, T]]:
         """Take an item; return the turns that can now run, with their items.
 
-        An exchange needs no turn: all ranks submit alike, so its place is the same on all.
+        An exchange needs no turn: all ranks submit it at the same place.
 
         Raises:
             ValueError: the order has no such collective, or it is under way.
@@ -173,7 +170,7 @@ class Order(Generic[T]):
         return come
 
     def replaced(self, turns: Sequenced | None) -> Order[T]:
-        """Return this order if equal, or a new one from its beginning; ValueError within an iteration."""
+        """Return this order if equal, else a new one; ValueError within an iteration."""
         if self.turns == whole(turns):
             return self
         if self.waiting or self.position:

@@ -49,7 +49,6 @@ class Rules:
         self.point: tuple[str, tuple[int, ...]] = ("", ())
 
     def another(self) -> Rules:
-        """Return fresh rules for the same schedule."""
         return Rules(self.name, self.buckets, self.schedule, judged=self.judged, route=self.route)
 
     def refuse(self, what: str) -> NoReturn:
@@ -76,7 +75,7 @@ class Rules:
         self.followed = given
 
     def before_layer(self, use: int) -> None:
-        """Check before a forward layer that its parameters have been updated."""
+        """Check that a forward layer's parameters have been updated."""
         for bucket in self.buckets.needed_by(use):
             entry = self.entries[bucket]
             if not entry.updated:
@@ -84,7 +83,7 @@ class Rules:
                 self.refuse(f"lets layer {use} run though {bucket} {lacks}")
 
     def wrote(self, use: int) -> None:
-        """Record that a layer has run backward and written its gradients."""
+        """Record that a layer has written its gradients in backward."""
         for bucket in self.buckets.needed_by(use):
             if self.entries[bucket].updated:
                 self.entries[bucket] = Entry(missing=set(bucket.uses), updated=False)
@@ -117,7 +116,7 @@ class Rules:
         self.entries[self.buckets[index]].started[collective] = handle
 
     def start_extra(self, extra: str, bucket: Bucket) -> None:
-        """Check an extra: the schedule must name it, and sent values must be the new ones."""
+        """Check an extra: the schedule must name it, and values must be new."""
         if extra not in self.extras:
             allowed = ", ".join(self.extras) or "none"
             self.refuse(f"starts the {extra} of {bucket}, which is not among its extras, {allowed}")
@@ -144,13 +143,13 @@ class Rules:
         entry.updated = True
 
     def check_judged(self, what: str) -> None:
-        """Check before gradients are used: a global check needs all reductions started."""
+        """Check before gradients are used that a global check has all reductions."""
         if self.judged and self.reduced % len(self.entries):
             before = "before all buckets are on their way"
             self.refuse(f"{what} {before}, which clipping, loss scaling or a statistic needs")
 
     def end_backward(self, delayed: Sequence[int] = ()) -> None:
-        """Check after backward that all buckets are on their way, and no weight gradients ``delayed``."""
+        """Check that all buckets are on their way, and no weight gradients are ``delayed``."""
         if delayed:
             layers = ", ".join(map(str, delayed))
             self.refuse(f"has delayed the weights' gradients of layer {layers}, and never let it write them")
@@ -161,24 +160,22 @@ class Rules:
 
     @property
     def idle(self) -> bool:
-        """Tell whether all parameters are up to date."""
         return all(entry.updated for entry in self.entries.values())
 
     @property
     def all_started(self) -> bool:
-        """Tell whether all collectives that updates need have started."""
+        """Tell whether updates need no further start."""
         last = {"all_reduce", "all_gather"}
         return all(entry.updated or not last.isdisjoint(entry.started) for entry in self.entries.values())
 
     def flushed(self) -> None:
-        """Check after a flush that all buckets have been updated."""
         for bucket, entry in self.entries.items():
             if not entry.updated:
                 self.refuse(f"forgets {bucket}: it has not updated it")
 
 
 def are_all(order: Sequenced, keys: Sequence[Key]) -> bool:
-    """Tell whether an order has each collective once, or in all its portions one after the other."""
+    """Tell whether an order has each collective once, or all its portions in sequence."""
     due = dict.fromkeys(keys, 0)
     try:
         for turn in (Turn(*each) for each in order):

@@ -1,14 +1,14 @@
 """Compute statistics of the summed gradients on all ranks, before any gradient is used.
 
-The built-in one is the norm, for clipping and loss scaling. Loss scaling multiplies gradients before they travel, so
-small ones do not vanish in fp16. The norm's sums of squares are exact, so they do not depend on which rank sums which
-part of the line:
+The built-in one is the norm, for clipping and loss scaling (which multiplies gradients before they travel, so small
+ones do not vanish in fp16). Its sums of squares are exact, so they do not depend on which rank sums which part of the
+line:
 
     squares of 128 bytes, as they travel --rounded, in float64--> atoms = mantissa x 2^exponent --> sums by exponent
 
-Shards begin and end between atoms, for any buckets and number of ranks. Mantissas are cut into halves of 27 and 26
-bits. Sums of the halves of atoms of one exponent are whole numbers below 2^53, up to 2^26 atoms. They are thus exact in
-any order, on the ranks and between them.
+Shards begin and end between atoms, for any buckets and ranks. Mantissas are cut into halves of 27 and 26 bits. Up to
+2^26 atoms, sums of halves of one exponent are whole numbers below 2^53: exact in any order, on the ranks and between
+them.
 
 Sources: sums by exponent are as in Kulisch's long accumulator (Kulisch, Computer Arithmetic and Validity, 2013); loss
 scaling: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2, with the numbers of PyTorch.
@@ -33,7 +33,7 @@ LEAST = 1.0  # smallest loss scale
 
 
 class Statistic(ABC):
-    """Compute a few sums over all gradients, in fp64, and a decision from them.
+    """Compute a few sums over all gradients, in fp64, and a decision.
 
     The sums must not depend on how elements are shared out, or ranks and cuts would give different bits.
     """
@@ -42,7 +42,6 @@ class Statistic(ABC):
 
     @property
     def called(self) -> str:
-        """Name the statistic in logs and errors."""
         return type(self).__name__
 
     @property
@@ -52,7 +51,7 @@ class Statistic(ABC):
 
     @abstractmethod
     def sums(self, shard: Array) -> Array:
-        """Return the sums of a shard: flat, a multiple of 128 bytes, in the type that travels.
+        """Return the sums of a flat shard, a multiple of 128 bytes, in the type that travels.
 
         Padding is zero, so zeros must add nothing.
         """
@@ -92,7 +91,6 @@ class LossScale:
         return True
 
     def fitted(self) -> None:
-        """Count an iteration with finite gradients."""
         self.good += 1
         if self.good == self.interval:
             self.scale, self.good = self.scale * 2, 0
@@ -102,9 +100,9 @@ class Norm(Statistic):
     """Derive the gradient factor from the norm.
 
     Args:
-        clip: the largest norm; longer gradients are scaled by clip / norm (torch's ``clip_grad_norm_`` uses clip /
-            (norm + 1e-6)). None for no limit.
-        loss_scale: the factor that gradients were multiplied by.
+        clip: the largest norm; longer gradients are scaled by clip / norm (torch: clip / (norm + 1e-6)). None for no
+            limit.
+        loss_scale: the earlier factor of gradients.
 
     Attributes:
         norm: of the last gradients.
@@ -126,8 +124,8 @@ class Norm(Statistic):
     def factor(self, sums: Array) -> float | None:
         """Return the gradient factor.
 
-        For a non-finite norm return None, to skip the iteration, if the loss scale can be halved; else NaN, which the
-        update then finds.
+        For a non-finite norm: None, to skip the iteration, if the loss scale can be halved; else NaN, which the update
+        finds.
         """
         scale = self.scale
         self.norm = root_of(sums) / scale
@@ -143,9 +141,9 @@ class Norm(Statistic):
 
 
 def sums_of_squares(array: Array) -> Array:
-    """Return ``COUNT`` whole numbers in float64; their sum over parts of an array gives its sum of squares.
+    """Return ``COUNT`` whole numbers in float64; their sums over parts of an array give its sum of squares.
 
-    The array is flat, a multiple of 128 bytes, and of any floating type.
+    The array is flat, a multiple of 128 bytes, of any floating type.
     """
     rows = array.reshape(-1, CHUNK_BYTES // array.itemsize)
     total: Array = array_module(array).zeros(COUNT)

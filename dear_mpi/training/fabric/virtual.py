@@ -4,12 +4,12 @@
 
     engine           | collective | collective |                           one at a time, in the engine's order
 
-The trainer and schedules run on it as on the live fabric. A schedule that would train wrongly or hang is thus refused
-before the first byte moves.
+The trainer and schedules run on it as on the live fabric: a schedule that would train wrongly or hang is refused before
+the first byte moves.
 
-Compute and messages do not slow each other down, even if they need the same processors. The clock is one number if all
-ranks are alike, else a vector over ranks. A collective begins when the last rank has started it, and ends on all ranks
-at once: a rank gains nothing by starting a few steps early.
+Compute and messages do not slow each other down, even on the same processors. The clock is one number if all ranks are
+alike, else a vector. A collective begins when the last rank has started it, and ends on all ranks at once: ranks cannot
+gain from finishing a few steps early.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,13 +61,12 @@ class VirtualFabric(Fabric):
         self.order = self.order.replaced(order)
 
     def act(self, leg: Leg, bucket: Bucket, portion: Portion, *, back: bool) -> float:
-        """Return a leg's seconds: none for packing, unpacking, and the fallback when codes do not fit."""
+        """Return a leg's seconds; packing, unpacking and the fallback of codes are free."""
         if isinstance(leg, Collective):
             return self.costs.price(leg, portion_of(bucket, portion)) if leg.share else 0.0
         return last(self.computed_s(leg, bucket))
 
     def computed_s(self, leg: Leg, bucket: Bucket) -> Any:
-        """Return the seconds of an update or a code."""
         seconds: Any = self.costs.code_factor * leg.served_s(bucket.count, self.costs.ranks, self.costs.served)
         if isinstance(leg, Update):
             seconds = seconds + self.costs.update_seconds(leg.elements(*self.costs.work_of(bucket)))
@@ -91,18 +90,15 @@ class VirtualFabric(Fabric):
         return VirtualHandle(key, label, None, self.clock_s, Event(key[0], key[1], 0.0, 0.0))
 
     def block(self, handle: VirtualHandle) -> None:
-        """Move the clock to the handle's end."""
         if handle.event is None:
             said = f"waits for the {handle.label} though it has not started what comes before"
             self.rules.refuse(f"{said}, {self.order.next}: it would wait for ever")
         self.clock_s = later(self.clock_s, handle.event.end, self.costs.wake_s)
 
     def carry_out(self, leg: Leg, bucket: Bucket, factor: float) -> None:
-        """Spend the leg's seconds."""
         self.clock_s = self.clock_s + self.computed_s(leg, bucket)
 
     def spend(self, seconds: Any) -> None:
-        """Spend the seconds of a layer or of other compute."""
         self.clock_s = self.clock_s + self.costs.compute(seconds)
 
     def now(self) -> Any:
@@ -113,14 +109,13 @@ class VirtualFabric(Fabric):
 
 
 def later(times_s: Any, bound_s: float, wake_s: float = 0.0) -> Any:
-    """Raise times before the bound to the bound plus ``wake_s``. A plain number skips NumPy, for speed."""
+    """Raise times below the bound to the bound plus ``wake_s``; a plain number skips NumPy, for speed."""
     if isinstance(times_s, float):
         return times_s if times_s >= bound_s else bound_s + wake_s
     return np.where(times_s >= bound_s, times_s, bound_s + wake_s)
 
 
 def last(times_s: Any) -> float:
-    """Return the time of the last rank."""
     return times_s if isinstance(times_s, float) else float(times_s.max())
 
 

@@ -7,9 +7,9 @@
     state    | ...                                    |     one array per optimiser state, for this rank's
                                                             shards (``shards.py``), once buckets are known
 
-An update of a bucket is one pass over flat arrays, and cutting buckets anew moves no byte. A parameter that keeps its
-memory (``rebind=False``) or its other type stays in place: its gradient is packed into the line, its value unpacked
-from it. Its owner may change the value in place; the line copies the change before an update.
+An update of a bucket is one pass over flat arrays, and cutting buckets anew moves no byte. A parameter with its own
+memory (``rebind=False``) or another type stays in place: its gradient is packed and its value unpacked. Its owner may
+change the value in place; the line copies it before an update.
 """
 
 import weakref
@@ -38,7 +38,7 @@ ALONE = Owners()  # of the only rank
 
 @dataclass
 class GradPlace:
-    """Locate the value and gradient of one parameter for one use of a layer."""
+    """Locate the value and gradient of one parameter for one use."""
 
     parameter: Parameter
     value: Array
@@ -53,7 +53,7 @@ class Arena:
         uses: the layers, in forward order.
         wire: the type of travelling gradients.
         learning_rate: a function of the update, counted from 0; default is the optimiser's rate.
-        route: decides whether updates are sharded, and which extra lines exist.
+        route: decides on sharded updates and extra lines.
         hosts: host number of each rank.
         owners: owners of sharded updates.
         slab: memory for communicated arrays.
@@ -99,19 +99,16 @@ class Arena:
         self.begin_lines()
 
     def begin_lines(self) -> None:
-        """Initialise the lines that begin with the values."""
         for name, line in self.lines.items():
             if self.route.lines[name] == "values":
                 line[...] = self.values
 
     @staticmethod
     def nbytes(layout: Layout, dtype: np.dtype[Any], wire: np.dtype[Any]) -> int:
-        """Return the bytes that an arena takes from its slab."""
         itemsizes = [dtype.itemsize, dtype.itemsize, *([wire.itemsize] if wire != dtype else [])]
         return sum(layout.count * itemsize + ALIGNMENT for itemsize in itemsizes)
 
     def nbytes_of(self, line: str, bucket: Bucket) -> int:
-        """Return the bytes of a line's collective for a bucket, see ``Route.nbytes``."""
         sizes = {"wire": self.wire.itemsize, "values": self.values.itemsize, "ranks": self.owners.ranks}
         longest = self.sharing.longest(bucket)
         return self.route.nbytes(line, bucket.count, longest=longest, shapes=bucket.shapes, **sizes)
@@ -125,7 +122,7 @@ class Arena:
             self.state = self.optimizer.new_state(self.values[: self.shards.count])
 
     def place(self, parameter: Parameter, tensor: int) -> GradPlace:
-        """Bind a parameter to its part of the line, if unbound, and return its gradient's place."""
+        """Bind a parameter to the line, if unbound, and return its gradient's place."""
         other = None if parameter.line is None else parameter.line()
         if other is not None and other is not self and not other.over:
             what = "is trained by another session that is not over; ranks that are threads need layers of their own"
@@ -155,7 +152,7 @@ class Arena:
         return GradPlace(parameter, parameter.value, grad, left if kept else None)
 
     def view(self, array: Array, tensor: int, *, begin: int = 0) -> Array:
-        """View a tensor in a flat array that starts at element ``begin`` of the line."""
+        """View a tensor in a flat array that starts at line element ``begin``."""
         layout = self.layout
         return array[layout.offsets[tensor] - begin : layout.ends[tensor] - begin].reshape(layout.shapes[tensor])
 
@@ -165,23 +162,21 @@ class Arena:
 
     @property
     def names(self) -> list[str]:
-        """Name each tensor, by its first use."""
         return [parameter.name for parameter in self.parameters]
 
     def optimizer_at(self, update: int) -> Optimizer:
-        """Return the optimiser for an update, counted from 0."""
         rate = self.learning_rate
         return self.optimizer if rate is None else replace(self.optimizer, lr=checked(rate, update))
 
     def add_tied(self, use: int) -> None:
-        """Add later uses' contributions to the gradients that a use owns; backward ends with the owner."""
+        """Add later uses' gradients to those that a use owns; backward ends with the owner."""
         for tensor in dict.fromkeys(self.layout.uses[use]):  # a parameter may be tied within a layer
             if self.layout.first_uses[tensor] == use:
                 for grad in self.tied[tensor]:
                     self.view(self.grads, tensor)[...] += grad
 
     def packing(self, bucket: Bucket) -> list[Call]:
-        """Return the calls that bring a bucket's gradients into travelling form; empty if layers write it."""
+        """Return the calls that pack a bucket's gradients; empty if layers write in place."""
         steps: list[Call] = []
         if pieces := self.pieces(bucket):
             steps.append(packer([grads for _, _, grads in pieces], [self.grads[here] for here, _, _ in pieces]))
@@ -191,13 +186,13 @@ class Arena:
         return steps
 
     def unpacking(self, bucket: Bucket) -> list[Call]:
-        """Return the calls that copy updated values to the parameters that stay."""
+        """Return the calls that unpack updated values into staying parameters."""
         pieces = self.pieces(bucket)
         values = [self.values[here] for here, _, _ in pieces]
         return [unpacker(values, [own for _, own, _ in pieces])] if pieces else []
 
     def reading(self, span: Bucket | slice) -> list[Call]:
-        """Return the calls that copy changes in staying parameters to the line."""
+        """Return the calls that copy changed staying parameters to the line."""
         return [call for here, own, _ in self.pieces(span) for call in readers(self.values[here], own)]
 
     def read(self) -> None:
@@ -205,7 +200,7 @@ class Arena:
             call()
 
     def pieces(self, span: Bucket | slice) -> list[tuple[slice, Array, Array]]:
-        """List elements, values and gradients of each staying parameter within a span."""
+        """List interval, values and gradients of staying parameters within a span."""
         found = []
         for tensor, owner in self.staying.items():
             offset = self.layout.offsets[tensor]

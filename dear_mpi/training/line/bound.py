@@ -1,9 +1,8 @@
 """Bind a bucket to an arena's memory: packing, and updates after reduction.
 
-A faulty gradient on any rank makes the sum NaN or infinite, equally on all ranks. The update reports it, so all ranks
-notice in the same iteration without a message. With sharded updates only one rank sees it. That rank writes a mark into
-its shard's first value: a NaN that no computation produces. All ranks look for the mark after gathering the values.
-Empty shards have no gradients.
+A faulty gradient on any rank makes the sum NaN or infinite on all ranks. So all ranks notice in the same update,
+without a message. With sharded updates only one rank sees it: that rank writes a mark, a NaN that no computation
+produces, into its shard's first value. All ranks look for marks in the gathered values. Empty shards have no gradients.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +27,7 @@ class BoundBucket:
         finite: a one-element boolean array; becomes False when a summed gradient is not finite.
 
     Attributes:
-        buffer, values: its travelling gradients and its parameters: views into the arena.
+        buffer, values: its travelling gradients and its parameters.
         own_updates, updates: number of updates of this rank's shard, and of all its parameters.
         tally: how often codes did not fit, and how often they did.
     """
@@ -59,13 +58,13 @@ class BoundBucket:
             ]
 
     def updater(self, grads: Array, values: Array, *state: Array, tensor: int | None = None) -> UpdateCall:
-        """Return the call that updates a span, or a tensor with its optional private optimiser."""
+        """Return the call that updates a span, or a tensor, perhaps with a private optimiser."""
         own = None if tensor is None else self.arena.parameters[tensor].optimizer
         call = updater(grads, values, state, own or self.arena.optimizer, finite=self.own_finite)
         return call if own is None else lambda optimizer, update, factor: call(own, update, factor)
 
     def line(self, name: str) -> Array:
-        """Return its part of a line: ``gradients`` (as they travel), ``values``, codes, or an extra line."""
+        """Return its part of a line: travelling ``gradients``, ``values``, codes, or an extra line."""
         if name in self.side:
             return self.side[name]
         lines = {"gradients": self.arena.wire, "values": self.arena.values, **self.arena.lines}
@@ -73,28 +72,27 @@ class BoundBucket:
         return part
 
     def place(self, shard: int) -> slice:
-        """Return the place of a rank's shard in the bucket."""
         return self.arena.ranks.partitions[self.bucket].shard(shard)
 
     def shard(self, name: str, shard: int) -> Array:
         return self.line(name)[self.place(shard)]
 
     def rows(self, codes: str) -> Array:
-        """Return the codes of its shards, a row of bytes for each."""
+        """Return the codes, a row of bytes per shard."""
         return self.side[codes].reshape(self.ranks, -1)
 
     def has_elements(self, line: str) -> bool:
-        """Tell whether the arena holds this line, so each rank owns a part of the bucket on it."""
+        """Tell whether the line is in the arena, with a part for each rank."""
         return line not in self.arena.route.codes and line != READINESS
 
     def tensors(self, name: str) -> list[Array]:
-        """List the tensors of its part of a line, in shape; buckets must consist of whole ones."""
+        """List the tensors of its part of a line; buckets must consist of whole ones."""
         part = self.line(name)
         numbers = self.arena.layout.tensors(*self.bucket.interval)
         return [self.arena.view(part, tensor, begin=self.begin) for tensor in numbers]
 
     def filled(self, shard: int) -> Array:
-        """Mark the elements of a rank's shard that belong to a tensor, not padding: a host array."""
+        """Mark the elements of a rank's shard that are not padding, in a host array."""
         layout, (start, stop) = self.arena.layout, self.bucket.interval
         found = np.zeros(stop - start, bool)
         for tensor in layout.tensors(start, stop):
@@ -102,7 +100,7 @@ class BoundBucket:
         return found[self.place(shard)]
 
     def travels(self, line: str, slab: Slab) -> Array:
-        """Return the array that a collective of a line sends; take it from a slab if the arena has none."""
+        """Return the array that a collective sends; from a slab if the arena has none."""
         if self.has_elements(line):
             return self.line(line)
         if line not in self.side:
@@ -122,14 +120,13 @@ class BoundBucket:
         self.tally[fits] += 1
 
     def where(self, act: Callable[[], object], *, fits: bool) -> None:
-        """Act only if codes fit, or only if they do not."""
         if self.fits == fits:
             act()
 
     def update_own(self, factor: float) -> None:
         """Apply the optimiser to this rank's shard, with the reduced gradients times a factor.
 
-        First copy the changes in staying parameters to the line.
+        First copy changed staying parameters to the line.
         """
         self.apply(self.updaters, factor)
         if self.arena.sharded and self.own.size:  # perhaps on another thread than the one that reads the result
@@ -146,7 +143,7 @@ class BoundBucket:
             update(optimizer, self.own_updates, factor)
 
     def selected(self, grads: Array, places: Callable[[], Array]) -> Callable[[float], None]:
-        """Return a call that updates only the elements that ``places`` returns each time, by their gradients."""
+        """Return a call that updates only the elements ``places()``, by their gradients."""
         lines = (self.values, *self.state)
         some = [line[: grads.size].copy() for line in lines]
         updaters = [self.updater(grads, *some)]
@@ -162,7 +159,6 @@ class BoundBucket:
         return update
 
     def updated(self) -> None:
-        """Check for marks and copy the new values to the parameters that stay."""
         if self.arena.sharded:
             self.finite &= (self.words[self.firsts] != self.word).all()
         self.updates += 1
@@ -173,7 +169,7 @@ class BoundBucket:
             call()
 
     def complaint(self, *, summed: bool) -> str:
-        """Report non-finite gradients; if they were summed, all ranks report the same text."""
+        """Report non-finite gradients, equally on all ranks if they were summed."""
         wire, advice = self.buffer.dtype, "try a lower learning rate (--lr)"
         if wire.itemsize < 4:
             advice = f"a type of a wider range may carry them (--wire bf16 or fp32), or {advice}"
@@ -183,7 +179,7 @@ class BoundBucket:
         return f"{self.bucket}: gradients, summed in {wire}, are {wrong} in update {self.updates - 1}: {advice}"
 
     def parameters(self) -> str:
-        """Name its non-finite parameters, or all of them if none is."""
+        """Name the non-finite parameters, or all if none is."""
         layout, xp = self.arena.layout, array_module(self.values)
         tensors = layout.tensors(*self.bucket.interval)
         spans = [(tensor, self.arena.values[layout.offsets[tensor] : layout.ends[tensor]]) for tensor in tensors]

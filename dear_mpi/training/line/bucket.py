@@ -4,11 +4,11 @@
     buckets  |    0     |    1      :   |  2          |  3          :  |
                                     ^ a border is put on the next point of the grid
 
-A bucket's gradients are complete after the backward pass of its first layer call (use), because backward runs from the
-last use to the first. The same use needs the bucket first in the next forward pass.
+A bucket's first layer call (use) completes its gradients, because backward runs from the last use to the first. The
+same use needs the bucket first in the next forward pass.
 
-A border between two layers is rounded up to the grid, so a layer's first elements may travel with the previous layer.
-That layer is ready later and needed earlier: a few bytes travel later, and no layer waits for a second bucket first.
+A border between layers is rounded up to the grid, so a layer's first elements may travel with the previous layer, which
+is ready later and needed earlier. A few bytes travel later, but no layer waits for a second bucket first.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ class Bucket:
     Attributes:
         index: its number on the line.
         uses: the uses that touch it, ascending; ``uses[0]`` completes its gradients.
-        nbytes: its size in bytes as it travels.
+        nbytes: its size as it travels.
         shapes: of its tensors, if buckets consist of whole ones.
     """
 
@@ -51,7 +51,6 @@ class Bucket:
 
     @cached_property
     def name(self) -> str:
-        """Name the bucket in logs and errors."""
         return f"bucket {self.index} (layers {self.uses[0]}..{self.uses[-1]}, {self.nbytes} bytes)"
 
     def __str__(self) -> str:
@@ -59,10 +58,7 @@ class Bucket:
 
 
 class Cut(tuple[Bucket, ...]):
-    """Hold the buckets of a line, in its order."""
-
     def needed_by(self, use: int) -> Sequence[Bucket]:
-        """List the buckets with parameters of a use."""
         return self.of_uses.get(use, ())
 
     def completed_by(self, use: int) -> Sequence[Bucket]:

@@ -4,9 +4,9 @@
     line    | tokens | positions |.| weight | bias |................|
               ^ offsets: each tensor begins on 16 bytes              ^ count: a multiple of the grid
 
-A **use** (layer call) is one run of a layer in the forward pass; backward visits uses in reverse. A tensor shared by
-several uses appears once, at its first use. Buckets are cut on a **grid** of size x 128 bytes, so a bucket's shards can
-be equal, and no two shards share a cache line. The layout is a pure map without memory.
+A **use** (layer call) is one run of a layer in the forward pass; backward visits uses in reverse. A shared tensor
+appears once, at its first use. Buckets are cut on a **grid** of size x 128 bytes, so a bucket's shards can be equal and
+share no cache line. The layout knows no memory.
 """
 
 from __future__ import annotations
@@ -80,7 +80,6 @@ class Layout:
 
     @property
     def count(self) -> int:
-        """Count the elements of the line, with the padding at its end."""
         return round_up(self.ends[-1], self.grid) if self.shapes else 0
 
     def size(self, tensor: int) -> int:
@@ -88,12 +87,10 @@ class Layout:
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
-        """Return the end of each tensor, exclusive."""
         return tuple(offset + math.prod(shape) for offset, shape in zip(self.offsets, self.shapes, strict=True))
 
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
-        """List the uses that touch each tensor, ascending."""
         found: list[list[int]] = [[] for _ in self.shapes]
         for use, tensors in enumerate(self.uses):
             for tensor in dict.fromkeys(tensors):
@@ -106,7 +103,7 @@ class Layout:
 
     @cached_property
     def owned(self) -> list[int]:
-        """Count the elements that each use owns: tensors belong to their first use."""
+        """Count the elements that each use owns; a tensor's first use owns it."""
         counts = [0] * len(self.uses)
         for tensor, use in enumerate(self.first_uses):
             counts[use] += self.size(tensor)
@@ -117,22 +114,21 @@ class Layout:
         return [owned * self.itemsize for owned in self.owned]
 
     def point(self, element: int) -> int:
-        """Return the first bucket border at or after an element; the end of the line is one."""
+        """Return the first possible border from an element on; the end of the line is one."""
         if self.whole:
             number = bisect_left(self.offsets, element)
             return self.offsets[number] if number < len(self.offsets) else self.count
         return min(round_up(element, self.grid), self.count)
 
     def begin(self, use: int) -> int:
-        """Return the first element owned by a use."""
         return self.begins[use]
 
     @cached_property
     def begins(self) -> dict[int, int]:
-        """Map owning uses to their first element: a use's first tensor is entered last, and stays."""
+        """Map owning uses to their first element; a use's first tensor is entered last, and stays."""
         return dict(zip(reversed(self.first_uses), reversed(self.offsets), strict=True))
 
     def tensors(self, start: int, stop: int) -> list[int]:
-        """List the tensors with an element between two elements of the line."""
+        """List the tensors with an element in an interval."""
         found = range(bisect_right(self.ends, start), bisect_left(self.offsets, stop))
         return [tensor for tensor in found if self.size(tensor)]

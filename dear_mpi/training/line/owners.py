@@ -5,11 +5,11 @@
     weights   |     0    |     1    |     2    |                  3, which is faster     |
     costs     |        0         |  1   |           2           |           3           |    whole-tensor optimisers
 
-Shards follow each other in rank order, as collectives require. An optimiser of whole tensors needs one owner per
-tensor, so a rank's shard is a run of tensors, or empty (``placement.py``).
+Shards follow each other in rank order, as collectives require. For an optimiser of whole tensors each tensor has one
+owner, so a shard is a run of tensors, or empty (``placement.py``).
 
-Owners depend neither on the route nor on the rank. Gradients are therefore summed along the same chains of ranks with
-full and with sharded updates, and both give the same bits.
+Owners depend neither on the route nor on the rank. So full and sharded updates sum gradients along the same chains of
+ranks, and give the same bits.
 """
 
 from __future__ import annotations
@@ -52,12 +52,10 @@ class Owners:
 
     @property
     def even(self) -> bool:
-        """Tell whether all ranks own equally much of each bucket."""
         return self.weights is None and self.costs is None
 
     @property
     def speeds(self) -> Sequence[float]:
-        """Return each rank's share of the work."""
         given = self.weights or (1.0,) * self.ranks
         total = sum(given)
         return [weight / total for weight in given]
@@ -71,13 +69,12 @@ class Owners:
         return {each: partition_of(layout, each, tensors[each], runs[each]) for each in buckets}
 
     def by_weight(self, layout: Layout, bucket: Bucket) -> Partition:
-        """Partition a bucket into multiples of 128 bytes."""
         unit = layout.grid // self.ranks
         shares = Partition.of(bucket.count // unit, self.ranks, self.weights)
         return Partition(tuple(unit * border for border in shares.borders))
 
     def work(self, layout: Layout, start: int, stop: int) -> float:
-        """Return the update cost between two elements, in mean elements of the line."""
+        """Return the update cost of an interval, in mean elements of the line."""
         if self.costs is None:
             return stop - start
         return sum(self.costs[tensor] for tensor in layout.tensors(start, stop)) * layout.count / sum(self.costs)
@@ -87,7 +84,7 @@ class Owners:
 class Ownership:
     """Choose owners by the optimiser, if it needs whole tensors, and by the speeds (weights) of ranks.
 
-    Speeds that are yet to be measured count as equal.
+    Unmeasured speeds count as equal.
     """
 
     optimizer: Optimizer | None = None
@@ -95,16 +92,15 @@ class Ownership:
 
     @property
     def whole(self) -> bool:
-        """Tell whether each tensor has one owner."""
         return self.optimizer is not None and self.optimizer.scope == "tensor"
 
     def owners(self, ranks: int, costs: Iterable[float]) -> Owners:
-        """Return the owners of tensors with these update costs; ValueError if weights are wrong."""
+        """Return the owners for these update costs; ValueError if weights are wrong."""
         return Owners(ranks, known(self.weights, ranks), tuple(costs) if self.whole else None)
 
 
 class Sharing:
-    """Share out the buckets of a cut between owners, with the update costs.
+    """Share out the buckets of a cut, with their update costs.
 
     Each other bucket, such as a portion or one of a hypothetical cut, is shared out separately.
     """
@@ -132,8 +128,7 @@ class Sharing:
 
     @property
     def work(self) -> Callable[[Bucket], tuple[float, Array]] | None:
-        """Return a map from a bucket to its update cost and its shards' costs, in mean elements; None for equal
-        shards."""
+        """Return a map from a bucket to the update costs of all and of each shard, in mean elements; None if equal."""
         return None if self.owners.even else self.works
 
     def works(self, bucket: Bucket) -> tuple[float, Array]:
@@ -145,7 +140,7 @@ class Sharing:
 
 
 def partition_of(layout: Layout, bucket: Bucket, tensors: Sequence[int], run: Sequence[int]) -> Partition:
-    """Partition a bucket by the number of tensors of each rank; padding belongs to the tensor before it."""
+    """Partition a bucket by tensors per rank; padding belongs to the tensor before it."""
     begins = [0, *(layout.offsets[tensor] - bucket.start for tensor in tensors[1:]), bucket.count]
     borders = [begins[done] for done in accumulate(run, initial=0)]
     return Partition((*borders[:-1], bucket.count))

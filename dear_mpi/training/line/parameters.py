@@ -18,7 +18,7 @@ READ = 1 << 18  # elements compared at a time
 
 
 def line_dtype(layers: Sequence[Layer]) -> np.dtype[Any]:
-    """Return the widest type of trained parameters, for the values; ValueError if there is no element."""
+    """Return the widest type of trained parameters; ValueError if there is no element."""
     parameters = [parameter for layer in layers for parameter in trained(layer)]
     if not any(parameter.value.size for parameter in parameters):
         raise ValueError("a model must have a parameter that is trained, with an element")
@@ -31,7 +31,7 @@ def line_dtype(layers: Sequence[Layer]) -> np.dtype[Any]:
 
 
 def trained(layer: Layer) -> list[Parameter]:
-    """List a layer's trained parameters; ValueError for a duplicate or a value that is no array."""
+    """List a layer's trained parameters; ValueError for a duplicate, or a value that is no array."""
     found = [parameter for parameter in layer.parameters if parameter.trained]
     for parameter in found:
         if not hasattr(parameter.value, "strides") or not hasattr(parameter.value, "flags"):
@@ -42,7 +42,6 @@ def trained(layer: Layer) -> list[Parameter]:
 
 
 def of_tensors(uses: Sequence[Layer], layout: Layout) -> list[Parameter]:
-    """Return the parameter of each tensor of a layout, in its first use."""
     found: dict[int, Parameter] = {}
     for layer, tensors in zip(uses, layout.uses, strict=True):
         for parameter, tensor in zip(trained(layer), tensors, strict=True):
@@ -53,7 +52,7 @@ def of_tensors(uses: Sequence[Layer], layout: Layout) -> list[Parameter]:
 def layout_of(uses: Sequence[Layer], wire: np.dtype[Any], ranks: int, *, whole: bool = False) -> Layout:
     """Lay out layers in forward order; parameters with the same memory are tied.
 
-    ValueError if parameters share only a part of their memory.
+    ValueError if they share only a part of it.
     """
     check_overlaps(uses)
     keys = [[(key_of(parameter), parameter.value.shape) for parameter in trained(layer)] for layer in uses]
@@ -61,13 +60,13 @@ def layout_of(uses: Sequence[Layer], wire: np.dtype[Any], ranks: int, *, whole: 
 
 
 def key_of(parameter: Parameter) -> tuple[Any, ...]:
-    """Return a key that is equal for tied parameters; an empty parameter equals only itself."""
+    """Return a key that tied parameters share; an empty parameter equals only itself."""
     value = parameter.value
     return (*bounds(value), value.nbytes, value.strides) if value.size else (id(parameter),)
 
 
 def check_overlaps(layers: Sequence[Layer]) -> None:
-    """Check that parameters share all or none of their memory, and tied ones are all trained or all frozen."""
+    """Check that parameters share all or none of their memory; tied ones are all trained or all frozen."""
     spans = {
         (*key_of(each), each.trained): (each.value, f"{each.name} of layer {number} ({type(layer).__name__})")
         for number, layer in enumerate(layers)
@@ -94,7 +93,7 @@ def bounds(array: Array) -> tuple[int, int]:
 
 
 def held(array: Array) -> bool:
-    """Tell whether code other than the caller still holds a host array's memory."""
+    """Tell whether code other than the caller holds a host array's memory."""
     root = array if array.base is None else array.base
     own = 4 if array.base is None else 3  # the names here and in the caller, and the argument
     return isinstance(root, np.ndarray) and array.flags.writeable and sys.getrefcount(root) > own
@@ -103,7 +102,7 @@ def held(array: Array) -> bool:
 def readers(line: Array, own: Array) -> list[Call]:
     """Return the calls that copy an owner's in-place changes to the line.
 
-    An unchanged value in a narrower type is the line's value, rounded. The line then keeps its more exact value.
+    In a narrower type, an unchanged value equals the line's value, rounded: the line then keeps its more exact value.
     """
     if line.dtype == own.dtype:
         return [copier(line, own)]

@@ -3,8 +3,8 @@
     4 ranks    bucket with expand 4, shrink 4    ->    4 | 4 |   |       takes as long as a cost of 4
                then one with qkv 3, out 1        ->      |   | 3 | 1     goes to the less loaded ranks
 
-All ranks wait for a bucket's costliest run before gathering. So the costliest run of a bucket is minimised, within 5 %;
-then the largest load of a rank. The costliest bucket comes first.
+All ranks wait for a bucket's costliest run before gathering. So first minimise the costliest run, within 5 %, then the
+largest load of a rank. The costliest bucket comes first.
 
 Source: longest processing time first, as in Graham, Bounds on multiprocessing timing anomalies, 1969.
 """
@@ -21,7 +21,7 @@ NEAR = 0.05  # extra time allowed to a bucket if that balances the ranks
 
 
 def placed(costs: Mapping[Bucket, Sequence[float]], speeds: Sequence[float]) -> dict[Bucket, list[int]]:
-    """Count the tensors of each bucket that each rank owns, in the order of both.
+    """Count each rank's tensors of each bucket.
 
     Cost: about 80 times the number of tensors plus candidate ranks.
 
@@ -49,7 +49,8 @@ def runs(
 ) -> Callable[[float], list[int] | None]:
     """Return a function from a level to each rank's tensor count, filling the first ranks first.
 
-    The level limits a rank's total; ``alone``, with slack ``NEAR``, its part of the bucket. None if tensors remain.
+    The level limits a rank's total; ``NEAR`` more than the bucket needs by itself limits its part. None if tensors
+    remain.
     """
 
     def fits(level: float) -> list[int] | None:
@@ -66,7 +67,7 @@ def runs(
 
 
 def least(fits: Callable[[float], list[int] | None], most: float) -> tuple[float, list[int]]:
-    """Find the lowest level that fits, approximately, and its assignment; ``most`` must fit."""
+    """Find the lowest level that fits, approximately; ``most`` must fit."""
     low, high = 0.0, most * (1 + SLACK)
     best = fits(high)
     assert best is not None, "it fits at the most"

@@ -4,8 +4,8 @@
     a rank's shards  |     |##|     ...  |        |####|        ...   |     the 2nd third of each
     its state        |##|####|                                              the same shards, packed
 
-With ``--update full`` every rank updates whole buckets, as a single rank would. With ``sharded`` a rank updates its
-reduce-scatter shard and keeps 1/P of the state. ``owners.py`` decides who has which shard.
+With ``--update full`` every rank updates whole buckets. With ``sharded`` a rank updates its reduce-scatter shard
+(``owners.py``) and keeps 1/P of the state.
 
 Cutting buckets anew and writing a checkpoint gather the state: every rank then holds all of it for a while.
 
@@ -49,17 +49,17 @@ class Shards:
         return slice(bucket.start + own.start, bucket.start + own.stop)
 
     def begins(self, bucket: Bucket) -> list[int]:
-        """List the first element of each non-empty shard, counted from the bucket's beginning."""
+        """List the first element of each non-empty shard, counted within the bucket."""
         borders = self.partitions[bucket].borders
         return [start for start, stop in pairwise(borders) if start < stop]
 
     def to_line(self, own: Array, line: Array) -> None:
-        """Copy this rank's state into the whole line's state."""
+        """Copy this rank's state into the whole state."""
         for bucket, place in self.state.items():
             line[self.of(bucket)] = own[place]
 
     def from_line(self, line: Array, own: Array) -> None:
-        """Copy this rank's state out of the whole line's state."""
+        """Copy this rank's state out of the whole state."""
         for bucket, place in self.state.items():
             own[place] = line[self.of(bucket)]
 
@@ -73,7 +73,7 @@ class Kept(Protocol):
 
 
 def whole_state(arena: Kept, transport: Transport) -> Iterator[Array]:
-    """Gather the state of the whole line, array by array, on all ranks. Collective."""
+    """Gather the whole state, array by array, on all ranks. Collective."""
     if arena.shards.ranks == 1:
         yield from arena.state
         return
@@ -94,7 +94,7 @@ def whole_state(arena: Kept, transport: Transport) -> Iterator[Array]:
 
 
 def take_state(arena: Kept, state: Iterable[Array]) -> None:
-    """Keep this rank's part of the whole state; a rank that holds all of it is done already."""
+    """Keep this rank's part of the whole state, unless it holds all of it already."""
     for own, line in zip(arena.state, state, strict=True):
         if own is not line:
             arena.shards.from_line(line, own)

@@ -37,7 +37,6 @@ def parse_weights(text: str) -> Weights | str:
 
 
 def check_weights(given: object, ranks: int | None = None) -> None:
-    """Raise a ValueError if weights cannot be used on this number of ranks."""
     if given is None or given == MEASURED:
         return
     if isinstance(given, str) or not isinstance(given, Sequence):
@@ -46,7 +45,7 @@ def check_weights(given: object, ranks: int | None = None) -> None:
 
 
 def known(given: Sequence[float] | str | None, ranks: int) -> Weights | None:
-    """Return the initial weights; None if all are equal, or yet to be measured."""
+    """Return the initial weights; None if all are equal, or to be measured."""
     check_weights(given, ranks)
     return None if given is None or isinstance(given, str) or len(set(given)) == 1 else tuple(map(float, given))
 
