@@ -3,10 +3,10 @@
     main thread   | forward 0 | forward 1 | backward 1 | backward 0 | wait for all_reduce 0 | update 0 |
     engine's thread                       | all_reduce 1   | all_reduce 0             |
 
-A mark comes from a stream or the virtual fabric's clock. On a GPU a mark is an event, and reading its time blocks until
-it occurs: the log stores marks unread until an iteration is over.
+Marks come from a stream or the virtual clock. On a GPU a mark is an event, and reading its time blocks until it occurs:
+the log reads no mark before its iteration is over.
 
-The main thread and the engine's thread append to separate lists, so neither waits for the other.
+The main thread and the engine append to separate lists, so neither waits for the other.
 """
 
 from collections import defaultdict, deque
@@ -56,7 +56,7 @@ class Log:
         kept: number of iterations. The previous one is also kept, since its collectives continue.
 
     Attributes:
-        records: of the iterations, the last one at the end.
+        records: of the iterations, the last at the end.
         notes: details of the engine's collectives.
     """
 
@@ -66,12 +66,10 @@ class Log:
         self.main = self.records[-1].after  # destination of the main thread's events
 
     def keep(self, kept: int) -> None:
-        """Keep ``kept`` iterations from now on."""
         self.records = deque(self.records, maxlen=kept + 1)
 
     @property
     def last(self) -> Record:
-        """Return the current or last iteration."""
         return self.records[-1]
 
     def begin(self, number: int, mark: Any) -> None:
@@ -83,15 +81,12 @@ class Log:
         self.main = self.last.after
 
     def did(self, kind: str, number: int, begin: Any, end: Any, what: object = "") -> None:
-        """Log that the main thread ran a layer, or updated a bucket."""
         self.main.append(Event(kind, number, begin, end, what))
 
     def waited(self, awaited: str, number: int, begin: Any, end: Any, what: object) -> None:
-        """Log that the main thread waited for an event of this kind."""
         self.main.append(Event("wait", number, begin, end, what, awaited))
 
     def carried(self, kind: str, number: int, begin: Any, end: Any, what: object, *, since: Any = None) -> Event:
-        """Log an action of the engine."""
         event = Event(kind, number, begin, end, what, since=since)
         self.last.engine.append(event)
         return event
@@ -134,9 +129,9 @@ def sums_s(events: Iterable[Event], kind: str, seconds: Seconds, uses: int) -> A
 
 
 def pass_s(record: Record, seconds: Seconds, uses: int) -> Array:
-    """Return the seconds of each layer call in one pass: forward, backward, weights (included in backward), exchange.
+    """Return the seconds of each layer call in one pass: forward, backward, weights (part of backward), exchange.
 
-    For a batch in parts: the first part's forward pass, which waits, and the last part's backward pass, which sends.
+    For a batch in parts: the first part's forward, which waits, and the last part's backward, which sends.
     """
     forward_s, backward_s = (uses_s(record.within, kind, seconds) for kind in ("forward", "backward"))
     weights_s = sums_s(record.within, "weights", seconds, uses)

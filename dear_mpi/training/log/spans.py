@@ -4,8 +4,8 @@ rank 0  compute   | forward conv1 | forward fc | backward fc | wait for ... | up
         wire                                         | all_reduce of bucket 0 (layers 0..1, 4.2 MiB) |
         steps                                        | waiting | transfer | combining | transfer ... |   see Inside
 
-``merged`` combines the recordings of all ranks into one run. A trace merged by wrong clocks looks right. So ``merged``
-refuses if clocks are unknown, or if messages contradict them: none can end before it was sent.
+``merged`` combines all ranks' recordings into one run. A trace merged by wrong clocks looks right. So ``merged``
+refuses unknown clocks, and clocks that messages contradict: none can end before it was sent.
 """
 
 import math
@@ -29,11 +29,11 @@ KINDS = ("forward", "backward", "weights", "wait", "update", *COLLECTIVES, "othe
 
 
 class Span(NamedTuple):
-    """Record an action of a rank from one time to another, in seconds; spans of one lane do not overlap.
+    """Record an action of a rank, in seconds; spans of one lane do not overlap.
 
     ``kind`` is one of ``KINDS``: a collective's name, or ``other`` for the sums of the loss and statistics; in the lane
-    ``steps`` a kind of ``collectives/plans/steps.py``. ``args`` holds details by name, such as ``queued_s``: seconds
-    between the hand-over by the main thread and the engine's action.
+    ``steps`` a kind of ``collectives/plans/steps.py``. ``args`` holds details by name, such as ``queued_s``: the
+    engine's delay after the main thread's hand-over.
     """
 
     lane: str
@@ -49,7 +49,7 @@ class Span(NamedTuple):
 
 
 class Iteration(NamedTuple):
-    """Delimit an iteration: from the beginning of forward to the end of backward and the schedule's hook there."""
+    """Delimit an iteration, from the beginning of forward to the end of backward and the schedule's hook there."""
 
     number: int
     begin_s: float
@@ -58,7 +58,7 @@ class Iteration(NamedTuple):
 
 @dataclass(frozen=True)
 class Rank:
-    """Record the actions of one rank by its clock, or of all ranks if alike; spans ordered by beginning.
+    """Record the actions of one rank by its clock, or of all ranks if alike, ordered by beginning.
 
     Spans may begin before the first iteration and end after the last.
     """
@@ -70,7 +70,6 @@ class Rank:
     noted: tuple[Noted, ...] = ()  # its collectives
 
     def times(self) -> Iterator[tuple[float, float]]:
-        """Yield the beginning and end of every record."""
         for found in (self.spans, self.iterations, self.noted):
             yield from ((each.begin_s, each.end_s) for each in found)
 
@@ -83,10 +82,10 @@ class Rank:
 
 @dataclass(frozen=True)
 class Inside:
-    """Hold the lane ``steps`` by rank number, in time order, and the messages with both ends known.
+    """Hold the lane ``steps`` by rank, in time order, and the messages with both ends known.
 
-    A rank's notes record only its calls; its peers' notes show how long it waited for them. So the lane is built when a
-    timeline is shown, from the notes of all ranks.
+    Only the peers' notes show how long a rank waited for them. So the lane is built from all ranks' notes, when a
+    timeline is shown.
     """
 
     spans: dict[int, list[Span]] = field(default_factory=lambda: defaultdict(list))
@@ -108,22 +107,20 @@ class Run:
 
     @cached_property
     def inside(self) -> Inside:
-        """Build the steps from collectives noted by all ranks."""
+        """Build the steps of collectives noted by all ranks."""
         return inside_of(self.ranks)
 
     @cached_property
     def breaks_off(self) -> bool:
-        """Tell whether a rank was inside a collective when it wrote its record."""
+        """Tell whether a rank wrote its record inside a collective."""
         return any(noted.under_way for rank in self.ranks for noted in rank.noted[-1:])
 
     @cached_property
     def begin_s(self) -> float:
-        """Return the beginning of the first span."""
         return min((begin_s for rank in self.ranks for begin_s, _ in rank.times()), default=0.0)
 
     @cached_property
     def end_s(self) -> float:
-        """Return the end of the last span."""
         return max((end_s for rank in self.ranks for _, end_s in rank.times()), default=0.0)
 
 
@@ -170,10 +167,10 @@ def name_of(step: StepSpan) -> str:
 def rank_of(log: Log, name: str, layers: Sequence[str], clock: Clock, *, kept: int) -> Rank:
     """Record one rank's last ``kept`` iterations. Call it with nothing under way.
 
-    Without a GPU another thread may call it; it then returns the finished events.
+    Without a GPU another thread may call it, and gets the finished events.
 
     Args:
-        layers: the name of each layer call, in forward order.
+        layers: name of each layer call, in forward order.
     """
     known = list(log.records)
     records = [record for record in known if record.end is not None][-kept:]
@@ -206,7 +203,7 @@ def spans_in(record: Record, layers: Sequence[str], clock: Clock) -> Iterator[Sp
 
 
 def places(kind: str, layers: Sequence[str], count: int) -> Iterator[str]:
-    """Name the layers of ``count`` calls in pass order, with the part of the batch if there are several."""
+    """Name ``count`` layer calls in pass order, with the part of the batch if several."""
     ordered = layers if kind == "forward" else layers[::-1]
     for place in range(count):
         part, use = divmod(place, len(ordered))
@@ -267,7 +264,6 @@ def merged(recordings: Sequence[Recording]) -> Run:
 
 
 def moved(rank: Rank, aligned: Aligned) -> Rank:
-    """Convert a rank to the clock of rank 0."""
 
     def at(seconds: float) -> float:
         return seconds - aligned.offset_s(seconds)

@@ -49,7 +49,6 @@ def find_schedules(names: Sequence[str]) -> dict[str, type[Schedule]]:
 
 
 def own_fusion(fusion: str, schedule: type[Schedule]) -> str:
-    """Resolve a fusion policy; ``own`` is the policy of the schedule's source."""
     return schedule.fusion if fusion == "own" else fusion
 
 
@@ -73,7 +72,6 @@ def find_schedule(name: str) -> type[Schedule]:
 
 
 def published(name: str) -> type[Schedule]:
-    """Load the schedule that a package publishes under a name."""
     return checked(name, load_extra("schedules", name))
 
 

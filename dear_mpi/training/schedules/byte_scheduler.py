@@ -3,12 +3,12 @@
     compute  | backward 3 2 1 0      | forward 0 1 2 3     | ...              max(t_ff + t_bp, t_ar)
     network  |   AR 3 | AR 3' | AR 1 | AR 0 | AR 2 | ...
 
-The next forward pass sets the priorities. ``credit`` partitions are handed over ahead and cannot be overtaken. A layer
-waits only for its partitions. The bound is that for any synchronous schedule; start-up latency keeps the schedule above
-it, because each partition is a whole all-reduce, needed in full by the forward pass.
+The next forward pass sets priorities. ``credit`` partitions are handed over ahead and cannot be overtaken. A layer
+waits only for its partitions. The bound is the one for all synchronous schedules; start-up latency keeps the schedule
+above it, because each partition is a whole all-reduce, needed in full.
 
-The original decides on rank 0 at run time and sends the order by Horovod's negotiation. Here measured times decide it
-once. We leave the negotiation out, in favour of this peer.
+The original decides at run time on rank 0 and sends the order by Horovod's negotiation. Here measured times decide
+once. We omit the negotiation, in favour of this peer.
 
 Source: Peng et al., ByteScheduler, SOSP 2019; github.com/bytedance/byteps, branch bytescheduler: partitions of
 1,000,000 elements, a credit of 4,000,000 (BYTESCHEDULER_PARTITION, BYTESCHEDULER_CREDIT).

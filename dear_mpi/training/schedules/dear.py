@@ -4,10 +4,10 @@
     network  |   reduce-scatter 3 2 1 0 | all-gather 0 1 2 3 |
                   BackPipe                    FeedPipe
 
-BackPipe: a bucket's reduce-scatter starts when its last gradient is ready. FeedPipe: all-gathers follow the last
-reduce-scatter, in the observed order of need of the forward pass. A layer waits only for its bucket, which is updated
-just before the layer runs. The engine is first in, first out, so all-gathers need no barrier. DeAR sends as many bytes
-as an all-reduce and combines the same chunks in the same order, so the parameters have the same bits.
+BackPipe: a bucket's reduce-scatter starts with its last gradient. FeedPipe: all-gathers follow the last reduce-scatter,
+in the observed order of need. A layer waits only for its bucket, which is updated just before the layer runs. The
+engine is first in, first out, so all-gathers need no barrier. DeAR sends as many bytes as an all-reduce and combines
+the same chunks in the same order: parameters have the same bits.
 
 Source: Zhang et al., DeAR, ICDCS 2023, arXiv 2302.12445.
 """
@@ -24,8 +24,8 @@ class Dear(Halved, Late):
     def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
         """Return the bound: all-gathers begin after backward and all reduce-scatters, and end before forward does.
 
-        The paper's max(ff, ag) + max(bp, rs) includes ff + rs. That term is wrong if the first layers have no trained
-        parameters: they run forward while the network reduces. Both bounds are equal unless ff > ag and rs > bp.
+        The paper's max(ff, ag) + max(bp, rs) includes ff + rs, which is wrong if the first layers have no trained
+        parameters: they run forward while the network reduces. The bounds differ only if ff > ag and rs > bp.
         """
         gathered, reduced = network["all_gather"], network["reduce_scatter"]
         return max(ff + bp, gathered + max(bp, reduced))

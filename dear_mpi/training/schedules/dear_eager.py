@@ -5,14 +5,13 @@
                                     ^ bucket 2 gives way, and goes on under the forward pass
 
 DeAR gathers after the last reduce-scatter. If communication takes longer than backward, the network then still reduces
-late layers, which the forward pass needs last, while its first layers wait. Here both halves of the first buckets
-overtake them. List scheduling decides the order once, from the times of layers and collectives in the first iterations
-(``fabric/costs.py``), with equal figures on all ranks. Before that, and if clipping or loss scaling must see all
-gradients first, gathers come last, as in DeAR.
+late layers while the first layers of the forward pass wait. Here both halves of the first buckets overtake them. List
+scheduling decides the order once, from measured times of the first iterations (``fabric/costs.py``), equal on all
+ranks. Before that, and if clipping or loss scaling must see all gradients first, gathers come last, as in DeAR.
 
 A collective above 2 MiB may be broken off for a more urgent one. List scheduling is a heuristic: the virtual fabric
-tries an order with such breaks, one without, and DeAR's order, and the fastest is taken. The bound is that for any
-synchronous schedule. There is no gain over DeAR if backward hides all reduce-scatters and forward all all-gathers.
+compares an order with breaks, one without, and DeAR's. The bound is the one for all synchronous schedules. There is no
+gain over DeAR if backward hides all reduce-scatters and forward all all-gathers.
 
 Source: ours; priorities as in ByteScheduler (Peng et al., SOSP 2019), halves as in DeAR.
 """

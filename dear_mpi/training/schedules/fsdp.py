@@ -4,12 +4,12 @@
     network  | AG 0 | AG 1 | AG 2 | AG 3 | AG 3 | AG 2 | RS 3 | AG 1 | RS 2 | ...
                                                max(max(t_ff, t_ag) + max(t_bp, t_ag), 2 t_ag + t_rs)
 
-A rank keeps only its shard's parameters and frees gathered ones after the layer. That costs 1.5 times the bytes of an
-all-reduce. The next unit is gathered while the previous one computes, one ahead, as with BACKWARD_PRE.
+A rank keeps only its shard's parameters and frees gathered ones after the layer: 1.5 times the bytes of an all-reduce.
+The next unit is gathered while the previous one computes, one ahead, as with BACKWARD_PRE.
 
-This schedule sends the messages of FSDP at FSDP's times, but never frees memory: it needs as much as other schedules.
-Its unit is the bucket. With ``--accumulate`` FSDP gathers for each part of a batch, unless it keeps the parameters;
-here only the first part's forward and the last part's backward gather.
+This schedule sends FSDP's messages at FSDP's times, but never frees memory: it needs as much as other schedules. Its
+unit is the bucket. With ``--accumulate`` FSDP gathers for each part of a batch, unless it keeps parameters; here only
+the first forward and the last backward gather.
 
 Source: Zhao et al., PyTorch FSDP, VLDB 2023, section 3; torch.distributed.fsdp.FullyShardedDataParallel.
 """
@@ -28,7 +28,7 @@ class Fsdp(Halved):
     def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
         """Return the bound: each pass begins and awaits its gathers.
 
-        Reduce-scatters may continue in the next forward pass, under layers without trained parameters.
+        Reduce-scatters may continue under the next forward's layers without trained parameters.
         """
         gathered, reduced = network["all_gather"], network["reduce_scatter"]
         return max(max(ff, gathered) + max(bp, gathered), 2 * gathered + reduced)
@@ -56,7 +56,7 @@ class Fsdp(Halved):
             self.new += 1
 
     def gather(self, index: int) -> None:
-        """Start a bucket's all-gather, unless it is under way or the bucket does not exist."""
+        """Start a bucket's all-gather, unless under way or past the end."""
         buckets = self.fabric.buckets
         if index < len(buckets) and buckets[index] not in self.gathering:
             self.gathering[buckets[index]] = self.fabric.start("all_gather", buckets[index])
@@ -69,7 +69,7 @@ class Fsdp(Halved):
                 self.fabric.wait(handle)
 
     def gather_again(self, index: int) -> None:
-        """Start a bucket's second all-gather, unless it has started or the bucket does not exist."""
+        """Start a bucket's second all-gather, unless started or before the beginning."""
         if index >= 0 and self.fabric.buckets[index] not in self.held:
             bucket = self.fabric.buckets[index]
             self.held.add(bucket)

@@ -6,13 +6,13 @@
     lancet   compute  | dx 3 | dw 3   | dx 2 | dw 2   | dx 1 ...
              network         | A 2    | RS 3 | A 1    | RS 2 ...
 
-The next layer waits for dx, the gradient of a layer's input. The gradient of its weights, dw, is only needed for its
-reduce-scatter. So a layer may write dw while a mixture of experts exchanges tokens, before each pass of a layer. Lancet
+The next layer waits for dx, the gradient of a layer's input. The weights' gradient dw is only needed for its
+reduce-scatter: a layer may write dw while a mixture of experts exchanges tokens, before each pass of a layer. Lancet
 sends no extra byte; layer inputs live longer.
 
 Measured times decide once which dw fills which exchange: the oldest first, as many as fit. A dw that fits no later
-exchange is not delayed. The virtual fabric compares this plan with others, including the order of ``dear``, and the
-fastest is taken. In pure data parallelism, without exchanges, ``dear`` wins: a late dw only delays BackPipe.
+exchange is not delayed. The virtual fabric compares this plan with others, including ``dear``. In pure data
+parallelism, without exchanges, ``dear`` wins: a late dw only delays BackPipe.
 
 Source: Jiang et al., Lancet, MLSys 2024, arXiv 2404.19429. Lancet also splits forward passes along the batch, to hide
 their exchanges; this schedule does not.
@@ -82,7 +82,7 @@ class Lancet(LateWeights, Dear):
 
 
 class LancetFsdp(LateWeights, Fsdp):
-    """Run FSDP, and let layers write weight gradients also while others wait for their second all-gather."""
+    """Run FSDP; layers write weight gradients also while others wait for their second all-gather."""
 
     distances = (0, 1, 2, 4, 8, 16, 32, 64)
 

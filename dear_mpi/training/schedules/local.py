@@ -3,13 +3,12 @@
     compute  | ff bp | ff bp | ff bp | ff bp        | ff bp | ...
     network                          | RS     | AG     |               every 4th iteration, as DeAR sends gradients
 
-``local:10`` averages every 10 iterations. ``post-local:10:after=100`` sums gradients for 100 iterations first.
-``diloco:10:lr=0.7:momentum=0.9`` treats the ranks' movement as a gradient, and steps with Nesterov momentum. With
-``staggered=yes`` buckets average in different iterations. With ``delay=5`` averages are used 5 iterations later, so
-even a link far slower than the computation stays hidden (Streaming DiLoCo).
+``local:10`` averages every 10 iterations. ``post-local:10:after=100`` first sums gradients for 100 iterations.
+``diloco:10:lr=0.7:momentum=0.9`` treats the ranks' movement as a gradient for Nesterov momentum. With ``staggered=yes``
+buckets average in different iterations. With ``delay=5`` averages are used 5 iterations later, which hides even a link
+far slower than the computation (Streaming DiLoCo).
 
-Ranks have different values within a round. A round ends early at the end of a run, at a checkpoint, and at a test of
-the model.
+Ranks differ within a round. The round ends early for the end of a run, a checkpoint or a test of the model.
 
 Source: see ``routes/rounds.py``.
 """

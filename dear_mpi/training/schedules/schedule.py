@@ -30,13 +30,12 @@ class Schedule:
     """Do nothing at any hook; schedules override the hooks that they need.
 
     Attributes:
-        collectives: the collectives it starts, so that plans are made before training.
+        collectives: the collectives it starts; their plans are made before training.
         extras: further ones: ``negotiation`` or ``second all_gather``.
         fusion: the bucket policy of its source, for ``--fusion own``; see ``borders`` in ``fusion.py``.
         foresees: whether to call ``ordered`` once layers and collectives have been timed.
         options: parsers by attribute, for names such as ``bytescheduler:credit=8``.
-        order: the order of an iteration's collectives, from the beginning of its backward pass to the next one; None
-            for the order of their starts.
+        order: the order of collectives from one backward pass to the next; None for the order of their starts.
     """
 
     collectives: ClassVar[tuple[str, ...]] = ()
@@ -48,7 +47,6 @@ class Schedule:
 
     @classmethod
     def specialised(cls, **options: Any) -> type[Schedule]:
-        """Derive a class with other values of some options."""
         return type(cls.__name__, (cls,), options)
 
     @classmethod
@@ -60,8 +58,8 @@ class Schedule:
     def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
         """Return the least time of an iteration, for any distribution of these seconds over layers and buckets.
 
-        Valid for equal iterations, one collective at a time, and no interference; updates, the loss and packing come on
-        top. Layers may lack trained parameters: these wait for nothing.
+        Assumes equal iterations, and one collective at a time without interference; excludes updates, loss and packing.
+        Layers may lack trained parameters: these wait for nothing.
 
         Args:
             ff, bp: seconds of forward and backward compute.
@@ -91,9 +89,9 @@ class Schedule:
         return self.order
 
     def orders(self, nominal: Nominal) -> Sequence[Any]:
-        """Return candidate plans, sequences or None; not collective.
+        """Return candidates for ``take``; not collective.
 
-        The virtual fabric tries each of them after ``take``, and the fastest is taken.
+        The virtual fabric tries each of them, and the fastest is taken.
         """
         return [self.ordered(nominal)]
 
@@ -109,7 +107,7 @@ class Schedule:
     def delays_weights(self, use: int) -> bool:
         """Decide whether a capable layer delays its weight gradients until ``fabric.write_weights()``.
 
-        Called right before the layer runs backward.
+        Called before the layer runs backward.
         """
         return False
 
@@ -134,7 +132,7 @@ class Halved(Schedule):
 
 
 class Late(Schedule):
-    """Wait for pending collectives right before a layer needs them, then update its parameters."""
+    """Wait for collectives right before a layer needs them, then update its parameters."""
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
@@ -145,7 +143,6 @@ class Late(Schedule):
             self.finish(bucket)
 
     def finish(self, bucket: Bucket) -> None:
-        """Wait for a bucket's collective, if under way, and update its parameters."""
         if (handle := self.under_way.pop(bucket, None)) is not None:
             self.fabric.wait(handle)
             self.fabric.update(bucket)

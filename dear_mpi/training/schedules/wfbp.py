@@ -74,10 +74,10 @@ class Horovod(Ddp):
 
         network            | n | AR 3 | n | AR 2 1 | n | AR 0 |                      n: is it ready on all ranks?
 
-    A background thread wakes each millisecond. It combines one bit per tensor over all ranks, and sends the tensors
-    that all ranks have in one buffer of up to 128 MiB. A buffer thus holds the tensors that became ready since the last
-    one began: its fusion (``training/fusion.py``) follows from measured times. Cycles without ready tensors are free
-    here, as the network is idle then.
+    Each millisecond a background thread combines one bit per tensor over all ranks, and sends the tensors ready
+    everywhere in one buffer of up to 128 MiB. A buffer holds the tensors that became ready since the last one began:
+    the fusion (``training/fusion.py``) follows from measured times. Cycles without ready tensors are free here: the
+    network is idle.
 
     Source: Sergeev and Del Balso, Horovod, 2018; github.com/horovod/horovod, HOROVOD_CYCLE_TIME 1 ms and
     HOROVOD_FUSION_THRESHOLD 128 MiB since 0.21; response cache in horovod/common/response_cache.cc.

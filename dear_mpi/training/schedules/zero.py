@@ -3,12 +3,12 @@
     compute  | forward | backward 3 2 1 0      |                       | forward ...
     network            |   reduce-scatter 3 2 1 0 | all-gather 0 1 2 3 |         t_ff + max(t_bp, t_rs) + t_ag
 
-The step ends with the gathers, and the next forward pass waits for all of them. With ``zero:overlap_param_gather=yes``
-they run during the forward pass: the hook of a bucket's first layer waits for it and starts the next, one at a time, as
-in Megatron-Core's distributed optimiser.
+The step ends with the gathers, and the next forward waits for all of them. With ``zero:overlap_param_gather=yes``
+gathers run during forward, one at a time: the hook of a bucket's first layer waits for it and starts the next, as in
+Megatron-Core's distributed optimiser.
 
-With ``--update sharded`` values are gathered and each rank keeps only its shard's optimiser state, as in ZeRO. With
-whole updates gradients are gathered instead: the same bytes, at the same times.
+With ``--update sharded`` values are gathered and each rank keeps its shard's optimiser state, as in ZeRO; with whole
+updates gradients are gathered, with the same bytes and times.
 
 Source: Rajbhandari et al., ZeRO, SC 2020, section 5; DeepSpeed, deepspeed.runtime.zero: reduce_bucket_size 5e8
 elements, which is one bucket for most models; Megatron-Core, DistributedDataParallel: max(40e6, 1e6 x ranks)
@@ -67,7 +67,6 @@ class Zero(Halved):
             self.gathering.append((bucket, self.fabric.start("all_gather", bucket)))
 
     def finish(self) -> None:
-        """Wait for the first all-gather, start another one, and update."""
         bucket, handle = self.gathering.popleft()
         self.fabric.wait(handle)
         self.gather()

@@ -3,10 +3,9 @@
     elements   | 256              | 256              | the rest |
     codes      | scale scale scale | numbers of 8 bits, of 4 bits in pairs, or in fp8 ...
 
-A scale is the block's largest magnitude divided by the largest number. Rounding is off by half a step at most: 1/254 of
-that magnitude with 8 bits, 1/14 with 4. In fp8 (e4m3) the error is at most 1/16 of the element, or of the smallest
-normal number. A block with an infinity or NaN becomes NaN. A block of zeros, or with a scale below the smallest normal
-number, becomes zero.
+A scale is the block's largest magnitude divided by the largest number. The rounding error is at most half a step: 1/254
+of that magnitude with 8 bits, 1/14 with 4; in fp8 (e4m3) 1/16 of the element, or of the smallest normal number. A block
+with an infinity or NaN becomes NaN. A block of zeros, or with a scale below the smallest normal number, becomes zero.
 
 Cost: 1 + 1/64 bytes per element with 8 bits, 1/2 + 1/64 with 4. Source: Dettmers et al., 8-bit Optimizers, ICLR 2022,
 section 2.1 (block-wise quantisation); ZeRO++, arXiv 2306.10209, section 3.3 (4 bits).
@@ -58,7 +57,7 @@ class Blocks:
             values[...] = self.read(numbers, values.shape) * scales[:, None]
 
     def pieces(self, x: Array, codes: Array) -> Iterator[tuple[Array, Array, Array]]:
-        """Yield rows of elements, their scales and their numbers as bytes, some blocks at a time."""
+        """Yield rows of elements, their scales and their numbers as bytes."""
         blocks = -(-x.size // BLOCK)
         scales = codes[: SCALE.itemsize * blocks].view(SCALE)
         numbers = codes[SCALE.itemsize * blocks : self.nbytes(x.size)]
@@ -72,12 +71,10 @@ class Blocks:
                     yield rows, scales[first // BLOCK :][: len(rows)], numbers[at]
 
     def write(self, scaled: Array, codes: Array) -> None:
-        """Round numbers into bytes."""
         array_module(scaled).rint(scaled, out=scaled)
         codes.view(self.dtype)[...] = scaled.reshape(-1)
 
     def read(self, codes: Array, shape: tuple[int, ...]) -> Array:
-        """Read the numbers from bytes."""
         numbers: Array = codes.view(self.dtype).reshape(shape)
         return numbers
 
