@@ -1,8 +1,8 @@
-"""What schedules drive: buckets that go through their route, on a live network or on a virtual one.
+"""Move buckets through their route, live or virtually, as a schedule directs.
 
-``fabric.py`` has what both have in common. ``live.py`` carries legs out with plans and an engine (``engine.py``),
-``virtual.py`` with a clock and prices (``costs.py``). ``rules.py`` says what a schedule may do, ``order.py`` what the
-engine does first, and ``statistic.py`` how all ranks learn what must be known of gradients before they are used.
+``fabric.py`` is the common part; ``live.py`` runs stages (legs) with plans and an engine (``engine.py``),
+``virtual.py`` with a clock and prices (``costs.py``). ``rules.py`` restricts schedules, ``order.py`` orders the
+engine's work, and ``statistic.py`` checks gradients on all ranks before use.
 """
 
 from dear_mpi.training.fabric.fabric import Fabric

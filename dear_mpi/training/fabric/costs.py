@@ -1,14 +1,13 @@
-"""What an iteration costs: what the virtual fabric is told of compute, updates and messages;
-and what schedules may foresee: the times of layers and collectives, and the order that follows from them.
+"""Price an iteration for the virtual fabric, and for the lookahead of schedules.
 
     backward   | 3 | 2 | 1 | 0 | forward: 0 needs bucket 0 first, then 1, ...
     network    | L | RS 3 | RS 2 | RS 1 | RS 0 | AG 0 | AG 1 | ...      one at a time; RS b before AG b
 
-List scheduling: whenever the network is free, the most urgent of what is ready goes next; it never idles while anything
-is ready. It finishes each collective, or each portion if collectives may be broken off.
+List scheduling: whenever the network is free, the most urgent ready collective goes next, to its end (or its portion's
+end). The network never idles while one is ready.
 
-The sum of the loss (L) is the least urgent. It still goes first, because it is ready before any bucket, and all buckets
-of the iteration before have been waited for. The exchanges of layers are not foreseen.
+The loss sum (L) is least urgent but goes first: it is ready before any bucket, and all earlier buckets have been waited
+for. Exchanges of layers are not foreseen.
 
 Source: Graham, Bounds on multiprocessing timing anomalies, 1969.
 """
@@ -28,13 +27,12 @@ from dear_mpi.training.routes.legs import Collective
 from dear_mpi.training.routes.route import Route
 
 Price: TypeAlias = Callable[[Collective, Bucket], float]
-# How many times as long as usual a use of a layer takes, on all ranks or on each. Passes, forward and backward, count
-# from 0; the place in one is twice the number of the use forward, and one more backward.
+# Slowdown factor of a layer call (use), on all ranks or on each. Arguments: the pass, counted from 0 over forward and
+# backward; the place in it, 2 x use forward and 2 x use + 1 backward.
 Noise: TypeAlias = Callable[[int, int], Any]
 
 
 def alike(seconds: Any) -> Any:
-    """All ranks take what is nominal."""
     return seconds
 
 
@@ -44,53 +42,51 @@ def steady(number: int, place: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What an iteration takes, in seconds; without any costs nothing takes time."""
+    """List the costs of an iteration, in seconds; by default everything is free."""
 
-    forward_s: Sequence[float] = ()  # of each use of a layer, in the order of the forward pass; of a part of a batch
+    forward_s: Sequence[float] = ()  # of each use, in forward order, for one part of a batch
     backward_s: Sequence[float] = ()
-    weights_s: Mapping[int, float] = field(default_factory=dict)  # of uses whose backward has a second half
-    exchange_s: Mapping[int, float] = field(default_factory=dict)  # of what a use exchanges before each pass
+    weights_s: Mapping[int, float] = field(default_factory=dict)  # of uses with a second half of backward
+    exchange_s: Mapping[int, float] = field(default_factory=dict)  # of a use's exchange before each pass
     price: Price = lambda leg, bucket: 0.0
     parts: int = 1  # into which a batch is split
-    loss_s: float = 0.0  # of the sum of the loss
-    verdict_s: float = 0.0  # of the verdict on all gradients
-    update_s: float = 0.0  # of the optimiser, for each element
-    rest_s: float = 0.0  # between forward and backward, for what is no layer
-    code_factor: float = 1.0  # how many times as long as its wire says a code takes
-    start_s: float = 0.0  # until an engine without work begins
-    wake_s: float = 0.0  # until the main thread goes on when what it waits for is over
-    ranks: int = 1  # who share an update where each updates its shard
-    served: float = 1.0  # the largest share of a bucket that one rank serves between hosts
-    ranks_per_core: float = 1.0  # for updates, one after the other; all other seconds are already multiplied by it
-    # From a bucket to what its update takes, and those of its shards, in elements. None: all shards are equal.
+    loss_s: float = 0.0  # of the loss sum
+    verdict_s: float = 0.0  # of the global gradient check
+    update_s: float = 0.0  # of the optimiser, per element
+    rest_s: float = 0.0  # between forward and backward, outside layers
+    code_factor: float = 1.0  # slowdown of codes against their wire's figures
+    start_s: float = 0.0  # until an idle engine begins
+    wake_s: float = 0.0  # until the main thread resumes after a wait
+    ranks: int = 1  # that share a sharded update
+    served: float = 1.0  # largest share of a bucket that one rank serves between hosts
+    ranks_per_core: float = 1.0  # for updates, one after the other; all other seconds include it already
+    # Map a bucket to its update work and its shards' work, in elements. None: all shards are equal.
     work: Callable[[Bucket], tuple[float, Any]] | None = None
     portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1  # into which a collective can be broken
-    compute: Callable[[Any], Any] = alike  # from nominal seconds to those on each rank
+    compute: Callable[[Any], Any] = alike  # from nominal seconds to seconds of each rank
     noise: Noise = steady
 
     def work_of(self, bucket: Bucket) -> tuple[float, Any]:
         return (float(bucket.count), bucket.count / self.ranks) if self.work is None else self.work(bucket)
 
     def update_seconds(self, elements: Any) -> Any:
-        """What an update of so many elements takes, on all ranks or on each; those with few wait for who has many."""
+        """Return the seconds to update these elements; ranks that share a core wait for each other."""
         if self.ranks_per_core > 1:
             shared = self.ranks_per_core * np.mean(elements)
             elements = shared if np.ndim(elements) == 0 else np.maximum(elements, shared)
         return self.update_s * elements
 
 
-PORTION_BYTES = 2 << 20  # 1.7 ms at 10 Gbit/s, for which something urgent may wait
-MOST_PORTIONS = 1024  # of 2 GiB: an order is a list, which is tried several times
+PORTION_BYTES = 2 << 20  # 1.7 ms at 10 Gbit/s: the longest wait of an urgent collective
+MOST_PORTIONS = 1024  # of 2 GiB: an order is a list, tried several times
 
 
 @dataclass(frozen=True)
 class Nominal:
-    """What an iteration is expected to take; see ``Costs`` for what stands there, too."""
-
     forward_s: Sequence[float]
     backward_s: Sequence[float]
-    price: Callable[[str, Bucket], float]  # seconds that the engine takes for a collective, updates and codes included
-    judged: bool = False  # whether all gradients are looked at before any of them is used
+    price: Callable[[str, Bucket], float]  # seconds of the engine for a collective, with updates and codes
+    judged: bool = False  # whether all gradients are checked before any is used
     portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
     weights_s: Mapping[int, float] = field(default_factory=dict)
     exchange_s: Mapping[int, float] = field(default_factory=dict)
@@ -99,16 +95,16 @@ class Nominal:
 
 @dataclass(frozen=True)
 class Chain:
-    """Collectives of a bucket, one after the other."""
+    """Chain the collectives of a bucket, one after the other."""
 
     keys: tuple[Key, ...]
-    seconds: tuple[float, ...]  # of each of the keys
-    ready_s: float  # when the first of them can begin
+    seconds: tuple[float, ...]  # of each key
+    ready_s: float  # when the first can begin
     urgency: int  # the smallest goes first
 
 
 def portions_of(nbytes: int, ranks: int, segment_bytes: int) -> int:
-    """Into how many portions a collective of so many bytes is broken at most: each has a segment of every chunk.
+    """Return the largest number of portions of a collective: each has a segment of every chunk.
 
     >>> portions_of(PORTION_BYTES, 2, 1024), portions_of(PORTION_BYTES + 1, 2, 1024), portions_of(1 << 24, 64, 1 << 18)
     (1, 2, 1)
@@ -119,9 +115,9 @@ def portions_of(nbytes: int, ranks: int, segment_bytes: int) -> int:
 def chains_of(
     buckets: Iterable[Bucket], collectives: Sequence[str], nominal: Nominal, *, broken: bool = False
 ) -> list[Chain]:
-    """These collectives of each bucket, ready when its gradients are; the sooner it is needed, the more urgent.
+    """Chain these collectives of each bucket, ready with its gradients; sooner needed is more urgent.
 
-    If they may be ``broken``, their portions stand one after the other.
+    If ``broken``, each portion is a link.
     """
     ready_s = list(accumulate(reversed(nominal.backward_s)))[::-1]  # when each use has run backward
     found = []
@@ -135,12 +131,12 @@ def chains_of(
 
 
 def list_scheduled(chains: Iterable[Chain], *, loss_s: float = 0.0, committed: int = 1) -> list[Key]:
-    """The order in which one network carries chains out, after the sum of the loss.
+    """Order chains on one network, after the loss sum.
 
-    ``committed`` collectives, the loss included, are handed over ahead, and cannot be overtaken any more: 1 is the one
-    that runs.
+    ``committed`` collectives, including the loss, are handed over ahead and cannot be overtaken: 1 is the running one.
 
     >>> late = Chain((("reduce_scatter", 1), ("all_gather", 1)), (3.0, 3.0), 0.0, urgency=1)
+
     >>> urgent = Chain((("reduce_scatter", 0), ("all_gather", 0)), (1.0, 1.0), 2.0, urgency=0)
     >>> [f"{collective} {bucket}" for collective, bucket in list_scheduled([late, urgent])]
     ['reduce_scatter 1', 'reduce_scatter 0', 'all_gather 0', 'all_gather 1']
@@ -149,7 +145,7 @@ def list_scheduled(chains: Iterable[Chain], *, loss_s: float = 0.0, committed: i
     heapify(coming)
     ready: list[tuple[int, int, Chain, int]] = []
     order: list[Key] = []
-    ends = [0.0, loss_s]  # of what was handed over
+    ends = [0.0, loss_s]  # of handed-over collectives
     while coming or ready:
         now_s = ends[-committed] if len(ends) >= committed else 0.0  # when there is room for one more
         if not ready:
@@ -167,17 +163,17 @@ def list_scheduled(chains: Iterable[Chain], *, loss_s: float = 0.0, committed: i
 
 @dataclass(frozen=True)
 class WireCost:
-    """Seconds of a collective: a line through two sizes that were timed or modelled.
+    """Model a collective's seconds as linear in bytes, through two timed or modelled sizes.
 
-    It prices buckets that have no plan yet: for fusion, and for orders that are decided in advance.
+    It prices buckets without plans: for fusion, and for orders decided in advance.
     """
 
-    alpha: float  # of an empty one, for all its steps together
-    beta: float  # of each byte of the buffer
+    alpha: float  # of an empty collective, all steps together
+    beta: float  # per byte of the buffer
 
     @classmethod
     def through(cls, small: tuple[int, float], large: tuple[int, float]) -> "WireCost":
-        """The line through two sizes in bytes and their seconds; nothing on it is below zero.
+        """Fit the line to two pairs of bytes and seconds, without negative coefficients.
 
         >>> WireCost.through((100, 2.0), (300, 4.0))
         WireCost(alpha=1.0, beta=0.01)
@@ -190,10 +186,10 @@ class WireCost:
 
 
 def whole_cost(collectives: Sequence[str], route: Route, layout: Layout, prices: Callable[[Cut], Price]) -> WireCost:
-    """What all these collectives cost together on a route, of a bucket.
+    """Model the total cost of these collectives for a bucket.
 
     Args:
-        prices: gives the price of the collectives of these buckets.
+        prices: returns the price of the collectives of these buckets.
     """
     probe = cut(layout, [layout.grid])
     price = route.priced(prices(probe))

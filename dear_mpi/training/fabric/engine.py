@@ -1,12 +1,12 @@
-"""The engine: one thread that carries out all communication of training while the main thread computes.
+"""Run all communication of training on one thread, while the main thread computes.
 
-MPI moves nothing while Python is busy elsewhere, so overlap needs a thread that sits inside MPI. It runs plans one
-after the other, in the order in which they were started or in one that was decided in advance (``order.py``): so the
-order on the network is the same on all ranks by construction. While it waits the interpreter lock is free.
+MPI makes no progress while Python is busy elsewhere, so overlap needs a thread inside MPI. The engine runs plans one
+after the other, in the order of their starts or a predetermined one (``order.py``): equal on all ranks by construction.
+It waits without the interpreter lock.
 
-On a GPU the engine has a stream of its own. A plan begins after what the main thread had launched on the compute stream
-when it was started, and the compute stream goes on after the plan: neither waits for anything else. The engine's thread
-does block, in the plan, until the device has reached what MPI is to send: a rank needs two cores there.
+On a GPU the engine has a separate stream. A plan follows the work launched on the compute stream before its start, and
+later compute work follows the plan: neither waits for anything else. The thread blocks in the plan until the device has
+produced the data for MPI: a rank needs two cores there.
 """
 
 from __future__ import annotations
@@ -23,46 +23,46 @@ from dear_mpi.ranks.streams import Streams
 from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Step, Turn
 from dear_mpi.training.log.log import Log
 
-GRACE_S = 2.0  # after an error on all ranks, plans still end by themselves; after one on a single rank, they may not
+GRACE_S = 2.0  # after an error on all ranks plans still end by themselves; after one on a single rank they may not
 
 
 def check_process(process: int) -> None:
-    """CollectiveError in a forked child of this process: it has no engine's thread, and would wait for ever."""
+    """Raise a CollectiveError in a forked child: it lacks the engine's thread, and would hang."""
     if os.getpid() != process:
         raise CollectiveError(f"process {os.getpid()} is a forked child of a rank, and cannot train: {ADVICE}")
 
 
 class PlanHandle(Handle):
-    """A plan under way: the buffer is the plan's until ``wait`` has returned."""
+    """Represent a running plan: the buffer belongs to the plan until ``wait`` returns."""
 
     def __init__(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]], streams: Streams) -> None:
         super().__init__(key, label, steps)
         self.streams, self.process = streams, os.getpid()
-        self.ready, self.done = streams.compute.mark(), None  # after what wrote the buffer, and after the last step
+        self.ready, self.done = streams.compute.mark(), None  # after the buffer was written, and after the last step
         self.running = threading.Lock()  # until it is over; an event would take ten times as many calls
         self.running.acquire()
         self.error: CollectiveError | None = None
 
     def wait(self) -> None:
-        """Block until the plan has run; what is launched on the compute stream from now on sees its result.
+        """Block until the plan has run; later launches on the compute stream see its result.
 
-        CollectiveError, which names the plan, if it failed.
+        CollectiveError if it failed.
         """
         check_process(self.process)
-        with self.running:  # and let others wait, too
+        with self.running:  # and let other waiters pass
             pass
         if self.error is not None:
             raise CollectiveError(str(self.error)) from self.error
         self.streams.compute.wait(self.done)
 
     def end(self) -> None:
-        """It is over; after a failure this may be said twice."""
+        """End the plan; a second call, after a failure, is allowed."""
         self.steps = None
         if self.running.locked():
             self.running.release()
 
     def run(self, log: Log, turn: Turn) -> None:
-        """Run the steps of a turn, and keep what went wrong for the main thread to raise where it waits."""
+        """Run a turn's steps; keep an error for ``wait`` to raise."""
         communication, what = self.streams.communication, self.label
         try:
             assert self.steps is not None, "it is not over"
@@ -81,22 +81,22 @@ class PlanHandle(Handle):
 
 
 class Engine:
-    """Runs plans on a thread of its own; a context manager that ends the thread. It writes into ``log`` what it did."""
+    """Run plans on a separate thread, which this context manager ends; record them in ``log``."""
 
     def __init__(self, streams: Streams) -> None:
         self.streams, self.log, self.process = streams, Log(), os.getpid()
         self.order: Order[PlanHandle] = Order()
         self.queue: SimpleQueue[tuple[Turn, PlanHandle] | None] = SimpleQueue()
-        # A daemon, so that a rank that failed elsewhere ends (and with it the job) though the engine still waits.
+        # A daemon, so that a failed rank ends, and with it the job, while the engine still waits.
         self.thread = threading.Thread(target=self.serve, name="engine", daemon=True)
         self.thread.start()
 
     def start(self, plan: Callable[[], object], label: str, key: Key = ("plan", 0)) -> PlanHandle:
-        """Run a plan when its turn has come, which ``key`` says; ``label`` names it in errors."""
+        """Run a plan in the turn of ``key``; ``label`` names it in errors."""
         return self.submit(key, label, lambda turn: [Step(*key, label, plan)])
 
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> PlanHandle:
-        """The same with the steps of each turn."""
+        """Run steps in each turn of ``key``; see ``start``."""
         check_process(self.process)
         handle = PlanHandle(key, label, steps, self.streams)
         for item in self.order.submit(key, handle):
@@ -110,11 +110,11 @@ class Engine:
         return handle
 
     def follow(self, turns: Sequenced | None) -> None:
-        """From now on run plans in this order, see ``Order``; ValueError if an iteration of another is not over."""
+        """Run plans in this order from now on; ValueError within an iteration of another order."""
         self.order = self.order.replaced(turns)
 
     def serve(self) -> None:
-        """Run what comes; after a failure nothing on the network can be relied on, and nothing is run."""
+        """Run submitted plans; none after a failure, because the network is then unreliable."""
         failure: str | None = None
         with ExitStack() as stack:
             try:
@@ -138,6 +138,6 @@ class Engine:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the thread when it has run what was started; after an error, do not wait for ever."""
+        """End the thread after submitted plans; after an error, wait at most ``GRACE_S``."""
         self.queue.put(None)
         self.thread.join(None if error[0] is None else GRACE_S)

@@ -1,10 +1,10 @@
-"""What schedules drive: buckets go through the legs of a route, on a live network or on a virtual one.
+"""Define the interface that schedules drive: buckets move through the stages (legs) of a route.
 
     start("reduce_scatter")   the way out      main thread: pack | engine: reduce ...
     start("all_gather")       the way back     engine: ... gather
     wait, update                               main thread: update, unpack
 
-Here is what both fabrics have in common: which legs are due, and on which thread.
+This base class decides for the live and the virtual fabric which legs are due, and on which thread.
 """
 
 from abc import ABC, abstractmethod
@@ -22,96 +22,96 @@ from dear_mpi.training.routes.route import EXTRAS, Route, reduces
 
 
 class Fabric(ABC):
-    """Starts and awaits what buckets go through, and updates their parameters.
+    """Start and await the ways of buckets, and update their parameters.
 
     Args:
-        judged: whether all gradients are looked at before any of them is used; see ``statistic.py``.
+        judged: whether a global gradient check precedes updates; see ``statistic.py``.
 
     Attributes:
-        iteration: the number of iterations all of whose gradients are on their way.
-        delayed: of each layer whose weights' gradients are not there yet, in the order in which they ran backward.
+        iteration: number of iterations with all gradients on their way.
+        delayed: layers with outstanding weight gradients, in backward order.
     """
 
     idle: ClassVar[Any]  # the act that does nothing, see ``Step``
-    look: Any  # the act that gives the verdict
-    rules: Rules  # the book of the schedule that runs now
+    look: Any  # the act that runs the global gradient check
+    rules: Rules  # checks the schedule that runs now
     common = True  # whether all ranks update by the same gradients, see ``Proof``
-    verdict: Any = None  # on the gradients, see ``statistic.py``; the virtual fabric has none
+    verdict: Any = None  # on the gradients, see ``statistic.py``; None on the virtual fabric
 
     def __init__(self, buckets: Cut, route: Route, log: Log, *, judged: bool = False) -> None:
         self.route, self.log, self.judged, self.iteration = route, log, judged, 0
         self.enter(buckets)
 
     def enter(self, buckets: Cut) -> None:
-        """Go on with these buckets; nothing is under way."""
+        """Continue with these buckets; nothing may be under way."""
         self.buckets = buckets
-        self.sent_in = dict.fromkeys(buckets, self.iteration)  # in which the gradients of each were sent last
+        self.sent_in = dict.fromkeys(buckets, self.iteration)  # iteration of each bucket's last sent gradients
         self.reduced = 0  # buckets of this iteration
-        self.late: dict[Bucket, Handle] = {}  # what is used in a later iteration
-        self.returning: list[Bucket] = []  # whose way back comes by itself
+        self.late: dict[Bucket, Handle] = {}  # waits deferred to a later iteration
+        self.returning: list[Bucket] = []  # buckets whose way back starts by itself
         self.backs: dict[Bucket, Handle] = {}  # ways back that no schedule waits for
         self.verdict_handle: Handle | None = None
         self.delayed = deque[Delayed]()
-        self.followed: Any = ...  # the order of this iteration, which nobody has said yet
-        self.steps: dict[Turn, list[Step]] = {}  # of each turn, where they are the same in all iterations
+        self.followed: Any = ...  # the order of this iteration; ... until one is set
+        self.steps: dict[Turn, list[Step]] = {}  # of each turn, if equal in all iterations
 
     @abstractmethod
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> Handle:
-        """Let the engine carry these steps out in each turn of a key."""
+        """Let the engine run these steps in each turn of a key."""
 
     @abstractmethod
     def finished(self, key: Key, label: str) -> Handle:
-        """What is over, without a turn of the engine."""
+        """Return a handle that is over, without a turn of the engine."""
 
     @abstractmethod
     def act(self, leg: Leg, bucket: Bucket, portion: Portion, *, back: bool) -> Any:
-        """What makes the engine carry a leg out, see ``Step``; ``back``: on the way back."""
+        """Return the engine's act for a leg, see ``Step``; ``back``: on the way back."""
 
     @abstractmethod
     def carry_out(self, leg: Leg, bucket: Bucket, factor: float) -> None:
-        """Carry a leg out on this thread."""
+        """Run a leg on this thread."""
 
     @abstractmethod
     def put_in_order(self, order: Sequenced | None) -> None:
-        """Let the engine's work go in this order; None for first in, first out."""
+        """Set the engine's order; None for first in, first out."""
 
     @abstractmethod
     def block(self, handle: Any) -> None:
-        """Do nothing until a handle is over."""
+        """Block until a handle is over."""
 
     @abstractmethod
     def now(self) -> Any:
-        """A mark of the time."""
+        """Return a time mark (event)."""
 
     @abstractmethod
     def seconds(self, begin: Any, end: Any) -> Any:
-        """From one mark to another."""
+        """Return the seconds between two marks."""
 
     def complaints(self) -> list[str]:
-        """Say which gradients of updates were not finite. If they were sums, all ranks say the same."""
+        """Report non-finite gradients, equally on all ranks if they were sums."""
         return []
 
     def facts(self) -> dict[str, Any]:
-        """What is compared between ranks in each iteration, where all is to be looked at."""
+        """Return the facts that ``debug`` compares between ranks."""
         return {}
 
     def agree(self, what: str, facts: Callable[[], Mapping[str, Any]]) -> None:
-        """Collective, if there are other ranks: raise on all what any of them raises in ``facts``."""
+        """Raise on all ranks any error that ``facts`` raises on one. Collective."""
         facts()
 
     @property
     def verdict_factor(self) -> float | None:
-        """What the verdict has said: by what gradients are multiplied; None to skip the iteration."""
+        """Return the gradient factor after the global check; None to skip the iteration."""
         return 1.0 if self.verdict is None else self.verdict.factor
 
     @property
     def loss_scale(self) -> float:
-        """What gradients are multiplied by before they travel: the verdict on the last ones may change it."""
+        """Return the factor of gradients before they travel; the last check may change it."""
         self.factor()
         return 1.0 if self.verdict is None else self.verdict.scale
 
     def follow(self, order: Sequenced | None) -> None:
-        """Let the collectives of each iteration be carried out in this order, with what comes by itself."""
+        """Set each iteration's order of collectives, completed with those that start by themselves."""
         if order is self.followed:
             return
         self.followed = order
@@ -119,9 +119,9 @@ class Fabric(ABC):
         self.put_in_order(None if order is None else completed(order, judged=self.judged, returns=returns))
 
     def start(self, collective: str, bucket: Bucket) -> Handle:
-        """Begin a way of the route; ``all_reduce`` is both. On the way out, the gradients of the bucket must be there.
+        """Begin a way of the route; ``all_reduce`` is both. The way out needs the bucket's gradients.
 
-        Where the engine updates between the two ways of an ``all_reduce``, the way back comes by itself.
+        If the engine updates between both ways, the way back starts by itself.
         """
         self.rules.start(collective, bucket)
         reducing, jobs = reduces(collective), self.route.jobs[collective]
@@ -138,7 +138,7 @@ class Fabric(ABC):
         return handle
 
     def begin(self, key: Key, legs: Sequence[Leg], bucket: Bucket, *, back: bool) -> Handle:
-        """Launch legs; what is used in a later iteration is awaited there, and nobody waits for it before."""
+        """Launch legs; defer the wait if a later iteration uses their result."""
         if not self.route.delay:
             return self.launch(key, legs, bucket, back=back)
         if legs:
@@ -146,7 +146,7 @@ class Fabric(ABC):
         return self.finished(key, f"{key[0]} of {bucket}")
 
     def do(self, legs: Sequence[Leg], bucket: Bucket, factor: float = 1.0) -> None:
-        """Carry those of these legs out that are due. Where a round was ended meanwhile, nothing is late any more."""
+        """Run the due legs. After a round was ended early, no leg is late."""
         for leg in self.due(legs, bucket):
             if leg.after and bucket not in self.late:
                 continue
@@ -158,7 +158,7 @@ class Fabric(ABC):
                 self.log.did(leg.label, bucket.index, begin, self.now(), bucket)
 
     def count_out(self) -> None:
-        """One more bucket is on its way out. After the last comes the verdict, and what had to wait for it."""
+        """Count a bucket on its way out; after the last, start the check and deferred ways back."""
         self.reduced += 1
         if self.reduced == len(self.buckets):
             self.reduced, self.iteration = 0, self.iteration + 1
@@ -171,7 +171,7 @@ class Fabric(ABC):
             self.returning.clear()
 
     def launch(self, key: Key, legs: Sequence[Leg], bucket: Bucket, *, back: bool = False) -> Handle:
-        """Let the engine carry legs out, in their order, when it is their turn; ``back``: those of the way back."""
+        """Submit legs, to run in order in their turn; ``back``: on the way back."""
 
         def step(leg: Leg, portion: Portion) -> Step:
             what = bucket if isinstance(leg, Update) else f"{leg.label} of {bucket}"
@@ -189,40 +189,37 @@ class Fabric(ABC):
         return self.submit(key, f"{key[0]} of {bucket}", known if self.route.steady else steps)
 
     def launch_sum(self, key: Key, act: Any) -> Handle:
-        """Let the engine do what is of no bucket."""
         return self.submit(key, SUMS[key], lambda turn: [Step(*key, SUMS[key], act)])
 
     def due(self, legs: Sequence[Leg], bucket: Bucket) -> Sequence[Leg]:
-        """Those of the iteration in which the bucket's gradients were sent."""
+        """Select the legs due in the iteration of the bucket's last sent gradients."""
         if self.route.steady:
             return legs
         iteration, shift = self.sent_in[bucket], self.route.shift(bucket.index, len(self.buckets))
         return [leg for leg in legs if leg.is_due(iteration - shift * (leg.every > 1))]
 
     def write_weights(self) -> None:
-        """Let the first of the delayed layers write its weights' gradients."""
         if not self.delayed:
             self.rules.refuse("lets a layer write its weights' gradients, though none is delayed")
         self.delayed.popleft().write()
 
     def start_extra(self, extra: str, bucket: Bucket) -> Handle:
-        """Begin what is no way of the route, by its name in ``EXTRAS``; what is started next comes after it."""
+        """Begin an extra of ``EXTRAS``; later starts come after it."""
         self.rules.start_extra(extra, bucket)
         return self.launch((extra, bucket.index), [EXTRAS[extra]], bucket)
 
     def wait_for(self, handle: Handle) -> None:
-        """Wait; the log has the time as exposed communication."""
+        """Wait, and log the time as exposed communication."""
         begin = self.now()
         self.block(handle)
         self.log.waited(*handle.key, begin, self.now(), handle.label)
 
     def wait(self, handle: Handle) -> None:
-        """Wait for what was started."""
         self.wait_for(handle)
         self.rules.awaited(handle)
 
     def update(self, bucket: Bucket) -> None:
-        """End the way back: make the parameters of a bucket new, unless the verdict is to skip the iteration."""
+        """End the way back: update a bucket's parameters, unless the check skips the iteration."""
         self.rules.update(bucket)
         back = self.backs.pop(bucket, None)
         if back is not None:
@@ -232,7 +229,7 @@ class Fabric(ABC):
             self.do(self.route.last, bucket, factor)
 
     def factor(self) -> float | None:
-        """What gradients are multiplied by; waits for the verdict on them."""
+        """Wait for the global check and return the gradient factor."""
         if not self.judged:
             return 1.0
         if self.verdict_handle is not None:

@@ -1,4 +1,4 @@
-"""The live fabric: buckets bound to memory, the plans of their collectives, the engine that runs these; the loss."""
+"""Run the fabric on real memory: bound buckets, plans of collectives, the engine, and the loss."""
 
 import math
 import warnings
@@ -32,35 +32,32 @@ from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.line.shards import take_state, whole_state
 from dear_mpi.training.routes.legs import Collective, Leg
 
-Counts: TypeAlias = tuple[int, ...] | None  # elements that each rank owns; None where all own as many
-Place: TypeAlias = tuple[tuple[int, int], Counts]  # from one element of the line to another, and owners
+Counts: TypeAlias = tuple[int, ...] | None  # elements that each rank owns; None if all are equal
+Place: TypeAlias = tuple[tuple[int, int], Counts]  # interval of the line, and owners
 
 
 class PlanKey(NamedTuple):
-    """A plan is of a collective, of a bucket between its owners, and perhaps of a portion."""
-
     leg: Collective
     interval: tuple[int, int]
     counts: Counts
     portion: Portion
 
 
-Line: TypeAlias = tuple[str, tuple[int, int]]  # the name of one, and the interval of a bucket
+Line: TypeAlias = tuple[str, tuple[int, int]]  # its name, and the interval of a bucket
 
 
 class Verdict:
-    """By which factor the gradients of an iteration are multiplied; None if they are not used at all.
+    """Decide the factor of an iteration's gradients; None to skip them. This is the global gradient check.
 
-    Each rank adds its shard of a bucket to a statistic when the bucket's way out is over, before the way back may round
-    the sums. So all schedules see the same sums. An all-reduce of a few kB adds up what the ranks have. It comes after
-    the last reduction of an iteration, and costs its time. DeAR waits for nothing more, because its all-gathers come
-    after the last reduce-scatter anyway. A schedule that updates a bucket before all are on their way is refused.
+    Each rank adds its shard to the statistics at the end of a bucket's way out, before the way back may round the sums:
+    all schedules see the same sums. An all-reduce of a few kB follows the last reduction, and adds its time. DeAR waits
+    no longer, because its all-gathers come later anyway. A schedule that updates before all buckets are on their way is
+    refused.
 
-    Constructing is collective. On the engine's thread the sums of each bucket are added when its way out is over, and a
-    call is made after the last one.
+    Constructing is collective. The engine's thread adds each bucket's sums and makes the call after the last one.
 
     Args:
-        statistics: at least one; their factors are multiplied, and one may say that gradients are not to be used.
+        statistics: at least one; factors multiply, and one may reject the gradients.
     """
 
     def __init__(self, statistics: Sequence[Statistic], transport: Transport, slab: Slab) -> None:
@@ -77,7 +74,7 @@ class Verdict:
         return math.prod(statistic.scale for statistic in self.statistics)
 
     def add(self, shard: Array) -> None:
-        """Take in this rank's shard of a bucket, which may be empty."""
+        """Add this rank's shard of a bucket, which may be empty."""
         for statistic, sums in zip(self.statistics, self.each, strict=True):
             sums += statistic.sums(shard)
 
@@ -92,7 +89,7 @@ class Verdict:
 
 
 class LiveFabric(Fabric):
-    """Lets buckets go through their route, in place in their memory.
+    """Move buckets through their route, in place in their memory.
 
     Args:
         options: of ``make_plan``.
@@ -107,7 +104,7 @@ class LiveFabric(Fabric):
         self.compute = engine.streams.compute
         self.plans: dict[PlanKey, Plan] = {}
         self.sides: dict[Place, dict[str, Array]] = {}  # by line
-        self.settled = 0  # the iteration in which a round was last ended early
+        self.settled = 0  # iteration of the last early end of a round
         self.tally = [0, 0]  # how often codes of a bucket did not fit, and how often they did
         super().__init__(buckets, arena.route, engine.log)
 
@@ -118,17 +115,17 @@ class LiveFabric(Fabric):
         self.finite = array_module(self.arena.values).ones(len(buckets), bool)
         flags = {bucket: self.finite[bucket.index : bucket.index + 1] for bucket in buckets}
         self.bound = {bucket: BoundBucket(bucket, self.arena, flag) for bucket, flag in flags.items()}
-        for bucket, bound in self.bound.items():  # plans of intervals that stay know this memory
+        for bucket, bound in self.bound.items():  # kept plans refer to this memory
             bound.side = self.sides.setdefault((bucket.interval, self.counts[bucket]), {})
             bound.tally = self.tally
             bound.look = self.verdict and self.verdict.add
         self.calls: dict[tuple[int, int], Callable[[float], object]] = {}  # by the leg's identity and bucket
-        self.kept: dict[Line, str] = {}  # checksums, where all is to be looked at
+        self.kept: dict[Line, str] = {}  # checksums for ``debug``
 
     def cut(self, buckets: Cut) -> None:
-        """Collective: go on with other buckets. To be called while nothing is under way, after a flush.
+        """Continue with other buckets. Collective; call it after a flush.
 
-        Values and gradients stay where they are, and so do the plans of intervals that are buckets again.
+        Values and gradients stay in place, and so do plans of intervals that remain buckets.
         """
         self.arena.updates = self.updates
         state = list(whole_state(self.arena, self.world.transport))
@@ -137,15 +134,15 @@ class LiveFabric(Fabric):
         kept = {(bucket.interval, self.counts[bucket]) for bucket in buckets}
         self.free_plans(lambda key: (key.interval, key.counts) not in kept or key.portion != WHOLE)
         self.sides = {place: self.sides[place] for place in kept}
-        self.options["slab"] = self.options["slab"].another()  # the old one goes when the plans from it are gone
+        self.options["slab"] = self.options["slab"].another()  # the old one goes with the last of its plans
 
     @property
     def updates(self) -> int:
-        """How often all buckets have been updated, asked after a flush."""
+        """Count the updates of all buckets, after a flush."""
         return max((bound.own_updates for bound in self.bound.values()), default=0)
 
     def restored(self, iterations: int, updates: int) -> None:
-        """The values and the state have been through so many updates, the last of them in one of so many iterations."""
+        """Restore the counters of iterations and updates after values and state were loaded."""
         self.arena.updates, self.iteration, self.settled = updates, iterations, iterations
         for bound in self.bound.values():
             bound.own_updates = bound.updates = updates
@@ -154,13 +151,13 @@ class LiveFabric(Fabric):
         self.kept.clear()
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Collective: make the plans of what a schedule starts, if they are missing; nothing is under way."""
+        """Make the missing plans of collectives. Collective; nothing may be under way."""
         legs = dict.fromkeys(leg for name in names for leg in self.route.collectives(name))
         for leg, bucket in product(legs, self.buckets):
             self.make(leg, bucket, WHOLE)
 
     def prepare_turns(self, orders: Iterable[Sequenced]) -> None:
-        """Collective: make the plans of portions that these orders need, and free others; nothing is under way."""
+        """Make the portions' plans for these orders, free others. Collective; nothing may be under way."""
         turns = dict.fromkeys(Turn(*each) for order in orders for each in order)
         due = {(self.buckets[turn.bucket].interval, turn.portion) for turn in turns}
         self.free_plans(lambda key: key.portion != WHOLE and (key.interval, key.portion) not in due)
@@ -177,13 +174,13 @@ class LiveFabric(Fabric):
         return PlanKey(leg, bucket.interval, self.counts.get(bucket), portion)
 
     def make(self, leg: Collective, bucket: Bucket, portion: Portion) -> None:
-        """Collective: make a plan, if it is missing."""
+        """Make a plan, if missing. Collective."""
         if (key := self.key(leg, bucket, portion)) not in self.plans:
             array = self.bound[bucket].travels(leg.line, self.options["slab"])
             options = self.options | leg.options(self.options["algorithm"]) | {"portion": portion}
             if self.bound[bucket].has_elements(leg.line):
                 options |= {"counts": key.counts}
-            if portion != WHOLE:  # as the whole was chosen
+            if portion != WHOLE:  # with the choices of the whole
                 whole = self.plan(leg, bucket)
                 options |= {"algorithm": whole.algorithm, "segment_bytes": whole.segment_bytes}
             self.plans[key] = make_plan(leg.name, array, self.world.transport, **options)
@@ -193,7 +190,7 @@ class LiveFabric(Fabric):
         return self.plans[self.key(leg, bucket, portion)]
 
     def portions(self, collective: str, bucket: Bucket) -> int:
-        """Into how many portions a collective can be broken, alike on all ranks; also of a bucket without plans."""
+        """Count a collective's portions, equally on all ranks, also for buckets without plans."""
         leg, *others = self.route.collectives(collective) or [None]
         if leg is None or others or leg.op != "sum" or leg.line in self.route.codes:
             return 1
@@ -203,12 +200,12 @@ class LiveFabric(Fabric):
         return portions_of(self.arena.nbytes_of(leg.line, bucket), self.world.size, plan.segment_bytes)
 
     def chosen(self, collectives: Sequence[str]) -> list[str]:
-        """The algorithm of each bucket, in the first of these collectives, which reduces it."""
+        """Return each bucket's algorithm in the first, reducing collective."""
         (leg, *_) = self.route.collectives(collectives[0])
         return ["hierarchical" if leg.level else self.plan(leg, bucket).algorithm for bucket in self.buckets]
 
     def judge(self, statistics: Sequence[Statistic]) -> None:
-        """Collective: from now on look at the gradients of each iteration before they are used."""
+        """Check all gradients before use from now on. Collective."""
         self.look = self.verdict = Verdict(statistics, self.world.transport, self.options["slab"])
         self.verdict.plan.noted(self.verdict.plan.name, self.log.notes)
         for bound in self.bound.values():
@@ -231,14 +228,13 @@ class LiveFabric(Fabric):
         return act if leg.fits is None else partial(self.bound[bucket].where, act, fits=leg.fits)
 
     def unless_skipped(self, call: Callable[[float], object], *, back: bool) -> None:
-        """On the engine's thread; the verdict, if there is one, has been there before the way back."""
+        """Run on the engine's thread, unless the check, complete before a way back, skips."""
         factor = self.verdict_factor if back else 1.0
         if factor is not None:
-            with np.errstate(all="ignore"):  # what is not finite is looked for, and said once
+            with np.errstate(all="ignore"):  # a later check reports non-finite values once
                 call(factor)
 
     def call(self, leg: Leg, bucket: Bucket) -> Callable[[float], object]:
-        """What a leg does to the memory of a bucket."""
         key = id(leg), bucket.index
         if key not in self.calls:
             call = leg.bind(self.bound[bucket])
@@ -264,7 +260,7 @@ class LiveFabric(Fabric):
         return [bound.complaint(summed=self.common) for bound in wrong]
 
     def facts(self) -> dict[str, Any]:
-        """Of each bucket the checksum of its values, where the route leaves them equal: at the end of its rounds."""
+        """Checksum each bucket's values at the end of rounds, if equal on all ranks."""
         if self.iteration % self.route.period or self.route.lags:
             return {}
         return {f"values of {bucket}": checksum(bound.values) for bucket, bound in self.bound.items()}
@@ -279,7 +275,6 @@ class LiveFabric(Fabric):
         return self.compute.seconds(begin, end)
 
     def free(self) -> None:
-        """Give all plans back."""
         self.free_plans(lambda key: True)
         if self.verdict is not None:
             self.verdict.free()
@@ -288,9 +283,9 @@ class LiveFabric(Fabric):
 def watched(
     call: Callable[[float], object], lines: Mapping[Line, Array], kept: dict[Line, str], route: str, leg: str
 ) -> Callable[[float], object]:
-    """Check before a call that its lines are as the last such call left them; for ``debug``.
+    """Check before a call that its lines are unchanged since the last one; for ``debug``.
 
-    All calls share what is ``kept``, the checksums of lines; ``leg`` says what the call does.
+    All calls share ``kept``, the checksums; ``leg`` describes the call.
     """
 
     def watch(factor: float) -> None:
@@ -304,15 +299,15 @@ def watched(
     return watch
 
 
-DOUBTS = 3  # after this many first iterations, totals that seem to count one rank's targets are no coincidence
+DOUBTS = 3  # after this many first iterations, totals that match one rank's targets are no coincidence
 HALF = 1 << 20  # totals are compared in two halves: squares of small numbers are exact
 GIVE = "if ranks have unequal parts, or some targets do not count, give total=, the same on all ranks"
 
 
 class LossMeter:
-    """Sums the ranks' losses and numbers of targets, hidden under the backward pass: started before it, read after it.
+    """Sum losses and target counts over ranks, hidden under the backward pass.
 
-    Constructing is collective. ``slab`` is memory where the model is: a GPU's host does not wait for the loss.
+    Constructing is collective. ``slab`` is on the model's device, so a GPU's host need not wait for the loss.
     """
 
     def __init__(self, fabric: LiveFabric, slab: Slab) -> None:
@@ -352,7 +347,7 @@ class LossMeter:
     def complaint(self) -> str | None:
         targets, high, high_squares, low, low_squares = map(round, self.value[1:6].tolist())
         size, totals = self.fabric.world.size, high * HALF + low
-        if (high**2, low**2) != (size * high_squares, size * low_squares):  # of numbers that are all equal, they are
+        if (high**2, low**2) != (size * high_squares, size * low_squares):  # true of equal numbers only
             return f"ranks expect different numbers of targets in the whole batch, {totals / size:g} on average: {GIVE}"
         if totals > targets * size:
             return f"total must be at most {targets}, the targets of all ranks, not {totals // size}: {GIVE}"

@@ -1,14 +1,14 @@
-"""What the engine has to do, and in which order: as it is started, or as was decided in advance.
+"""Order the engine's work: as started, or as decided in advance.
 
-All ranks must carry the same collectives out in the same order, or they wait for each other for ever. First in, first
-out is such an order as long as all ranks start alike, which schedules do. An order decided in advance lets
-what is needed soonest go first, though it is ready last. It may also break a collective off, and go on with it later:
-then the collective has several turns, of a portion each (``collectives/lowering/messages.py``).
+All ranks must run the same collectives in the same order, or they hang. First in, first out is such an order if all
+ranks start alike, as schedules do. An order decided in advance puts urgent collectives first even if they are ready
+last. It may also break a collective off and resume it: the collective then has several turns, one per portion
+(``collectives/lowering/messages.py``).
 
-Why no rank can deadlock: a rank begins the k-th collective of the order when the earlier ones are over there and its
-schedule has started it. Suppose that all ranks are stuck, and take one that has come least far, to the k-th. No other
-rank keeps it waiting, since all have come as far. So its schedule has not started the k-th collective, and waits for a
-later one. That depends on the schedule alone, not on time: the virtual fabric meets it too, and refuses the schedule.
+Why no rank can deadlock: a rank begins the k-th collective once the earlier ones are over there and its schedule has
+started it. Suppose that all ranks are stuck, and take one that has come least far, to the k-th. No other rank keeps it
+waiting, since all have come as far. So its schedule has not started the k-th collective, and waits for a later one.
+That depends only on the schedule, not on time: the virtual fabric detects it and refuses the schedule.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from dear_mpi.training.log.log import EXCHANGE
 from dear_mpi.training.routes.legs import Collective, Leg
 from dear_mpi.training.routes.route import reduces
 
-Key: TypeAlias = tuple[str, int]  # a collective, and the index of its bucket; or an exchange, and the number of a use
-LOSS: Key = ("loss", 0)  # its sum over the ranks is started after the forward pass
-VERDICT: Key = ("verdict", 0)  # on the gradients, after the last reduction
-SUMS = {LOSS: "all_reduce of the loss", VERDICT: "all_reduce of the statistics"}  # what is of no bucket
+Key: TypeAlias = tuple[str, int]  # a collective and its bucket's index; or an exchange and the number of a use
+LOSS: Key = ("loss", 0)  # the sum over ranks, started after the forward pass
+VERDICT: Key = ("verdict", 0)  # the global gradient check, after the last reduction
+SUMS = {LOSS: "all_reduce of the loss", VERDICT: "all_reduce of the statistics"}  # sums without a bucket
 T = TypeVar("T")
 
 
 class Turn(NamedTuple):
-    """A collective of a bucket, or a portion of it; its first turn begins the collective, its last one ends it."""
+    """Name a collective of a bucket, or a portion: the first turn begins it, the last ends it."""
 
     collective: str
     bucket: int
@@ -51,37 +51,35 @@ class Turn(NamedTuple):
         return self.portion.last == self.portion.of
 
 
-Sequenced: TypeAlias = Sequence[Key | Turn]  # an order; a key alone is the whole collective
+Sequenced: TypeAlias = Sequence[Key | Turn]  # a bare key is the whole collective
 
 
 class Step(NamedTuple):
-    """What the engine does at a time."""
+    """Describe one action of the engine."""
 
     kind: str  # as in the log, like the next two
     number: int
     what: object
-    act: Any  # what does it; on the virtual fabric the seconds that it takes
+    act: Any  # the action; on the virtual fabric its seconds
 
 
 class Delayed(NamedTuple):
-    """What a layer has left for later of its backward pass."""
-
     use: int
     write: Callable[[], None]
 
 
 @dataclass(eq=False)
 class Handle:
-    """What was started. Schedules wait for it through their fabric, which takes the time."""
+    """Represent a started collective. Schedules wait through their fabric, which takes the time."""
 
     key: Key
     label: str  # in logs and errors
-    # Of each of its turns; None when it is over, for a book keeps handles, and steps know their fabric.
+    # By turn; None when it is over: ``Rules`` keeps handles, and steps refer to their fabric.
     steps: Callable[[Turn], Sequence[Step]] | None
 
 
 def turns_of(keys: Iterable[Key]) -> list[Key | Turn]:
-    """An order in which a collective stands as often as it has portions; those that are neighbours are one turn.
+    """Number the portions in an order that repeats a collective per portion; neighbours become one turn.
 
     >>> turns_of([("reduce_scatter", 1), ("reduce_scatter", 1), ("reduce_scatter", 0), ("reduce_scatter", 1)])[0]
     Turn(collective='reduce_scatter', bucket=1, portion=Portion(first=0, last=2, of=3))
@@ -97,12 +95,12 @@ def turns_of(keys: Iterable[Key]) -> list[Key | Turn]:
 
 
 def completed(order: Sequenced, *, judged: bool, returns: bool) -> list[Key | Turn]:
-    """An order with what comes by itself: the loss first, since it is ready first; the verdict after all reductions.
+    """Complete an order: the loss first, because it is ready first; the check after all reductions.
 
     Args:
-        judged: whether there is a verdict, before all ways back.
-        returns: whether an all_reduce has a way back of its own, which no schedule starts: it comes right after, or in
-            the order of need after the verdict.
+        judged: whether there is a global check, before all ways back.
+        returns: whether an all_reduce has a way back that no schedule starts: it comes right after, or in order of need
+            after the check.
     """
     backs: dict[Key | Turn, Key] = {}
     if returns:
@@ -117,20 +115,20 @@ def completed(order: Sequenced, *, judged: bool, returns: bool) -> list[Key | Tu
 
 
 def sliced(turn: Turn, legs: Sequence[Leg]) -> list[Leg]:
-    """The legs of one turn. The first turn has those before the collective, the last one those after it."""
+    """Select a turn's legs: those before the collective run in the first turn, those after it in the last."""
     at = next((number for number, leg in enumerate(legs) if isinstance(leg, Collective)), len(legs))
     before, after = legs[:at] if turn.begins else (), legs[at + 1 :] if turn.ends else ()
     return [*before, *legs[at : at + 1], *after]
 
 
 class Order(Generic[T]):
-    """Says which collective has its turn.
+    """Decide which collective has its turn.
 
     Args:
-        turns: the collectives of an iteration, again and again; None for first in, first out.
+        turns: the collectives of every iteration; None for first in, first out.
 
     Raises:
-        ValueError: the all_gather of a bucket comes before its reduce_scatter.
+        ValueError: a bucket's all_gather comes before its reduce_scatter.
 
     >>> order = Order([("all_gather", 0), ("all_gather", 1)])
     >>> order.submit(("all_gather", 1), "early"), [item for _, item in order.submit(("all_gather", 0), "late")]
@@ -149,15 +147,15 @@ class Order(Generic[T]):
 
     @property
     def next(self) -> str:
-        """The collective whose turn it is."""
         return "any" if not self.turns else "the {} of bucket {}".format(*self.turns[self.position])
 
     def submit(self, key: Key, item: T) -> list[tuple[Turn, T]]:
-        """Take an item; return the turns that have come with it, and their items. An exchange does not wait for a turn:
-        all ranks submit alike, so it has the same place on all.
+        """Take an item; return the turns that can now run, with their items.
+
+        An exchange needs no turn: all ranks submit it at the same place.
 
         Raises:
-            ValueError: the order has no such collective, or one that is under way.
+            ValueError: the order has no such collective, or it is under way.
         """
         if self.turns is None or key[0] == EXCHANGE:
             return [(Turn(*key), item)]
@@ -172,7 +170,7 @@ class Order(Generic[T]):
         return come
 
     def replaced(self, turns: Sequenced | None) -> Order[T]:
-        """This order, or another one, which begins anew; ValueError if an iteration is not over."""
+        """Return this order if equal, else a new one; ValueError within an iteration."""
         if self.turns == whole(turns):
             return self
         if self.waiting or self.position:

@@ -1,9 +1,9 @@
-"""What a schedule may do, and when: a book of every bucket, which refuses what breaks a rule.
+"""Check a schedule: record the state of every bucket, and refuse steps that break a rule.
 
     a bucket's gradients   written -> under way -> reduced, in shards or whole -> updated -> written ...
 
-A schedule that keeps the rules in this book gives the same parameters as ``sequential``. If it breaks one, the error
-names the bucket, and the point of the iteration.
+A schedule that keeps these rules computes the same parameters as ``sequential``. An error names the bucket and the
+point of the iteration.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dear_mpi.training.routes.route import EXTRAS, Route, reduces
 
 
 class ScheduleError(ValueError):
-    """A schedule does what would train wrongly, or hang."""
+    """Report a schedule that would train wrongly, or hang."""
 
 
 @dataclass
 class Entry:
-    """What has happened to a bucket since its gradients were written last."""
+    """Record a bucket's history since its gradients were last written."""
 
     missing: set[int] = field(default_factory=set)  # uses that have not run backward
     started: dict[str, Handle] = field(default_factory=dict)  # collectives, in order, with their handles
@@ -33,7 +33,7 @@ class Entry:
 
 
 class Rules:
-    """The book of one schedule: its class, or any other thing that says which ``collectives`` and ``extras`` it starts.
+    """Check one schedule: a class, or any object with the ``collectives`` and ``extras`` that it starts.
 
     For ``judged`` see ``Fabric``.
     """
@@ -49,7 +49,6 @@ class Rules:
         self.point: tuple[str, tuple[int, ...]] = ("", ())
 
     def another(self) -> Rules:
-        """A new book of the same schedule."""
         return Rules(self.name, self.buckets, self.schedule, judged=self.judged, route=self.route)
 
     def refuse(self, what: str) -> NoReturn:
@@ -61,9 +60,9 @@ class Rules:
         return f"{hook}({', '.join(map(str, use))})" if hook else "its order"
 
     def follow(self, order: Sequenced | None) -> None:
-        """The order of an iteration: the verdict on the gradients comes after the last reduction."""
+        """Check an iteration's order: the global gradient check comes after the last reduction."""
         given = None if order is None else tuple(order)
-        if given == self.followed:  # it was looked at before the iteration before
+        if given == self.followed:  # checked in an earlier iteration
             return
         keys = [(collective, bucket.index) for collective in self.collectives for bucket in self.buckets]
         if order is not None and not are_all(order, keys):
@@ -76,7 +75,7 @@ class Rules:
         self.followed = given
 
     def before_layer(self, use: int) -> None:
-        """A layer runs forward: its parameters must have been updated."""
+        """Check that a forward layer's parameters have been updated."""
         for bucket in self.buckets.needed_by(use):
             entry = self.entries[bucket]
             if not entry.updated:
@@ -84,7 +83,7 @@ class Rules:
                 self.refuse(f"lets layer {use} run though {bucket} {lacks}")
 
     def wrote(self, use: int) -> None:
-        """A layer has run backward, and written its gradients."""
+        """Record that a layer has written its gradients in backward."""
         for bucket in self.buckets.needed_by(use):
             if self.entries[bucket].updated:
                 self.entries[bucket] = Entry(missing=set(bucket.uses), updated=False)
@@ -117,7 +116,7 @@ class Rules:
         self.entries[self.buckets[index]].started[collective] = handle
 
     def start_extra(self, extra: str, bucket: Bucket) -> None:
-        """What is no way of the route is to be started: the schedule must name it, and values must be the new ones."""
+        """Check an extra: the schedule must name it, and values must be new."""
         if extra not in self.extras:
             allowed = ", ".join(self.extras) or "none"
             self.refuse(f"starts the {extra} of {bucket}, which is not among its extras, {allowed}")
@@ -126,14 +125,14 @@ class Rules:
             self.refuse(f"starts the {extra} of {bucket}, whose values are not the new ones")
 
     def awaited(self, handle: Handle) -> None:
-        """A collective was waited for; a collective of an earlier iteration says nothing."""
+        """Record a wait; ignore collectives of earlier iterations."""
         collective, index = handle.key
         entry = self.entries[self.buckets[index]]
         if entry.started.get(collective) is handle:
             entry.awaited.add(collective)
 
     def update(self, bucket: Bucket) -> None:
-        """A bucket is updated: its gradients must be whole."""
+        """Check before an update that the bucket's gradients are complete."""
         entry = self.entries.get(bucket)
         if entry is None or entry.updated:
             self.refuse(f"updates {bucket}, which has no new gradients")
@@ -144,13 +143,13 @@ class Rules:
         entry.updated = True
 
     def check_judged(self, what: str) -> None:
-        """Gradients are used now: if they are to be looked at before, all must have been started."""
+        """Check before gradients are used that a global check has all reductions."""
         if self.judged and self.reduced % len(self.entries):
             before = "before all buckets are on their way"
             self.refuse(f"{what} {before}, which clipping, loss scaling or a statistic needs")
 
     def end_backward(self, delayed: Sequence[int] = ()) -> None:
-        """Backward is over: all buckets must be on their way, and no use's weights may be ``delayed`` any more."""
+        """Check that all buckets are on their way, and no weight gradients are ``delayed``."""
         if delayed:
             layers = ", ".join(map(str, delayed))
             self.refuse(f"has delayed the weights' gradients of layer {layers}, and never let it write them")
@@ -161,24 +160,22 @@ class Rules:
 
     @property
     def idle(self) -> bool:
-        """Whether all parameters are up to date."""
         return all(entry.updated for entry in self.entries.values())
 
     @property
     def all_started(self) -> bool:
-        """Whether updates need no collective that is still to be started."""
+        """Tell whether updates need no further start."""
         last = {"all_reduce", "all_gather"}
         return all(entry.updated or not last.isdisjoint(entry.started) for entry in self.entries.values())
 
     def flushed(self) -> None:
-        """The parameters are looked at."""
         for bucket, entry in self.entries.items():
             if not entry.updated:
                 self.refuse(f"forgets {bucket}: it has not updated it")
 
 
 def are_all(order: Sequenced, keys: Sequence[Key]) -> bool:
-    """Whether an order has each of these collectives once, or in all its portions, one after the other."""
+    """Tell whether an order has each collective once, or all its portions in sequence."""
     due = dict.fromkeys(keys, 0)
     try:
         for turn in (Turn(*each) for each in order):

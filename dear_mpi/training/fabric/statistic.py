@@ -1,14 +1,14 @@
-"""Statistics: what all ranks must know of the summed gradients before any of them is used.
+"""Compute statistics of the summed gradients on all ranks, before any gradient is used.
 
-Ours is the norm, which clipping and loss scaling look at. Loss scaling multiplies gradients before they travel,
-so that small ones do not vanish in fp16. The norm's sums of squares are exact, so that they do not depend on which rank
-adds up which part of the line:
+The built-in one is the norm, for clipping and loss scaling (which multiplies gradients before they travel, so small
+ones do not vanish in fp16). Its sums of squares are exact, so they do not depend on which rank sums which part of the
+line:
 
     squares of 128 bytes, as they travel --rounded, in float64--> atoms = mantissa x 2^exponent --> sums by exponent
 
-Shards begin and end between atoms, wherever buckets are cut and however many ranks there are. Mantissas are cut into
-two halves of 27 and 26 bits. Sums of the halves of atoms of one exponent are whole numbers below 2^53, up to 2^26
-atoms, so they are exact in any order, on the ranks and between them.
+Shards begin and end between atoms, for any buckets and ranks. Mantissas are cut into halves of 27 and 26 bits. Up to
+2^26 atoms, sums of halves of one exponent are whole numbers below 2^53: exact in any order, on the ranks and between
+them.
 
 Sources: sums by exponent are as in Kulisch's long accumulator (Kulisch, Computer Arithmetic and Validity, 2013); loss
 scaling: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2, with the numbers of PyTorch.
@@ -26,45 +26,44 @@ from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.kernels.slab import CHUNK_BYTES
 
 LOW, HIGH = -1074, 1025  # exponents of float64
-COUNT = 2 * (HIGH - LOW) + 1  # two halves for each exponent, and how many atoms are not finite
+COUNT = 2 * (HIGH - LOW) + 1  # two halves for each exponent, and the number of non-finite atoms
 HALF = 26  # bits of the lower half of a mantissa
 ROWS = 1 << 15  # of 128 bytes, at a time
-LEAST = 1.0  # of a loss scale
+LEAST = 1.0  # smallest loss scale
 
 
 class Statistic(ABC):
-    """A few sums over the elements of all gradients, in fp64, and what follows from them.
+    """Compute a few sums over all gradients, in fp64, and a decision.
 
-    The sums must not depend on how elements are shared out, or ranks and cuts would not give the same bits.
+    The sums must not depend on how elements are shared out, or ranks and cuts would give different bits.
     """
 
-    count: int  # how many sums there are
+    count: int  # number of sums
 
     @property
     def called(self) -> str:
-        """What it is, in logs and errors."""
         return type(self).__name__
 
     @property
     def scale(self) -> float:
-        """What gradients are multiplied by before they travel."""
+        """Return the factor of gradients before they travel."""
         return 1.0
 
     @abstractmethod
     def sums(self, shard: Array) -> Array:
-        """Those of a shard: flat, of a multiple of 128 bytes, in the type that travels.
+        """Return the sums of a flat shard, a multiple of 128 bytes, in the type that travels.
 
-        Tensors are padded with zeros, so zeros must add nothing.
+        Padding is zero, so zeros must add nothing.
         """
 
     @abstractmethod
     def factor(self, sums: Array) -> float | None:
-        """What all gradients are multiplied by, from the sums over all ranks; None if they are not to be used."""
+        """Return the gradient factor from the sums over all ranks; None to skip the gradients."""
 
 
 @dataclass
 class LossScale:
-    """A power of two, which is halved when gradients overflow, and doubled when none has overflowed for long.
+    """Halve a power of two when gradients overflow; double it after ``interval`` iterations without overflow.
 
     >>> scale = LossScale(8.0, interval=2)
     >>> scale.overflowed(), scale.scale
@@ -79,32 +78,31 @@ class LossScale:
     skipped: int = 0
 
     def __post_init__(self) -> None:
-        """See that the numbers, perhaps of a file, have a meaning; ValueError if not."""
+        """Check the numbers, perhaps read from a file; ValueError if invalid."""
         counts = all(type(count) is int and count >= 0 for count in (self.interval, self.good, self.skipped))
         if type(self.scale) is not float or not LEAST <= self.scale < math.inf or not counts:
             raise ValueError(f"a loss scale must be a finite number of at least {LEAST}, with counts, not {self}")
 
     def overflowed(self) -> bool:
-        """Halve the scale, if possible; return whether the iteration is to be skipped for it."""
+        """Halve the scale, if possible; return whether to skip the iteration."""
         if self.scale <= LEAST:
             return False
         self.scale, self.good, self.skipped = self.scale / 2, 0, self.skipped + 1
         return True
 
     def fitted(self) -> None:
-        """Count an iteration in which all gradients were finite."""
         self.good += 1
         if self.good == self.interval:
             self.scale, self.good = self.scale * 2, 0
 
 
 class Norm(Statistic):
-    """What gradients are multiplied by, from their norm.
+    """Derive the gradient factor from the norm.
 
     Args:
-        clip: the largest norm of all gradients; longer ones are scaled down to it, and not, as by ``clip_grad_norm_``
-            of torch, by clip / (norm + 1e-6). None for no limit.
-        loss_scale: what gradients were multiplied by.
+        clip: the largest norm; longer gradients are scaled by clip / norm (torch: clip / (norm + 1e-6)). None for no
+            limit.
+        loss_scale: the earlier factor of gradients.
 
     Attributes:
         norm: of the last gradients.
@@ -124,8 +122,11 @@ class Norm(Statistic):
         return sums_of_squares(shard)
 
     def factor(self, sums: Array) -> float | None:
-        """Where the norm is not finite: None where the loss scale can be halved, to skip the iteration; else NaN, which
-        the update then finds."""
+        """Return the gradient factor.
+
+        For a non-finite norm: None, to skip the iteration, if the loss scale can be halved; else NaN, which the update
+        finds.
+        """
         scale = self.scale
         self.norm = root_of(sums) / scale
         finite = self.norm < math.inf
@@ -140,9 +141,9 @@ class Norm(Statistic):
 
 
 def sums_of_squares(array: Array) -> Array:
-    """``COUNT`` whole numbers in float64, whose sum over parts of an array says the sum of its squares.
+    """Return ``COUNT`` whole numbers in float64; their sums over parts of an array give its sum of squares.
 
-    The array is flat, of a multiple of 128 bytes, and of any floating type.
+    The array is flat, a multiple of 128 bytes, of any floating type.
     """
     rows = array.reshape(-1, CHUNK_BYTES // array.itemsize)
     total: Array = array_module(array).zeros(COUNT)
@@ -152,8 +153,8 @@ def sums_of_squares(array: Array) -> Array:
 
 
 def atoms_of(rows: Array) -> Array:
-    """The sums of squares of rows, in an order that is the same on all devices."""
-    with np.errstate(all="ignore"):  # what overflows is counted
+    """Sum the squares of each row, in an order equal on all devices."""
+    with np.errstate(all="ignore"):  # overflow is counted
         terms = rows.astype(np.float64) ** 2
         while terms.shape[1] > 1:
             half = terms.shape[1] // 2
@@ -162,7 +163,7 @@ def atoms_of(rows: Array) -> Array:
 
 
 def sums_of_atoms(atoms: Array) -> Array:
-    """The halves of their mantissas, added up for each exponent."""
+    """Sum the two halves of the mantissas for each exponent."""
     xp: Any = array_module(atoms)
     finite = xp.isfinite(atoms)
     mantissas, exponents = xp.frexp(xp.where(finite, atoms, 0.0))
@@ -174,7 +175,7 @@ def sums_of_atoms(atoms: Array) -> Array:
 
 
 def root_of(sums: Array) -> float:
-    """The root of a sum of squares, rounded once; infinity where an atom was not finite.
+    """Return the root of a sum of squares, rounded once; infinity if an atom was not finite.
 
     >>> root_of(sums_of_squares(np.full(32, 0.5)) + sums_of_squares(np.full(64, 1.0)))
     8.48528137423857

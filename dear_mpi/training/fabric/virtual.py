@@ -1,15 +1,15 @@
-"""The virtual fabric: a clock, one engine, and a price for each collective. It needs neither MPI nor memory.
+"""Simulate the fabric with a clock, one engine and a price per collective; no MPI or memory.
 
-    compute   | forward, as long as it is said to take | backward ...      wait: the clock moves on to the end
-    engine           | collective | collective |                           one at a time, in the order of the engine
+    compute   | forward, for its given seconds | backward ...              wait: the clock moves on to the end
 
-The trainer and the schedules run on it as they do on the live one, so a schedule which would train wrongly, or wait for
-ever, is refused before the first byte moves.
+    engine           | collective | collective |                           one at a time, in the engine's order
 
-Compute and messages do not slow each other down here, even if they need the same processors.
+The trainer and schedules run on it as on the live fabric: a schedule that would train wrongly or hang is refused before
+the first byte moves.
 
-The clock is one number where all ranks are alike, else a vector over the ranks. A collective begins when the last rank
-has started it, and ends on all ranks at once: what a rank can gain by being done a few steps before others is left out.
+Compute and messages do not slow each other down, even on the same processors. The clock is one number if all ranks are
+alike, else a vector. A collective begins when the last rank has started it, and ends on all ranks at once: ranks cannot
+gain from finishing a few steps early.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ from dear_mpi.training.routes.legs import Collective, Leg, Update
 
 
 def portion_of(bucket: Bucket, portion: Portion) -> Bucket:
-    """A bucket that is as long as a portion of one, to be priced."""
+    """Shorten a bucket to the length of a portion, to price it."""
     if portion == WHOLE:
         return bucket
     share = (portion.last - portion.first) / portion.of
@@ -41,18 +41,18 @@ def portion_of(bucket: Bucket, portion: Portion) -> Bucket:
 @dataclass(eq=False)
 class VirtualHandle(Handle):
     submitted_s: Any  # when steps were started, on all ranks or on each
-    event: Event | None = None  # the last step, as soon as it is known when that begins
+    event: Event | None = None  # the last step, once its beginning is known
 
 
 class VirtualFabric(Fabric):
-    """Runs the schedule of a book on a clock; its log has the last ``kept`` iterations."""
+    """Run a schedule on a clock; keep the last ``kept`` iterations in the log."""
 
     idle = 0.0
 
     def __init__(self, rules: Rules, costs: Costs, *, kept: int = 1) -> None:
         super().__init__(rules.buckets, rules.route, Log(kept), judged=rules.judged)
         self.rules, self.costs, self.look = rules, costs, costs.verdict_s
-        self.iteration = round_up(rules.route.begin, rules.route.period)  # what comes before is not predicted
+        self.iteration = round_up(rules.route.begin, rules.route.period)  # earlier iterations are not predicted
         self.clock_s: Any = 0.0  # of all ranks or of each
         self.engine_free_s = 0.0
         self.order: Order[VirtualHandle] = Order(None)
@@ -61,13 +61,12 @@ class VirtualFabric(Fabric):
         self.order = self.order.replaced(order)
 
     def act(self, leg: Leg, bucket: Bucket, portion: Portion, *, back: bool) -> float:
-        """Packing and unpacking take no time, nor does what is sent where codes do not fit."""
+        """Return a leg's seconds; packing, unpacking and the fallback of codes are free."""
         if isinstance(leg, Collective):
             return self.costs.price(leg, portion_of(bucket, portion)) if leg.share else 0.0
         return last(self.computed_s(leg, bucket))
 
     def computed_s(self, leg: Leg, bucket: Bucket) -> Any:
-        """Seconds of an update, or a code."""
         seconds: Any = self.costs.code_factor * leg.served_s(bucket.count, self.costs.ranks, self.costs.served)
         if isinstance(leg, Update):
             seconds = seconds + self.costs.update_seconds(leg.elements(*self.costs.work_of(bucket)))
@@ -91,18 +90,15 @@ class VirtualFabric(Fabric):
         return VirtualHandle(key, label, None, self.clock_s, Event(key[0], key[1], 0.0, 0.0))
 
     def block(self, handle: VirtualHandle) -> None:
-        """Move the clock on to its end."""
         if handle.event is None:
             said = f"waits for the {handle.label} though it has not started what comes before"
             self.rules.refuse(f"{said}, {self.order.next}: it would wait for ever")
         self.clock_s = later(self.clock_s, handle.event.end, self.costs.wake_s)
 
     def carry_out(self, leg: Leg, bucket: Bucket, factor: float) -> None:
-        """Let it take its time."""
         self.clock_s = self.clock_s + self.computed_s(leg, bucket)
 
     def spend(self, seconds: Any) -> None:
-        """Let a layer take its time, or whatever else is computed."""
         self.clock_s = self.clock_s + self.costs.compute(seconds)
 
     def now(self) -> Any:
@@ -113,17 +109,16 @@ class VirtualFabric(Fabric):
 
 
 def later(times_s: Any, bound_s: float, wake_s: float = 0.0) -> Any:
-    """The times, or the bound plus ``wake_s`` where they are before it. A number is spared NumPy: it takes longer."""
+    """Raise times below the bound to the bound plus ``wake_s``; a plain number skips NumPy, for speed."""
     if isinstance(times_s, float):
         return times_s if times_s >= bound_s else bound_s + wake_s
     return np.where(times_s >= bound_s, times_s, bound_s + wake_s)
 
 
 def last(times_s: Any) -> float:
-    """The time of the last rank."""
     return times_s if isinstance(times_s, float) else float(times_s.max())
 
 
 def of_rank(times_s: Any, rank: int) -> float:
-    """The time of one rank, where there is one for all or one for each."""
+    """Return the time of one rank, from one number for all or a vector."""
     return float(times_s) if np.ndim(times_s) == 0 else float(times_s[rank])

@@ -1,1 +1,1 @@
-"""The line of all trained parameters, the buckets that are cut from it, and the memory that it has."""
+"""Provide the flat buffer (line) of all trained parameters, its buckets and its memory."""

@@ -1,15 +1,15 @@
-"""The memory of the line: values, gradients and the optimiser's state, each one flat array.
+"""Allocate the memory of the flat buffer (line): values, gradients and optimiser state.
 
     values   | weight | bias |.| weight | bias |......|     parameters of the layers are views into it
     grads    | weight | bias |.| weight | bias |......|     layers write their gradients straight into it
-    wire     the same array as grads, or its copy in the type that travels
-    state    | ...                                    |     one array for each that the optimiser keeps, of this
-                                                            rank's shards (``shards.py``), when buckets are known
 
-So an update of a bucket is one pass over flat arrays, wherever tensors end, and buckets can be cut anew without moving
-a byte. A parameter whose memory is its owner's (``rebind=False``), or whose type is not the line's, stays where it is:
-its gradient is packed into the line, and its value unpacked from it. Its owner may change the value in place: before an
-update the line takes it back.
+    wire     the same array as grads, or its copy in the type that travels
+    state    | ...                                    |     one array per optimiser state, for this rank's
+                                                            shards (``shards.py``), once buckets are known
+
+An update of a bucket is one pass over flat arrays, and cutting buckets anew moves no byte. A parameter with its own
+memory (``rebind=False``) or another type stays in place: its gradient is packed and its value unpacked. Its owner may
+change the value in place; the line copies it before an update.
 """
 
 import weakref
@@ -38,26 +38,26 @@ ALONE = Owners()  # of the only rank
 
 @dataclass
 class GradPlace:
-    """Where one use of a layer finds the value and writes the gradient of one parameter."""
+    """Locate the value and gradient of one parameter for one use."""
 
     parameter: Parameter
     value: Array
     grad: Array
-    left: Array | None = None  # what its value was moved from, if any other code still holds that
+    left: Array | None = None  # previous value array, if other code still holds it
 
 
 class Arena:
-    """The flat arrays of a model's line, to which its parameters are bound.
+    """Bind a model's parameters to flat arrays.
 
     Args:
-        uses: the layers, in the order in which they run.
-        wire: the type in which gradients travel.
-        learning_rate: from the number of an update, counted from 0; the optimiser's rate if it is not given.
-        route: says whether a rank updates its shards alone, and which lines it has for itself.
-        hosts: of each rank the number of its host.
-        owners: who updates which part of buckets, where a rank updates its shards alone.
-        slab: what is communicated is taken from it.
-        put: brings an array to where the slab is.
+        uses: the layers, in forward order.
+        wire: the type of travelling gradients.
+        learning_rate: a function of the update, counted from 0; default is the optimiser's rate.
+        route: decides on sharded updates and extra lines.
+        hosts: host number of each rank.
+        owners: owners of sharded updates.
+        slab: memory for communicated arrays.
+        put: moves an array to the slab's device.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class Arena:
         self.parameters = of_tensors(uses, layout)
         self.updates = 0  # of every bucket, whenever buckets are cut
         self.over = False
-        self.staying: dict[int, Parameter] = {}  # of tensors that stay where they are
+        self.staying: dict[int, Parameter] = {}  # by tensor, parameters that stay in place
         self.tied: dict[int, list[Array]] = {}  # gradients of the tied, from uses that do not own them
         self.put = put
-        self.bound_values: dict[int, Array] = {}  # the views that parameters have
+        self.bound_values: dict[int, Array] = {}  # the parameters' views
         for parameter in (parameter for layer in uses for parameter in layer.parameters if not parameter.trained):
             parameter.value, parameter.grad = put(parameter.value), put(parameter.grad)
         self.places = [
@@ -99,25 +99,22 @@ class Arena:
         self.begin_lines()
 
     def begin_lines(self) -> None:
-        """Some lines have the values at first."""
         for name, line in self.lines.items():
             if self.route.lines[name] == "values":
                 line[...] = self.values
 
     @staticmethod
     def nbytes(layout: Layout, dtype: np.dtype[Any], wire: np.dtype[Any]) -> int:
-        """What an arena takes from its slab."""
         itemsizes = [dtype.itemsize, dtype.itemsize, *([wire.itemsize] if wire != dtype else [])]
         return sum(layout.count * itemsize + ALIGNMENT for itemsize in itemsizes)
 
     def nbytes_of(self, line: str, bucket: Bucket) -> int:
-        """Bytes that a collective of a line has for a bucket, as ``Route.nbytes`` counts them."""
         sizes = {"wire": self.wire.itemsize, "values": self.values.itemsize, "ranks": self.owners.ranks}
         longest = self.sharing.longest(bucket)
         return self.route.nbytes(line, bucket.count, longest=longest, shapes=bucket.shapes, **sizes)
 
     def share_out(self, buckets: Cut) -> None:
-        """From now on these are the buckets. The state of a rank that updates its shards alone is zero then."""
+        """Adopt these buckets; sharded optimiser state restarts at zero."""
         self.sharing = Sharing(self.owners, self.layout, buckets)
         self.ranks = Shards(self.rank, self.owners.ranks, self.sharing.partitions)
         self.shards = self.ranks if self.sharded else Shards(0, 1, ALONE.partitions(self.layout, buckets))
@@ -125,7 +122,7 @@ class Arena:
             self.state = self.optimizer.new_state(self.values[: self.shards.count])
 
     def place(self, parameter: Parameter, tensor: int) -> GradPlace:
-        """Bind a parameter to its part of the line, if it has not been bound, and say where its gradient goes."""
+        """Bind a parameter to the line, if unbound, and return its gradient's place."""
         other = None if parameter.line is None else parameter.line()
         if other is not None and other is not self and not other.over:
             what = "is trained by another session that is not over; ranks that are threads need layers of their own"
@@ -151,37 +148,35 @@ class Arena:
             grad = array_module(grad).zeros_like(grad)
             self.tied[tensor].append(grad)
         left, parameter.value, parameter.grad = parameter.value, value, grad
-        kept = left is not value and held(left)  # they are one where a parameter has another use
+        kept = left is not value and held(left)  # both are one if the parameter has another use
         return GradPlace(parameter, parameter.value, grad, left if kept else None)
 
     def view(self, array: Array, tensor: int, *, begin: int = 0) -> Array:
-        """A tensor's part of a flat array, which begins at an element of the line, in its shape."""
+        """View a tensor in a flat array that starts at line element ``begin``."""
         layout = self.layout
         return array[layout.offsets[tensor] - begin : layout.ends[tensor] - begin].reshape(layout.shapes[tensor])
 
     def seen(self, array: Array, tensor: int, *, begin: int) -> Array:
-        """The same as optimisers of whole tensors are given it."""
+        """View a tensor as whole-tensor optimisers expect it."""
         return self.parameters[tensor].outputs_first(self.view(array, tensor, begin=begin))
 
     @property
     def names(self) -> list[str]:
-        """Of each tensor, in its first use."""
         return [parameter.name for parameter in self.parameters]
 
     def optimizer_at(self, update: int) -> Optimizer:
-        """The optimiser for an update, counted from 0."""
         rate = self.learning_rate
         return self.optimizer if rate is None else replace(self.optimizer, lr=checked(rate, update))
 
     def add_tied(self, use: int) -> None:
-        """Add what later uses have contributed to the gradients that a use owns; backward ends with the owner."""
-        for tensor in dict.fromkeys(self.layout.uses[use]):  # one may be tied within a layer
+        """Add later uses' gradients to those that a use owns; backward ends with the owner."""
+        for tensor in dict.fromkeys(self.layout.uses[use]):  # a parameter may be tied within a layer
             if self.layout.first_uses[tensor] == use:
                 for grad in self.tied[tensor]:
                     self.view(self.grads, tensor)[...] += grad
 
     def packing(self, bucket: Bucket) -> list[Call]:
-        """The calls that bring a bucket's gradients into the form that travels; none where layers write that."""
+        """Return the calls that pack a bucket's gradients; empty if layers write in place."""
         steps: list[Call] = []
         if pieces := self.pieces(bucket):
             steps.append(packer([grads for _, _, grads in pieces], [self.grads[here] for here, _, _ in pieces]))
@@ -191,13 +186,13 @@ class Arena:
         return steps
 
     def unpacking(self, bucket: Bucket) -> list[Call]:
-        """The calls that bring updated values to the parameters that stay."""
+        """Return the calls that unpack updated values into staying parameters."""
         pieces = self.pieces(bucket)
         values = [self.values[here] for here, _, _ in pieces]
         return [unpacker(values, [own for _, own, _ in pieces])] if pieces else []
 
     def reading(self, span: Bucket | slice) -> list[Call]:
-        """The calls that bring to the line what was changed in parameters that stay."""
+        """Return the calls that copy changed staying parameters to the line."""
         return [call for here, own, _ in self.pieces(span) for call in readers(self.values[here], own)]
 
     def read(self) -> None:
@@ -205,7 +200,7 @@ class Arena:
             call()
 
     def pieces(self, span: Bucket | slice) -> list[tuple[slice, Array, Array]]:
-        """Of each parameter that stays: its elements in a span of the line, its values and gradients."""
+        """List interval, values and gradients of staying parameters within a span."""
         found = []
         for tensor, owner in self.staying.items():
             offset = self.layout.offsets[tensor]

@@ -1,13 +1,14 @@
-"""A bucket: an interval of the line, which travels as one. It need not begin or end where a tensor does.
+"""Cut the flat buffer (line) into buckets: intervals that travel as one, at any element of the grid.
 
     line     | embedding            | block 1 | block 2      | head |..|
     buckets  |    0     |    1      :   |  2          |  3          :  |
                                     ^ a border is put on the next point of the grid
 
-All gradients of a bucket are there when the first of its uses has run backward, since backward goes from the last use
-to the first; and that same use is the first to need it in the next forward pass. A border between two layers is rounded
-up to the grid, so a layer's first few elements may travel with the layer before it. That layer is ready later and
-needed earlier: a few bytes travel later, and no layer waits for another bucket first.
+A bucket's first layer call (use) completes its gradients, because backward runs from the last use to the first. The
+same use needs the bucket first in the next forward pass.
+
+A border between layers is rounded up to the grid, so a layer's first elements may travel with the previous layer, which
+is ready later and needed earlier. A few bytes travel later, but no layer waits for a second bucket first.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,13 +21,13 @@ from dear_mpi.training.line.layout import Layout, Shape
 
 @dataclass(frozen=True)
 class Bucket:
-    """Elements ``start`` to ``stop`` of the line.
+    """Hold elements ``start`` to ``stop`` of the line.
 
     Attributes:
         index: its number on the line.
-        uses: the uses that touch it, ascending; all its gradients are there when ``uses[0]`` has run backward.
-        nbytes: what travels, as it is.
-        shapes: of its tensors, if the line has whole ones in buckets.
+        uses: the uses that touch it, ascending; ``uses[0]`` completes its gradients.
+        nbytes: its size as it travels.
+        shapes: of its tensors, if buckets consist of whole ones.
     """
 
     index: int
@@ -37,7 +38,7 @@ class Bucket:
     shapes: tuple[Shape, ...] = ()
 
     def __hash__(self) -> int:
-        """By number alone: no two buckets of a line share it, and uses may be many."""
+        """Hash by index: it is unique on a line, and ``uses`` may be long."""
         return self.index
 
     @property
@@ -50,7 +51,6 @@ class Bucket:
 
     @cached_property
     def name(self) -> str:
-        """What logs and errors call it."""
         return f"bucket {self.index} (layers {self.uses[0]}..{self.uses[-1]}, {self.nbytes} bytes)"
 
     def __str__(self) -> str:
@@ -58,14 +58,11 @@ class Bucket:
 
 
 class Cut(tuple[Bucket, ...]):
-    """The buckets of a line, in its order."""
-
     def needed_by(self, use: int) -> Sequence[Bucket]:
-        """The buckets with parameters of a use."""
         return self.of_uses.get(use, ())
 
     def completed_by(self, use: int) -> Sequence[Bucket]:
-        """The buckets whose gradients are all there when a use has run backward; the last of the line comes first."""
+        """List the buckets that a use's backward pass completes, from the end of the line."""
         return self.begun_by.get(use, ())
 
     @cached_property
@@ -82,10 +79,10 @@ class Cut(tuple[Bucket, ...]):
 
 
 def cut(layout: Layout, borders: Iterable[int]) -> Cut:
-    """The buckets between borders, each put on the next point of the grid.
+    """Cut the line at borders, each rounded up to the grid.
 
     Args:
-        borders: elements of the line, in any order; its beginning and its end are borders anyway.
+        borders: elements in any order; both ends of the line are implied.
 
     >>> layout = Layout.of([[("a", (9,))], [("b", (100,))]], itemsize=4, ranks=2)
     >>> [str(bucket) for bucket in cut(layout, [layout.begin(1)])]

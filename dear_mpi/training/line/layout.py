@@ -1,12 +1,12 @@
-"""The line: all trained parameters, one after the other, in the order in which the forward pass first uses them.
+"""Lay out all trained parameters in a flat buffer (line), in the order of first use in the forward pass.
 
     uses    0: embedding         1: block           2: head, tied to the embedding
     line    | tokens | positions |.| weight | bias |................|
               ^ offsets: each tensor begins on 16 bytes              ^ count: a multiple of the grid
 
-A **use** is a run of a layer in the forward pass; backward goes through the uses in reverse. What several uses share
-is on the line once, where the first of them needs it. Buckets are cut on a **grid** of size x 128 bytes, so that the
-shards of every bucket can be equal, and no two of them share a cache line. This is a pure map: it knows no memory.
+A **use** (layer call) is one run of a layer in the forward pass; backward visits uses in reverse. A shared tensor
+appears once, at its first use. Buckets are cut on a **grid** of size x 128 bytes, so a bucket's shards can be equal and
+share no cache line. The layout knows no memory.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each trained tensor lies; offsets, counts and the grid are in elements.
+    """Map tensors to the line; offsets, counts and the grid are in elements.
 
     Attributes:
-        shapes, offsets: of each tensor, in the order of the line.
-        uses: the numbers of the tensors that each use touches, in the order of the forward pass.
-        grid: where buckets may begin and end, in whole numbers of it; with ``whole``, where tensors begin there, on 128
-            bytes each.
-        itemsize: bytes of an element of the gradients that travel.
+        shapes, offsets: of each tensor, in line order.
+        uses: the tensors that each use touches, in forward order.
+        grid: buckets begin and end at its multiples; with ``whole``, tensors begin there, each on 128 bytes.
+        itemsize: bytes per element of travelling gradients.
     """
 
     shapes: tuple[Shape, ...]
@@ -51,13 +50,12 @@ class Layout:
         value_size: int | None = None,
         whole: bool = False,
     ) -> Layout:
-        """Put the tensors of all uses on a line.
+        """Lay out the tensors of all uses.
 
         Args:
-            uses: for each use the tensors that it touches: a key, equal for tensors that are one and the same, and a
-                shape.
-            value_size: bytes of an element of a value, if it has others than gradients.
-            whole: whether buckets have whole tensors alone.
+            uses: for each use, its tensors: a key, equal for tied tensors, and a shape.
+            value_size: bytes per element of values, if it differs from gradients.
+            whole: whether buckets consist of whole tensors only.
 
         >>> layout = Layout.of([[("tokens", (3,))], [], [("head", (2, 2)), ("tokens", (3,))]], itemsize=4, ranks=2)
         >>> layout.offsets, layout.uses, layout.grid, layout.count
@@ -82,7 +80,6 @@ class Layout:
 
     @property
     def count(self) -> int:
-        """Elements of the line, with the padding at its end."""
         return round_up(self.ends[-1], self.grid) if self.shapes else 0
 
     def size(self, tensor: int) -> int:
@@ -90,12 +87,10 @@ class Layout:
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
-        """The element after the last one of each tensor."""
         return tuple(offset + math.prod(shape) for offset, shape in zip(self.offsets, self.shapes, strict=True))
 
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
-        """The uses that touch each tensor, ascending."""
         found: list[list[int]] = [[] for _ in self.shapes]
         for use, tensors in enumerate(self.uses):
             for tensor in dict.fromkeys(tensors):
@@ -108,7 +103,7 @@ class Layout:
 
     @cached_property
     def owned(self) -> list[int]:
-        """How many elements of the line each use owns: the elements of the tensors that it is the first to use."""
+        """Count the elements that each use owns; a tensor's first use owns it."""
         counts = [0] * len(self.uses)
         for tensor, use in enumerate(self.first_uses):
             counts[use] += self.size(tensor)
@@ -119,22 +114,21 @@ class Layout:
         return [owned * self.itemsize for owned in self.owned]
 
     def point(self, element: int) -> int:
-        """The first element from this one on where a bucket may begin; the end of the line is one, too."""
+        """Return the first possible border from an element on; the end of the line is one."""
         if self.whole:
             number = bisect_left(self.offsets, element)
             return self.offsets[number] if number < len(self.offsets) else self.count
         return min(round_up(element, self.grid), self.count)
 
     def begin(self, use: int) -> int:
-        """Where the tensors that a use owns begin on the line."""
         return self.begins[use]
 
     @cached_property
     def begins(self) -> dict[int, int]:
-        """Where the tensors of each owning use begin: its first tensor is entered last, and stays."""
+        """Map owning uses to their first element; a use's first tensor is entered last, and stays."""
         return dict(zip(reversed(self.first_uses), reversed(self.offsets), strict=True))
 
     def tensors(self, start: int, stop: int) -> list[int]:
-        """The tensors of which an element lies between two elements of the line."""
+        """List the tensors with an element in an interval."""
         found = range(bisect_right(self.ends, start), bisect_left(self.offsets, stop))
         return [tensor for tensor in found if self.size(tensor)]

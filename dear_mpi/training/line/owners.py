@@ -1,15 +1,15 @@
-"""Who updates which part of a bucket, as data: a ``Partition`` for each bucket.
+"""Decide which rank updates which part of a bucket: a ``Partition`` for each bucket.
 
     bucket    | qkv              | out  | expand                | shrink                |
-    even      |        0          |        1          |        2         |        3       |    for optimisers by element
+    even      |        0          |        1          |        2         |        3       |    elementwise optimisers
     weights   |     0    |     1    |     2    |                  3, which is faster     |
-    costs     |        0         |  1   |           2           |           3           |    for those of whole tensors
+    costs     |        0         |  1   |           2           |           3           |    whole-tensor optimisers
 
-Shards follow each other in the order of ranks, as collectives have them. Where an optimiser looks at whole tensors,
-each has one owner, so a rank's shard of a bucket is a run of its tensors, or empty (``placement.py``).
+Shards follow each other in rank order, as collectives require. For an optimiser of whole tensors each tensor has one
+owner, so a shard is a run of tensors, or empty (``placement.py``).
 
-Owners depend neither on the route nor on the rank. So gradients are summed along the same chains of ranks whether all
-ranks update all, or owners update: both have the same bits.
+Owners depend neither on the route nor on the rank. So full and sharded updates sum gradients along the same chains of
+ranks, and give the same bits.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from dear_mpi.training.line.weights import known
 
 @dataclass(frozen=True)
 class Owners:
-    """How so many ranks share out buckets; by default there is one.
+    """Share out buckets between ranks; by default there is one rank.
 
     Attributes:
-        weights: how fast each rank is; all alike if not given.
-        costs: of an update of each tensor, if it has one owner.
+        weights: speed of each rank; all equal if not given.
+        costs: update cost of each tensor, if each has one owner.
 
     >>> shapes = [[(0, (96,)), (1, (96,)), (2, (64,))]]
     >>> elements, tensors = (Layout.of(shapes, itemsize=4, ranks=2, whole=whole) for whole in (False, True))
+
     >>> bucket = Bucket(0, 0, 256, (0,), 1024)
     >>> cases = (Owners(2), elements), (Owners(2, (3, 1)), elements), (Owners(2, costs=(5, 1, 2)), tensors)
     >>> [owners.partitions(layout, [bucket])[bucket].counts for owners, layout in cases]
@@ -51,12 +52,10 @@ class Owners:
 
     @property
     def even(self) -> bool:
-        """Whether all ranks own as much of each bucket."""
         return self.weights is None and self.costs is None
 
     @property
     def speeds(self) -> Sequence[float]:
-        """The share of each rank in what is to be done."""
         given = self.weights or (1.0,) * self.ranks
         total = sum(given)
         return [weight / total for weight in given]
@@ -70,13 +69,12 @@ class Owners:
         return {each: partition_of(layout, each, tensors[each], runs[each]) for each in buckets}
 
     def by_weight(self, layout: Layout, bucket: Bucket) -> Partition:
-        """Of whole parts of the grid, of 128 bytes."""
         unit = layout.grid // self.ranks
         shares = Partition.of(bucket.count // unit, self.ranks, self.weights)
         return Partition(tuple(unit * border for border in shares.borders))
 
     def work(self, layout: Layout, start: int, stop: int) -> float:
-        """What an update between two elements of the line takes, in mean elements of the line."""
+        """Return the update cost of an interval, in mean elements of the line."""
         if self.costs is None:
             return stop - start
         return sum(self.costs[tensor] for tensor in layout.tensors(start, stop)) * layout.count / sum(self.costs)
@@ -84,9 +82,9 @@ class Owners:
 
 @dataclass(frozen=True)
 class Ownership:
-    """What decides who the owners are: an optimiser, if it looks at whole tensors, and the weights of ranks.
+    """Choose owners by the optimiser, if it needs whole tensors, and by the speeds (weights) of ranks.
 
-    Weights that are to be measured are alike at first.
+    Unmeasured speeds count as equal.
     """
 
     optimizer: Optimizer | None = None
@@ -94,18 +92,17 @@ class Ownership:
 
     @property
     def whole(self) -> bool:
-        """Whether each tensor has one owner."""
         return self.optimizer is not None and self.optimizer.scope == "tensor"
 
     def owners(self, ranks: int, costs: Iterable[float]) -> Owners:
-        """Of tensors whose updates cost so much; a ValueError if weights are wrong."""
+        """Return the owners for these update costs; ValueError if weights are wrong."""
         return Owners(ranks, known(self.weights, ranks), tuple(costs) if self.whole else None)
 
 
 class Sharing:
-    """How owners share out the buckets of a cut, and what their updates take.
+    """Share out the buckets of a cut, with their update costs.
 
-    Other buckets, such as portions of one, or those of a cut that is only thought of, are shared out each alone.
+    Each other bucket, such as a portion or one of a hypothetical cut, is shared out separately.
     """
 
     def __init__(self, owners: Owners, layout: Layout, buckets: Cut) -> None:
@@ -122,17 +119,16 @@ class Sharing:
         return self.others[bucket]
 
     def counts(self, bucket: Bucket) -> tuple[int, ...] | None:
-        """Elements of each rank; None where all have as many."""
+        """Return the elements of each rank; None if all are equal."""
         return None if self.owners.even else tuple(self.of(bucket).counts)
 
     def longest(self, bucket: Bucket) -> int | None:
-        """Elements of the longest shard; None where all are equal."""
+        """Return the elements of the longest shard; None if all are equal."""
         return None if self.owners.even else max(self.of(bucket).counts)
 
     @property
     def work(self) -> Callable[[Bucket], tuple[float, Array]] | None:
-        """From a bucket to what its update takes, and those of its shards, in mean elements of the line; None where all
-        shards are equal."""
+        """Return a map from a bucket to the update costs of all and of each shard, in mean elements; None if equal."""
         return None if self.owners.even else self.works
 
     def works(self, bucket: Bucket) -> tuple[float, Array]:
@@ -144,7 +140,7 @@ class Sharing:
 
 
 def partition_of(layout: Layout, bucket: Bucket, tensors: Sequence[int], run: Sequence[int]) -> Partition:
-    """The shards of a bucket of which each rank has so many of the tensors; paddings belong to what is before them."""
+    """Partition a bucket by tensors per rank; padding belongs to the tensor before it."""
     begins = [0, *(layout.offsets[tensor] - bucket.start for tensor in tensors[1:]), bucket.count]
     borders = [begins[done] for done in accumulate(run, initial=0)]
     return Partition((*borders[:-1], bucket.count))

@@ -1,4 +1,4 @@
-"""The parameters of layers: which are trained, of which type, which are one and the same, and who else holds them."""
+"""Inspect the parameters of layers: trained, type, tied, and held by other code."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -14,11 +14,11 @@ from dear_mpi.models.layer import Layer, Parameter
 from dear_mpi.training.line.layout import Layout
 
 Call: TypeAlias = Callable[[], object]
-READ = 1 << 18  # elements that are compared at a time
+READ = 1 << 18  # elements compared at a time
 
 
 def line_dtype(layers: Sequence[Layer]) -> np.dtype[Any]:
-    """The type of the line's values: the widest of the trained parameters'; ValueError if there is no element."""
+    """Return the widest type of trained parameters; ValueError if there is no element."""
     parameters = [parameter for layer in layers for parameter in trained(layer)]
     if not any(parameter.value.size for parameter in parameters):
         raise ValueError("a model must have a parameter that is trained, with an element")
@@ -31,7 +31,7 @@ def line_dtype(layers: Sequence[Layer]) -> np.dtype[Any]:
 
 
 def trained(layer: Layer) -> list[Parameter]:
-    """The parameters of a layer that are not frozen; ValueError if one is there twice, or its value is no array."""
+    """List a layer's trained parameters; ValueError for a duplicate, or a value that is no array."""
     found = [parameter for parameter in layer.parameters if parameter.trained]
     for parameter in found:
         if not hasattr(parameter.value, "strides") or not hasattr(parameter.value, "flags"):
@@ -42,7 +42,6 @@ def trained(layer: Layer) -> list[Parameter]:
 
 
 def of_tensors(uses: Sequence[Layer], layout: Layout) -> list[Parameter]:
-    """The parameter of each tensor of a layout, in its first use."""
     found: dict[int, Parameter] = {}
     for layer, tensors in zip(uses, layout.uses, strict=True):
         for parameter, tensor in zip(trained(layer), tensors, strict=True):
@@ -51,32 +50,34 @@ def of_tensors(uses: Sequence[Layer], layout: Layout) -> list[Parameter]:
 
 
 def layout_of(uses: Sequence[Layer], wire: np.dtype[Any], ranks: int, *, whole: bool = False) -> Layout:
-    """The layout of layers in the order in which they run; parameters that share their memory are tied. ValueError if
-    they share a part of it."""
+    """Lay out layers in forward order; parameters with the same memory are tied.
+
+    ValueError if they share only a part of it.
+    """
     check_overlaps(uses)
     keys = [[(key_of(parameter), parameter.value.shape) for parameter in trained(layer)] for layer in uses]
     return Layout.of(keys, itemsize=wire.itemsize, ranks=ranks, value_size=line_dtype(uses).itemsize, whole=whole)
 
 
 def key_of(parameter: Parameter) -> tuple[Any, ...]:
-    """Equal for parameters that are one and the same tensor; what has no memory is only the same as itself."""
+    """Return a key that tied parameters share; an empty parameter equals only itself."""
     value = parameter.value
     return (*bounds(value), value.nbytes, value.strides) if value.size else (id(parameter),)
 
 
 def check_overlaps(layers: Sequence[Layer]) -> None:
-    """See that parameters share all of their memory or none of it, and that the tied are trained, both or neither."""
+    """Check that parameters share all or none of their memory; tied ones are all trained or all frozen."""
     spans = {
         (*key_of(each), each.trained): (each.value, f"{each.name} of layer {number} ({type(layer).__name__})")
         for number, layer in enumerate(layers)
         for each in layer.parameters
         if each.value.size
     }
-    reaching: list[tuple[int, Array, str]] = []  # earlier ones, as far as they end after the start of this one
+    reaching: list[tuple[int, Array, str]] = []  # earlier ones that end after this one's start
     for (start, end, *_), (other, name) in sorted(spans.items(), key=lambda item: item[0]):
         reaching = [each for each in reaching if each[0] > start]
         for _, array, owner in reaching:
-            # On the host views with gaps may lie side by side.
+            # On the host, strided views may interleave without overlap.
             if not isinstance(array, np.ndarray) or np.shares_memory(array, other):
                 what = "tied parameters must share all of it, in the same shape, and be trained, both or neither"
                 raise ValueError(f"{owner} and {name} share a part of their memory: {what}")
@@ -84,7 +85,7 @@ def check_overlaps(layers: Sequence[Layer]) -> None:
 
 
 def bounds(array: Array) -> tuple[int, int]:
-    """The first byte of an array, and the one after its last."""
+    """Return the first byte of an array and the byte after its last."""
     start = array.ctypes.data if isinstance(array, np.ndarray) else address(array)
     steps = [(count - 1) * stride for count, stride in zip(array.shape, array.strides, strict=True)]
     before, behind = sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
@@ -92,17 +93,16 @@ def bounds(array: Array) -> tuple[int, int]:
 
 
 def held(array: Array) -> bool:
-    """Whether any code beside the caller still holds the memory of an array of the host."""
+    """Tell whether code other than the caller holds a host array's memory."""
     root = array if array.base is None else array.base
     own = 4 if array.base is None else 3  # the names here and in the caller, and the argument
     return isinstance(root, np.ndarray) and array.flags.writeable and sys.getrefcount(root) > own
 
 
 def readers(line: Array, own: Array) -> list[Call]:
-    """The calls that bring what an owner has changed in place to the line.
+    """Return the calls that copy an owner's in-place changes to the line.
 
-    In a type narrower than the line's, an unchanged value is the line's value, rounded. The line then keeps its own
-    value, which is more exact.
+    In a narrower type, an unchanged value equals the line's value, rounded: the line then keeps its more exact value.
     """
     if line.dtype == own.dtype:
         return [copier(line, own)]

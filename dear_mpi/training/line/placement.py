@@ -1,12 +1,12 @@
-"""Where whole tensors go: a run of each bucket's tensors to each rank, in the order of both.
+"""Assign whole tensors to ranks: each rank owns a run of each bucket's tensors, in the order of both.
 
     4 ranks    bucket with expand 4, shrink 4    ->    4 | 4 |   |       takes as long as a cost of 4
-               then one with qkv 3, out 1        ->      |   | 3 | 1     goes to those with less to do
+               then one with qkv 3, out 1        ->      |   | 3 | 1     goes to the less loaded ranks
 
-All ranks wait for the costliest run of a bucket before they gather it. So a bucket takes runs whose costliest one costs
-least, or nearly so; of these, the ones that add least to the rank with most to do. The costliest bucket comes first.
+All ranks wait for a bucket's costliest run before gathering. So first minimise the costliest run, within 5 %, then the
+largest load of a rank. The costliest bucket comes first.
 
-Source: the order is that of longest processing time, Graham, Bounds on multiprocessing timing anomalies, 1969.
+Source: longest processing time first, as in Graham, Bounds on multiprocessing timing anomalies, 1969.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 from dear_mpi.training.line.bucket import Bucket
 
-HALVINGS = 40  # of an interval in which the lowest level is looked for
+HALVINGS = 40  # bisections of the interval that contains the lowest level
 SLACK = 1e-9  # products and quotients are rounded
-NEAR = 0.05  # by which a bucket may take longer than it must, where that spreads what ranks have to do
+NEAR = 0.05  # extra time allowed to a bucket if that balances the ranks
 
 
 def placed(costs: Mapping[Bucket, Sequence[float]], speeds: Sequence[float]) -> dict[Bucket, list[int]]:
-    """How many tensors of each bucket each rank owns, in the order of both.
+    """Count each rank's tensors of each bucket.
 
-    Cost: some 80 times the number of tensors, and of ranks that a bucket's tensors may go to.
+    Cost: about 80 times the number of tensors plus candidate ranks.
 
     Args:
-        costs: of the tensors of each bucket.
+        costs: update costs of each bucket's tensors.
         speeds: of each rank; their sum is 1.
     """
     idle = (0.0,) * len(speeds)
@@ -47,9 +47,10 @@ def placed(costs: Mapping[Bucket, Sequence[float]], speeds: Sequence[float]) -> 
 def runs(
     costs: Sequence[float], speeds: Sequence[float], loads: Sequence[float], alone: float
 ) -> Callable[[float], list[int] | None]:
-    """From a level to how many tensors of a bucket each rank owns, where the first ranks take all they have room for.
+    """Return a function from a level to each rank's tensor count, filling the first ranks first.
 
-    The bucket takes up to ``alone``, and with all before it up to the level; None if some tensors are left.
+    The level limits a rank's total; ``NEAR`` more than the bucket needs by itself limits its part. None if tensors
+    remain.
     """
 
     def fits(level: float) -> list[int] | None:
@@ -66,7 +67,7 @@ def runs(
 
 
 def least(fits: Callable[[float], list[int] | None], most: float) -> tuple[float, list[int]]:
-    """The lowest level at which something fits, nearly, and what fits there; at ``most`` it does."""
+    """Find the lowest level that fits, approximately; ``most`` must fit."""
     low, high = 0.0, most * (1 + SLACK)
     best = fits(high)
     assert best is not None, "it fits at the most"

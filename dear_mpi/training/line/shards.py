@@ -1,13 +1,13 @@
-"""Which part of each bucket a rank updates, and where the optimiser's state for that part lies.
+"""Locate the shard of each bucket that a rank updates, and the optimiser state for it.
 
     line, 3 ranks    | bucket 0          | bucket 1                   |
     a rank's shards  |     |##|     ...  |        |####|        ...   |     the 2nd third of each
-    its state        |##|####|                                              the same, one after the other
+    its state        |##|####|                                              the same shards, packed
 
-With ``--update full`` every rank updates whole buckets, as if it were the only one. With ``sharded`` a rank updates the
-shard that a reduce-scatter leaves with it, so it keeps 1/P of the state. Who has which shard, ``owners.py`` says.
+With ``--update full`` every rank updates whole buckets. With ``sharded`` a rank updates its reduce-scatter shard
+(``owners.py``) and keeps 1/P of the state.
 
-To cut buckets anew, or to write a checkpoint, the state is gathered: then every rank has all of it for a while.
+Cutting buckets anew and writing a checkpoint gather the state: every rank then holds all of it for a while.
 
 Source: Rajbhandari et al., ZeRO, SC 2020, section 5.1 (optimiser state partitioning).
 """
@@ -24,11 +24,11 @@ from dear_mpi.training.line.bucket import Bucket
 
 
 class Shards:
-    """The shards of a rank, one of so many, by the partitions of all buckets of a line, in its order.
+    """Hold one rank's shards of all buckets, from their partitions in line order.
 
     Attributes:
-        state: where the state for each bucket's lies.
-        count: elements of them all.
+        state: the place of each bucket's state.
+        count: total elements.
 
     >>> buckets = Bucket(0, 0, 12, (0,), 48), Bucket(1, 12, 24, (0,), 48)
     >>> shards = Shards(1, 3, dict(zip(buckets, (Partition((0, 4, 8, 12)), Partition((0, 0, 10, 12))))))
@@ -44,28 +44,28 @@ class Shards:
         self.count = ends[-1]
 
     def of(self, bucket: Bucket) -> slice:
-        """The elements of the line that this rank updates."""
+        """Return the elements of the line that this rank updates."""
         own = self.partitions[bucket].shard(self.rank)
         return slice(bucket.start + own.start, bucket.start + own.stop)
 
     def begins(self, bucket: Bucket) -> list[int]:
-        """The first element of each rank's shard of a bucket, counted from its beginning, unless the shard is empty."""
+        """List the first element of each non-empty shard, counted within the bucket."""
         borders = self.partitions[bucket].borders
         return [start for start, stop in pairwise(borders) if start < stop]
 
     def to_line(self, own: Array, line: Array) -> None:
-        """Bring this rank's state into that of the whole line."""
+        """Copy this rank's state into the whole state."""
         for bucket, place in self.state.items():
             line[self.of(bucket)] = own[place]
 
     def from_line(self, line: Array, own: Array) -> None:
-        """Take it out of that."""
+        """Copy this rank's state out of the whole state."""
         for bucket, place in self.state.items():
             own[place] = line[self.of(bucket)]
 
 
 class Kept(Protocol):
-    """What an ``Arena`` has of the state."""
+    """Describe an ``Arena``'s access to the state."""
 
     shards: Shards
     state: list[Array]
@@ -73,7 +73,7 @@ class Kept(Protocol):
 
 
 def whole_state(arena: Kept, transport: Transport) -> Iterator[Array]:
-    """Collective: the state of the whole line, array by array, on all ranks."""
+    """Gather the whole state, array by array, on all ranks. Collective."""
     if arena.shards.ranks == 1:
         yield from arena.state
         return
@@ -94,7 +94,7 @@ def whole_state(arena: Kept, transport: Transport) -> Iterator[Array]:
 
 
 def take_state(arena: Kept, state: Iterable[Array]) -> None:
-    """Keep this rank's part of the state of the whole line; where ranks have all of it, it is there already."""
+    """Keep this rank's part of the whole state, unless it holds all of it already."""
     for own, line in zip(arena.state, state, strict=True):
         if own is not line:
             arena.shards.from_line(line, own)

@@ -1,13 +1,12 @@
-"""Weights: how fast each rank is. Each has a share of the batch, and of the line, in proportion.
+"""Weight ranks by speed: each gets a proportional share of the batch and of the flat buffer (line).
 
     batch, 4 ranks of speeds 1 3 3 3    |1|  3  |  3  |  3  |      all end at the same time
-    line                                |1|  3  |  3  |  3  |      who updates what
+    line                                |1|  3  |  3  |  3  |      owners of updates
 
-Weights are given, or measured: a rank's weight is the number of examples that its layers take in a second, in
-hundredths of the fastest rank's.
+Weights are given or measured, as examples per second in hundredths of the fastest rank's.
 
 Source: Wen et al., Joint Parameter-and-Bandwidth Allocation for Improving the Efficiency of Partitioned Edge Learning
-(PARTEL), arXiv 2003.04544: loads in proportion to speed. There the band is divided, too; a port of a host is not.
+(PARTEL), arXiv 2003.04544: loads in proportion to speed. PARTEL also divides the band; a host's port cannot be divided.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ STEPS = 100
 
 
 def parse_weights(text: str) -> Weights | str:
-    """
+    """Parse comma-separated weights, or ``measured``.
+
     >>> parse_weights("3,1,1"), parse_weights("measured")
     ((3.0, 1.0, 1.0), 'measured')
     """
@@ -37,7 +37,6 @@ def parse_weights(text: str) -> Weights | str:
 
 
 def check_weights(given: object, ranks: int | None = None) -> None:
-    """A ValueError if weights cannot be used, on so many ranks."""
     if given is None or given == MEASURED:
         return
     if isinstance(given, str) or not isinstance(given, Sequence):
@@ -46,15 +45,15 @@ def check_weights(given: object, ranks: int | None = None) -> None:
 
 
 def known(given: Sequence[float] | str | None, ranks: int) -> Weights | None:
-    """The weights that hold from the beginning; None where all are alike, or are to be measured."""
+    """Return the initial weights; None if all are equal, or to be measured."""
     check_weights(given, ranks)
     return None if given is None or isinstance(given, str) or len(set(given)) == 1 else tuple(map(float, given))
 
 
 def measured(seconds: Sequence[float], examples: Sequence[int]) -> Weights | None:
-    """Weights of ranks that have taken so many seconds for so many examples each; None where all are alike.
+    """Compute weights from each rank's seconds and examples; None if all are equal.
 
-    A rank without examples, or without time, is taken to be as fast as the fastest that is known.
+    A rank without examples or time counts as fast as the fastest.
 
     >>> measured([1.0, 3.0, 1.5], [8, 8, 4])
     (1.0, 0.33, 0.33)

@@ -1,1 +1,1 @@
-"""What a rank did, and when: events and the seconds of iterations (``log.py``), spans for pictures (``spans.py``)."""
+"""Record a rank's events and iteration times (``log.py``), and spans for pictures (``spans.py``)."""

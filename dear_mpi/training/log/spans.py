@@ -1,12 +1,11 @@
-"""A timeline: what each rank of a run, or of several, did and when. Plain values, the same for live and virtual runs.
+"""Build a timeline of ranks and runs from plain values, alike for live and virtual runs.
 
 rank 0  compute   | forward conv1 | forward fc | backward fc | wait for ... | update of bucket 0 |
         wire                                         | all_reduce of bucket 0 (layers 0..1, 4.2 MiB) |
         steps                                        | waiting | transfer | combining | transfer ... |   see Inside
 
-``merged`` makes one run of the recordings of all ranks. A trace that was merged by wrong clocks looks like a right one.
-So it is not merged where the clocks cannot be known, or where the messages themselves say that they are not: none can
-end before it was sent.
+``merged`` combines all ranks' recordings into one run. A trace merged by wrong clocks looks right. So ``merged``
+refuses unknown clocks, and clocks that messages contradict: none can end before it was sent.
 """
 
 import math
@@ -23,18 +22,18 @@ from dear_mpi.collectives.plans.steps import Flow, StepSpan, flows_of, said_of, 
 from dear_mpi.ranks.clock import Aligned
 from dear_mpi.training.log.log import EXCHANGE, Event, Log, Record
 
-COMPUTE, WIRE, STEPS = LANES = ("compute", "wire", "steps")  # the main thread, the engine's, and inside of what it does
-Clock: TypeAlias = Callable[[str, Any], float]  # the seconds of a mark of a lane
+COMPUTE, WIRE, STEPS = LANES = ("compute", "wire", "steps")  # main thread, engine, inside the engine's collectives
+Clock: TypeAlias = Callable[[str, Any], float]  # seconds of a mark in a lane
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce", EXCHANGE)
 KINDS = ("forward", "backward", "weights", "wait", "update", *COLLECTIVES, "other")
 
 
 class Span(NamedTuple):
-    """Something that a rank did from one time to another, in seconds; spans of one lane do not overlap.
+    """Record an action of a rank, in seconds; spans of one lane do not overlap.
 
-    ``kind`` is one of ``KINDS``: of a collective its name, or ``other`` for the sums of the loss and of the statistics;
-    in the lane ``steps`` as in ``collectives/plans/steps.py``. ``args`` has more about it, by names: of what the engine
-    does, ``queued_s``, since when the main thread had handed it over.
+    ``kind`` is one of ``KINDS``: a collective's name, or ``other`` for the sums of the loss and statistics; in the lane
+    ``steps`` a kind of ``collectives/plans/steps.py``. ``args`` holds details by name, such as ``queued_s``: the
+    engine's delay after the main thread's hand-over.
     """
 
     lane: str
@@ -50,7 +49,7 @@ class Span(NamedTuple):
 
 
 class Iteration(NamedTuple):
-    """From the beginning of the forward pass to the end of the backward pass and of what the schedule does there."""
+    """Delimit an iteration, from the beginning of forward to the end of backward and the schedule's hook there."""
 
     number: int
     begin_s: float
@@ -59,9 +58,9 @@ class Iteration(NamedTuple):
 
 @dataclass(frozen=True)
 class Rank:
-    """What one rank did, by its own clock, or what all did where they are alike; spans in the order of their beginning.
+    """Record the actions of one rank by its clock, or of all ranks if alike, ordered by beginning.
 
-    Spans may begin before the first iteration, and end after the last one.
+    Spans may begin before the first iteration and end after the last.
     """
 
     name: str
@@ -71,12 +70,11 @@ class Rank:
     noted: tuple[Noted, ...] = ()  # its collectives
 
     def times(self) -> Iterator[tuple[float, float]]:
-        """When each thing that is known of it began and ended."""
         for found in (self.spans, self.iterations, self.noted):
             yield from ((each.begin_s, each.end_s) for each in found)
 
     def within(self, iteration: Iteration, kind: str) -> Iterator[Span]:
-        """The spans of a kind whose middle is in an iteration."""
+        """Yield the spans of a kind with their middle in an iteration."""
         for span in self.spans:
             if span.kind == kind and 2 * iteration.begin_s <= span.begin_s + span.end_s <= 2 * iteration.end_s:
                 yield span
@@ -84,10 +82,10 @@ class Rank:
 
 @dataclass(frozen=True)
 class Inside:
-    """The lane ``steps`` by the number of the rank, in the order of times; the messages of which both ends are known.
+    """Hold the lane ``steps`` by rank, in time order, and the messages with both ends known.
 
-    Notes of a rank know when its own calls began and ended; only beside the notes of its peers they say how long it
-    waited for them. So it is made when a timeline is shown, from the notes of all ranks.
+    Only the peers' notes show how long a rank waited for them. So the lane is built from all ranks' notes, when a
+    timeline is shown.
     """
 
     spans: dict[int, list[Span]] = field(default_factory=lambda: defaultdict(list))
@@ -96,12 +94,12 @@ class Inside:
 
 @dataclass(frozen=True)
 class Run:
-    """The last iterations of one schedule, on all ranks, or on some of very many."""
+    """Hold the last iterations of one schedule, on all ranks or on some of very many."""
 
-    name: str  # what tells it from the other runs of a timeline
+    name: str  # unique within a timeline
     ranks: tuple[Rank, ...]
-    size: int  # how many ranks there were
-    uncertainty_s: float = 0.0  # by which times on two ranks may be wrong beside each other
+    size: int  # number of ranks
+    uncertainty_s: float = 0.0  # largest error between times on two ranks
 
     @cached_property
     def lanes(self) -> tuple[str, ...]:
@@ -109,28 +107,26 @@ class Run:
 
     @cached_property
     def inside(self) -> Inside:
-        """What the notes say, of the collectives that all ranks have noted."""
+        """Build the steps of collectives noted by all ranks."""
         return inside_of(self.ranks)
 
     @cached_property
     def breaks_off(self) -> bool:
-        """Whether a rank was in a collective when it wrote what it did."""
+        """Tell whether a rank wrote its record inside a collective."""
         return any(noted.under_way for rank in self.ranks for noted in rank.noted[-1:])
 
     @cached_property
     def begin_s(self) -> float:
-        """When the first of all spans begins."""
         return min((begin_s for rank in self.ranks for begin_s, _ in rank.times()), default=0.0)
 
     @cached_property
     def end_s(self) -> float:
-        """When the last one ends."""
         return max((end_s for rank in self.ranks for _, end_s in rank.times()), default=0.0)
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Runs, and what there is to say of all of them."""
+    """Hold runs and the facts common to them."""
 
     live: bool  # whether times were measured; otherwise they are predicted
     runs: tuple[Run, ...]
@@ -161,7 +157,7 @@ def shown(step: StepSpan, noted: Noted) -> Span:
 
 
 def name_of(step: StepSpan) -> str:
-    """Such as: step 2: waiting, rank 1."""
+    """Name a step, for example "step 2: waiting, rank 1"."""
     if step.step is None:
         return {"device": "waiting for the device", "whole": "in the MPI library"}.get(step.part.kind, step.kind)
     kind = "waiting or transfer" if step.kind == "either" else step.kind
@@ -169,11 +165,12 @@ def name_of(step: StepSpan) -> str:
 
 
 def rank_of(log: Log, name: str, layers: Sequence[str], clock: Clock, *, kept: int) -> Rank:
-    """What one rank did in so many of the last iterations. To be called while nothing is under way; without a GPU
-    also by another thread, then it has the events that are over.
+    """Record one rank's last ``kept`` iterations. Call it with nothing under way.
+
+    Without a GPU another thread may call it, and gets the finished events.
 
     Args:
-        layers: the name of each use of a layer, in the order of the forward pass.
+        layers: name of each layer call, in forward order.
     """
     known = list(log.records)
     records = [record for record in known if record.end is not None][-kept:]
@@ -206,7 +203,7 @@ def spans_in(record: Record, layers: Sequence[str], clock: Clock) -> Iterator[Sp
 
 
 def places(kind: str, layers: Sequence[str], count: int) -> Iterator[str]:
-    """The layers of so many uses in the order of a pass, with the part of the batch if there are several."""
+    """Name ``count`` layer calls in pass order, with the part of the batch if several."""
     ordered = layers if kind == "forward" else layers[::-1]
     for place in range(count):
         part, use = divmod(place, len(ordered))
@@ -214,7 +211,7 @@ def places(kind: str, layers: Sequence[str], count: int) -> Iterator[str]:
 
 
 def common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What is the same in all rows, by name; of the others the value of each row.
+    """Map names to the value common to all rows, or else to the list of values.
 
     >>> common([{"model": "cnn", "schedule": "wfbp"}, {"model": "cnn", "schedule": "dear"}])
     {'model': 'cnn', 'schedule': ['wfbp', 'dear']}
@@ -224,7 +221,7 @@ def common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def shortened(label: str) -> str:
-    """A label with its size as people read it.
+    """Rewrite the size in a label for readers.
 
     >>> shortened("all_reduce of bucket 3 (layers 8..12, 4404019 bytes)"), shortened("fc1 (512 bytes)")
     ('all_reduce of bucket 3 (layers 8..12, 4.2 MiB)', 'fc1 (0.5 KiB)')
@@ -238,12 +235,12 @@ def shortened(label: str) -> str:
 
 
 class ClocksError(ValueError):
-    """The clocks of ranks cannot be compared."""
+    """Report that clocks of ranks cannot be compared."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """What one rank did, by its own clock, in a run of this name on so many ranks."""
+    """Hold one rank's record by its clock, with the run's name and number of ranks."""
 
     name: str
     size: int
@@ -252,10 +249,10 @@ class Recording:
 
 
 def merged(recordings: Sequence[Recording]) -> Run:
-    """One run, with all of its ranks that are given.
+    """Merge the given ranks into one run.
 
     Raises:
-        ClocksError: the clock of a rank is not known, or not better than messages take.
+        ClocksError: a rank's clock is unknown, or less exact than messages need.
     """
     for each in recordings:
         if doubt := each.aligned.doubt():
@@ -267,7 +264,6 @@ def merged(recordings: Sequence[Recording]) -> Run:
 
 
 def moved(rank: Rank, aligned: Aligned) -> Rank:
-    """A rank by the clock of rank 0."""
 
     def at(seconds: float) -> float:
         return seconds - aligned.offset_s(seconds)
@@ -283,7 +279,7 @@ def moved(rank: Rank, aligned: Aligned) -> Rank:
 
 
 def uncertainty_of(recordings: Sequence[Recording]) -> float:
-    """By how many seconds times on two ranks may be wrong beside each other, where the least is known."""
+    """Return the largest error in seconds between times on two ranks."""
     found_s = [0.0, 0.0]
     for each in recordings:
         run = Run(each.name, (each.rank,), each.size)
@@ -292,7 +288,7 @@ def uncertainty_of(recordings: Sequence[Recording]) -> float:
 
 
 def check(run: Run) -> None:
-    """See that messages go with the clocks."""
+    """Check that messages agree with the clocks."""
     flows, known_s = run.inside.flows, run.uncertainty_s
     if not flows:
         return

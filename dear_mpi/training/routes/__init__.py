@@ -1,8 +1,8 @@
-"""What a bucket goes through, as data. Schedules say when, routes say what.
+"""Define what happens to a bucket, as data; schedules decide when it happens.
 
-``legs.py`` and ``codes.py`` have the acts, ``route.py`` puts them in order, ``memory.py`` and ``proof.py`` show that a
-route trains, and ``find.py`` has routes and wires by name. All names here are public: for routes in a file of yours,
-and for packages that publish a wire (a ``Kind``).
+``legs.py`` and ``codes.py`` define stages (legs) and ``route.py`` orders them. ``memory.py`` and ``proof.py`` prove
+that a route trains. ``find.py`` looks up routes and wires by name. All names here are public, for route files and for
+packages that publish a wire (a ``Kind``).
 """
 
 from dear_mpi.training.routes.codes import ROW_BYTES, Decode, Encode, InRows, OfCodes, Recall

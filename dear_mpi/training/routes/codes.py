@@ -1,16 +1,16 @@
-"""Legs of codes: forms in which elements travel that do not add up. A sum of codes takes two shots:
+"""Define stages (legs) for codes: compressed payloads that do not add up. Summing codes takes two shots:
 
     out    each rank encodes each shard | all_to_all codes | the owner of a shard decodes all codes of it, and adds up
-    back   the owner encodes the sum    | all_gather codes | all ranks decode it, the owner, too: all have the same bits
 
-A sum is encoded once, however many ranks there are. Were it encoded anew at each hop of a ring, the error would grow as
-the root of their number.
+    back   the owner encodes the sum    | all_gather codes | all ranks decode it, so all have the same bits
 
-With the level ``between hosts``, what is encoded is the sum of a host, of those shards that a rank serves there
-(``servers`` of ``collectives/program/hosts.py``); the rows of other shards stay as they are.
+A sum is encoded once. Encoding at each hop of a ring would let the error grow as the root of the number of hops.
+
+At the level ``between hosts``, a rank encodes the host's sums of the shards that it serves (``servers`` of
+``collectives/program/hosts.py``), and leaves other rows unchanged.
 
 Source: Wang et al., ZeRO++, arXiv 2306.10209, section 3.3 (all-to-all of codes). Error feedback: Seide et al., 1-bit
-SGD, Interspeech 2014; at the owner, too, as in Tang et al., DoubleSqueeze, arXiv 1905.05957.
+SGD, Interspeech 2014; at the owner as well, as in Tang et al., DoubleSqueeze, arXiv 1905.05957.
 """
 
 from abc import abstractmethod
@@ -26,16 +26,15 @@ from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.routes.legs import BucketMemory, Leg, Shape
 from dear_mpi.training.routes.memory import Memory
 
-ROW_BYTES = 16  # codes of a shard begin at a multiple of so many bytes
+ROW_BYTES = 16  # codes of a shard begin at a multiple of 16 bytes
 
 
 class Wire(Protocol):
-    """A form in which elements travel that does not add up: codes.
+    """Encode elements in a wire format that does not add up.
 
-    ``out`` and ``codes`` are bytes, ``nbytes`` of them; ``x`` is a shard, flat. Where x has what is infinite or no
-    number, so must what is decoded: otherwise nobody hears of it. With ``encode_s`` and ``decode_s``, the seconds of a
-    core for an element, and ``encode_call_s`` and ``decode_call_s``, those of a call without elements, a simulation
-    knows what codes cost.
+    ``out`` and ``codes`` have ``nbytes`` bytes; ``x`` is a flat shard. An infinity or NaN in ``x`` must survive
+    decoding, or the error stays hidden. Simulations use ``encode_s`` and ``decode_s`` (seconds per element on one
+    core), ``encode_call_s`` and ``decode_call_s`` (seconds per empty call).
     """
 
     def nbytes(self, count: int) -> int: ...
@@ -45,34 +44,36 @@ class Wire(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class OfCodes(Leg):
-    """An act on a line of codes.
+    """Act on a line of codes.
 
     Attributes:
-        wire: what encodes and decodes.
-        codes: the line.
+        wire: encodes and decodes.
+        codes: the name of the line.
     """
 
-    adds_up: ClassVar[bool] = False  # whether a sum of codes is a code of the sum
-    act: ClassVar[str] = ""  # encode or decode, once for all elements; or it says itself what it computes
+    adds_up: ClassVar[bool] = False  # whether the sum of codes is the code of the sum
+    act: ClassVar[str] = ""  # encode or decode, once for all elements; "" if the leg overrides compute_s
     wire: Any
     codes: str
 
     @abstractmethod
     def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
-        """Bytes of the line for a bucket of so many elements, so many in the longest shard, of so many bytes each;
-        ``shapes``: of its tensors, if it has whole ones."""
+        """Return the line's bytes for ``count`` elements, ``longest`` in the longest shard.
+
+        ``shapes`` are given if buckets consist of whole tensors.
+        """
 
     def compute_s(self, count: int, ranks: int) -> float:
         return self.act_s(self.act, count)
 
     def act_s(self, act: str, count: float, calls: int = 1) -> float:
-        """Seconds of ``encode`` or ``decode``: of so many elements in all, in so many calls."""
+        """Return the seconds to ``encode`` or ``decode`` ``count`` elements in ``calls`` calls."""
         return count * getattr(self.wire, f"{act}_s", 0.0) + calls * getattr(self.wire, f"{act}_call_s", 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WithErrors(OfCodes):
-    """It may keep what codes lose on a line of each rank's own, ``error``; or None."""
+    """Keep the rounding error of codes on each rank's line ``error``, unless it is None."""
 
     error: str | None = None
 
@@ -89,7 +90,6 @@ class WithErrors(OfCodes):
         return (self.codes, *self.lines)
 
     def prove_at(self, memory: Memory, rank: int, shard: int) -> None:
-        """What it does to a rank's symbols of a shard."""
         code = memory.symbol("code", *(memory.read(line, rank, shard) for line in self.reads))
         memory.write(self.codes, rank, shard, code)
         for line in self.lines:
@@ -98,7 +98,7 @@ class WithErrors(OfCodes):
 
 @dataclass(frozen=True, kw_only=True)
 class InRows(OfCodes):
-    """The line has a row for each shard of the bucket, all as long as that of the longest shard."""
+    """Give each shard of the bucket a row, as long as the longest shard's row."""
 
     wire: Wire
 
@@ -106,15 +106,15 @@ class InRows(OfCodes):
         return ranks * round_up(self.wire.nbytes(longest), ROW_BYTES)
 
     def pairs(self, bucket: BucketMemory, shards: Iterable[int]) -> list[tuple[Array, Array]]:
-        """Gradients of these shards, with the bytes of their codes."""
+        """Pair the gradients of shards with their rows."""
         return [self.pair(bucket.shard("gradients", shard), bucket.rows(self.codes)[shard]) for shard in shards]
 
     def serving(self, rank: int, hosts: Sequence[int]) -> list[int]:
-        """The ranks that have codes of a rank's shard for it."""
+        """List the ranks that hold codes of a rank's shard."""
         return servers(rank, hosts if self.level else range(len(hosts)))
 
     def shards(self, rank: int, hosts: Sequence[int]) -> list[int]:
-        """Those of which a rank has codes."""
+        """List the shards that a rank has codes for."""
         return served(rank, hosts if self.level else range(len(hosts)))
 
     def pair(self, x: Array, row: Array) -> tuple[Array, Array]:
@@ -123,12 +123,12 @@ class InRows(OfCodes):
 
 @dataclass(frozen=True, kw_only=True)
 class Encode(WithErrors, InRows):
-    """Write codes of this rank's gradients, a row for each shard; or of its own shard alone, into its own row.
+    """Encode this rank's gradients, one row per shard.
 
     Attributes:
-        error: a line that keeps what codes have lost, and adds it to the gradients of the next time; or none. What the
-            code of the own shard has lost counts once, as a gradient of this rank.
-        shard: whether the own shard alone.
+        error: a line that keeps the rounding error and adds it to the next gradients, or None. The error of the own
+            shard's code counts once, as a gradient of this rank.
+        shard: encode only the own shard.
     """
 
     shard: bool = False
@@ -152,7 +152,7 @@ class Encode(WithErrors, InRows):
         return self.sum_encoder(*pairs[0], *lost[0]) if self.shard else self.encoder(pairs, lost)
 
     def encoder(self, pairs: list[tuple[Array, Array]], lost: list[tuple[Array, Array]]) -> Callable[[float], object]:
-        """Encodes gradients with what earlier codes have lost."""
+        """Encode gradients plus the errors of earlier codes."""
 
         def encode(factor: float) -> None:
             for (x, row), (error, decoded) in zip(pairs, lost, strict=True):
@@ -164,7 +164,7 @@ class Encode(WithErrors, InRows):
         return encode
 
     def sum_encoder(self, x: Array, row: Array, error: Array, decoded: Array) -> Callable[[float], object]:
-        """Encodes a sum; what its code loses comes to what this rank's own codes have lost."""
+        """Encode a sum and add its error to this rank's error line."""
 
         def encode(factor: float) -> None:
             self.wire.encode(x, row)
@@ -180,10 +180,10 @@ class Encode(WithErrors, InRows):
 
 @dataclass(frozen=True, kw_only=True)
 class Decode(InRows):
-    """Write what codes stand for into the gradients: each row into its shard.
+    """Decode each row into its shard of the gradients.
 
     Attributes:
-        summed: whether all rows are codes of this rank's own shard, and are added up, in the order of ranks.
+        summed: whether all rows are codes of this rank's shard, to be added up in rank order.
     """
 
     summed: bool = False
@@ -229,19 +229,17 @@ class Decode(InRows):
 
 
 def filled(bucket: BucketMemory, shards: Iterable[int]) -> list[int]:
-    """Those that are not empty."""
     return [shard for shard in shards if bucket.shard("gradients", shard).size]
 
 
 def each(call: Callable[[Array, Array], None], pairs: Iterable[tuple[Array, Array]], factor: float) -> None:
-    """Call it with each pair."""
     for pair in pairs:
         call(*pair)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recall(Leg):
-    """Move to the gradients what earlier codes have lost."""
+    """Move the errors of earlier codes to the gradients."""
 
     error: str
 

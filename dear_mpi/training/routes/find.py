@@ -1,4 +1,4 @@
-"""Our routes and wires by name; a user's route from a file, an extra's wire from its entry point."""
+"""Look up routes and wires by name, a user's route in a file, and a package's wire by entry point."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,14 +20,14 @@ from dear_mpi.training.wires.selections import RandomBlocks, RandomK, TopK
 FORGET, LATE, OF_HOSTS = "error=no", "after=50", "between"
 AUTO = "auto"
 UPDATES = ("full", "sharded", AUTO)
-MINE = "my_route"  # what messages call a user's
+MINE = "my_route"  # the name of a user's route in messages
 FULL = Route(
     "full",
     out=(Pack(), reduce_scatter("gradients")),
     back=(all_gather("gradients"), Update(on=MAIN), Unpack()),
 )
-# Each rank updates its shard, and keeps the optimiser's state of that alone. Values travel in their own type.
-# Source: Rajbhandari et al., ZeRO, SC 2020, section 5.1; Xu et al., arXiv 2004.13336.
+# Each rank updates its shard and keeps only that shard's optimiser state. Values travel in their own type. Source:
+# Rajbhandari et al., ZeRO, SC 2020, section 5.1; Xu et al., arXiv 2004.13336.
 SHARDED = Route(
     "sharded",
     out=(Pack(), reduce_scatter("gradients")),
@@ -37,12 +37,11 @@ ROUTES = {route.name: route for route in (FULL, SHARDED)}
 
 
 def coded(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "residual") -> Route:
-    """A route on which gradients travel as codes, and each rank keeps what these have lost.
+    """Send gradients as codes and keep each rank's rounding error.
 
     Args:
-        sharded: whether each rank updates its shard, and values are gathered in their own type; otherwise sums travel
-            as codes, too.
-        error: the line of what codes have lost; None to forget it.
+        sharded: gather updated values in their own type; otherwise sums travel as codes as well.
+        error: the line for the rounding error; None to drop it.
     """
     codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
     out = (Pack(), Encode(**codes, error=error), all_to_all("codes"), Decode(**codes, summed=True))
@@ -54,9 +53,9 @@ def coded(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "
 
 
 def between(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "residual") -> Route:
-    """The same between hosts alone: inside them, gradients and sums travel as they are.
+    """Send codes between hosts only; inside a host, gradients and sums travel uncoded.
 
-    First each rank adds its residual to its gradients: since buckets or hosts changed, the residual may lie in shards
+    Each rank first adds its residual to its gradients: after buckets or hosts change, the residual may belong to shards
     that the rank no longer serves.
     """
     codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
@@ -72,7 +71,7 @@ def between(name: str, wire: Wire, *, sharded: bool = False, error: str | None =
 
 
 def selected(name: str, wire: Selection, *, sharded: bool = False, error: str | None = "residual") -> Route:
-    """A route on which some gradients travel, and the others wait; ValueError for sharded updates."""
+    """Send selected gradients and keep the rest for later; ValueError for sharded updates."""
     if sharded:
         raise ValueError(f"update must be full: {name.partition(' over ')[2]} changes elements of all shards")
     codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
@@ -81,7 +80,7 @@ def selected(name: str, wire: Selection, *, sharded: bool = False, error: str | 
 
 
 def late(route: Route, after: int) -> Route:
-    """A route whose codes begin in iteration ``after``, counted from 0: before that gradients travel as they are."""
+    """Send gradients uncoded until iteration ``after``, counted from 0."""
 
     def begun(legs: tuple[Leg, ...]) -> tuple[Leg, ...]:
         kept = Pack, Update, Unpack
@@ -94,15 +93,15 @@ def late(route: Route, after: int) -> Route:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of codes.
+    """Describe a kind of codes.
 
     Attributes:
-        make: the wire, from what was read.
-        route: makes the route of these codes, from its name and the wire; see ``coded``.
-        read: what stands after the colon, from its text; None if nothing may stand there.
-        example: a text with it.
-        types: of parameters whose gradients it can carry.
-        options: what may stand behind that, with an example.
+        make: builds the wire from the parsed argument.
+        route: builds the route from its name and the wire; see ``coded``.
+        read: parses the text after the colon; None if none is allowed.
+        example: a text with such an argument.
+        types: parameter types whose gradients it carries.
+        options: allowed after the argument, with an example.
     """
 
     make: Callable[..., Any]
@@ -114,7 +113,7 @@ class Kind:
 
 
 def share(text: str) -> float:
-    """A share above zero, as ``1%``; ValueError if it is none."""
+    """Parse a share above zero, such as ``1%``; ValueError otherwise."""
     found = parse_share("the share of a wire", text, 1.0)
     if not found:
         raise ValueError(f"the share of a wire must be above 0%, and at most 100%, not {text}")
@@ -126,7 +125,7 @@ def whole(what: str, text: str) -> int:
 
 
 def published(name: str) -> Kind:
-    """The codes that a package publishes under a name; ValueError if that is something else."""
+    """Load a package's codes by name; ValueError if the object is no ``Kind``."""
     found = load_extra("wires", name)
     if not isinstance(found, Kind):
         raise ValueError(f"wire {name!r} must be a Kind of dear_mpi.training.routes, not {found!r:.60}")
@@ -143,17 +142,17 @@ OURS = {
     "blocks": Kind(RandomBlocks, selected, share, "blocks:10%"),
 }
 CODES = WithExtras[Kind](OURS, "wires", published)
-EXAMPLES = {name: kind.example or name for name, kind in OURS.items()}  # without those of extras
+EXAMPLES = {name: kind.example or name for name, kind in OURS.items()}  # without wires of packages
 NAMES = (*DTYPES, *EXAMPLES.values())
 
 
 @dataclass(frozen=True)
 class Code:
-    """Codes that were chosen.
+    """Hold the chosen codes.
 
     Attributes:
-        feedback: whether what they lose is sent later.
-        after: how many iterations go without them first.
+        feedback: whether the rounding error is sent later.
+        after: number of first iterations without codes.
     """
 
     wire: Any
@@ -163,15 +162,14 @@ class Code:
 
 
 def is_code(wire: str | None) -> bool:
-    """Whether this is no type of floating point."""
     return wire is not None and wire not in DTYPES
 
 
 def find_code(text: str) -> Code:
-    """The codes of a text, such as ``int8``, ``topk:1%`` or ``topk:1%:error=no``.
+    """Parse a wire text such as ``int8``, ``topk:1%`` or ``topk:1%:error=no``.
 
     Raises:
-        ValueError: there are none of this name, what stands after the colon has no meaning, or it has an option twice.
+        ValueError: unknown name, meaningless text after the colon, or a repeated option.
 
     >>> find_code("topk:1%:error=no")  # doctest: +ELLIPSIS
     Code(wire=TopK(share=0.01), route=<function coded at ...>, feedback=False, after=0)
@@ -192,22 +190,21 @@ def find_code(text: str) -> Code:
 
 
 def check_carries(text: str, dtype: str) -> None:
-    """Raise a ValueError if a wire cannot carry gradients of parameters of this type."""
     types = CODES[text.partition(":")[0]].types if is_code(text) else (dtype,)
     if dtype not in types:
         raise ValueError(f"wire {text!r} carries gradients of {', '.join(types)}, not of {dtype}")
 
 
 def find_route(name: str, *, wire: str | None = None, halves: bool = False) -> Route:
-    """The route of a name in ``ROUTES``, or of a user's file.
+    """Find a route in ``ROUTES``, or in a user's file.
 
     Args:
-        wire: in what gradients travel; codes have a route of their own, with full or with sharded updates.
+        wire: the type or codes of travelling gradients; codes bring their own route.
         halves: whether there are several ranks, gradients travel in the parameters' type, and the algorithm has both
-            halves of an all-reduce: then ``sharded`` has the bits of ``full``, and ``auto`` takes it.
+            halves of an all-reduce. Then ``sharded`` gives the bits of ``full``, and ``auto`` takes it.
 
     Raises:
-        ValueError: there is none, or it is no ``Route``, or codes were chosen for a user's.
+        ValueError: no such route, no ``Route``, or codes with a user's route.
     """
     if is_code(wire):
         assert wire is not None

@@ -1,12 +1,11 @@
-"""The acts of a route. A leg is an act on named lines: it says what it reads and writes, and on which thread.
+"""Define the stages (legs) of a route: what each reads, writes and computes, and on which thread.
 
-Each has its meaning for the proof (``prove``), and what it does to a bucket's memory (``bind``). Collectives are
-carried out by plans instead.
+Each has a meaning for the proof (``prove``) and an effect on memory (``bind``). Plans carry out collectives instead.
 
-    layers          the layers' own gradients and values, which may lie outside of the line
-    gradients       gradients in the form in which they travel
-    values, state   parameters, and what the optimiser keeps for them
-    others          as a route declares them
+    layers          gradients and values of the layers; may be outside the flat buffer (line)
+    gradients       gradients in the type that travels
+    values, state   parameters, and the optimiser state
+    others          as declared by a route
 """
 
 from abc import ABC, abstractmethod
@@ -26,16 +25,16 @@ ENGINE = "engine"
 
 
 class BucketMemory(Protocol):
-    """A bucket's memory, see ``BoundBucket``; ``rank`` is one of ``ranks``."""
+    """Describe a bucket's memory, see ``BoundBucket``; ``rank`` is one of ``ranks``."""
 
     rank: int
     ranks: int
-    hosts: Sequence[int]  # of each rank the number of its host
-    begin: int  # its first element on the line
-    own_updates: int  # how many it has been through
-    fits: bool  # what a leg has found, see ``Leg``
-    found: Any  # what one leg has found for another
-    look: Any  # takes a shard of the sums into the statistics, if there are any
+    hosts: Sequence[int]  # host number of each rank
+    begin: int  # its first element in the flat buffer
+    own_updates: int  # number of updates so far
+    fits: bool  # result of a leg's check, see ``Leg``
+    found: Any  # passed from one leg to another
+    look: Any  # adds a shard of the sums to the statistics, if any
 
     def pack(self) -> None: ...
     def update_own(self, factor: float) -> None: ...
@@ -52,22 +51,21 @@ class BucketMemory(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Leg(ABC):
-    """An act.
+    """Describe one stage.
 
     Attributes:
         on: the thread, ``main`` or ``engine``.
-        every: of each so many iterations it belongs to the last one;
-        first, until: of these, to those from number ``first`` on, and before ``until`` if given, counted from 0;
-        after: it is done so many iterations later.
-        fits: whether only where an earlier leg has found that codes fit the gradients, or only where they do not; None
-            for always. What is found is the same on all ranks.
-        level: ``inside hosts``, where ranks bring together what their host has of each shard; ``between hosts``, where
-            they do it with what hosts have (``collectives/program/hosts.py``); or "", all ranks at once.
+        every: run in the last of every ``every`` iterations.
+        first, until: run from ``first`` on, and before ``until`` if given, counted from 0.
+        after: run this many iterations later.
+        fits: run only if an earlier leg found that codes fit the gradients (True) or not (False), equally on all ranks;
+            None for always.
+        level: ``inside hosts`` to combine each shard within a host, ``between hosts`` to combine the hosts' sums
+            (``collectives/program/hosts.py``), "" for all ranks at once.
         reads, writes: names of lines.
-        lines: what it needs of its own, and what these are: each rank's ``own``, ``equal`` on all ranks, or ``values``
-            at first; what is ``scratch`` is not kept.
-        timed: whether the log has when the main thread did it.
-        whole: whether buckets must have whole tensors.
+        lines: extra lines by kind: ``own`` (differs by rank), ``equal``, initial ``values``, ``scratch`` (not kept).
+        timed: whether the log records its time on the main thread.
+        whole: whether buckets must consist of whole tensors.
     """
 
     on: str = ENGINE
@@ -91,44 +89,42 @@ class Leg(ABC):
 
     @property
     def label(self) -> str:
-        """What the log calls it."""
         return str(self)
 
     def compute_s(self, count: int, ranks: int) -> float:
-        """Seconds that it computes for a bucket of so many elements, as far as it can be said in advance."""
+        """Estimate the seconds for ``count`` elements."""
         return 0.0
 
     def served_s(self, count: int, ranks: int, share: float) -> float:
-        """The same, where a rank serves at most this share of a bucket between hosts (``share_served``)."""
+        """Estimate the seconds if a rank serves at most ``share`` of a bucket between hosts (``share_served``)."""
         share = share if self.level else 1.0
         return self.compute_s(round(share * count), round(share * ranks))
 
     def has_use(self, shapes: Sequence[Shape]) -> bool:
-        """Whether there is something to do for it in a model with tensors of these shapes."""
+        """Tell whether the leg does anything for tensors of these shapes."""
         return True
 
     def objection(self, ranks: int) -> str:
-        """Why it cannot be done on so many ranks; "" if it can."""
+        """Explain why the leg cannot run on ``ranks`` ranks; "" if it can."""
         return ""
 
     @property
     def share(self) -> float:
-        """In which share of iterations it is done, when training has gone on for long, and codes fit."""
+        """Return the long-run share of iterations that run this leg, if codes fit."""
         return 1 / self.every if self.until is None and self.fits is not False else 0.0
 
     @abstractmethod
     def prove(self, memory: Memory) -> None:
-        """Do it to the symbols in the memory of all ranks."""
+        """Apply the leg to the symbols of all ranks."""
 
     @abstractmethod
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        """What does it to a bucket's memory; it is called with the factor of the gradients."""
+        """Return the call that applies the leg to a bucket; its argument is the gradient factor."""
 
     def __str__(self) -> str:
         return type(self).__name__.lower()
 
     def is_due(self, iteration: int) -> bool:
-        """Whether it is done in an iteration, counted from 0."""
         then = iteration - self.after
         within = self.first <= then and (self.until is None or then < self.until)
         return within and (then + 1) % self.every == 0
@@ -136,7 +132,7 @@ class Leg(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Pack(Leg):
-    """Bring the layers' gradients onto the line, in the type that travels."""
+    """Copy the layers' gradients into the flat buffer, in the type that travels."""
 
     on: str = MAIN
     reads: ClassVar[tuple[str, ...]] = ("layers",)
@@ -152,7 +148,7 @@ class Pack(Leg):
 
 @dataclass(frozen=True, kw_only=True)
 class Unpack(Leg):
-    """Bring the values to layers whose parameters lie outside of the line."""
+    """Copy values to layers whose parameters are outside the flat buffer."""
 
     on: str = MAIN
     reads: ClassVar[tuple[str, ...]] = ("values",)
@@ -167,12 +163,12 @@ class Unpack(Leg):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Update(Leg):
-    """Let the optimiser make values new.
+class Update(Leg):  # plain-ok: ``alone`` is an attribute
+    """Apply the optimiser to the values.
 
     Attributes:
-        shard: whether of this rank's shard alone.
-        alone: whether by the gradients of this rank alone, which then count as if they were the sum over ranks.
+        shard: update only this rank's shard.
+        alone: use only this rank's gradients, scaled as if they were the sum over ranks.
     """
 
     shard: bool = False
@@ -186,7 +182,7 @@ class Update(Leg):
         return "update"
 
     def elements(self, whole: float, own: Any) -> Any:
-        """How many elements it updates, if these are all of a bucket, and those of each rank's shard."""
+        """Choose the updated elements: ``whole`` for a full bucket, ``own`` for each rank's shard."""
         return own if self.shard else whole
 
     def prove(self, memory: Memory) -> None:
@@ -209,7 +205,7 @@ class Update(Leg):
 
 @dataclass(frozen=True, kw_only=True)
 class Look(Leg):
-    """Let the statistics of all gradients see this rank's shard of the sums."""
+    """Pass this rank's shard of the sums to the gradient statistics."""
 
     reads: ClassVar[tuple[str, ...]] = ("gradients",)
     writes: ClassVar[tuple[str, ...]] = ()
@@ -219,7 +215,7 @@ class Look(Leg):
         return "statistics"
 
     def prove(self, memory: Memory) -> None:
-        """It changes nothing."""
+        """Change nothing."""
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         return lambda factor: bucket.look(bucket.shard("gradients", bucket.rank))
@@ -234,13 +230,13 @@ EXCHANGE = "pairwise"  # the algorithm of an all_to_all, where the chosen one ha
 
 @dataclass(frozen=True, kw_only=True)
 class Collective(Leg):
-    """A collective of the elements of a line.
+    """Run a collective on a line.
 
     Attributes:
-        name: ``reduce_scatter``, ``all_gather`` or ``all_reduce``; of codes, ``all_to_all`` or ``all_gather``.
-        op: of what reduces: ``sum`` or ``average``.
-        few: whether it sends so few bytes that all of them cost nothing.
-        called: in logs and errors, if not by its name.
+        name: ``reduce_scatter``, ``all_gather``, ``all_reduce``; for codes ``all_to_all`` or ``all_gather``.
+        op: the reduction, ``sum`` or ``average``.
+        few: whether its bytes cost nothing.
+        called: its name in logs and errors, if not ``name``.
     """
 
     name: str
@@ -260,11 +256,10 @@ class Collective(Leg):
     writes = reads
 
     def options(self, algorithm: str) -> dict[str, Any]:
-        """Of its plan, where this algorithm was chosen."""
         return {"algorithm": self.algorithm(algorithm)} | ({} if self.op == "sum" else {"op": self.op})
 
     def algorithm(self, chosen: str) -> str:
-        """What carries it out: most algorithms that reduce have no exchange."""
+        """Select the algorithm to run: most reducing algorithms have no exchange."""
         if self.few:
             return "auto"
         if self.level:
@@ -296,20 +291,18 @@ class Collective(Leg):
 
 
 def reduce_scatter(line: str, **how: Any) -> Collective:
-    """Each rank gets the sum over ranks of its shard, or the average; its other shards are partial then."""
+    """Give each rank the sum or average of its shard; its other shards become partial."""
     return Collective(name="reduce_scatter", line=line, **how)
 
 
 def all_gather(line: str, **how: Any) -> Collective:
-    """All ranks get each rank's shard."""
     return Collective(name="all_gather", line=line, **how)
 
 
 def all_to_all(codes: str, **how: Any) -> Collective:
-    """Each rank gets all ranks' codes of its own shard."""
+    """Give each rank all ranks' codes for its shard."""
     return Collective(name="all_to_all", line=codes, **how)
 
 
 def all_reduce(line: str, **how: Any) -> Collective:
-    """All ranks get the sum over ranks, or the average."""
     return Collective(name="all_reduce", line=line, **how)

@@ -1,15 +1,17 @@
-"""The memory of all ranks in symbols, for the proof of a route: what each holds of each shard of each line of a bucket.
+"""Hold the memory of all ranks in symbols, to prove routes: one symbol per rank, line and shard.
 
-A symbol stands for how a value was computed. Symbols are equal exactly where values are computed alike:
+A symbol represents how a value was computed. Two symbols are equal exactly if the values are computed alike:
 
-    value s, state s                the values of shard s at first, and what is kept for them
-    gradient t r s                  what rank r computes in iteration t
-    sum a b ..., average a b ...    over ranks, in their order
-    new n g v z, kept n g v z       value v after an update by n times gradient g with state z; and the state after it
-    code a ..., lost c              what was rounded, and what its code has lost
-    way v a, outer a w m            how far values have come from an anchor; and the anchor after an outer update
+    value s, state s                initial value and state of shard s
+    gradient t r s                  gradient of rank r in iteration t
+    sum a b ..., average a b ...    over ranks, in rank order
+
+    new n g v z, kept n g v z       value v after an update by n times gradient g with state z; the new state
+
+    code a ..., lost c              a rounded value; the error of its code
+    way v a, outer a w m            distance of values from an anchor; the anchor after an outer update
     mixed v a                       half of each
-    partial n                       a partial sum, or what was never written, in the n-th place that has none of these
+    partial n                       a partial sum or unwritten value, in the n-th place without a symbol
 """
 
 from collections import defaultdict
@@ -19,25 +21,25 @@ from typing import TypeAlias
 
 from dear_mpi.collectives.program.hosts import INSIDE, by_host, servers
 
-Symbol: TypeAlias = int  # a number in the table of a memory
+Symbol: TypeAlias = int  # index into a memory's table
 Weights: TypeAlias = Mapping[tuple[int, int], Fraction]  # by iteration and rank
 
 
-UNKNOWN = (-1, -1)  # in weights
+UNKNOWN = (-1, -1)  # key in weights
 
 
 class Memory:
-    """Symbols by line, rank and shard; ``iteration`` counts iterations.
+    """Store symbols by line, rank and shard; ``iteration`` counts iterations.
 
     Args:
-        hosts: of each rank the number of its host.
-        lines: of a route, and what they are, see ``Leg``.
-        assumed: whether codes fit, as soon as a leg has looked.
+        hosts: host number of each rank.
+        lines: the lines of a route and their kinds, see ``Leg``.
+        assumed: the answer of a leg that checks whether codes fit.
 
     Attributes:
-        fits: what a leg of this iteration has found; None before that.
-        misread: where what is partial was read: line, rank and shard.
-        common: whether all updates so far were by gradients that are the same on all ranks.
+        fits: that answer in this iteration; None before the check.
+        misread: line, rank and shard of each partial value that was read.
+        common: whether all updates so far used gradients equal on all ranks.
     """
 
     def __init__(self, hosts: Sequence[int], lines: Mapping[str, str], *, assumed: bool = True) -> None:
@@ -47,7 +49,7 @@ class Memory:
         self.misread: list[tuple[str, int, int]] = []
         self.common = True
         self.table: dict[tuple[object, ...], Symbol] = {}
-        self.keys: list[tuple[str, tuple[int, ...]]] = []  # of each symbol
+        self.keys: list[tuple[str, tuple[int, ...]]] = []  # kind and parts of each symbol
         self.weighed: list[Weights] = []
         self.held: dict[tuple[str, int, int], Symbol] = {}
         for rank, shard in self.places:
@@ -59,11 +61,10 @@ class Memory:
 
     @property
     def places(self) -> Iterator[tuple[int, int]]:
-        """All ranks with all shards."""
         return ((rank, shard) for rank in range(self.size) for shard in range(self.size))
 
     def groups(self, level: str) -> Iterator[tuple[int, Sequence[int], int]]:
-        """Of each shard, the ranks that have a collective of it together, and which of them keeps their sum."""
+        """Yield each shard, the ranks in one collective of it, and the keeper of their sum."""
         for shard in range(self.size):
             serving = servers(shard, self.hosts if level else range(self.size))
             if level == INSIDE:
@@ -72,7 +73,7 @@ class Memory:
                 yield shard, serving, shard
 
     def symbol(self, kind: str, *parts: int) -> Symbol:
-        """What is made of these symbols or numbers; the same each time."""
+        """Return the symbol built from symbols or numbers; equal arguments give equal symbols."""
         key = (kind, *parts)
         if key not in self.table:
             self.table[key] = len(self.table)
@@ -81,7 +82,7 @@ class Memory:
         return self.table[key]
 
     def weights(self, kind: str, *parts: int) -> Weights:
-        """How often each gradient counts in it."""
+        """Count each gradient's contribution to a symbol."""
         if kind == "gradient":
             iteration, rank, _ = parts
             return {(iteration, rank): Fraction(1)}
@@ -109,7 +110,7 @@ class Memory:
         return found
 
     def read(self, line: str, rank: int, shard: int) -> Symbol:
-        """What is there."""
+        """Return a symbol; record a misread if it is partial."""
         if (line, rank, shard) not in self.held:
             self.forget(line, rank, shard)
         found = self.held[line, rank, shard]
@@ -121,6 +122,5 @@ class Memory:
         self.held[line, rank, shard] = symbol
 
     def forget(self, line: str, rank: int, shard: int) -> None:
-        """From now on it is a partial sum."""
         self.places_lost += 1
         self.held[line, rank, shard] = self.symbol("partial", self.places_lost)

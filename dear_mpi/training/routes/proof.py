@@ -1,8 +1,8 @@
-"""Does a route train? Its legs are carried out in symbols, on three ranks (or on three hosts), for two periods.
+"""Prove that a route trains: run its stages (legs) in symbols, for two periods, on three ranks or hosts.
 
-At the end of each period all ranks must have the same values, in which each gradient of each rank counts once, and
-nothing that is partial or was never written. It must be so in each order in which the two threads may carry legs out:
-the main thread knows nothing of the engine's legs until the schedule has waited for the last of them.
+After each period all ranks must hold equal values, with each rank's gradients counted once and nothing partial or
+unwritten. This must hold for every order that the two threads allow: the main thread knows nothing about the engine's
+legs until the schedule has waited for the last one.
 """
 
 from collections.abc import Sequence
@@ -17,35 +17,35 @@ from dear_mpi.training.routes.legs import ENGINE, MAIN, Collective, Leg
 from dear_mpi.training.routes.memory import UNKNOWN, Memory
 from dear_mpi.training.routes.route import WAYS, Route, said
 
-HOSTS = (0, 0, 0)  # of three ranks: with two, a neighbour is all others
-SEVERAL_HOSTS = (0, 0, 0, 1, 1, 2)  # the same for hosts, if the route has levels; and they are not alike
+HOSTS = (0, 0, 0)  # of three ranks: with two ranks, a neighbour is everyone else
+SEVERAL_HOSTS = (0, 0, 0, 1, 1, 2)  # likewise for hosts, if the route has levels; hosts of unequal size
 PERIODS = 2
-ROUND = 4  # iterations: longer rounds are no other
+ROUND = 4  # iterations: longer rounds behave alike
 MOST_PERIOD, MOST_BEGIN = 64, 256
-BUCKET = "bucket 0"  # what messages call the one that is proved
+BUCKET = "bucket 0"  # the name of the proved bucket in messages
 FIXED = ("layers", "gradients", "values", "state", "readiness")  # lines
 
 
 class RouteError(ValueError):
-    """A route does not train."""
+    """Report that a route does not train."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What was found out."""
+    """Hold the findings of a proof."""
 
-    alike: bool  # whether all ranks have the same values after each iteration, and not after each period alone
-    exact: bool  # whether values have the bits of the route ``full``
-    common: bool  # whether each update is by gradients that all ranks have, so that all hear of one that is not finite
-    state: str  # what the optimiser keeps: ``equal`` on all ranks, a ``shard`` on each, or each rank's ``own``
-    summed: bool  # whether each rank has the sum of its shard of the gradients after the way out, before any update
+    alike: bool  # equal values on all ranks after every iteration, not only every period
+    exact: bool  # values have the bits of the route ``full``
+    common: bool  # updates use gradients that all ranks have, so all notice a non-finite one
+    state: str  # the optimiser state: ``equal`` on all ranks, a ``shard`` on each, or each rank's ``own``
+    summed: bool  # each rank has its shard's gradient sum after the way out, before any update
 
 
 def prove(route: Route) -> Proof:
-    """See that a route trains.
+    """Prove that a route trains.
 
     Raises:
-        RouteError: it does not; the message names the leg, the line and the bucket.
+        RouteError: it does not; the message names leg, line and bucket.
     """
     check_form(route)
     route = shortened(route)
@@ -61,9 +61,9 @@ def prove(route: Route) -> Proof:
 
 
 def shortened(route: Route) -> Route:
-    """A route with short rounds, and a short time before them, in place of long ones: what lies between is alike.
+    """Shorten a route's rounds and the time before them; the skipped iterations are alike.
 
-    One with several times in its legs stays as it is.
+    Keep a route whose legs have several different times.
     """
     times = {leg.first for leg in route.legs} | {leg.until or 0 for leg in route.legs}
     lags = {leg.after for leg in route.legs}
@@ -79,12 +79,11 @@ def shortened(route: Route) -> Route:
 
 
 def hosts_of(route: Route) -> tuple[int, ...]:
-    """The hosts of the ranks on which a route is proved."""
     return SEVERAL_HOSTS if route.has_levels else HOSTS
 
 
 def proof_of(route: Route, legs: Sequence[Leg], *, assumed: bool) -> tuple[bool, bool, bool, str]:
-    """For one order in which legs may be carried out: ``alike``, ``exact``, ``common`` and ``state`` of its proof."""
+    """Return ``alike``, ``exact``, ``common`` and ``state`` for one order of legs."""
     memory, alike = Memory(hosts_of(route), route.lines, assumed=assumed), True
     for iteration in range(route.begin + PERIODS * route.period):
         memory.iteration = iteration
@@ -98,7 +97,6 @@ def proof_of(route: Route, legs: Sequence[Leg], *, assumed: bool) -> tuple[bool,
 
 
 def check_form(route: Route) -> None:
-    """See that there is one update, and that threads are where they can be."""
     if not route.updates:
         raise RouteError(f"route {route.name!r}: no leg updates line 'values' of {BUCKET}")
     for before, again in pairwise(route.updates):
@@ -133,7 +131,6 @@ def check_form(route: Route) -> None:
 
 
 def check_collective(route: Route, leg: Collective) -> None:
-    """See that there is what it sends, and that the engine carries it out."""
     if leg.name not in (*WAYS, "all_to_all"):
         refuse(route, leg, leg.line, f"must be one of {', '.join(WAYS)}, all_to_all: others move no shards")
     allowed = ("gradients", "values", *route.codes, *route.lines)
@@ -149,16 +146,18 @@ def check_collective(route: Route, leg: Collective) -> None:
 
 
 def refuse(route: Route, leg: Leg, line: str, what: str) -> NoReturn:
-    """Raise a RouteError."""
     number = [each is leg for each in route.legs].index(True)
     raise RouteError(f"route {route.name!r}: leg {number} ({said(leg)}), at line {line!r} of {BUCKET}, {what}")
 
 
-Suspect: TypeAlias = tuple[Leg, str, str]  # a leg, a line, and what went wrong there
+Suspect: TypeAlias = tuple[Leg, str, str]  # a leg, a line, and the error there
 
 
 def run_legs(legs: Sequence[Leg], memory: Memory) -> list[Suspect]:
-    """One iteration; which legs have read what is partial. That is no fault yet: nobody may make use of it."""
+    """Run one iteration and list the legs that read partial values.
+
+    Reading is no fault yet, if no later leg uses the value.
+    """
     suspects, memory.fits = [], None
     for leg in legs:
         if leg.is_due(memory.iteration) and leg.fits in (None, memory.fits):
@@ -170,8 +169,7 @@ def run_legs(legs: Sequence[Leg], memory: Memory) -> list[Suspect]:
 
 
 def check_values(route: Route, legs: Sequence[Leg], memory: Memory, suspects: Sequence[Suspect]) -> None:
-    """The end of a period. What is wrong is the fault of the first leg that read what is partial, or of the last that
-    wrote."""
+    """Check the end of a period; blame the first leg that read a partial value, else the last that wrote."""
     due = {(iteration, rank): 1 for iteration in range(memory.iteration + 1) for rank in range(memory.size)}
     for line, (rank, shard) in product(("values", "layers"), memory.places):
         found = memory.held[line, rank, shard]
@@ -192,8 +190,11 @@ def check_values(route: Route, legs: Sequence[Leg], memory: Memory, suspects: Se
 
 
 def check_anchor(route: Route, legs: Sequence[Leg], memory: Memory, suspects: Sequence[Suspect]) -> None:
-    """The end of a period, where ranks go on while others' news are under way: all must have the same anchor, in which
-    the gradients of all ranks count alike, at most once, and at least in part if they have been sent."""
+    """Check the end of a period if ranks continue while collectives are under way.
+
+    All ranks must have the same anchor. Gradients of all ranks must count equally in it, at most once, and at least in
+    part once sent.
+    """
     *_, leg = [leg for leg in legs if "anchor" in leg.writes] or legs
     for rank, shard in memory.places:
         found = memory.held.get(("anchor", rank, shard), -1)
@@ -209,7 +210,7 @@ def check_anchor(route: Route, legs: Sequence[Leg], memory: Memory, suspects: Se
 
 
 def synchronous(memory: Memory, shard: int) -> object:
-    """The values of ``full``."""
+    """Return the values that ``full`` computes."""
     symbol = memory.symbol
     value, state = symbol("value", shard), symbol("state", shard)
     for iteration in range(memory.iteration + 1):
@@ -220,7 +221,7 @@ def synchronous(memory: Memory, shard: int) -> object:
 
 
 def is_summed(route: Route) -> bool:
-    """Whether the way out, alone, leaves each rank with the sum of its shard, at first and later on."""
+    """Tell whether the way out gives each rank its shard's sum, at first and later."""
     if any(update in route.out for update in route.updates):
         return False
     for iteration in {0, route.begin}:
@@ -236,7 +237,6 @@ def is_summed(route: Route) -> bool:
 
 
 def kind_of(memory: Memory, line: str) -> str:
-    """Whether all ranks have the same, ``equal``, or each its ``own``."""
     held = memory.held
     alike = all(held.get((line, rank, shard)) == held.get((line, 0, shard)) for rank, shard in memory.places)
     return "equal" if alike else "own"

@@ -1,12 +1,13 @@
-"""Rounds: each rank trains alone, and every so many iterations all ranks bring together how far they have come.
+"""Build routes with rounds: ranks train independently and combine their progress every few iterations.
 
     local      update by own gradients | every H-th: average values
     diloco     update by own gradients | every H-th: delta = anchor - values, average deltas, outer update of the anchor
-    streaming  the same, each bucket in another iteration, and what it brings is used some iterations later
 
-The anchor is what all ranks had at the end of the last round. The outer update is SGD with Nesterov momentum, which
-takes a delta for a gradient. Where what was brought together comes late, ranks have gone on meanwhile: their values
-become ``mix`` of their own and the rest of the anchor.
+    streaming  like diloco, but each bucket has another iteration, and its result is used some iterations later
+
+The anchor holds the values of all ranks at the end of the last round. The outer update is SGD with Nesterov momentum,
+and treats a delta as a gradient. If the average arrives late, ranks have trained further meanwhile: their values become
+``mix`` times themselves plus (1 - ``mix``) times the anchor.
 
 Source: Stich, Local SGD, ICLR 2019. Lin et al., Don't Use Large Mini-batches, ICLR 2020 (post-local). Douillard et al.,
 DiLoCo, arXiv 2311.08105, algorithm 1; Streaming DiLoCo, arXiv 2501.18512, section 2.2 (overlap, mixing).
@@ -23,7 +24,7 @@ from dear_mpi.training.routes.route import Route
 
 @dataclass(frozen=True, kw_only=True)
 class Delta(Leg):
-    """How far this rank has come from the anchor, with the sign of a gradient."""
+    """Compute the distance of values from the anchor, with the sign of a gradient."""
 
     on: str = MAIN
     reads: ClassVar[tuple[str, ...]] = ("values", "anchor")
@@ -50,7 +51,10 @@ class Delta(Leg):
 
 @dataclass(frozen=True, kw_only=True)
 class Outer(Leg):
-    """m = momentum m + delta; anchor -= lr (delta + momentum m); values = mix values + (1 - mix) anchor."""
+    """Update the anchor by the averaged delta.
+
+    m = momentum m + delta; anchor -= lr (delta + momentum m); values = mix values + (1 - mix) anchor
+    """
 
     lr: float = 0.7
     momentum: float = 0.9
@@ -87,7 +91,7 @@ class Outer(Leg):
 
 
 def local(period: int, *, after: int = 0) -> Route:
-    """Values are averaged every so many iterations; in the first ``after`` iterations gradients are summed in each."""
+    """Average values every ``period`` iterations; sum gradients in the first ``after`` iterations."""
     every = {"every": period, "first": after}
     alone = (Update(alone=True, on=MAIN, first=after), reduce_scatter("values", op="average", **every))
     gathered = (all_gather("values", **every),)
@@ -101,10 +105,10 @@ def local(period: int, *, after: int = 0) -> Route:
 def diloco(
     period: int, *, lr: float = 0.7, momentum: float = 0.9, delay: int = 0, mix: float = 0.0, staggered: bool = False
 ) -> Route:
-    """Deltas are averaged every so many iterations, and used ``delay`` iterations later.
+    """Average deltas every ``period`` iterations and use them ``delay`` iterations later.
 
     Args:
-        staggered: whether each bucket has an iteration of its own.
+        staggered: whether buckets end their rounds in different iterations.
     """
     out = (
         Pack(),

@@ -1,11 +1,11 @@
-"""A route: the legs that a bucket goes through, on the way out and on the way back.
+"""Define a route: the stages (legs) of a bucket, on the way out and on the way back.
 
     full      pack | reduce_scatter gradients            all_gather gradients | update all | unpack
     sharded   pack | reduce_scatter gradients            update the own shard | all_gather values | unpack
               out: ``start("reduce_scatter")``           back: ``start("all_gather")``; ``start("all_reduce")`` is both
 
-A schedule says when either way begins, and when it waits. The main thread carries its legs out when their way begins;
-those at the end of the way back when the schedule lets the fabric update. The engine carries out the others, in order.
+The schedule starts each way and waits for it. The main thread runs its legs at the start, and those at the end of the
+way back when the schedule updates. The engine runs all other legs in order.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +18,8 @@ from typing import TypeVar
 from dear_mpi.training.routes.codes import OfCodes
 from dear_mpi.training.routes.legs import ENGINE, LOOK, MAIN, Collective, Leg, Shape, Update
 
-WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}  # that schedules start
-# What schedules start beside the ways of a route, by the names in their ``extras``.
+WAYS = {"reduce_scatter": ("out",), "all_gather": ("back",), "all_reduce": ("out", "back")}  # started by schedules
+# Started by schedules outside the ways of a route, by the names in ``extras``.
 EXTRAS = {
     "negotiation": Collective(name="all_reduce", line="readiness", op="min", few=True, called="negotiation"),
     "second all_gather": Collective(name="all_gather", line="values", called="second all_gather"),
@@ -29,11 +29,11 @@ Bucket = TypeVar("Bucket")
 
 @dataclass(frozen=True)
 class Route:
-    """The legs of both ways.
+    """List the legs of both ways.
 
     Attributes:
-        wire: the type in which gradients travel, by name, where the user gives no other; None for the parameters' own.
-        staggered: whether each bucket ends its rounds in an iteration of its own, evenly spread.
+        wire: default type of travelling gradients, by name; None for the parameters' type.
+        staggered: whether buckets end their rounds in different iterations, evenly spread.
     """
 
     name: str
@@ -48,103 +48,97 @@ class Route:
 
     @property
     def period(self) -> int:
-        """Iterations after which it is as at the beginning."""
+        """Return the iterations after which the pattern of legs repeats."""
         return lcm(*(leg.every for leg in self.legs))
 
     @property
     def begin(self) -> int:
-        """The first iteration from which on one round is like the next."""
+        """Return the iteration after which rounds are alike."""
         return max(leg.first for leg in self.legs)
 
     @cached_property
     def delay(self) -> int:
-        """After how many iterations what was sent is used, at most."""
+        """Return the most iterations between sending and using data."""
         return max(leg.after for leg in self.legs)
 
     @cached_property
     def steady(self) -> bool:
-        """Whether all legs are due in every iteration."""
         return all((leg.every, leg.after, leg.first, leg.until) == (1, 0, 0, None) for leg in self.legs)
 
     @property
     def lags(self) -> bool:
-        """Whether there is no iteration after which all ranks have the same values."""
+        """Tell whether no iteration ends with equal values on all ranks."""
         return self.staggered or self.delay > 0
 
     def shift(self, bucket: int, buckets: int) -> int:
-        """By how many iterations a bucket's rounds end later than those of the first one."""
+        """Return by how many iterations a bucket's rounds end after the first bucket's."""
         return bucket * self.period // buckets if self.staggered else 0
 
     @cached_property
     def last(self) -> tuple[Leg, ...]:
-        """What the main thread does when all else is over."""
+        """Return the main thread's legs at the end of the way back."""
         return tuple(takewhile(lambda leg: leg.on == MAIN, reversed(self.back)))[::-1]
 
     @cached_property
     def ways(self) -> dict[tuple[str, str], tuple[Leg, ...]]:
-        """What a thread does from the beginning of the way ``out``, or ``back``, by way and thread."""
+        """Map way, ``out`` or ``back``, and thread to the legs that run from its beginning."""
         ways = {"out": self.out, "back": self.back[: len(self.back) - len(self.last)]}
         return {(way, on): tuple(leg for leg in ways[way] if leg.on == on) for way in ways for on in (MAIN, ENGINE)}
 
     @cached_property
     def begins(self) -> dict[str, tuple[Leg, ...]]:
-        """What the main thread does first for what schedules start, by its name."""
+        """Map a schedule's collectives to the main thread's first legs."""
         return {name: sum((self.ways[way, MAIN] for way in ways), ()) for name, ways in WAYS.items()}
 
     def orders(self) -> Iterator[tuple[Leg, ...]]:
-        """All legs, in each order in which both threads may carry them out.
+        """Yield all legs in each order that the two threads allow.
 
-        The main thread may begin the way back before the engine has been through the way out, or meanwhile.
+        The main thread may begin the way back before or during the engine's way out.
         """
         own, engine = self.ways["back", MAIN], self.ways["out", ENGINE]
-        for places in reversed([*combinations(range(len(own) + len(engine)), len(own))]):  # the engine early, first
+        for places in reversed([*combinations(range(len(own) + len(engine)), len(own))]):  # first with the engine early
             mine, others = iter(own), iter(engine)
             between = [next(mine if at in places else others) for at in range(len(own) + len(engine))]
             yield (*self.ways["out", MAIN], *between, *self.ways["back", ENGINE], *self.last)
 
     @property
     def updates(self) -> list[Update]:
-        """One for each iteration: those of the first iterations come first."""
+        """List the updates, earliest first; one applies in each iteration."""
         return sorted((leg for leg in self.legs if isinstance(leg, Update)), key=lambda leg: leg.first)
 
     @property
     def update(self) -> Update:
-        """The first of them: all are of the same part of a bucket."""
+        """Return the first update: all cover the same part of a bucket."""
         return self.updates[0]
 
     @cached_property
     def updates_under_way(self) -> bool:
-        """Whether the engine updates, before the schedule asks for it."""
         return any(leg.on == ENGINE for leg in self.updates)
 
     @cached_property
     def lines(self) -> dict[str, str]:
-        """What legs need of their own, see ``Leg``."""
         return {line: kind for leg in self.legs for line, kind in leg.lines.items()}
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """Lines that each rank has for itself: what its codes have lost."""
+        """List the lines with each rank's code errors."""
         return tuple(line for line, kind in self.lines.items() if kind == "own")
 
     @cached_property
     def codes(self) -> dict[str, OfCodes]:
-        """Lines of codes, with the first leg of each."""
         return {leg.codes: leg for leg in reversed(self.legs) if isinstance(leg, OfCodes)}
 
     @property
     def sends_gradients(self) -> bool:
-        """Whether gradients travel, or codes."""
         sent = {leg.line for leg in self.legs if isinstance(leg, Collective)}
         return not sent.isdisjoint({"gradients", *self.codes})
 
     @property
     def has_levels(self) -> bool:
-        """Whether some of its legs are inside hosts, or between them."""
         return any(leg.level for leg in self.legs)
 
     def check(self, hosts: Sequence[int]) -> None:
-        """See that its legs can be done by ranks on these hosts; ValueError if not."""
+        """Check that ranks on these hosts can run all legs; ValueError if not."""
         ranks = len(hosts)
         for leg in self.legs:
             if objection := leg.objection(ranks):
@@ -156,10 +150,10 @@ class Route:
 
     @cached_property
     def jobs(self) -> dict[str, tuple[tuple[Leg, ...], ...]]:
-        """The engine's jobs for what schedules start, by its name: the legs of each.
+        """Map a schedule's collectives to the engine's jobs: a tuple of legs each.
 
-        Halves of an all-reduce with nothing between them are one. All schedules take statistics where the way out ends,
-        because the way back may round the sums.
+        Adjacent halves of an all-reduce become one. Statistics come at the end of the way out, because the way back may
+        round the sums.
         """
         out, back = (self.ways[way, ENGINE] for way in WAYS["all_reduce"])
         jobs = {"reduce_scatter": ((*out, LOOK),), "all_gather": (back,), "all_reduce": ((*out, LOOK), back)}
@@ -169,22 +163,21 @@ class Route:
         return jobs
 
     def collectives(self, name: str) -> tuple[Collective, ...]:
-        """What is communicated where a schedule starts this, a collective or an extra."""
+        """List the collectives that a schedule starts by this name, extras included."""
         if name in EXTRAS:
             return (EXTRAS[name],)
         return tuple(leg for job in self.jobs[name] for leg in job if isinstance(leg, Collective))
 
     def priced(self, price: Callable[[Collective, Bucket], float]) -> Callable[[str, Bucket], float]:
-        """Seconds of what a schedule starts, from seconds of collectives; means over iterations."""
+        """Return a function that prices what a schedule starts, in mean seconds per iteration."""
         return lambda name, bucket: sum(price(leg, bucket) * leg.share for leg in self.collectives(name))
 
     @property
     def whole(self) -> bool:
-        """Whether buckets must have whole tensors."""
         return any(leg.whole for leg in self.legs)
 
     def check_shapes(self, shapes: Sequence[Shape]) -> None:
-        """See that each leg has something to do for a model with these tensors, or raise a ValueError."""
+        """Raise a ValueError if some leg has nothing to do for these tensors."""
         for leg in self.legs:
             if not leg.has_use(shapes):
                 what = "the model has no matrix that is large enough for it (a table of layers has no shapes)"
@@ -201,12 +194,12 @@ class Route:
         longest: int | None = None,
         shapes: tuple[Shape, ...] = (),
     ) -> int:
-        """Bytes that a collective of a line has for so many elements.
+        """Return the bytes of a collective on ``count`` elements of a line.
 
         Args:
-            wire, values: bytes of an element of gradients, as they travel, and of parameters.
-            longest: elements of the longest shard, if shards are not equal: all then count as if they were as long.
-            shapes: of the tensors, where buckets must have whole ones.
+            wire, values: bytes per element of travelling gradients, and of parameters.
+            longest: elements of the longest shard, if shards are unequal; all then count with this length.
+            shapes: of the tensors, if buckets consist of whole ones.
         """
         codes = self.codes.get(line)
         if codes is not None:
@@ -219,12 +212,12 @@ class Route:
 
 
 def reduces(collective: str) -> bool:
-    """Whether what a schedule starts by this name begins with the way out."""
+    """Tell whether a schedule's collective begins with the way out."""
     return "out" in WAYS.get(collective, ())
 
 
 def joined(legs: tuple[Leg, ...]) -> tuple[Leg, ...]:
-    """Legs, in which two halves of an all-reduce are one, if both are done in the same iterations."""
+    """Merge two halves of an all-reduce if both run in the same iterations."""
     for at, (one, other) in enumerate(pairwise(legs)):
         if not isinstance(one, Collective) or one.name != "reduce_scatter":
             continue
@@ -234,14 +227,13 @@ def joined(legs: tuple[Leg, ...]) -> tuple[Leg, ...]:
 
 
 def said(leg: Leg) -> str:
-    """A leg with what is unusual about it."""
+    """Describe a leg, with its thread if unusual."""
     usual = ENGINE if isinstance(leg, Collective) else MAIN
     thread = f" on the {'engine' if leg.on == ENGINE else 'main'} thread" * (leg.on != usual)
     return f"{leg}{thread}{when(leg)}"
 
 
 def when(leg: Leg) -> str:
-    """In which iterations it is done, if not in all."""
     every = f" every {leg.every} iterations" * (leg.every > 1)
     late = f", {leg.after} later" * (leg.after > 0)
     fits = "" if leg.fits is None else " where codes fit" if leg.fits else " where codes do not fit"

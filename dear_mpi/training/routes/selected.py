@@ -1,13 +1,13 @@
-"""Legs of a selection: some elements of a bucket travel, the same ones on all ranks, and so they add up.
+"""Define stages (legs) for a selection: all ranks send the same elements of a bucket, so they add up.
 
-    out    add what waits, take elements I: codes | reduce_scatter codes
+    out    add the waiting gradients, take elements I: codes | reduce_scatter codes
     back   all_gather codes | update the elements I by their sums
 
-A shared seed draws I anew for each update, so no place travels. What is not taken waits on a line of each rank's own.
-The optimiser's state is updated for I alone, too: otherwise momentum would push an element again and again while its
-gradients wait, and training with momentum .9 and error feedback diverges (seen).
+A shared seed redraws I for each update, so no index travels. Other gradients wait on each rank's error line. The
+optimiser state is updated only for I: otherwise momentum would push an element repeatedly while its gradients wait;
+training with momentum .9 and error feedback diverged.
 
-Cost: the bytes of an all-reduce of the taken elements, and three copies of them. Source: Eghlidi and Jaggi, Sparse
+Cost: the bytes of an all-reduce of the selected elements, and three copies of them. Source: Eghlidi and Jaggi, Sparse
 Communication for Training Deep Networks, arXiv 2009.09271; Vogels et al., PowerSGD, NeurIPS 2019, appendix G.
 """
 
@@ -24,18 +24,18 @@ from dear_mpi.training.routes.memory import Memory
 
 
 class Selection(Protocol):
-    """Draws which elements of a bucket travel."""
+    """Draw the elements of a bucket that travel."""
 
     def kept(self, count: int) -> int:
-        """How many of so many."""
+        """Return the size of a selection from ``count`` elements."""
 
     def places(self, count: int, draw: tuple[int, int]) -> Array:
-        """Their numbers, ascending, each once; the same wherever ``draw`` is the same."""
+        """Return the selected indices, ascending and unique; equal for equal ``draw``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfSelection(OfCodes):
-    """The line has an element for each that was taken, in the type of gradients."""
+    """Give each selected element an element of the line, in the type of gradients."""
 
     adds_up: ClassVar[bool] = True
     wire: Selection
@@ -44,16 +44,15 @@ class OfSelection(OfCodes):
         return round_up(self.wire.kept(count) * itemsize, ranks * CHUNK_BYTES)
 
     def places(self, bucket: BucketMemory) -> Array:
-        """The elements of this update."""
         return self.wire.places(bucket.line("gradients").size, (bucket.begin, bucket.own_updates))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Select(WithErrors, OfSelection):
-    """Take elements of the gradients, with what has waited.
+    """Select elements of the gradients plus the waiting ones.
 
     Attributes:
-        error: a line on which what was not taken waits; or none.
+        error: a line on which unselected gradients wait; or None.
     """
 
     act: ClassVar[str] = "encode"
@@ -75,7 +74,7 @@ class Select(WithErrors, OfSelection):
             places = self.places(bucket)
             codes[:kept] = waiting[places]
             waiting[places] = 0
-            codes[:1] = xp.where(xp.isfinite(waiting).all(), codes[:1], xp.nan)  # at once, not when it is drawn
+            codes[:1] = xp.where(xp.isfinite(waiting).all(), codes[:1], xp.nan)  # now, not when it is drawn
 
         return select
 
@@ -85,7 +84,7 @@ class Select(WithErrors, OfSelection):
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateSelected(Update, OfSelection):
-    """Let the optimiser make the values new whose gradients have travelled, with their state."""
+    """Update the selected values and their optimiser state."""
 
     act: ClassVar[str] = "decode"
 
@@ -94,7 +93,7 @@ class UpdateSelected(Update, OfSelection):
         return (self.codes, "values", "state")
 
     def elements(self, whole: float, own: Any) -> Any:
-        """A call costs as much for a few elements as for all of them, and is in the mean cost of an element of all."""
+        """Count a call's full cost: the mean cost per element spreads it over all elements."""
         return whole * (self.wire.kept(round(whole)) + CALL_COST) / (whole + CALL_COST) if whole else 0.0
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:

@@ -1,4 +1,4 @@
-"""Schedules: when each bucket communicates during training. A small file for each, or for a family of them."""
+"""Decide when each bucket communicates: one small file per schedule or family of schedules."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -38,24 +38,25 @@ SCHEDULES: dict[str, type[Schedule]] = {
 }
 ROUNDS: dict[str, type[Schedule]] = {"local": Local, "post-local": PostLocal, "diloco": DiLoCo}  # with other results
 NAMES = (*SCHEDULES, *(f"{name}:10" for name in ROUNDS))
-MINE = "MySchedule"  # what messages call a user's
-BASELINE = "wfbp"  # what predicted speed-ups are over
+MINE = "MySchedule"  # the name of a user's class in messages
+BASELINE = "wfbp"  # reference of predicted speed-ups
 
 
 def find_schedules(names: Sequence[str]) -> dict[str, type[Schedule]]:
-    """The schedules of some names; ValueError if a name is there twice, or as ``find_schedule``."""
+    """Find several schedules by name; ValueError for a repeated name, or as in ``find_schedule``."""
     check_distinct("schedules", names)
     return {name: find_schedule(name) for name in names}
 
 
 def own_fusion(fusion: str, schedule: type[Schedule]) -> str:
-    """A policy of fusion; ``own`` is the policy of the schedule's source."""
     return schedule.fusion if fusion == "own" else fusion
 
 
 def find_schedule(name: str) -> type[Schedule]:
-    """The schedule of a name: one of ours, perhaps with options, or a class of a user's file. ValueError if there is
-    none of this name, it has no such option, or it is no class derived from ``Schedule``.
+    """Find a schedule by name, perhaps with options, or a class in a user's file.
+
+    Raises:
+        ValueError: the name or option is unknown, or the class is not derived from ``Schedule``.
 
     >>> find_schedule("wfbp").fusion, vars(find_schedule("bytescheduler:credit=8"))["credit"]
     ('25MB', 8)
@@ -71,12 +72,11 @@ def find_schedule(name: str) -> type[Schedule]:
 
 
 def published(name: str) -> type[Schedule]:
-    """The schedule that a package publishes under a name."""
     return checked(name, load_extra("schedules", name))
 
 
 def checked(name: str, found: Any) -> type[Schedule]:
-    """What was found for a schedule, or a ValueError if it is none."""
+    """Return the object if it is a valid schedule, or raise a ValueError."""
     if not (isinstance(found, type) and issubclass(found, Schedule)):
         raise ValueError(f"schedule {name!r} must be a class derived from Schedule, not {found!r}")
     if not isinstance(found.fusion, str):
@@ -87,7 +87,7 @@ def checked(name: str, found: Any) -> type[Schedule]:
 
 
 def options_of(name: str, schedule: type[Schedule], given: Sequence[str]) -> dict[str, Any]:
-    """The values of ``option=value`` texts; a value alone is of the first option."""
+    """Parse ``option=value`` texts; a bare value sets the first option."""
     what, options = f"schedule {name!r}", schedule.options
     if not options:
         option, whose = given[0].partition("=")[0], schedule.__name__ if is_in_file(name) else name.partition(":")[0]

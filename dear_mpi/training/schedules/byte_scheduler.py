@@ -1,14 +1,14 @@
-"""ByteScheduler over all-reduce: partitions of tensors, the most urgent first, awaited layer by layer in the next pass.
+"""ByteScheduler over all-reduce: send partitions of tensors by priority, and await them per layer in the next pass.
 
     compute  | backward 3 2 1 0      | forward 0 1 2 3     | ...              max(t_ff + t_bp, t_ar)
     network  |   AR 3 | AR 3' | AR 1 | AR 0 | AR 2 | ...
 
-What the next forward pass needs first has priority; ``credit`` partitions are handed over ahead, where nothing
-overtakes them any more. A layer waits for its own partitions. Its bound is the same as for any synchronous schedule.
-Start-up latency keeps it above: each partition is a whole all-reduce, and the forward pass needs all of it.
+The next forward pass sets priorities. ``credit`` partitions are handed over ahead and cannot be overtaken. A layer
+waits only for its partitions. The bound is the one for all synchronous schedules; start-up latency keeps the schedule
+above it, because each partition is a whole all-reduce, needed in full.
 
-The original decides on rank 0 at run time, and Horovod's negotiation carries the order to the others. Here it is
-decided once, from measured times; the negotiation is left out, in favour of this peer.
+The original decides at run time on rank 0 and sends the order by Horovod's negotiation. Here measured times decide
+once. We omit the negotiation, in favour of this peer.
 
 Source: Peng et al., ByteScheduler, SOSP 2019; github.com/bytedance/byteps, branch bytescheduler: partitions of
 1,000,000 elements, a credit of 4,000,000 (BYTESCHEDULER_PARTITION, BYTESCHEDULER_CREDIT).
@@ -24,13 +24,13 @@ from dear_mpi.training.schedules.schedule import CollectiveSeconds, Late, Option
 
 
 class ByteScheduler(Late):
-    """All-reduces by priority, during the backward pass and the next forward pass."""
+    """All-reduce by priority, during the backward pass and the next forward pass."""
 
     collectives = ("all_reduce",)
     fusion = "cut:4MB"
     foresees = True
     options: ClassVar[Options] = {"credit": above_zero}
-    credit = 4  # partitions that are handed over ahead
+    credit = 4  # partitions handed over ahead
 
     @staticmethod
     def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:

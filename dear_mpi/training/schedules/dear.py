@@ -1,14 +1,13 @@
-"""DeAR: all-reduce is decoupled; reduce-scatter hides under backward, all-gather under the next forward.
+"""DeAR: split all-reduce; hide reduce-scatter under backward and all-gather under the next forward.
 
     compute  | backward 3 2 1 0    | forward 0 1 2 3    | ...         max(t_ff + t_bp, t_ag + max(t_bp, t_rs))
     network  |   reduce-scatter 3 2 1 0 | all-gather 0 1 2 3 |
                   BackPipe                    FeedPipe
 
-BackPipe: the reduce-scatter of a bucket starts when its last gradient is ready. FeedPipe: after the last reduce-scatter
-come the all-gathers, in the order in which the forward pass was seen to need its buckets. A layer waits for its own
-bucket only, which is then updated, just before the layer runs. The engine runs what it is given in order, so
-all-gathers need no barrier: they queue after the reduce-scatters. No byte more is sent than by an all-reduce, and as
-the same chunks are combined in the same order, the parameters have the same bits.
+BackPipe: a bucket's reduce-scatter starts with its last gradient. FeedPipe: all-gathers follow the last reduce-scatter,
+in the observed order of need. A layer waits only for its bucket, which is updated just before the layer runs. The
+engine is first in, first out, so all-gathers need no barrier. DeAR sends as many bytes as an all-reduce and combines
+the same chunks in the same order: parameters have the same bits.
 
 Source: Zhang et al., DeAR, ICDCS 2023, arXiv 2302.12445.
 """
@@ -23,17 +22,17 @@ class Dear(Halved, Late):
 
     @staticmethod
     def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
-        """All-gathers begin after the backward pass and all reduce-scatters, and end before the forward pass does.
+        """Return the bound: all-gathers begin after backward and all reduce-scatters, and end before forward does.
 
-        The paper has max(ff, ag) + max(bp, rs), which also says ff + rs. That does not hold where the first layers have
-        no trained parameters: these run forward while the network reduces. Both are equal unless ff > ag and rs > bp.
+        The paper's max(ff, ag) + max(bp, rs) includes ff + rs, which is wrong if the first layers have no trained
+        parameters: they run forward while the network reduces. The bounds differ only if ff > ag and rs > bp.
         """
         gathered, reduced = network["all_gather"], network["reduce_scatter"]
         return max(ff + bp, gathered + max(bp, reduced))
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.forward_order: dict[Bucket, None] = {}  # in the order of first use
+        self.forward_order: dict[Bucket, None] = {}  # by first use
 
     def before_forward(self, use: int) -> None:
         for bucket in self.fabric.buckets.needed_by(use):

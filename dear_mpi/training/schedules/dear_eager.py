@@ -1,19 +1,17 @@
-"""dear-eager: the network never idles while anything is ready, and what the next forward pass needs first goes first.
+"""dear-eager: never idle the network while a collective is ready, and send the most urgent one first.
 
     compute  | backward 5 4 3 2 1 0              | forward 0 1 2 3 4 5        |     max(t_ff + t_bp, t_rs + t_ag)
     network  | RS 5 | RS 4 | RS 3 | RS 1 | RS 0 | AG 0 | AG 1 | RS 2 | AG 2 | ...
                                     ^ bucket 2 gives way, and goes on under the forward pass
 
-DeAR gathers when the last reduce-scatter is over. Where communication takes longer than the backward pass, the network
-still reduces late layers then, which the forward pass needs last, while its first layers wait. Here both halves of the
-first buckets overtake them. The order is decided once, by list scheduling of the times that layers and collectives took
-in the first iterations (``fabric/costs.py``), from the same figures on all ranks. Until then, and where clipping or
-loss scaling have to see all gradients before any is used, gathers come last, as in DeAR.
+DeAR gathers after the last reduce-scatter. If communication takes longer than backward, the network then still reduces
+late layers while the first layers of the forward pass wait. Here both halves of the first buckets overtake them. List
+scheduling decides the order once, from measured times of the first iterations (``fabric/costs.py``), equal on all
+ranks. Before that, and if clipping or loss scaling must see all gradients first, gathers come last, as in DeAR.
 
-A collective of more than 2 MiB may be broken off, and go on when nothing more urgent is ready. List scheduling does not
-see all: an order that breaks collectives off, one that does not, and DeAR's own are tried on the virtual fabric, and
-the fastest is taken. The bound is the same as for any synchronous schedule. Where the backward pass hides all
-reduce-scatters and the forward pass all all-gathers, there is nothing to gain over DeAR.
+A collective above 2 MiB may be broken off for a more urgent one. List scheduling is a heuristic: the virtual fabric
+compares an order with breaks, one without, and DeAR's. The bound is the one for all synchronous schedules. There is no
+gain over DeAR if backward hides all reduce-scatters and forward all all-gathers.
 
 Source: ours; priorities as in ByteScheduler (Peng et al., SOSP 2019), halves as in DeAR.
 """
@@ -28,7 +26,7 @@ from dear_mpi.training.schedules.schedule import CollectiveSeconds
 
 
 class DearEager(Dear):
-    """Reduce-scatter and all-gather, in the order of need as soon as they can."""
+    """Reduce-scatter and all-gather as early as possible, in the order of need."""
 
     fusion = "cut:4MB"
     foresees = True
@@ -39,7 +37,7 @@ class DearEager(Dear):
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.gathers = [("all_gather", bucket.index) for bucket in fabric.buckets]  # in the order of need
+        self.gathers = [("all_gather", bucket.index) for bucket in fabric.buckets]  # by need
         self.order = [*(("reduce_scatter", index) for _, index in reversed(self.gathers)), *self.gathers]  # DeAR's
 
     def ordered(self, nominal: Nominal, *, broken: bool = False) -> Sequence[Key]:
@@ -56,4 +54,4 @@ class DearEager(Dear):
             self.under_way[bucket] = self.fabric.start("all_gather", bucket)
 
     def end_backward(self) -> None:
-        """Nothing is left to start."""
+        """Start nothing: all gathers have started."""

@@ -1,16 +1,15 @@
-"""FSDP, or ZeRO stage 3: parameters are gathered before forward, and again before backward; gradients are scattered.
+"""FSDP, or ZeRO stage 3: gather parameters before forward and before backward, and reduce-scatter gradients.
 
     compute  | forward 0 1 2 3        | backward 3 2 1 0             | ...
     network  | AG 0 | AG 1 | AG 2 | AG 3 | AG 3 | AG 2 | RS 3 | AG 1 | RS 2 | ...
                                                max(max(t_ff, t_ag) + max(t_bp, t_ag), 2 t_ag + t_rs)
 
-A rank keeps the parameters of its shard alone, and what it gathers it gives away after the layer. That costs half as
-many bytes again as an all-reduce. The next unit is gathered while the one before it computes: one is under way beside
-the one in use, as with BACKWARD_PRE.
+A rank keeps only its shard's parameters and frees gathered ones after the layer: 1.5 times the bytes of an all-reduce.
+The next unit is gathered while the previous one computes, one ahead, as with BACKWARD_PRE.
 
-Here memory is never given away: this schedule sends what FSDP sends, when FSDP sends it, and needs as much memory as
-the others. Its unit is the bucket. With ``--accumulate`` FSDP gathers for each part of a batch, unless it keeps what it
-has; here only the forward pass of the first part and the backward pass of the last one gather.
+This schedule sends FSDP's messages at FSDP's times, but never frees memory: it needs as much as other schedules. Its
+unit is the bucket. With ``--accumulate`` FSDP gathers for each part of a batch, unless it keeps parameters; here only
+the first forward and the last backward gather.
 
 Source: Zhao et al., PyTorch FSDP, VLDB 2023, section 3; torch.distributed.fsdp.FullyShardedDataParallel.
 """
@@ -27,24 +26,26 @@ class Fsdp(Halved):
 
     @staticmethod
     def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
-        """Each pass begins and awaits gathers of its own; reduce-scatters may go on in the next forward pass, under
-        layers that have no trained parameters."""
+        """Return the bound: each pass begins and awaits its gathers.
+
+        Reduce-scatters may continue under the next forward's layers without trained parameters.
+        """
         gathered, reduced = network["all_gather"], network["reduce_scatter"]
         return max(max(ff, gathered) + max(bp, gathered), 2 * gathered + reduced)
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.new = len(fabric.buckets)  # how many have new values, from the first on: the line is in the order of need
+        self.new = len(fabric.buckets)  # buckets from the first with new values: the line is in the order of need
         self.gathering: dict[Bucket, Handle] = {}  # new values
-        self.gathering_again: dict[Bucket, Handle] = {}  # values that were given away
-        self.held: set[Bucket] = set()  # whose values are there or coming, in the backward pass
+        self.gathering_again: dict[Bucket, Handle] = {}  # values that FSDP has freed
+        self.held: set[Bucket] = set()  # buckets with gathered or arriving values, in the backward pass
 
     def before_forward(self, use: int) -> None:
         for bucket in self.fabric.buckets.needed_by(use):
             self.gather_up_to(bucket.index)
 
     def gather_up_to(self, index: int) -> None:
-        """See that a bucket and those before it have new values, and that the next one is under way."""
+        """Update buckets up to this one, and start gathering the next."""
         buckets = self.fabric.buckets
         while self.new <= index:
             self.gather(self.new)
@@ -55,7 +56,7 @@ class Fsdp(Halved):
             self.new += 1
 
     def gather(self, index: int) -> None:
-        """Start the all-gather of a bucket, unless it is under way, or there is none."""
+        """Start a bucket's all-gather, unless under way or past the end."""
         buckets = self.fabric.buckets
         if index < len(buckets) and buckets[index] not in self.gathering:
             self.gathering[buckets[index]] = self.fabric.start("all_gather", buckets[index])
@@ -68,7 +69,7 @@ class Fsdp(Halved):
                 self.fabric.wait(handle)
 
     def gather_again(self, index: int) -> None:
-        """Start the second all-gather of a bucket, unless it is there, or there is none."""
+        """Start a bucket's second all-gather, unless started or before the beginning."""
         if index >= 0 and self.fabric.buckets[index] not in self.held:
             bucket = self.fabric.buckets[index]
             self.held.add(bucket)

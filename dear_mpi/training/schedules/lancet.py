@@ -1,4 +1,4 @@
-"""Lancet: where the backward pass waits for the wire, layers that have run write their weights' gradients.
+"""Lancet: let layers write their weight gradients while the backward pass waits for the network.
 
     dear     compute  | dx 3, dw 3 |::::::::| dx 2, dw 2 |::::::::| dx 1 ...        : compute waits
              network               | A 2    |            | A 1    |                 A: what a layer exchanges
@@ -6,17 +6,16 @@
     lancet   compute  | dx 3 | dw 3   | dx 2 | dw 2   | dx 1 ...
              network         | A 2    | RS 3 | A 1    | RS 2 ...
 
-The gradient of a layer's input, dx, is what the next layer waits for. The gradient of its weights, dw, is not needed
-before its reduce-scatter: it may be written while a mixture of experts exchanges tokens, as it does before each pass of
-a layer. No byte more is sent; inputs of layers live longer.
+The next layer waits for dx, the gradient of a layer's input. The weights' gradient dw is only needed for its
+reduce-scatter: a layer may write dw while a mixture of experts exchanges tokens, before each pass of a layer. Lancet
+sends no extra byte; layer inputs live longer.
 
-Which dw fills which exchange is decided once, from measured times: the oldest first, as many as there is room for. A dw
-for which no later exchange has room does not wait. That plan is tried on the virtual fabric beside others, among them
-the order of ``dear``, and the fastest is taken. For data parallelism alone, where no layer exchanges, that is ``dear``
-itself: a late dw only delays BackPipe.
+Measured times decide once which dw fills which exchange: the oldest first, as many as fit. A dw that fits no later
+exchange is not delayed. The virtual fabric compares this plan with others, including ``dear``. In pure data
+parallelism, without exchanges, ``dear`` wins: a late dw only delays BackPipe.
 
-Source: Jiang et al., Lancet, MLSys 2024, arXiv 2404.19429. There forward passes are cut along the batch, too, to hide
-their exchanges; here they are not.
+Source: Jiang et al., Lancet, MLSys 2024, arXiv 2404.19429. Lancet also splits forward passes along the batch, to hide
+their exchanges; this schedule does not.
 """
 
 from collections import deque
@@ -28,7 +27,7 @@ from dear_mpi.training.schedules.dear import Dear
 from dear_mpi.training.schedules.fsdp import Fsdp
 from dear_mpi.training.schedules.schedule import Options, Schedule
 
-# Of each use: itself if its weights are not delayed, else the use before whose pass they are written; -1 for the end.
+# By use: itself if its weights are not delayed, else the use that they are written before; -1 for the end.
 Plan: TypeAlias = tuple[int, ...]
 
 
@@ -39,11 +38,11 @@ def base(what: str, text: str) -> str:
 
 
 class LateWeights(Schedule):
-    """Delays weights' gradients, whatever else a schedule does: to be named before it, as in ``Lancet``."""
+    """Delay weight gradients on top of another schedule: inherit from it first, as in ``Lancet``."""
 
     foresees = True
-    distances: ClassVar[Sequence[int]] = (0, 1)  # by how many uses all weights may be late, in the plans that are tried
-    plan: Plan | None = None  # until it is decided, all that can wait do so, until the next layer's exchange has begun
+    distances: ClassVar[Sequence[int]] = (0, 1)  # delays of all weights, in uses, among the tried plans
+    plan: Plan | None = None  # before the decision, all wait until the next layer's exchange has begun
 
     def orders(self, nominal: Nominal) -> Sequence[Plan]:
         uses = range(len(nominal.backward_s))
@@ -67,13 +66,13 @@ class LateWeights(Schedule):
         super().end_backward()
 
     def write_due(self, use: int) -> None:
-        """Let layers write what is due before this use runs backward."""
+        """Let layers write the gradients due before this use runs backward."""
         while self.fabric.delayed and self.due(self.fabric.delayed[0].use) >= use:
             self.fabric.write_weights()
 
 
 class Lancet(LateWeights, Dear):
-    """DeAR; in its backward pass, layers write their weights' gradients while others exchange."""
+    """Run DeAR, and let layers write weight gradients while others exchange."""
 
     options: ClassVar[Options] = {"base": base}
 
@@ -83,12 +82,12 @@ class Lancet(LateWeights, Dear):
 
 
 class LancetFsdp(LateWeights, Fsdp):
-    """FSDP; layers write their weights' gradients while others wait for their second all-gather, too."""
+    """Run FSDP; layers write weight gradients also while others wait for their second all-gather."""
 
     distances = (0, 1, 2, 4, 8, 16, 32, 64)
 
     def before_backward(self, use: int) -> None:
-        for bucket in self.fabric.buckets.needed_by(use)[-1:]:  # under way before anything is written
+        for bucket in self.fabric.buckets.needed_by(use)[-1:]:  # under way before any layer writes
             self.gather_again(bucket.index)
             self.gather_again(bucket.index - 1)
         super().before_backward(use)
@@ -98,7 +97,7 @@ BASES: dict[str, type[Schedule]] = {"dear": Lancet, "fsdp": LancetFsdp}
 
 
 def fitted(nominal: Nominal) -> Plan:
-    """Each exchange gets the oldest weights that wait, until it is filled: the last of several only if half of it fits.
+    """Fill each exchange with the oldest waiting weights; the last of several only if half of it fits.
 
     >>> tens = dict.fromkeys(range(4), 10.0)
     >>> fitted(Nominal([1.0] * 4, [20.0] * 4, lambda collective, bucket: 0.0, weights_s=tens, exchange_s={0: 15.0}))

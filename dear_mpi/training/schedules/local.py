@@ -1,15 +1,14 @@
-"""Local steps: ranks train alone for some iterations, then average their values. ``diloco`` has an outer optimiser.
+"""Local steps: train ranks independently for some iterations, then average values; ``diloco`` adds an outer optimiser.
 
     compute  | ff bp | ff bp | ff bp | ff bp        | ff bp | ...
     network                          | RS     | AG     |               every 4th iteration, as DeAR sends gradients
 
-``local:10`` averages every 10 iterations. ``post-local:10:after=100`` sums gradients for 100 iterations first.
-``diloco:10:lr=0.7:momentum=0.9`` takes what ranks have moved for a gradient, and makes a step with Nesterov momentum.
-With ``staggered=yes`` each bucket has an iteration of its own; with ``delay=5`` what was brought together is used 5
-iterations later, so that a link which is slower than the computation by far stays hidden (Streaming DiLoCo).
+``local:10`` averages every 10 iterations. ``post-local:10:after=100`` first sums gradients for 100 iterations.
+``diloco:10:lr=0.7:momentum=0.9`` treats the ranks' movement as a gradient for Nesterov momentum. With ``staggered=yes``
+buckets average in different iterations. With ``delay=5`` averages are used 5 iterations later, which hides even a link
+far slower than the computation (Streaming DiLoCo).
 
-Between the ends of rounds ranks have different values. Where a run, a checkpoint or a test of the model comes in
-between, the round ends there.
+Ranks differ within a round. The round ends early for the end of a run, a checkpoint or a test of the model.
 
 Source: see ``routes/rounds.py``.
 """
@@ -32,7 +31,7 @@ def share(what: str, text: str) -> float:
 
 
 class Local(Dear):
-    """Values are averaged every ``period`` iterations."""
+    """Average values every ``period`` iterations."""
 
     options: ClassVar[Options] = {"period": above_zero}
     period = 10
@@ -43,7 +42,7 @@ class Local(Dear):
 
     @classmethod
     def least(cls, ff: float, bp: float, network: CollectiveSeconds, parts: int = 1) -> float:
-        """Of the iterations of a round one alone waits; ``network`` is a mean over them."""
+        """Return the bound: one iteration of a round waits; ``network`` holds means over the round."""
         route = cls.own_route()
         whole_s = {name: seconds * route.period for name, seconds in network.items()}
         if route.lags:
@@ -52,7 +51,7 @@ class Local(Dear):
 
 
 class PostLocal(Local):
-    """The same, after some iterations in which gradients are summed."""
+    """Sum gradients for some iterations, then average values like ``Local``."""
 
     options: ClassVar[Options] = {"period": above_zero, "after": above_zero}
     after = 100
@@ -63,7 +62,7 @@ class PostLocal(Local):
 
 
 class DiLoCo(Local):
-    """What ranks have moved is averaged every ``period`` iterations, and an outer optimiser takes it for a gradient."""
+    """Average the ranks' movement every ``period`` iterations; an outer optimiser treats it as a gradient."""
 
     options: ClassVar[Options] = {
         "period": above_zero,

@@ -1,11 +1,12 @@
-"""What a schedule is: four hooks around the layers, which start collectives, wait for them, and update.
+"""Define a schedule: four hooks around the layers, to start collectives, await them and update.
 
 forward    before_forward(0) layer 0 after_forward(0), before_forward(1) layer 1 after_forward(1), ...
 backward   before_backward(1) layer 1 after_backward(1), before_backward(0) layer 0 after_backward(0), end_backward()
-           if delays_weights(1): after_backward(1) comes when fabric.write_weights() has been called
-where parameters are looked at (evaluation, checkpoint, the end)   flush()
+           if delays_weights(1): after_backward(1) comes after fabric.write_weights()
 
-A schedule sees buckets and uses of layers, by number, and drives a ``Fabric``: it knows neither arrays nor MPI. All
+before reading parameters (evaluation, checkpoint, the end)   flush()
+
+A schedule sees numbered buckets and layer calls (uses), and drives a ``Fabric``: it knows neither arrays nor MPI. All
 ranks must start the same collectives in the same order.
 """
 
@@ -21,21 +22,20 @@ from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.routes.route import Route
 
-CollectiveSeconds: TypeAlias = Mapping[str, float]  # of each collective that a schedule starts, for all buckets
-Options: TypeAlias = Mapping[str, Callable[[str, str], Any]]  # what makes a value of a text, whose error begins so
+CollectiveSeconds: TypeAlias = Mapping[str, float]  # of each started collective, for all buckets
+Options: TypeAlias = Mapping[str, Callable[[str, str], Any]]  # parsers, called with a prefix for errors and the text
 
 
 class Schedule:
-    """Does nothing at any hook; each schedule overrides those where it acts.
+    """Do nothing at any hook; schedules override the hooks that they need.
 
     Attributes:
-        collectives: those that it starts, so that their plans can be made before training.
-        extras: what else: ``negotiation`` or ``second all_gather``.
-        fusion: where its source cuts buckets, see ``borders`` in ``fusion.py``: what ``--fusion own`` means.
-        foresees: whether ``ordered`` is to be asked, when layers and collectives have been timed.
-        options: what may be chosen about it, as ``bytescheduler:credit=8``, by the name of the attribute.
-        order: in which the collectives of an iteration are carried out, from the first of its backward pass to the
-            last before the next backward pass; None for the order in which they are started.
+        collectives: the collectives it starts; their plans are made before training.
+        extras: further ones: ``negotiation`` or ``second all_gather``.
+        fusion: the bucket policy of its source, for ``--fusion own``; see ``borders`` in ``fusion.py``.
+        foresees: whether to call ``ordered`` once layers and collectives have been timed.
+        options: parsers by attribute, for names such as ``bytescheduler:credit=8``.
+        order: the order of collectives from one backward pass to the next; None for the order of their starts.
     """
 
     collectives: ClassVar[tuple[str, ...]] = ()
@@ -47,21 +47,19 @@ class Schedule:
 
     @classmethod
     def specialised(cls, **options: Any) -> type[Schedule]:
-        """This schedule with other values for some of its options."""
         return type(cls.__name__, (cls,), options)
 
     @classmethod
     def own_route(cls) -> Route | None:
-        """What buckets go through under this schedule, if it cannot be chosen."""
+        """Return the schedule's route, if it dictates one."""
         return None
 
     @staticmethod
     def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
-        """The least time of an iteration, however these seconds are spread over layers and buckets.
+        """Return the least time of an iteration, for any distribution of these seconds over layers and buckets.
 
-        It holds where iterations are alike, the network carries one collective at a time, and each takes what it takes
-        alone; updates, the loss and packing come on top. Any layers may be without trained parameters: these wait for
-        nothing.
+        Assumes equal iterations, and one collective at a time without interference; excludes updates, loss and packing.
+        Layers may lack trained parameters: these wait for nothing.
 
         Args:
             ff, bp: seconds of forward and backward compute.
@@ -70,7 +68,7 @@ class Schedule:
 
     @classmethod
     def least(cls, ff: float, bp: float, network: CollectiveSeconds, parts: int = 1) -> float:
-        """The bound for a batch that is split: only the first forward and the last backward pass hide communication.
+        """Bound a split batch: only the first forward and the last backward pass hide communication.
 
         >>> class Mine(Schedule):
         ...     bound = staticmethod(lambda ff, bp, network: ff + max(bp, network["all_reduce"]))
@@ -83,44 +81,48 @@ class Schedule:
         self.fabric = fabric
 
     def take(self, decided: Any) -> None:
-        """Go on as was decided: with one of ``orders``."""
+        """Adopt one of ``orders``."""
         self.order = decided
 
     def ordered(self, nominal: Nominal) -> Sequenced | None:
-        """An order of the iteration that suits what it is expected to take; not collective."""
+        """Return an order suited to the expected costs; not collective."""
         return self.order
 
     def orders(self, nominal: Nominal) -> Sequence[Any]:
-        """What to choose from, sequences or None: the virtual fabric tries each of them after ``take``, and the fastest
-        is taken; not collective."""
+        """Return candidates for ``take``; not collective.
+
+        The virtual fabric tries each of them, and the fastest is taken.
+        """
         return [self.ordered(nominal)]
 
     def before_forward(self, use: int) -> None:
-        """A layer is about to run: its parameters must be up to date when this returns."""
+        """Prepare a layer to run forward: on return its parameters must be up to date."""
 
     def after_forward(self, use: int) -> None:
-        """It has run."""
+        """Act after a layer has run forward."""
 
     def before_backward(self, use: int) -> None:
-        """It is about to run backward. What it exchanges before, if it does, is under way."""
+        """Act before a layer runs backward, while its exchange, if any, is under way."""
 
     def delays_weights(self, use: int) -> bool:
-        """Whether a layer that can is to write its weights' gradients later, when ``fabric.write_weights()`` is called;
-        asked right before it runs backward."""
+        """Decide whether a capable layer delays its weight gradients until ``fabric.write_weights()``.
+
+        Called before the layer runs backward.
+        """
         return False
 
     def after_backward(self, use: int) -> None:
-        """Its gradients have been written."""
+        """Act after a layer's gradients have been written."""
 
     def end_backward(self) -> None:
-        """All gradients have been written."""
+        """Act after all gradients have been written."""
 
     def flush(self) -> None:
-        """Finish what is under way: afterwards all parameters are up to date."""
+        """Finish pending work: on return all parameters are up to date."""
 
 
 class Halved(Schedule):
-    """Starts the reduce-scatter of a bucket when its last gradient is ready; when it is gathered, each says itself."""
+    """Start a bucket's reduce-scatter when its last gradient is ready; subclasses start the gather."""
 
     collectives: ClassVar[tuple[str, ...]] = ("reduce_scatter", "all_gather")
 
@@ -130,18 +132,17 @@ class Halved(Schedule):
 
 
 class Late(Schedule):
-    """Waits for what it has under way right before a layer that needs it, and updates its parameters then."""
+    """Wait for collectives right before a layer needs them, then update its parameters."""
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.under_way: dict[Bucket, Handle] = {}  # the collectives that are to be waited for
+        self.under_way: dict[Bucket, Handle] = {}  # collectives to wait for
 
     def before_forward(self, use: int) -> None:
         for bucket in self.fabric.buckets.needed_by(use):
             self.finish(bucket)
 
     def finish(self, bucket: Bucket) -> None:
-        """Wait for a bucket's collective, if it is under way, and update its parameters."""
         if (handle := self.under_way.pop(bucket, None)) is not None:
             self.fabric.wait(handle)
             self.fabric.update(bucket)

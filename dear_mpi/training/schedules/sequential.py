@@ -1,4 +1,4 @@
-"""No overlap: all gradients, then all communication, then all updates. The others must give the same result.
+"""Run without overlap: all gradients, all communication, all updates. Other schedules must give the same result.
 
 forward | backward | all-reduce of every bucket | updates | forward ...          t_ff + t_bp + t_ar
 """
@@ -7,7 +7,7 @@ from dear_mpi.training.schedules.schedule import CollectiveSeconds, Schedule
 
 
 class Sequential(Schedule):
-    """Backward ends, then the buckets are all-reduced one after the other."""
+    """All-reduce the buckets one after the other, after the backward pass."""
 
     collectives = ("all_reduce",)
 

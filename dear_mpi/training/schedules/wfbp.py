@@ -1,9 +1,9 @@
-"""Wait-free backpropagation: a bucket is all-reduced as soon as its last gradient is ready. And its variants.
+"""Wait-free backpropagation: all-reduce a bucket as soon as its last gradient is ready. With variants.
 
     compute  | forward | backward 3 2 1 0          | updates | forward ...           t_ff + max(t_bp, t_ar)
     network            |   all-reduce 3  2  1  0   |
 
-The next forward pass waits for all buckets, so whatever does not fit under the backward pass is exposed.
+The next forward pass waits for all buckets: communication beyond the backward pass is exposed.
 
 Source: Zhang et al., Poseidon, USENIX ATC 2017, section 3.1; with fused tensors, Horovod (2018), PyTorch DDP (2020).
 """
@@ -38,10 +38,10 @@ class Wfbp(Schedule):
 
 
 class MgWfbp(Wfbp):
-    """Merged-gradient WFBP: buckets are merged where that saves more start-up latency than it costs in waiting.
+    """Merged-gradient WFBP: merge buckets if that saves more start-up latency than it adds waiting.
 
-    Its fusion (``training/fusion.py``) needs the backward times of layers, and alpha and beta of the network:
-    the first iterations run with 25 MB, and measure them.
+    Its fusion (``training/fusion.py``) needs the layers' backward times and the network's alpha and beta. The first
+    iterations measure them with 25 MB buckets.
 
     Source: Shi et al., MG-WFBP, INFOCOM 2019, algorithm 1; github.com/HKBU-HPML/MG-WFBP.
     """
@@ -50,10 +50,9 @@ class MgWfbp(Wfbp):
 
 
 class Ddp(Wfbp):
-    """PyTorch's DistributedDataParallel: the first parameter is updated when the last bucket has arrived.
+    """PyTorch's DistributedDataParallel: update the first parameter after the last bucket has arrived.
 
-    The first bucket is small, 1 MiB, so that the network gets something to do early; the others are closed when they
-    have reached 25 MiB.
+    The first bucket is small, 1 MiB, to start the network early; the others close at 25 MiB.
 
     Source: Li et al., PyTorch Distributed, VLDB 2020, section 3.2; torch/csrc/distributed/c10d/reducer.hpp
     (kDefaultFirstBucketBytes) and torch.nn.parallel.DistributedDataParallel (bucket_cap_mb).
@@ -70,14 +69,15 @@ class Ddp(Wfbp):
 
 
 class Horovod(Ddp):
-    """What is ready is agreed on by a small all-reduce in each cycle, fused in arrival order, and all-reduced.
+    """Horovod: each cycle agrees on ready tensors by a small all-reduce, fuses them in arrival order and all-reduces
+    them.
 
         network            | n | AR 3 | n | AR 2 1 | n | AR 0 |                      n: is it ready on all ranks?
 
-    A background thread wakes each millisecond. It combines a bit for each tensor over all ranks, and sends what all
-    have in one buffer of up to 128 MiB. So a buffer holds what has become ready since the last one began: its fusion
-    (``training/fusion.py``) follows from measured times. Cycles in which nothing is ready cost nothing here, as
-    the network is idle then.
+    Each millisecond a background thread combines one bit per tensor over all ranks, and sends the tensors ready
+    everywhere in one buffer of up to 128 MiB. A buffer holds the tensors that became ready since the last one began:
+    the fusion (``training/fusion.py``) follows from measured times. Cycles without ready tensors are free here: the
+    network is idle.
 
     Source: Sergeev and Del Balso, Horovod, 2018; github.com/horovod/horovod, HOROVOD_CYCLE_TIME 1 ms and
     HOROVOD_FUSION_THRESHOLD 128 MiB since 0.21; response cache in horovod/common/response_cache.cc.

@@ -1,18 +1,18 @@
-"""ZeRO, stages 1 and 2: reduce-scatter during the backward pass, each rank updates its shard, then all are gathered.
+"""ZeRO, stages 1 and 2: reduce-scatter during backward, update each rank's shard, then gather all.
 
     compute  | forward | backward 3 2 1 0      |                       | forward ...
     network            |   reduce-scatter 3 2 1 0 | all-gather 0 1 2 3 |         t_ff + max(t_bp, t_rs) + t_ag
 
-The parameters are gathered at the end of the step, and the next forward pass waits for all of them. With
-``zero:overlap_param_gather=yes`` they are gathered during the forward pass: the hook of a bucket's first layer waits
-for it, and starts the next one, so that one is under way at a time; that is Megatron-Core's distributed optimiser.
+The step ends with the gathers, and the next forward waits for all of them. With ``zero:overlap_param_gather=yes``
+gathers run during forward, one at a time: the hook of a bucket's first layer waits for it and starts the next, as in
+Megatron-Core's distributed optimiser.
 
-It is ZeRO with ``--update sharded``, where values are gathered and each rank keeps the optimiser's state of its shard.
-With whole updates gradients are gathered instead: the same bytes, at the same times.
+With ``--update sharded`` values are gathered and each rank keeps its shard's optimiser state, as in ZeRO; with whole
+updates gradients are gathered, with the same bytes and times.
 
 Source: Rajbhandari et al., ZeRO, SC 2020, section 5; DeepSpeed, deepspeed.runtime.zero: reduce_bucket_size 5e8
 elements, which is one bucket for most models; Megatron-Core, DistributedDataParallel: max(40e6, 1e6 x ranks)
-parameters. Its fusion has these sizes for fp32 and at most 40 ranks.
+parameters. The fusion has these sizes for fp32 and at most 40 ranks.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ from dear_mpi.training.schedules.schedule import CollectiveSeconds, Halved, Opti
 
 
 class Zero(Halved):
-    """Reduce-scatter during the backward pass, all-gather after it, or during the next forward pass."""
+    """Reduce-scatter during the backward pass; all-gather after it or in the next forward pass."""
 
     fusion = "2000MB"
     options: ClassVar[Options] = {"overlap_param_gather": yes_or_no}
@@ -61,13 +61,12 @@ class Zero(Halved):
                 self.finish()
 
     def gather(self) -> None:
-        """Start the all-gathers of the buckets that are needed next."""
+        """Start the all-gathers needed next."""
         while self.missing and len(self.gathering) < self.ahead:
             bucket = self.missing.popleft()
             self.gathering.append((bucket, self.fabric.start("all_gather", bucket)))
 
     def finish(self) -> None:
-        """Wait for the first all-gather, start another one, and update."""
         bucket, handle = self.gathering.popleft()
         self.fabric.wait(handle)
         self.gather()

@@ -1,4 +1,4 @@
-"""Wires: forms in which gradients travel that are no types of floating point. ``routes/find.py`` has all by name.
+"""Define wire formats that are not floating-point types; ``routes/find.py`` lists all by name.
 
-Codes that do not add up (``blocks.py``, top k) take the legs of ``routes/codes.py``; random selections add up.
+Codes that do not add up (``blocks.py``, top k) use the stages (legs) of ``routes/codes.py``; random selections add up.
 """

@@ -1,14 +1,13 @@
-"""Codes of a few bits, with a scale for each block of 256 elements.
+"""Encode elements in a few bits, with a scale for each block of 256 elements.
 
     elements   | 256              | 256              | the rest |
     codes      | scale scale scale | numbers of 8 bits, of 4 bits in pairs, or in fp8 ...
 
-A scale is the largest magnitude of its block over the largest number: rounding to nearest is off by half a step at
-most, which is 1/254 of that magnitude with 8 bits, and 1/14 with 4. In fp8 (e4m3) the error is at most 1/16 of the
-element itself, or of the smallest normal number. A block with an infinity or a NaN becomes NaN, a block of zeros stays
-zero, and so does one whose scale is below the smallest normal number.
+A scale is the block's largest magnitude divided by the largest number. The rounding error is at most half a step: 1/254
+of that magnitude with 8 bits, 1/14 with 4; in fp8 (e4m3) 1/16 of the element, or of the smallest normal number. A block
+with an infinity or NaN becomes NaN. A block of zeros, or with a scale below the smallest normal number, becomes zero.
 
-Cost: 1 + 1/64 bytes an element with 8 bits, 1/2 + 1/64 with 4. Source: Dettmers et al., 8-bit Optimizers, ICLR 2022,
+Cost: 1 + 1/64 bytes per element with 8 bits, 1/2 + 1/64 with 4. Source: Dettmers et al., 8-bit Optimizers, ICLR 2022,
 section 2.1 (block-wise quantisation); ZeRO++, arXiv 2306.10209, section 3.3 (4 bits).
 """
 
@@ -22,14 +21,14 @@ import numpy as np
 from dear_mpi.kernels.array import Array, array_module
 
 BLOCK = 256
-PIECE = 256 * BLOCK  # elements at a time: what is computed stays in cache
+PIECE = 256 * BLOCK  # elements at a time, to stay in cache
 SCALE = np.dtype(np.float32)
 LEAST = np.finfo(SCALE).tiny  # a smaller scale has no inverse
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Whole numbers from ``-largest`` to ``largest``, a byte each."""
+    """Use whole numbers from ``-largest`` to ``largest``, a byte each."""
 
     encode_s: ClassVar[float] = 1.5e-9
     decode_s: ClassVar[float] = 0.8e-9
@@ -58,7 +57,7 @@ class Blocks:
             values[...] = self.read(numbers, values.shape) * scales[:, None]
 
     def pieces(self, x: Array, codes: Array) -> Iterator[tuple[Array, Array, Array]]:
-        """Some blocks at a time: rows of elements, with their scales, and their numbers as bytes."""
+        """Yield rows of elements, their scales and their numbers as bytes."""
         blocks = -(-x.size // BLOCK)
         scales = codes[: SCALE.itemsize * blocks].view(SCALE)
         numbers = codes[SCALE.itemsize * blocks : self.nbytes(x.size)]
@@ -72,19 +71,17 @@ class Blocks:
                     yield rows, scales[first // BLOCK :][: len(rows)], numbers[at]
 
     def write(self, scaled: Array, codes: Array) -> None:
-        """Round numbers into bytes."""
         array_module(scaled).rint(scaled, out=scaled)
         codes.view(self.dtype)[...] = scaled.reshape(-1)
 
     def read(self, codes: Array, shape: tuple[int, ...]) -> Array:
-        """The numbers in some bytes."""
         numbers: Array = codes.view(self.dtype).reshape(shape)
         return numbers
 
 
 @dataclass(frozen=True)
 class Halves(Blocks):
-    """Whole numbers of 4 bits, two in a byte."""
+    """Use whole numbers of 4 bits, two per byte."""
 
     encode_s: ClassVar[float] = 2.2e-9
     decode_s: ClassVar[float] = 1.5e-9
@@ -108,7 +105,7 @@ class Halves(Blocks):
 
 @dataclass(frozen=True)
 class Eighths(Blocks):
-    """Floating point of 8 bits: e4m3, with 3 bits after the point."""
+    """Use 8-bit floating point: e4m3, with 3 bits after the point."""
 
     encode_s: ClassVar[float] = 11e-9
     decode_s: ClassVar[float] = 8e-9

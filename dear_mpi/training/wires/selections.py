@@ -1,13 +1,11 @@
-"""Which elements of a bucket travel: a share, drawn anew for each update, the same on all ranks; or the largest.
+"""Select the elements of a bucket that travel: a share, redrawn per update and equal on all ranks; or the largest.
 
-``TopK`` sends the largest elements of a shard, with their places: k values and k numbers of 32 bits; all others are
-zero.
+``TopK`` sends a shard's largest elements with their places, k values and k 32-bit numbers; the others are zero. An
+owner selects again from the sum of the received elements, so gathers do not grow with the number of ranks. Unsent
+elements wait on the error line. A NaN counts as the largest.
 
-An owner that has added up what ranks sent selects anew, so what is gathered does not grow with the number of ranks.
-What is left out waits in the line of errors. A NaN counts as the largest.
-
-Cost: 8 bytes for each element that is kept; selecting takes 6 to 27 ns an element in NumPy, far more than adding. So it
-pays on slow links alone. Source: Aji and Heafield, Sparse Communication, EMNLP 2017; Lin et al., DGC, ICLR 2018.
+Cost: 8 bytes per kept element; selecting takes 6 to 27 ns per element in NumPy, far more than adding, so it only pays
+on slow links. Source: Aji and Heafield, Sparse Communication, EMNLP 2017; Lin et al., DGC, ICLR 2018.
 """
 
 from dataclasses import dataclass
@@ -18,18 +16,18 @@ import numpy as np
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.slab import CHUNK_BYTES
 
-BLOCK = CHUNK_BYTES // 4  # elements: whole cache lines, and a divisor of the length of every bucket
+BLOCK = CHUNK_BYTES // 4  # elements: whole cache lines, and a divisor of every bucket's length
 SEED = 20090926
 
 
 @dataclass(frozen=True)
 class RandomK:
-    """One element, at random, of each stretch of so many that one is the share; any two are drawn independently."""
+    """Draw one random element from each stretch of 1 / ``share`` elements; draws are pairwise independent."""
 
     share: float
     encode_s: ClassVar[float] = 1.2e-9
-    decode_s: ClassVar[float] = 1.4e-9  # drawn again; of values and an array of the optimiser
-    encode_call_s: ClassVar[float] = 30e-6  # with nothing in a cache, as much above a loop as calls of int8 are
+    decode_s: ClassVar[float] = 1.4e-9  # with the redraw, for values and one optimiser array
+    encode_call_s: ClassVar[float] = 30e-6  # cold cache; as far above a warm loop as int8 calls
     decode_call_s: ClassVar[float] = 35e-6
 
     def kept(self, count: int) -> int:
@@ -44,12 +42,12 @@ class RandomK:
 
 @dataclass(frozen=True)
 class RandomBlocks:
-    """Blocks of 32 elements, on a fixed grid, so that what is copied lies together."""
+    """Draw blocks of 32 elements on a fixed grid, so that copies are contiguous."""
 
     share: float
     encode_s: ClassVar[float] = 0.8e-9
     decode_s: ClassVar[float] = 0.7e-9
-    encode_call_s: ClassVar[float] = 30e-6  # with nothing in a cache, as much above a loop as calls of int8 are
+    encode_call_s: ClassVar[float] = 30e-6  # cold cache; as far above a warm loop as int8 calls
     decode_call_s: ClassVar[float] = 35e-6
 
     def kept(self, count: int) -> int:
@@ -65,7 +63,7 @@ VALUE, PLACE = np.dtype(np.float32), np.dtype(np.int32)
 
 @dataclass(frozen=True)
 class TopK:
-    """Keep this share of the elements of each shard, and at least one."""
+    """Keep this share of each shard's elements, and at least one."""
 
     share: float
     encode_s: ClassVar[float] = 6e-9
@@ -80,7 +78,7 @@ class TopK:
         return self.kept(count) * (VALUE.itemsize + PLACE.itemsize)
 
     def parts(self, codes: Array, count: int) -> tuple[Array, Array]:
-        """The values, and their places."""
+        """Return the values and their places."""
         kept = self.kept(count)
         ends = kept * VALUE.itemsize, self.nbytes(count)
         return codes[: ends[0]].view(VALUE), codes[ends[0] : ends[1]].view(PLACE)
