@@ -1,1 +1,1 @@
-"""Extras. Core works without them, and imports none: it finds what they publish as entry points."""
+"""Extras, published as entry points. Core runs without them and never imports them directly."""

@@ -1,1 +1,1 @@
-"""The trainer on a virtual fabric: what an iteration takes on any number of ranks and any network, without MPI."""
+"""Predict iterations with a virtual trainer, on any number of ranks and any network, without MPI."""

@@ -1,7 +1,7 @@
-"""Where the seconds of compute come from.
+"""Choose the source of compute times.
 
-The seconds of layers are given for all together, or FLOPs at a rate, or measured in a run. A profile may be scaled to
-what is given, or to a rate. If nothing is given, the passes take 0.1 and 0.2 seconds.
+The seconds of all layers together are given, or come from FLOPs at a rate, or from a measured profile. A profile can be
+scaled to given seconds or to a rate. By default the passes take 0.1 and 0.2 seconds.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dear_mpi.simulate.settings import Settings
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.profiles.profile import Profile
 
-SYNTHETIC = "synthetic"  # models whose layers sleep
+SYNTHETIC = "synthetic"  # models with sleeping layers
 
 
 def model_of(settings: Settings, name: str, ranks: int) -> Model:
-    """The model of this name, on so many ranks.
+    """Return the named model on this number of ranks.
 
     Raises:
-        ValueError: there is none, no such type, or what was given of its seconds has no meaning for it.
+        ValueError: there is no such model or type, or the given compute times have no meaning for it.
     """
     profile, parts = profile_of(settings), settings.accumulate
     how: dict[str, Any] = {"ranks": ranks, "wire": settings.line_type_name, "ownership": settings.ownership(ranks)}
@@ -42,7 +42,7 @@ def model_of(settings: Settings, name: str, ranks: int) -> Model:
 
 
 def crowded(costs: Costs, ranks: float, *, asleep: bool) -> Costs:
-    """The same where so many ranks compute on each core, one after the other: all wait for the last.
+    """Scale compute times for ranks that share a core: they take turns, and all wait for the last.
 
     Args:
         asleep: whether layers need no core.
@@ -57,7 +57,7 @@ def crowded(costs: Costs, ranks: float, *, asleep: bool) -> Costs:
 
 
 def profile_of(settings: Settings) -> Profile | None:
-    """The profile, scaled to what else was given."""
+    """Return the profile, scaled to the other settings."""
     profile, rate = settings.profile, settings.flops_per_s
     if profile is None or not is_scaled(settings):
         return profile
@@ -70,7 +70,7 @@ def is_scaled(settings: Settings) -> bool:
 
 
 def forward_at(profile: Profile, flops_per_s: float, batch: int | None) -> float:
-    """Seconds of the forward pass at a rate, with a batch of so many examples on each rank."""
+    """Return the seconds of the forward pass at a rate, with ``batch`` examples per rank."""
     if profile.forward_flops is None:
         raise ValueError(f"--rate: the profile of {profile.model!r} has no FLOPs (forward_flops): give --forward-time")
     if batch is not None and profile.batch is None:
@@ -80,7 +80,7 @@ def forward_at(profile: Profile, flops_per_s: float, batch: int | None) -> float
 
 
 def passes_s(settings: Settings, name: str, modules: Sequence[Module]) -> tuple[float, float]:
-    """Seconds of both passes of a synthetic model."""
+    """Return the seconds of both passes of a synthetic model."""
     if settings.flops_per_s is None:
         return both_passes(settings.forward_s, settings.backward_s)
     flops = sum(module.flops for module in modules)
@@ -91,8 +91,8 @@ def passes_s(settings: Settings, name: str, modules: Sequence[Module]) -> tuple[
 
 
 def modules_of(name: str, batch: int | None) -> list[Module]:
-    """The modules of a synthetic model, for a batch of so many examples. A profile is none: from that ``simulate`` also
-    takes tied tensors and FLOPs."""
+    """Return the modules of a synthetic model for a batch, except a profile: there ``simulate`` needs tied tensors and
+    FLOPs."""
     table = table_of(name)
     modules = load_modules(table)
     if measured_seconds(modules) is not None:
@@ -102,7 +102,7 @@ def modules_of(name: str, batch: int | None) -> list[Module]:
 
 
 def table_of(name: str) -> str:
-    """What follows ``synthetic:``."""
+    """Return the name after ``synthetic:``."""
     if not is_synthetic(name):
         others = "others need a profile (--profile FILE, from dear-mpi train)"
         raise ValueError(f"simulate takes synthetic models, as synthetic:resnet50, not {name!r}: {others}")
@@ -114,13 +114,13 @@ def is_synthetic(name: str) -> bool:
 
 
 def update_origin(settings: Settings) -> str:
-    """Where the seconds of updates come from, in a word or two."""
+    """Name the source of update times, in a word or two."""
     said = settings.profile is not None or (settings.optimizer is not None and has_factors(settings.ownership(1)))
     return compute_text(settings)[1] if settings.update_s is None and said else "given"
 
 
 def compute_text(settings: Settings) -> tuple[str, str]:
-    """What a row says of the seconds of compute, and in a word or two where they come from."""
+    """Describe a row's compute times, and their source in a word or two."""
     profile, rate, batch, given_s = profile_of(settings), settings.flops_per_s, settings.batch, settings.backward_s
     if profile is not None:
         scaled = ", scaled to {:.4g} s forward and {:.4g} s backward".format(*profile.passes_s)

@@ -1,4 +1,4 @@
-"""What could be gained: by the bounds of our schedules, in a sentence, and by one change of the fastest row."""
+"""Report possible gains: from the bounds of our schedules, in a sentence, and from changes of the fastest row."""
 
 import math
 from collections import defaultdict
@@ -11,14 +11,14 @@ from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.training.schedules import BASELINE, SCHEDULES, Schedule, find_schedules
 from dear_mpi.training.virtual_trainer import ALL_REACHED, REACHED, TIE, UNFAIR
 
-Change = tuple[Scenario, str, type[Schedule], str]  # what is simulated then: under which schedule and fusion
-GAIN = 0.995  # what is not worth half a percent is not named
+Change = tuple[Scenario, str, type[Schedule], str]  # a scenario, with its schedule and fusion
+GAIN = 0.995  # gains below half a percent are not named
 FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")
-LEAST_GAIN = 5e-4  # less is 0.0 % in a sentence
+LEAST_GAIN = 5e-4  # less prints as 0.0 %
 
 
 def fastest(found: Sequence[Simulated]) -> list[Simulated]:
-    """The fastest row of each model and number of ranks, the first of equal ones; what waits longest comes first."""
+    """Return the fastest row (the first of equal ones) of each model and number of ranks, longest wait first."""
     best: dict[tuple[str, int], Simulated] = {}
     for each in found:
         case, seconds = (each.row["model"], each.row["ranks"]), each.row["iteration_s"]
@@ -28,7 +28,7 @@ def fastest(found: Sequence[Simulated]) -> list[Simulated]:
 
 
 def verdicts(found: Sequence[Simulated]) -> list[str]:
-    """A sentence for each model and number of ranks; speed-ups are over the fastest of its rows under the baseline."""
+    """Describe each model and number of ranks; speed-ups are over the fastest of its baseline rows."""
     cases = defaultdict[tuple[str, int], list[Simulated]](list)
     for each in found:
         cases[each.row["model"], each.row["ranks"]].append(each)
@@ -41,7 +41,7 @@ def case_text(simulated: Simulated) -> str:
 
 
 def verdict(rows: Sequence[Simulated]) -> str:
-    """What one model takes on one number of ranks, what our schedules could gain, and what the fastest row does."""
+    """Describe a model on one number of ranks: its time, our schedules' possible gain, and its fastest row."""
     base = min((each.base for each in rows), key=lambda base: base.iteration_s)
     (best,) = fastest(rows)
     row, limit_s, reduced_s = best.row, min(map(least_s, rows)), sum(base.network_s.values())
@@ -61,9 +61,10 @@ def verdict(rows: Sequence[Simulated]) -> str:
 
 
 def slow_baselines(found: Sequence[Simulated]) -> list[str]:
-    """A warning for each model, number of ranks and algorithm whose baseline has clearly better buckets than asked for.
+    """Warn about each model, number of ranks and algorithm whose baseline has clearly better buckets than the chosen
+    ones.
 
-    Speed-ups over a peer whose buckets were chosen badly are larger than it deserves.
+    Speed-ups over a peer with badly chosen buckets are too large.
     """
     cases = defaultdict[tuple[object, ...], list[Simulated]](list)
     for each in found:
@@ -73,7 +74,7 @@ def slow_baselines(found: Sequence[Simulated]) -> list[str]:
 
 
 def slow_baseline(rows: Sequence[Simulated]) -> str:
-    """The warning; "" if no row's baseline takes more than 2 % longer than with the best buckets tried."""
+    """Return the warning; "" if no row's baseline takes over 2 % longer than with the best tried buckets."""
     scenario, kind = rows[0].scenario, SCHEDULES[BASELINE]
     asked = {each.row["fusion"]: each.base.iteration_s for each in rows}
     tried = asked | {each: seconds_of(scenario, BASELINE, kind, each) for each in FUSIONS if each not in asked}
@@ -88,7 +89,7 @@ def slow_baseline(rows: Sequence[Simulated]) -> str:
 
 
 def at_bound(found: Sequence[Simulated]) -> str:
-    """A sentence if all rows take as long as their bounds, updates and the rest."""
+    """Return a sentence if all rows take as long as their bounds, updates and the rest."""
     for each in found:
         now = each.prediction
         if now.iteration_s > REACHED * (now.bound_s + now.update_s + now.rest_s):
@@ -97,8 +98,10 @@ def at_bound(found: Sequence[Simulated]) -> str:
 
 
 def least_s(simulated: Simulated) -> float:
-    """The least time of an iteration with these buckets under the row's schedule or one of ours: its own work, or the
-    least bound."""
+    """Return the least time of an iteration with these buckets, under the row's schedule or our schedules.
+
+    It is the row's time, or the least bound.
+    """
     scenario, found = simulated.scenario, simulated.prediction
     bounds = (
         scenario.bound_s(schedule, found)
@@ -110,17 +113,17 @@ def least_s(simulated: Simulated) -> float:
 
 
 def gain(base_s: float, seconds: float) -> float:
-    """How much faster that is, as a part of the time."""
+    """Return the relative speed gain, as a part of the time."""
     return base_s / seconds - 1 if seconds else 0.0
 
 
 def ms(seconds: float) -> str:
-    """Milliseconds in a sentence."""
+    """Format milliseconds for a sentence."""
     return f"{seconds * 1e3:.1f}"
 
 
 def changes(simulated: Simulated) -> dict[str, Change]:
-    """What can be changed, by its name."""
+    """Return possible changes by name."""
     scenario, name, fusion = simulated.scenario, simulated.row["schedule"], simulated.row["fusion"]
     network, schedule = scenario.machine.network, find_schedules([name])[name]
     costs = {"twice the bandwidth": "beta", "half the latency": "alpha"}
@@ -133,7 +136,7 @@ def changes(simulated: Simulated) -> dict[str, Change]:
 
 
 def remedies(simulated: Simulated, progress: Callable[[str], object] = lambda note: None) -> list[tuple[str, float]]:
-    """Changes with which an iteration takes less, and its seconds then; the best first.
+    """Return the changes that shorten an iteration and its seconds then, best first.
 
     ``progress`` is called after each change.
     """
@@ -146,7 +149,8 @@ def remedies(simulated: Simulated, progress: Callable[[str], object] = lambda no
 
 
 def seconds_of(scenario: Scenario, name: str, schedule: type[Schedule], fusion: str) -> float:
-    """What an iteration would take; infinity where the algorithm does not serve the schedule, or has too much to do."""
+    """Return the seconds of an iteration; infinity if the algorithm cannot serve the schedule or needs too much
+    work."""
     try:
         scenario.check(name, schedule, fusion)
         return scenario.predict(name, schedule, fusion).iteration_s

@@ -1,4 +1,4 @@
-"""What a machine's file says of its links: the worst counts, because a ring is as fast as its slowest link."""
+"""Read link speeds from a machine's file: the worst counts, because a ring is as fast as its slowest link."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -14,14 +14,14 @@ INSIDE, BETWEEN = "inside", "between"
 
 
 def read_file(what: str, text: str) -> MachineFile:
-    """The file of a machine, or a ValueError."""
+    """Read a machine's file. Raises ValueError."""
     with reading(what, Path(text), "dear-mpi bench --json, or of dear-mpi doctor --json") as content:
         found: MachineFile = convert(content, MachineFile)
     return found
 
 
 def slowest(found: MachineFile) -> dict[str, Network]:
-    """The worst latency and bandwidth of the links inside hosts, and of those between them, where there are any."""
+    """Return the worst latency and bandwidth of links inside hosts, and between hosts, if any."""
     hosts, kinds = [rank.host for rank in found.ranks], defaultdict[str, list[Link]](list)
     for link in found.links:
         kinds[INSIDE if hosts[link.source] == hosts[link.dest] else BETWEEN].append(link)
@@ -32,8 +32,11 @@ def slowest(found: MachineFile) -> dict[str, Network]:
 
 
 def read_rates(text: str) -> tuple[float, float]:
-    """What ``--rates`` says: bytes/s of a rank inside its host, and of a host to others; of two bandwidths, or of the
-    links in a file of the doctor. A ValueError if it cannot be read, or the file lacks one of the two kinds."""
+    """Read ``--rates``: bytes/s of a rank inside its host, and of a host to others.
+
+    They come from two bandwidths, or from the links in a file of the doctor. Raises ValueError if the text cannot be
+    read, or the file lacks one kind of link.
+    """
     if not text.endswith(".json"):
         return parse_rates(text)
     kinds = slowest(read_file("rates", text))

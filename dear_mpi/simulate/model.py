@@ -1,4 +1,4 @@
-"""What is simulated of a model: where its parameters lie, and how long each layer takes; it has no arrays."""
+"""Describe a model for simulation: the places of parameters and the time of each layer, without arrays."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from dear_mpi.training.line.owners import Owners, Ownership, Sharing
 from dear_mpi.training.profiles.profile import Profile, Tensor
 
 EVEN = Ownership()
-MOST_ELEMENTS = 10**13  # bytes then stay far below what an int64 counts
+MOST_ELEMENTS = 10**13  # keeps bytes far below the limit of int64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model as layers that take time.
+    """Hold a model as layers that take time.
 
     Attributes:
         layout: of its parameters, for this number of ranks.
         names: of the layers.
-        wire: the type of gradients on their way.
-        costs: of layers and updates, and into how many parts a batch is split; of the network it knows nothing.
+        wire: the wire format of gradients.
+        costs: of layers and updates, and the number of parts of a batch; independent of the network.
         value_size: bytes of an element of a parameter.
-        owners: who updates which part of buckets.
-        exchange_bytes: that a layer has for all ranks together, before each pass, by its number.
+        owners: the ranks that update each part of a bucket.
+        exchange_bytes: of each exchanging layer, by number: for all ranks together, before each pass.
     """
 
     name: str
@@ -58,7 +58,8 @@ class Model:
         ownership: Ownership,
         whole: bool = False,
     ) -> Model:
-        """A model of layers with these names and tensors; a ValueError if there is no such type, or too much of it."""
+        """Make a model of layers with these names and tensors. Raises ValueError for an unknown type or too many
+        elements."""
         names, uses = zip(*layers, strict=True)
         itemsize, value_size = lookup("wire", wire, DTYPES).itemsize, DTYPES[dtype].itemsize
         sizes = {"itemsize": itemsize, "value_size": value_size, "ranks": ranks}
@@ -73,11 +74,11 @@ class Model:
         return model
 
     def sharing(self, buckets: Cut) -> Sharing:
-        """Who has which part of these buckets."""
+        """Return each rank's part of these buckets."""
         return Sharing(self.owners, self.layout, buckets)
 
     def shared(self, noise: Noise) -> Noise:
-        """The same noise of layers, where each rank has its share of the batch."""
+        """Scale layer noise to each rank's share of the batch."""
         if self.owners.weights is None:
             return noise
         shares = np.array(self.owners.speeds) * self.owners.ranks
@@ -85,7 +86,7 @@ class Model:
 
     @property
     def params(self) -> int:
-        """How many elements are trained."""
+        """Return the number of trained elements."""
         return sum(self.layout.owned)
 
 
@@ -100,15 +101,15 @@ def synthetic_model(
     parts: int = 1,
     ownership: Ownership = EVEN,
 ) -> Model:
-    """A model of a table, with parameters of fp32, whose layers share the seconds in proportion to their FLOPs.
+    """Make a model from a table, with fp32 parameters; layers share the seconds in proportion to their FLOPs.
 
-    Under K-FAC layers have factors, which take longer: their sums and products, and the inverses, take their FLOPs at
-    the rate of the forward pass.
+    Under K-FAC layers have factors, which take longer: their sums, products and inverses take their FLOPs at the rate
+    of the forward pass.
 
     Args:
         modules: see ``load_modules``.
         forward_s, backward_s: of all layers without factors, in each part of a batch.
-        ownership: who updates what.
+        ownership: decides which rank updates which part.
 
     Raises:
         ValueError: there is no such type, there are too many elements, or no layer has the factors that it needs.
@@ -139,7 +140,7 @@ def synthetic_model(
 
 
 def tensors_of(module: Module, keys: Iterator[int]) -> list[Tensor]:
-    """The tensors of a module, and then its factors, if it has them."""
+    """Return the tensors of a module, then its factors, if any."""
     found = [Tensor(next(keys), (elements,)) for elements in module.counts]
     return [*found, Tensor(next(keys), (module.sides.elements,), None, module.sides)] if module.sides else found
 
@@ -153,11 +154,11 @@ def measured_model(
     ownership: Ownership = EVEN,
     whole: bool = False,
 ) -> Model:
-    """The model that was profiled, on any number of ranks: each computes what one of the profiled ranks did.
+    """Make the profiled model on any number of ranks: each computes as much as one profiled rank.
 
     Args:
-        parts: into how many the batch of an iteration is split; as in the profile, if it is not given.
-        ownership: who updates what.
+        parts: of the batch of an iteration; default: as in the profile.
+        ownership: decides which rank updates which part.
         whole: whether buckets must have whole tensors.
 
     Raises:
@@ -170,12 +171,12 @@ def measured_model(
 
 
 def has_factors(ownership: Ownership) -> bool:
-    """Whether layers send other sums beside gradients: those of K-FAC."""
+    """Return whether layers also send the sums of K-FAC's factors."""
     return ownership.optimizer is not None and not ownership.optimizer.gradients_alone
 
 
 def check_factors(name: str, ownership: Ownership, remedy: str, *, found: bool) -> None:
-    """See that a model has factors if its optimiser needs them, and none if not; else ValueError."""
+    """Check that a model has factors exactly if its optimiser needs them. Raises ValueError."""
     if found != has_factors(ownership):
         said = "has factors, which kfac alone needs" if found else "has no factors, which kfac needs"
         raise ValueError(f"model {name!r} {said}: {remedy}")

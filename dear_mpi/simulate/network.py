@@ -1,13 +1,13 @@
-"""What ``--network`` says: a text as for ``--link``, two of them, a preset, or a machine's file.
+"""Read ``--network``: a text as for ``--link``, two of them, a preset, or a machine's file.
 
-10gbit,50us                        each rank has a port of its own to one switch
+10gbit,50us                        each rank has a separate port to one switch
 10gbit,50us,o=2us,gamma=0.1ns      and 2 us of the processor for each message, 0.1 ns for each byte combined
 100gbit,2us/10gbit,50us,hosts=16   inside hosts / between 16 hosts, on each of which the ranks share a port
 100gbit,2us/10gbit,50us,per_host=4 the same for any number of hosts of 4 ranks
 fattree:8x8,2,10gbit,50us          a topology (``topology.py``) of such links, on which messages meet
 FILE.json                          what ``bench``, ``links`` or ``doctor`` wrote (``bench/machine_file.py``)
 
-A network is fitted to the rows of ``dear-mpi bench``. Of the links of ``links`` or ``doctor``, the slowest one inside
+A network is fitted to the rows of ``dear-mpi bench``. For files of ``links`` or ``doctor``, the slowest link inside
 hosts and the slowest one between them count, because a ring is as fast as its slowest link.
 """
 
@@ -26,9 +26,8 @@ from dear_mpi.simulate.topology import TOPOLOGIES, ShapedNetwork, parse_topology
 
 MOST_RANKS = 2**16
 
-# Clusters that were published, of 16 hosts of 4 GPUs. Chosen so that most throughputs that were published for 4 to 32
-# GPUs, of three models with and without overlap, are met within 10 % (docs/benchmarks/testbed.md). The rates are not
-# the cards' rates.
+# Published clusters of 16 hosts of 4 GPUs. The values reproduce most published throughputs for 4 to 32 GPUs, of three
+# models with and without overlap, within 10 % (docs/benchmarks/testbed.md). They are not the cards' rates.
 PRESETS = {
     "paper-10gbe": "37gbit,10us/9.28gbit,19us,per_host=4",
     "paper-100gbib": "37gbit,10us/40gbit,8us,per_host=4",
@@ -38,11 +37,11 @@ PRESET_RANKS, PRESET_SOURCE = 64, "ddl-benchmarks, results of 2020-05-29"
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine of so many ranks.
+    """Describe a machine with some number of ranks.
 
     Attributes:
-        network: what a message between two ranks costs.
-        origin: where its figures come from: ``given``, ``fitted``, ``measured`` or ``published``.
+        network: the cost of a message between two ranks.
+        origin: the source of the figures: ``given``, ``fitted``, ``measured`` or ``published``.
     """
 
     network: Network
@@ -50,7 +49,8 @@ class Machine:
     text: str
 
     def row(self) -> dict[str, Any]:
-        """What ``--json`` has of the network; what is between hosts is None where all messages cost the same."""
+        """Return the network's keys of ``--json``; those for links between hosts are None if all messages cost the
+        same."""
         network, between = self.network, self.network.between
         return {
             "network": self.text,
@@ -67,10 +67,10 @@ class Machine:
 
 
 def read_network(text: str, ranks: int) -> Machine:
-    """What a text means for a number of ranks.
+    """Read a network for a number of ranks.
 
     Raises:
-        ValueError: it cannot be read, or has not so many ranks.
+        ValueError: the text cannot be read, or the network has another number of ranks.
 
     >>> read_network("8gbit,0s,o=1s", 4).network
     Network(alpha=0.0, beta=1e-09, gamma=0.0, o=1.0, hosts=None, between=None)
@@ -98,7 +98,7 @@ def read_network(text: str, ranks: int) -> Machine:
 
 
 def spelled(text: str, ranks: int) -> Network:
-    """The network of a text without names."""
+    """Read a network from a text without names."""
     levels, blocks = parse_levels("network", text, ("o", "gamma"))
     found = list[Network]()
     for level in levels:
@@ -118,7 +118,7 @@ def spelled(text: str, ranks: int) -> Network:
 
 
 def shaped(text: str, ranks: int) -> Machine:
-    """A topology, and what each of its links is: a number without a unit belongs to the topology."""
+    """Read a topology and the cost of its links; a number without a unit belongs to the topology."""
     fields = text.split(",")
     begin = 2 if fields[1:] and whole_number(fields[1]) is not None else 1
     topology, link = parse_topology(",".join(fields[:begin])), fields[begin:]
@@ -136,8 +136,10 @@ def shaped(text: str, ranks: int) -> Machine:
 
 
 def read_machine(text: str, ranks: int) -> Machine:
-    """What a file says of a machine like the one that it was written on, with so many ranks; a ValueError if it cannot
-    be read, is no ``MachineFile``, or has too few rows."""
+    """Read the file of a machine and scale it to this number of ranks.
+
+    Raises ValueError if it cannot be read, is no ``MachineFile``, or has too few rows.
+    """
     found = read_file("network", text)
     if not found.rows:
         return Machine(slowest_links(found, ranks), "measured", text)
@@ -145,8 +147,10 @@ def read_machine(text: str, ranks: int) -> Machine:
 
 
 def fitted(text: str, rows: Sequence[Row]) -> Network:
-    """The network that explains the means of a benchmark's rows. An iteration is the sum of many collectives, also of
-    the few that take long, of which a median knows nothing."""
+    """Fit a network to the means of a benchmark's rows.
+
+    An iteration is the sum of many collectives, including rare slow ones, which a median ignores.
+    """
     fit = fit_network(rows, explains="mean_us")
     if fit is None:
         raise ValueError(f"network {text!r} has no rows of two sizes of an algorithm that sends messages")
@@ -154,7 +158,7 @@ def fitted(text: str, rows: Sequence[Row]) -> Network:
 
 
 def slowest_links(found: MachineFile, ranks: int) -> Network:
-    """The network of so many ranks on hosts of as many ranks as the first host has in the file."""
+    """Return the network for hosts with as many ranks as the file's first host."""
     kinds = slowest(found)
     if len(kinds) == 1:
         return next(iter(kinds.values()))

@@ -1,4 +1,4 @@
-"""One model on one number of ranks, a network and an algorithm: what it costs under any schedule and fusion."""
+"""Price a model on one number of ranks, network and algorithm, under any schedule and fusion."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
 from dear_mpi.training.virtual_trainer import Prediction, network_s, predict, rehearse
 
-REHEARSED_PARTS = 2  # of a batch that is rehearsed: all but the last are alike
+REHEARSED_PARTS = 2  # parts of a batch in a dry run: all except the last are alike
 LOSS_ALGORITHM = "recursive_doubling"  # for the few bytes of the loss
 VERDICT_BYTES = 8 * COUNT
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One model on one number of ranks; ``algorithm`` is for all collectives."""
+    """Combine one model and one number of ranks; ``algorithm`` is for all collectives."""
 
     settings: Settings
     algorithm: str
@@ -48,7 +48,8 @@ class Scenario:
 
     @classmethod
     def of(cls, settings: Settings, algorithm: str, name: str, machine: Machine, ranks: int) -> Scenario:
-        """A ValueError if there is no such model, or a setting has no meaning for it or for so many ranks."""
+        """Make a scenario. Raises ValueError if there is no such model, or a setting does not apply to it or the
+        ranks."""
         model = model_of(settings, name, ranks)
         settings.chosen_route.check_shapes(model.layout.shapes)
         network, itemsize = machine.network, model.layout.itemsize
@@ -58,15 +59,15 @@ class Scenario:
 
     @property
     def lacks_rates(self) -> bool:
-        """Whether the algorithm asks for rates that the network does not have."""
+        """Return whether the algorithm needs rates that the network does not have."""
         return self.prices.lacks_rates(self.algorithm)
 
     def check(self, name: str, schedule: type[Schedule], fusion: str) -> None:
-        """See that a schedule can be simulated with this fusion, and let it rehearse, unless the tests have done it.
+        """Check that a schedule can be simulated with this fusion, by a dry run unless our tests cover it.
 
         Raises:
-            ScheduleError: it breaks a rule, or would wait for ever.
-            ValueError: the fusion policy cannot be read, or the route does not bring what is chosen.
+            ScheduleError: it breaks a rule, or would wait forever.
+            ValueError: the fusion policy cannot be read, or the route does not support a choice.
         """
         policy, settings = own_fusion(fusion, schedule), self.settings
         route = settings.route_of(schedule)
@@ -74,7 +75,7 @@ class Scenario:
             raise ValueError(f"schedule {name!r}: rounds must have at most {MOST_PARTS} iterations, not {route.period}")
         check_sent(settings, name, route, settings.types[0])
         check_file(policy)
-        if not is_by_time(policy):  # they need prices, which take time
+        if not is_by_time(policy):  # time-based policies need prices, which take time
             borders(policy, self.model.layout)
         if name not in SCHEDULES or settings.judged or route.updates_under_way:
             parts = min(self.model.costs.parts, REHEARSED_PARTS)
@@ -82,7 +83,7 @@ class Scenario:
             rehearse(schedule, self.rules(name, schedule, fusion), len(self.model.names), **how)
 
     def predict(self, name: str, schedule: type[Schedule], fusion: str, *, traced: bool = False) -> Prediction:
-        """An iteration under one schedule."""
+        """Predict an iteration under one schedule."""
         rules, settings, ranks = self.rules(name, schedule, fusion), self.settings, self.prices.ranks
         places, spread = 2 * len(self.model.names), parse_jitter(settings.jitter)
         costs = replace(
@@ -103,19 +104,19 @@ class Scenario:
         return found
 
     def rules(self, name: str, schedule: type[Schedule], fusion: str) -> Rules:
-        """A new book for a schedule, with the buckets of a policy; one by time knows what is simulated."""
+        """Make a rule book for a schedule with a policy's buckets; time-based policies see the simulated costs."""
         route = self.settings.route_of(schedule)
         buckets = buckets_of(self.model, schedule, route, fusion, lambda buckets: self.priced(schedule, buckets))
         return Rules(name, buckets, schedule, route=route, judged=self.settings.judged)
 
     def bound_s(self, schedule: type[Schedule], found: Prediction) -> float:
-        """The least time that a schedule allows, with the passes and the buckets of a prediction."""
+        """Return the least time that a schedule allows, with a prediction's passes and buckets."""
         route = self.settings.route_of(schedule)
         sent_s = network_s(schedule, route, found.buckets, self.priced(schedule, found.buckets))
         return schedule.least(found.forward_s, found.backward_s, sent_s, self.model.costs.parts)
 
     def priced(self, schedule: type[Schedule], buckets: Cut) -> Price:
-        """The prices of these buckets, all at once; that of a portion of one when it is asked for."""
+        """Return the prices of these buckets, computed at once; prices of portions are computed on demand."""
         names, route = (*schedule.collectives, *schedule.extras), self.settings.route_of(schedule)
         longest = self.model.sharing(buckets).longest
         for leg in dict.fromkeys(leg for name in names for leg in route.collectives(name)):
@@ -131,32 +132,32 @@ class Scenario:
         return price
 
     def portions(self, route: Route, collective: str, bucket: Bucket) -> int:
-        """Into how many portions a collective can be broken."""
+        """Return the number of portions that a collective can be split into."""
         legs = route.collectives(collective)
         if len(legs) != 1 or legs[0].op != "sum" or legs[0].line in route.codes:
             return 1
         return portions_of(self.nbytes(route, legs[0], bucket), self.prices.ranks, self.prices.segment_bytes)
 
     def nbytes(self, route: Route, leg: Collective, bucket: Bucket, longest: int | None = None) -> int:
-        """What a collective has of a bucket, in equal shards, or in shards priced as the longest one."""
+        """Return the bytes of a bucket in a collective, in equal shards, or in shards priced as the longest one."""
         wire, ranks = self.model.layout.itemsize, self.prices.ranks
         sizes: dict[str, Any] = {"wire": wire, "values": self.model.value_size, "shapes": bucket.shapes}
         return round_up(route.nbytes(leg.line, bucket.count, ranks=ranks, longest=longest, **sizes), ranks * wire)
 
     def exchange_s(self) -> dict[int, float]:
-        """Of each layer that exchanges, in each pass."""
+        """Return the seconds of each exchanging layer, in each pass."""
         grain = self.prices.ranks * self.prices.itemsize
         sizes = {use: round_up(nbytes, grain) for use, nbytes in self.model.exchange_bytes.items()}
         priced = {use: self.prices.one_s(*EXCHANGE, nbytes) for use, nbytes in sizes.items()}
         return {**self.model.costs.exchange_s, **priced}
 
     def few_s(self, nbytes: int = 1) -> float:
-        """Of an all-reduce of a few bytes: the sum of the loss, or whatever else has a few."""
+        """Return the seconds of an all-reduce of a few bytes, for example the sum of the loss."""
         size = round_up(nbytes, self.prices.ranks * self.model.layout.itemsize)
         return self.prices.one_s(LOSS_ALGORITHM, "all_reduce", size)
 
     def row(self, fusion: str, prediction: Prediction, base_s: float) -> dict[str, Any]:
-        """What ``--json`` has of a prediction."""
+        """Return a prediction's keys of ``--json``."""
         settings, seconds = self.settings, prediction.iteration_s
         compute, origin = compute_text(settings)
         row = {
@@ -200,7 +201,7 @@ class Scenario:
         return row
 
     def rewired(self, **factors: float) -> Scenario:
-        """The same with costs of the network times a factor."""
+        """Return the scenario with network costs multiplied by factors."""
 
         def times(network: Network) -> Network:
             return replace(network, **{name: factor * getattr(network, name) for name, factor in factors.items()})
@@ -214,10 +215,10 @@ class Scenario:
 def buckets_of(
     model: Model, schedule: type[Schedule], route: Route, fusion: str, prices: Callable[[Cut], Price]
 ) -> Cut:
-    """The buckets of a policy; ``own`` is the schedule's.
+    """Return the buckets of a policy; ``own`` means the schedule's.
 
     Args:
-        prices: gives the price of the collectives of these buckets, for a policy by time.
+        prices: returns the prices of these buckets, for a time-based policy.
     """
     layout, policy = model.layout, own_fusion(fusion, schedule)
     if is_by_time(policy):
@@ -227,7 +228,7 @@ def buckets_of(
 
 
 def check_finite(what: str, figures: Mapping[str, object]) -> None:
-    """Raise a ValueError if some figure is not finite."""
+    """Raise ValueError if a figure is not finite."""
     numbers = {name: value for name, value in figures.items() if isinstance(value, float)}
     wrong = [f"{name} is {value}" for name, value in numbers.items() if not math.isfinite(value)]
     if wrong:

@@ -1,4 +1,4 @@
-"""What is simulated: what a user chooses, as far as it is text and numbers."""
+"""Declare the settings of a simulation that are text and numbers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NETWORK = (
 
 
 def ranks_of(text: str) -> tuple[int, ...]:
-    """Numbers of ranks, with commas; a range has those from the first to the last by powers of 2; or a ValueError.
+    """Parse numbers of ranks, separated by commas; a range goes up by powers of 2. Raises ValueError.
 
     >>> ranks_of("4"), ranks_of("8:64,3:16")
     ((4,), (8, 16, 32, 64, 3, 6, 12, 16))
@@ -57,7 +57,7 @@ def ranks_of(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Exchange):
-    """What is simulated: the flags of ``simulate``. Where the seconds of compute come from, ``compute.py`` says."""
+    """Hold the flags of ``simulate``; ``compute.py`` explains the source of compute times."""
 
     models: tuple[str, ...] = several(
         f"Model: synthetic:TABLE; TABLE is {TABLES}", (), flag="--model", shown=f"{MODEL}, or as in the profile"
@@ -114,7 +114,7 @@ class Settings(Exchange):
         flag="--update-time",
         parse=lambda seconds: check_seconds("update_time", seconds) * 1e-6,
     )
-    wire: str | None = None  # of ``wires``, in the settings of one
+    wire: str | None = None  # one of ``wires``, if only one is simulated
     wires: tuple[str, ...] = option(
         SEVERAL,
         (),
@@ -154,49 +154,49 @@ class Settings(Exchange):
 
     @cached_property
     def chosen_route(self) -> Route:
-        """What buckets go through; ValueError if there is no such route."""
+        """Return the route of buckets. Raises ValueError if there is no such route."""
         dtype, wire = self.types
         halves = dtype == (self.wire or wire) and max(self.ranks) > 1 and all(map(serve_halves, self.algorithms))
         return self.find_route(halves=halves)
 
     @cached_property
     def kinds(self) -> dict[str, type[Schedule]]:
-        """The schedules by name; ValueError if there is none of a name, or a name is there twice."""
+        """Return the schedules by name. Raises ValueError if a name is unknown or repeated."""
         return find_schedules(self.schedules)
 
     @cached_property
     def pairs(self) -> list[tuple[Wire, str]]:
-        """The wires, each with its schedules."""
+        """Pair the wire formats with their schedules."""
         return pairs(self.asked_wires, self.kinds, implied=not (self.wires or self.wire))
 
     @property
     def asked_wires(self) -> tuple[Wire, ...]:
-        """Speed-ups are over the first one; a code of the profile is the usual one."""
+        """Return the wire formats, the speed-up baseline first; the default is the profile's compression."""
         code = self.profile.wire if self.profile and is_code(self.profile.wire) else None
         return self.wires or (self.wire or code,)
 
     def route_of(self, schedule: type[Schedule]) -> Route:
-        """What buckets go through under a schedule: its own route, if it brings one."""
+        """Return the route of buckets under a schedule, which may define it."""
         return schedule.own_route() or self.chosen_route
 
     @property
     def types(self) -> tuple[str, str]:
-        """Of parameters, and of gradients on their way, if no other is chosen."""
+        """Return the default types of parameters and of sent gradients."""
         dtype, wire = (self.profile.dtype, self.profile.wire) if self.profile else ("fp32", "fp32")
         return dtype, dtype if is_code(wire) else wire
 
     @property
     def wire_name(self) -> str:
-        """The type in which gradients travel: what was chosen, the route's, or the usual one."""
+        """Return the wire format of gradients: the chosen one, the route's, or the default."""
         return self.wire or self.chosen_route.wire or self.types[1]
 
     @property
     def line_type_name(self) -> str:
-        """The type of gradients on the line: of codes it is the parameters' own."""
+        """Return the type of gradients in the flat buffer: the parameters' type if gradients are compressed."""
         return self.types[0] if is_code(self.wire) else self.wire_name
 
     def ownership(self, ranks: int) -> Ownership:
-        """What decides who updates what; weights are measured as the straggler says."""
+        """Return the assignment of updates to ranks; rank speeds are measured as the straggler implies."""
         weights = self.weights
         if weights == MEASURED:
             weights = measured(parse_straggler(self.straggler, ranks), [1] * ranks)
@@ -204,13 +204,13 @@ class Settings(Exchange):
 
     @property
     def chosen_optimizer(self) -> Optimizer | None:
-        """With its usual constants."""
+        """Return the chosen optimiser with its default constants."""
         kinds: Mapping[str, Callable[..., Optimizer]] = ALL_OPTIMIZERS
         return None if self.optimizer is None else kinds[self.optimizer]()
 
     @property
     def counted(self) -> int:
-        """How many iterations count: without jitter all are alike."""
+        """Return the number of counted iterations: without jitter all are alike."""
         usual = NOISY_ITERATIONS if parse_jitter(self.jitter) else 1
         return usual if self.iterations is None else self.iterations
 
@@ -236,5 +236,5 @@ class Settings(Exchange):
         check_wires(self.wires)
 
     def cases(self) -> Iterator[tuple[str, int, str, str, tuple[Wire, str]]]:
-        """Model, ranks, algorithm, fusion, and wire with schedule of each row."""
+        """Yield the model, ranks, algorithm, fusion, and wire format with schedule of each row."""
         return product(self.models, self.ranks, self.algorithms, self.fusions, self.pairs)

@@ -1,4 +1,4 @@
-"""Every model on every number of ranks, with every algorithm, fusion and schedule: the rows of ``--json``."""
+"""Simulate every model on every number of ranks, with every algorithm, fusion and schedule: the rows of ``--json``."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,13 +14,12 @@ from dear_mpi.training.chosen_route import Wire, check_choice, check_own
 from dear_mpi.training.schedules import BASELINE, Schedule, find_schedules
 from dear_mpi.training.virtual_trainer import Prediction
 
-Shared = dict[tuple[int, int], Prices]  # by the number of ranks, and the bytes of an element
+Shared = dict[tuple[int, int], Prices]  # by number of ranks and bytes of an element
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """A row, and what it was made of; ``base`` is the same under the schedule that speed-ups are over, with the first
-    wire."""
+    """Hold a row and its inputs; ``base`` is its baseline, with the baseline schedule and the first wire format."""
 
     row: dict[str, Any]
     scenario: Scenario
@@ -29,7 +28,7 @@ class Simulated:
 
     @property
     def wire_text(self) -> str:
-        """Its wire in a sentence, where several were asked for."""
+        """Describe its wire format, if there are several."""
         return f", wire {self.row['wire']}" * (len(self.scenario.settings.wires) > 1)
 
 
@@ -46,7 +45,7 @@ def simulate(
 
     Raises:
         ValueError: a name is unknown, or a text cannot be read.
-        ScheduleError: a schedule breaks a rule, or would wait for ever.
+        ScheduleError: a schedule breaks a rule, or would wait forever.
     """
     base_kind, first = find_schedules([BASELINE])[BASELINE], settings.asked_wires[0]
     asked = dict.fromkeys([first, *(wire for wire, _ in settings.pairs)])
@@ -68,12 +67,11 @@ def simulate(
 def scenarios_of(
     asked: Settings, wire: Wire, others: Mapping[str, type[Schedule]], prices: Shared
 ) -> dict[tuple[str, int, str], Scenario]:
-    """With one wire, one for each model, number of ranks and algorithm: what can be read is read, what can be checked
-    is checked.
+    """Make a checked scenario for each model, number of ranks and algorithm, with one wire format.
 
     Args:
-        others: schedules beside those that have this wire.
-        prices: where what collectives cost is kept; it does not depend on the model.
+        others: schedules in addition to those with this wire format.
+        prices: the cache of collective prices, which do not depend on the model.
     """
     asked.check()
     settings = replace(asked, wire=wire)

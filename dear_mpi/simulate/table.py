@@ -1,4 +1,4 @@
-"""What ``dear-mpi simulate`` shows: a table, what a schedule can gain at all, and what would help, in words."""
+"""Show ``dear-mpi simulate``: a table, the possible gain of a schedule, and remedies in words."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.training.routes.find import FULL
 
-MOST = 3  # parts of the exposed time that are named
+MOST = 3  # named parts of the exposed time
 ORIGINS = {"given": "assumed", "fitted": "fitted from measured rows", "published": "fitted to published throughputs"}
 ORIGINS |= {"measured": "measured", "measured, scaled": "measured, then scaled", "predicted": "predicted from FLOPs"}
 ORIGINS |= {"predicted, backward given": "predicted from FLOPs; backward assumed"}
@@ -27,9 +27,9 @@ TIMES = {
     "rest": "rest_s",
     "bound": "bound_s",
 }
-OPTIONAL = ("updates", "rest")  # left out where no row has any
-LEAST_S = 5e-5  # less is 0.0 in a table
-SAID: dict[str, Callable[[Mapping[str, Any]], str]] = {  # what a row is of; in the title where all rows have the same
+OPTIONAL = ("updates", "rest")  # left out if no row has any
+LEAST_S = 5e-5  # less prints as 0.0
+SAID: dict[str, Callable[[Mapping[str, Any]], str]] = {  # the subject of a row; in the title if equal in all rows
     "model": lambda row: str(row["model"]).removeprefix("synthetic:"),
     "ranks": lambda row: plural(row["ranks"], "rank"),
     "schedule": lambda row: str(row["schedule"]),
@@ -44,9 +44,9 @@ IN_HEADING = ("algorithm", "wire")
 
 
 def show_simulation(found: Sequence[Simulated], helps: Sequence[tuple[str, float]]) -> None:
-    """All rows; what can be gained; what the fastest row waits for, and what would help it (``remedies``).
+    """Show all rows, possible gains, the fastest row's waits, and remedies (``remedies``).
 
-    What all rows of a model have in common is in the title, so that names have room in 80 columns.
+    The title has the values shared by all rows of a model, so that names fit in 80 columns.
     """
     empty = {head for head in OPTIONAL if all(each.row[TIMES[head]] < LEAST_S for each in found)}
     times = {head: key for head, key in TIMES.items() if head not in empty}
@@ -59,7 +59,7 @@ def show_simulation(found: Sequence[Simulated], helps: Sequence[tuple[str, float
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], times: Mapping[str, str]) -> Table:
-    """The rows of one model."""
+    """Make a table of one model's rows."""
     varied = [name for name in SAID if not alike(name, rows) or name == "schedule"]
     title = ", ".join(tell(rows[0]) for name, tell in SAID.items() if name not in (*varied, *IN_HEADING))
     table = Table(title=title, box=SIMPLE_HEAD, padding=0)
@@ -75,7 +75,7 @@ def table_of(rows: Sequence[Mapping[str, Any]], times: Mapping[str, str]) -> Tab
 
 
 def caption(columns: Collection[str]) -> str:
-    """What these columns of times mean."""
+    """Explain these columns of times."""
     rest = "; rest: the loss, packing, Python" * ("rest" in columns)
     left_out = " and ".join(name for name in OPTIONAL if name in columns)
     bound = "least time that the schedule allows" + f", without {left_out}" * bool(left_out)
@@ -83,7 +83,7 @@ def caption(columns: Collection[str]) -> str:
 
 
 def heading(found: Sequence[Simulated]) -> str:
-    """What all rows share: that times are predicted, on which network, and where figures come from."""
+    """Return the common heading: predicted times, the network, and the sources of figures."""
     row, settings, algorithms = found[0].row, found[0].scenario.settings, found[0].scenario.settings.algorithms
     uneven = [f"straggler {settings.straggler}"] * (settings.straggler is not None)
     uneven += [f"jitter {settings.jitter}, means of {plural(settings.counted, 'iteration')}"] * bool(row["jitter"])
@@ -102,7 +102,7 @@ def heading(found: Sequence[Simulated]) -> str:
 
 
 def exchange_texts(rows: Sequence[Mapping[str, Any]], settings: Settings) -> list[str]:
-    """What was chosen of the exchange for all rows, where it is not what is usual."""
+    """Describe the non-default exchange settings shared by all rows."""
     row = rows[0]
     usual = dict.fromkeys(("optimizer", "weights", "route", "wire", "clip"))
     usual |= {"route": FULL.name, "wire": settings.types[1], "loss_scale": "none"}
@@ -116,7 +116,7 @@ def exchange_texts(rows: Sequence[Mapping[str, Any]], settings: Settings) -> lis
 
 
 def warnings(found: Sequence[Simulated]) -> list[str]:
-    """What is doubtful about the seconds, and what an algorithm lacks."""
+    """Warn about doubtful times, and about features that an algorithm lacks."""
     lacking = dict.fromkeys(each.scenario.algorithm for each in found if each.scenario.lacks_rates)
     said = [f"note: {name} works without rates inside and between hosts: a topology has none" for name in lacking]
     settings = found[0].scenario.settings
@@ -133,7 +133,7 @@ def warnings(found: Sequence[Simulated]) -> list[str]:
 
 
 def notes(found: Sequence[Simulated], helps: Sequence[tuple[str, float]]) -> list[str]:
-    """What the fastest row waits for, and what would help it; see ``fastest`` where there are several."""
+    """Describe the fastest row's waits and remedies; see ``fastest`` if there are several."""
     first, *others = fastest(found)
     which = f"The fastest row is {case(first)}" if not others else f"Of the fastest rows, {case(first)}"
     if not first.row["exposed_comm_s"]:
@@ -145,14 +145,16 @@ def notes(found: Sequence[Simulated], helps: Sequence[tuple[str, float]]) -> lis
 
 
 def case(simulated: Simulated) -> str:
-    """What is simulated in a row."""
+    """Name a row's case."""
     said = ", ".join(SAID[name](simulated.row) for name in ("model", "ranks", "schedule", "algorithm", "fusion"))
     return said + simulated.wire_text
 
 
 def exposed_parts(simulated: Simulated) -> list[tuple[str, float]]:
-    """For what compute waits on the slowest rank, and how long: for which collective of which bucket, or exchange of
-    which layer; the longest first."""
+    """Return the waits of compute on the slowest rank, longest first, with their seconds.
+
+    Each names the collective and bucket, or the exchange and layer.
+    """
     names, found = simulated.scenario.model.names, defaultdict[str, float](float)
     for wait in simulated.prediction.waits:
         what, bucket = wait.collective, wait.bucket

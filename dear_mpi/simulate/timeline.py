@@ -1,4 +1,4 @@
-"""The timeline of what was simulated: one run for each row."""
+"""Make a timeline of simulated rows: one run for each row."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,11 +13,11 @@ from dear_mpi.training.log.log import KEPT, Log
 from dear_mpi.training.log.spans import Rank, Run, Timeline, common, rank_of
 
 FACTS = ("model", "ranks", "schedule", "fusion", "buckets", "algorithm", "network", "compute")
-MOST_RANKS = 64  # that are shown
+MOST_RANKS = 64  # shown at most
 
 
 def timeline_of(found: Sequence[Simulated]) -> Timeline:
-    """The runs of which ``simulate`` has kept the log, each named by its schedule and by what else was varied."""
+    """Return the runs with a kept log, each named by its schedule and its other varied settings."""
     rows = [each.row for each in found]
     told = {"model": "{}".format, "ranks": lambda ranks: plural(ranks, "rank"), "fusion": "fusion {}".format}
     told |= {"algorithm": "{}".format, "wire": "{}".format}
@@ -33,7 +33,7 @@ def timeline_of(found: Sequence[Simulated]) -> Timeline:
 
 
 def run_of(log: Log, name: str, layers: Sequence[str], ranks: int) -> Run:
-    """What so many ranks did in the last iterations: as one where they are alike."""
+    """Return the ranks' last iterations, as a single rank if all are alike."""
     clocks = np.size(log.last.end)
     names = [f"rank {rank}" for rank in range(min(clocks, MOST_RANKS))]
     if clocks == 1 < ranks:

@@ -1,4 +1,4 @@
-"""Networks with a shape: how a user names one, and which links a message goes through.
+"""Describe networks with a shape: how you name one, and the links on a message's path.
 
     star                  every rank has a port to one switch that is never full: as without a topology
     fattree:8x8,2         8 leaves of 8 ranks; 2 links go up from each leaf, where 8 would be needed: 4:1 oversubscribed
@@ -6,7 +6,7 @@
     dragonfly:4x2x4x2     4 groups of 2 chassis of 4 routers of 2 ranks; one link to each of a router's neighbours
 
 Every link has two directions and the same bandwidth. Ranks are numbered leaf by leaf, row by row, router by router.
-Messages between two ranks always go the same way, which is SimGrid's (decision 0022).
+Messages between two ranks always use the same path, SimGrid's (decision 0022).
 
 Source: SimGrid's manual, "Cluster topologies"; dragonfly as in Cray's Cascade (Faanes et al., SC 2012).
 """
@@ -22,14 +22,14 @@ from dear_mpi.kernels.lookup import lookup
 
 
 def tree_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> list[Side]:
-    """Which of a leaf's links a message takes up follows from its target, so that all to one rank come down one way."""
+    """Return the path in a fat tree: the target selects the uplink, so all messages to a rank share one way down."""
     leaf, other = source // sizes[1], target // sizes[1]
     through = [] if leaf == other else [("up", leaf, target % up_links), ("down", other, target % up_links)]
     return [("out", source), *through, ("in", target)]
 
 
 def torus_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> list[Side]:
-    """One dimension after the other, the last one first, each by the shorter way around its ring."""
+    """Return the path in a torus: one dimension after the other, last first, each the shorter way around."""
     here, there, way = coordinates(source, sizes), coordinates(target, sizes), list[Side]()
     for axis in reversed(range(len(sizes))):
         size = sizes[axis]
@@ -42,9 +42,10 @@ def torus_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> 
 
 
 def dragonfly_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> list[Side]:
-    """Through the one link to the target's group, which has its ends in chassis 0; inside a group, router first.
+    """Return the path through the single link to the target's group, which ends in chassis 0; inside a group, router
+    first.
 
-    From another router of the group a message goes on as from chassis 0, wherever it was: so does SimGrid.
+    In the target group a message continues as from chassis 0, wherever it arrived, like in SimGrid.
     """
     group, chassis, router, _ = coordinates(source, sizes)
     other_group, other_chassis, other_router, _ = coordinates(target, sizes)
@@ -65,19 +66,19 @@ def dragonfly_way(sizes: Sequence[int], up_links: int, source: int, target: int)
 
 
 def coordinates(number: int, sizes: Sequence[int]) -> list[int]:
-    """The place of a rank at each level, or in each dimension."""
+    """Return the position of a rank at each level, or in each dimension."""
     return [number // math.prod(sizes[axis + 1 :]) % size for axis, size in enumerate(sizes)]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What the topologies of one name have in common.
+    """Describe the topologies of one name.
 
     Attributes:
-        example: how one is written; its first word is the name.
-        pattern: of how one is written: its sizes, and perhaps a number of links.
-        near: how many sizes, the last ones, describe a neighbourhood: a leaf, a row, a chassis.
-        way: the links from one rank to another, out of the sizes, the number of links, and the two ranks.
+        example: a valid text; its first word is the name.
+        pattern: of valid texts: sizes, and perhaps a number of links.
+        near: number of last sizes that describe a neighbourhood: a leaf, a row, a chassis.
+        way: the links from one rank to another, from the sizes, the number of links, and the two ranks.
     """
 
     example: str
@@ -98,20 +99,20 @@ TOPOLOGIES = {kind.example.partition(":")[0]: kind for kind in KINDS}
 
 @dataclass(frozen=True)
 class Topology:
-    """The shape of a network: its name, the sizes of its levels or dimensions, and links up from a leaf of a tree."""
+    """Hold the shape of a network: its name, level or dimension sizes, and uplinks of a tree's leaf."""
 
     name: str
     sizes: tuple[int, ...] = ()
     up_links: int = 0
 
     def check_room(self, ranks: int) -> None:
-        """See that so many ranks fit; a star has as many ports as there are ranks."""
+        """Check that the ranks fit; a star has as many ports as there are ranks."""
         places = math.prod(self.sizes)
         if self.sizes and ranks > places:
             raise ValueError(f"topology {str(self)!r} has places for {places} ranks, not for {ranks}")
 
     def neighbourhoods(self, ranks: int) -> tuple[int, ...] | None:
-        """The number of the leaf, row or chassis of each rank; None for a star, where all are equally near.
+        """Return the number of each rank's leaf, row or chassis; None for a star, where all are equally near.
 
         >>> parse_topology("dragonfly:2x1x2x2").neighbourhoods(8)
         (0, 0, 0, 0, 1, 1, 1, 1)
@@ -120,7 +121,7 @@ class Topology:
         return tuple(rank // math.prod(self.sizes[-near:]) for rank in range(ranks)) if near else None
 
     def way(self, source: int, target: int) -> Way:
-        """The links that a message goes through, each in one direction."""
+        """Return the links on a message's path, each in one direction."""
         return tuple(TOPOLOGIES[self.name].way(self.sizes, self.up_links, source, target))
 
     def __str__(self) -> str:
@@ -130,20 +131,20 @@ class Topology:
 
 @dataclass(frozen=True)
 class ShapedNetwork(Network):
-    """A network with a topology: alpha is of two links, and each further link adds half of it."""
+    """Add a topology to a network: alpha covers two links; each further link adds half of it."""
 
     in_order = False
     topology: Topology = Topology("star")
 
     def distance(self, rank: int, peer: int) -> int:
-        """In links."""
+        """Return the distance in links."""
         return len(way_of(self.topology, rank, peer))
 
     def link(self, distance: int) -> Network:
         return Network(self.alpha * distance / 2, self.beta, self.gamma, self.o)
 
     def way_out(self, rank: int, peer: int) -> Way:
-        """The first half of the links."""
+        """Return the first half of the links."""
         way = way_of(self.topology, rank, peer)
         return way[: len(way) // 2]
 
@@ -152,15 +153,15 @@ class ShapedNetwork(Network):
         return way[len(way) // 2 :]
 
 
-way_of = cache(Topology.way)  # of few pairs of ranks, very often
+way_of = cache(Topology.way)  # few pairs of ranks, queried often
 
 
 def parse_topology(text: str) -> Topology:
-    """Read a topology as users write it.
+    """Parse a topology.
 
     Raises:
-        ValueError: there is no such topology; its sizes are too few, too many or 0; or a dragonfly has more groups
-            than routers in a chassis.
+        ValueError: there is no such topology; its sizes are too few, too many or 0; or a dragonfly has more groups than
+        routers in a chassis.
 
     >>> parse_topology("fattree:8x8,2")
     Topology(name='fattree', sizes=(8, 8), up_links=2)

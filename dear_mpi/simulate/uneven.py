@@ -1,4 +1,4 @@
-"""How fast the ranks compute: all alike, one of them slower, or each a little different every time."""
+"""Model rank speeds: all equal, one slower, or each slightly different every time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,11 +7,11 @@ import numpy as np
 
 from dear_mpi.reporting.units import parse_share, parse_straggler
 
-MOST_JITTER = 1.0  # a layer then takes e times as long, or longer, in one of six iterations
+MOST_JITTER = 1.0  # a layer then takes at least e times as long in one of six iterations
 
 
 def straggling(text: str | None, ranks: int) -> Callable[[Any], Any]:
-    """From nominal seconds, of all ranks or of each, to those that they take, where one may be slow.
+    """Return a function from nominal seconds, of all ranks or of each, to actual seconds with a straggler.
 
     Args:
         text: see ``parse_straggler``.
@@ -24,14 +24,14 @@ def straggling(text: str | None, ranks: int) -> Callable[[Any], Any]:
 
 
 class Jitter:
-    """Noise of layers: how many times as long as usual each takes, on each rank, in each pass, every time anew.
+    """Draw layer noise: a time factor for each layer, rank and pass, new every time.
 
-    What is drawn depends on the seed, the turn, the rank and the place (``VirtualUse``) alone. So all schedules,
-    fusions and networks have the same noise, in whatever order they ask for it: it adds nothing to their differences.
-    And the first ranks of many have the same noise as a few ranks. Updates, and the rest of an iteration, have none.
+    It depends only on the seed, the turn, the rank and the place (``VirtualUse``). All schedules, fusions and networks
+    therefore get the same noise, in any order of queries: it does not affect their differences. The first of many ranks
+    have the same noise as few ranks. Updates, and the rest of an iteration, have none.
 
     Args:
-        places: in a turn: twice as many as there are uses of layers.
+        places: per turn: twice the number of layer calls.
         spread: the standard deviation of the logarithm of a factor, whose median is 1.
 
     >>> few, many = Jitter(2, 6, spread=0.1, seed=7), Jitter(3, 6, spread=0.1, seed=7)
@@ -54,7 +54,7 @@ class Jitter:
 
 
 def parse_jitter(text: str) -> float:
-    """A share, as ``5%`` or ``0.05``, or a ValueError.
+    """Parse a share, as ``5%`` or ``0.05``. Raises ValueError.
 
     >>> parse_jitter("5%"), parse_jitter("0.05")
     (0.05, 0.05)

@@ -1,11 +1,11 @@
-"""Training: a line of parameters, buckets cut from it, the routes that they take, and the schedules that drive them.
+"""Train a model: flat buffer of parameters, buckets, routes, and the schedules that drive them.
 
-``Session`` is the front door for a model of your own; ``Job`` (``runs/job.py``) is the command line's.
+Use ``Session`` for your own model; the command line uses ``Job`` (``runs/job.py``).
 
-To read it from the ground up: ``routes/``, ``line/``, ``log/``, ``fusion/``, ``fabric/``, ``schedules/``,
-``trainer.py``, ``group.py``; then what is decided from measured times: ``decisions.py``, ``costs/``, ``profiles/``,
-``tuning/``; then ``checkpoints/``, ``session.py``, and what commands need: ``runs/``. Imports point down here, too:
-``TRAINING`` in tests/rooms.py is the order.
+Read bottom-up: ``routes/``, ``line/``, ``log/``, ``fusion/``, ``fabric/``, ``schedules/``, ``trainer.py``,
+``group.py``; then decisions from measured times: ``decisions.py``, ``costs/``, ``profiles/``, ``tuning/``; then
+``checkpoints/``, ``session.py`` and ``runs/`` (for commands). Imports follow this order: see ``TRAINING`` in
+tests/rooms.py.
 """
 
 from importlib import import_module
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["KFAC", "SGD", "Adam", "AdamW", "AgreedError", "CollectiveError", "Lamb", "Muon", "Optimizer"]
 __all__ += ["Parameter", "Session", "Statistic", "TrainingError", "run_world"]
 
-# Loaded when asked for: what predicts training needs neither the engine nor a transport.
+# Loaded lazily: predictions need neither the engine nor a transport.
 LATE = {"run_world": "ranks.world", "Session": "training.session", "TrainingError": "training.trainer"}
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, from the module where it is written."""
+    """Load a public name from its module."""
     if name not in LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"dear_mpi.{LATE[name]}"), name)  # asked for once
+    found = globals()[name] = getattr(import_module(f"dear_mpi.{LATE[name]}"), name)  # cached
     return found

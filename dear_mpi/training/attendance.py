@@ -1,10 +1,10 @@
-"""A rank that leaves a session tells the others, so that none waits for it for ever.
+"""Tell the other ranks when a rank leaves a session, so that none waits for it forever.
 
     rank 0    step 3 -- leaves: sends a note, and waits for the others -------- ends
     rank 1    step 3 -- step 4: waits for rank 0, and after seconds reads the note: ends the job
 
-A note is sent without waiting for its readers, and read only by a rank that has waited for a while, so an iteration
-costs the same as without. A rank that is merely slow has sent none: the others wait for it, and report that.
+Sending a note does not wait for its readers, and only a rank that has waited for a while reads notes. Iterations
+therefore cost nothing extra. A slow rank sends no note: the others wait for it and report that.
 """
 
 import atexit
@@ -19,19 +19,19 @@ from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.collectives.transports.watchdog import Watchdog
 
-BEHIND_S = 2.0  # of waiting, before a rank looks for one that went elsewhere instead of beginning the same step
-LEFT_S = 5.0  # the same for one that has left after an error: what it had sent before may still be on its way
+BEHIND_S = 2.0  # of waiting, before a rank looks for one that left instead of beginning the same step
+LEFT_S = 5.0  # for a rank that left after an error: its earlier messages may still be under way
 NAP_S = 1e-4
 END = "the end of the session"
 
 
 @dataclass(frozen=True)
 class Note:
-    """A rank comes to ``place``; ``error`` is why it left, if it did not leave with the others."""
+    """Record that a rank reached ``place``; ``error`` is the reason if it left before the others."""
 
     rank: int
-    steps: int  # how many it has begun
-    meetings: int  # how many places it has come to where all ranks meet, this one included
+    steps: int  # begun so far
+    meetings: int  # places reached where all ranks meet, including this one
     place: str
     error: str = ""
 
@@ -42,10 +42,10 @@ class Note:
 
 
 class Attendance:
-    """Tell the other ranks when this rank leaves a session. Constructing is collective: all ranks take the same tag.
+    """Tell the other ranks when this rank leaves a session. The constructor is collective: all ranks use the same tag.
 
     Args:
-        report_s: report when this rank has waited for so long; infinity for never.
+        report_s: report a wait of this many seconds; infinity for never.
     """
 
     def __init__(self, transport: Transport, report_s: float) -> None:
@@ -55,24 +55,24 @@ class Attendance:
         self.stack = ExitStack()
 
     def meet(self, place: str) -> None:
-        """This rank comes to a place where all ranks must come after as many steps."""
+        """Note that this rank reached a place where all ranks meet after equally many steps."""
         self.meetings += 1
         self.noted += self.send_note(place)
-        self.transport.received_notes(self.tag)  # receives what has come, so that MPI need not keep it
+        self.transport.received_notes(self.tag)  # receive early, so that MPI need not keep them
 
     def send_note(self, place: str, error: str = "") -> bool:
         return self.transport.send_note(Note(self.transport.rank, self.steps, self.meetings, place, error), self.tag)
 
     def drain(self) -> None:
-        """Receive all notes of a session that all ranks leave alike: each has sent as many as this one by now.
+        """Receive all notes of a session that all ranks leave together: each has sent as many as this rank.
 
-        One left behind could meet another message, on a later communicator to which MPI gives the same context.
+        A note left unread could match a message on a later communicator if MPI reuses the context.
         """
         while len(self.transport.received_notes(self.tag)) < self.noted * (self.transport.size - 1):
             time.sleep(NAP_S)
 
     def doomed(self, waited_s: float) -> str:
-        """Why this rank, which has waited for so long, will wait for ever; "" if it may not."""
+        """Return why this rank, after waiting ``waited_s``, will wait forever; "" if it may not."""
         if waited_s >= BEHIND_S:
             here = f"in or after call {self.steps} of step"
             for note in self.transport.received_notes(self.tag):
@@ -83,7 +83,7 @@ class Attendance:
         return ""
 
     def ends(self) -> None:
-        """The program ends without leaving the session."""
+        """Note that the program ends without leaving the session."""
         if os.getpid() == self.process:
             last = getattr(sys, "last_value", "it came to its last line")
             self.send_note(END, f"its program has ended: {last!s:.200}")
@@ -99,7 +99,7 @@ class Attendance:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self.stack:
-            if error is not None and not isinstance(error, AgreedError):  # which all ranks raise alike
+            if error is not None and not isinstance(error, AgreedError):  # all ranks raise AgreedError together
                 self.send_note(END, f"{type(error).__name__}: {error!s:.200}")
                 return
-        self.drain()  # when the watchdog, which reads notes as well, is over
+        self.drain()  # after the watchdog, which also reads notes, has ended

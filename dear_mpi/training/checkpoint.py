@@ -1,4 +1,4 @@
-"""What survives a group of workers: the state of training, which another group, of as many ranks or others, takes on.
+"""Save and restore the state of training, on the same number of ranks or another one.
 
     value.0, value.1, ...      of each tensor of the line, in its shape
     state.0.0, state.0.1, ...  what the optimiser keeps for it
@@ -6,10 +6,10 @@
     line.residual@2.1, ...     what a route has each rank keep, too
     about                      JSON: names, the optimiser, how far training has come, the loss scale, notes
 
-It knows no buckets and no schedules, so training can go on with others. What each rank has for itself is shared out on
-another number of ranks: of what codes have lost the sum stays the same, of the optimiser's state the mean. The file is
-one of NumPy (npz), a zip file whose comment is a checksum of all that comes before it: so any damage is found. The
-checkpoint before the last stays as FILE.old.
+The state contains no buckets and no schedules, so training can continue with others. On another number of ranks,
+per-rank arrays are shared out: compression errors keep their sum, optimiser states their mean. The file is a NumPy npz,
+a zip file whose comment is a checksum of all bytes before it, so any damage is found. The previous checkpoint stays as
+FILE.old.
 """
 
 import json
@@ -39,41 +39,41 @@ from dear_mpi.training.line.shards import take_state, whole_state
 
 FORMAT = 1
 VALUE = "value"
-Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]  # optimisers make float64 of it
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]  # optimisers convert it to float64
 
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What a state says of itself."""
+    """Describe a state."""
 
-    names: list[str]  # of the tensors of the line
-    dtype: str  # of values
-    optimizer: str  # the name of its class
+    names: list[str]  # tensors of the flat buffer
+    dtype: str  # type of the values
+    optimizer: str  # class name
     iterations: Count
     updates: Count
-    frozen: str  # the SHA-256 of the parameters that are not trained: they are not in it, and must be the same again
-    notes: Any  # what the user wanted to be kept
+    frozen: str  # SHA-256 of the untrained parameters, which are not saved and must be equal on restore
+    notes: Any  # the user's notes
     format: int = FORMAT
     ranks: Annotated[int, msgspec.Meta(ge=1)] = 1
-    own: tuple[str, ...] = ()  # the arrays that each rank has for itself
-    equal: tuple[str, ...] = ()  # lines of a route that all ranks have alike
+    own: tuple[str, ...] = ()  # per-rank arrays
+    equal: tuple[str, ...] = ()  # buffers of a route that are equal on all ranks
     loss_scale: LossScale | None = None
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Arrays of the host by name, as above, and what is said of them; rank 0 alone may have the arrays."""
+    """Hold the named host arrays of a checkpoint and their description; only rank 0 needs the arrays."""
 
     about: About
     arrays: Mapping[str, Array]
 
     def packed(self) -> dict[str, Array]:
-        """Arrays alone, as a file has them."""
+        """Return all as arrays, in the format of the file."""
         return {"about": np.frombuffer(msgspec.json.encode(self.about), np.uint8), **self.arrays}
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array]) -> "TrainingState":
-        """The state that was packed; ValueError if it is none."""
+        """Unpack a packed state. Raises ValueError if it is none."""
         if not isinstance(arrays, Mapping):
             raise ValueError(f"it must be a mapping of arrays by name, as state() gives it, not {arrays!r:.99}")
         about = None
@@ -87,7 +87,7 @@ class TrainingState:
             raise ValueError(f"what it says of itself is no good: {in_words(str(error), about)}") from None
 
     def check(self, arena: Arena, parameters: Iterable[Parameter]) -> None:
-        """See that it is of the model that is trained here; else a ValueError names what differs."""
+        """Check that the state belongs to the model trained here. Raises ValueError that names the difference."""
         about, optimizer = self.about, arena.optimizer
         for what, found, due in (
             ("dtype", about.dtype, arena.values.dtype.name),
@@ -116,17 +116,17 @@ class TrainingState:
             raise ValueError("it must have more than 0 updates, because its optimiser state is not zero")
 
     def rows(self, name: str) -> list[str]:
-        """An array, or that of each rank where they differ."""
+        """Return the names of an array's rows: one per rank where ranks differ."""
         return [f"{name}@{rank}" for rank in range(self.about.ranks)] if name in self.about.own else [name]
 
 
 def frozen_sha256(parameters: Iterable[Parameter]) -> str:
-    """The SHA-256 of those that are not trained."""
+    """Return the SHA-256 of the untrained parameters."""
     return sha256(parameter.value for parameter in parameters if not parameter.trained)
 
 
 def stored(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which an array is kept: its own, or unsigned integers where NumPy's files do not know it."""
+    """Return the type of an array in the file: unsigned integers if NumPy's format does not know its own type."""
     return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
 
 
@@ -135,8 +135,8 @@ COMMENT = b"crc32 %08x"
 
 
 def snapshot(group: WorkerGroup, parameters: Sequence[Parameter], notes: Any, *, keep: bool = True) -> TrainingState:
-    """Collective: the state of training, after a flush; without arrays if not to ``keep``. ArgumentError if JSON cannot
-    hold the notes."""
+    """Flush and return the state of training, without arrays unless ``keep``. Collective. Raises ArgumentError if JSON
+    cannot hold the notes."""
     agree(group.world.transport, "notes", lambda: {"kind": type(json.dumps(notes)).__name__})
     arena = group.arena
     arena.read()
@@ -162,15 +162,15 @@ def snapshot(group: WorkerGroup, parameters: Sequence[Parameter], notes: Any, *,
 
 
 def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[str, Array], what: str) -> Any:
-    """Collective: go on from a packed state that rank 0 has, whatever the others have; returns its notes.
+    """Continue from a packed state on rank 0 and return its notes. Collective.
 
-    Lines that the route here does not keep are lost: rank 0 names them.
+    Other ranks' ``arrays`` are ignored. Buffers that this route does not keep are lost: rank 0 names them.
 
     Args:
-        what: it is, for messages.
+        what: what the state is, for messages.
 
     Raises:
-        ArgumentError: it belongs to another model or optimiser.
+        ArgumentError: the state belongs to another model or optimiser.
     """
     group.flush()
     transport, arena = group.world.transport, group.arena
@@ -180,7 +180,7 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
         found.check(arena, parameters)
         return msgspec.json.encode(found.about)
 
-    about = msgspec.json.decode(said_by_rank_0(transport, what, checked), type=About)  # each rank its own
+    about = msgspec.json.decode(said_by_rank_0(transport, what, checked), type=About)  # each rank decodes its own copy
     state = TrainingState(about, arrays)
     fill(group, VALUE, arena.values, state)
     take_state(arena, filled_states(group, state))
@@ -201,7 +201,7 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
 
 
 def shared_out(names: Sequence[str]) -> str:
-    """What becomes of the arrays that each of other ranks had for itself.
+    """Describe how per-rank arrays of another number of ranks are shared out.
 
     >>> shared_out(["state.0", "line.error"])
     "each of these ranks gets an equal share of the sum of line 'error', and the mean of the optimiser's states"
@@ -214,7 +214,7 @@ def shared_out(names: Sequence[str]) -> str:
 
 
 def filled_states(group: WorkerGroup, state: TrainingState) -> Iterator[Array]:
-    """Collective: what the optimiser keeps for the whole line, array by array."""
+    """Yield the optimiser's arrays for the whole flat buffer, one by one. Collective."""
     arena = group.arena
     for number, own in enumerate(arena.state):
         line = own if arena.shards.ranks == 1 else array_module(own).zeros(arena.values.shape, own.dtype)
@@ -223,18 +223,18 @@ def filled_states(group: WorkerGroup, state: TrainingState) -> Iterator[Array]:
 
 
 def own_names(group: WorkerGroup) -> list[str]:
-    """The arrays that each rank has for itself."""
+    """Return the names of the per-rank arrays."""
     states = [f"state.{number}" for number in range(len(group.arena.state))]
     return [*(states if group.proof.state == "own" else []), *(f"line.{name}" for name in group.route.errors)]
 
 
 def equal_names(group: WorkerGroup) -> list[str]:
-    """The lines that all ranks have alike, and that are not made of values."""
+    """Return the names of the buffers that are equal on all ranks and are not values."""
     return [f"line.{name}" for name, kind in group.route.lines.items() if kind == "equal"]
 
 
 def lines_of(group: WorkerGroup) -> Iterator[tuple[str, Array]]:
-    """Collective: what is kept of the arena, each array as long as the line."""
+    """Yield the arena's saved arrays, each as long as the flat buffer. Collective."""
     arena, transport, own = group.arena, group.world.transport, own_names(group)
     yield VALUE, arena.values
     kinds = group.route.lines
@@ -252,7 +252,7 @@ def lines_of(group: WorkerGroup) -> Iterator[tuple[str, Array]]:
 
 
 def fill(group: WorkerGroup, name: str, line: Array, state: TrainingState) -> None:
-    """Collective: bring the tensors of a state, which rank 0 has, into an array as long as the line."""
+    """Copy a state's tensors from rank 0 into an array as long as the flat buffer. Collective."""
     arena, transport = group.arena, group.world.transport
     for tensor in range(len(arena.layout.shapes) if transport.rank == 0 else 0):
         arena.view(line, tensor)[...] = group.streams.put(state.arrays[f"{name}.{tensor}"].view(line.dtype))
@@ -261,8 +261,11 @@ def fill(group: WorkerGroup, name: str, line: Array, state: TrainingState) -> No
 
 
 def fill_own(group: WorkerGroup, name: str, line: Array, state: TrainingState, *, share: float) -> None:
-    """Collective: the same for an array that each rank may have had for itself: its own on as many ranks as before, or
-    else a share of all ranks' sum, as where ranks are to have the same now."""
+    """Restore an array that each rank may have for itself. Collective.
+
+    On as many ranks as before, each gets its own. Otherwise, or if the array must now be equal on all ranks, each gets
+    ``share`` of the sum over ranks.
+    """
     if name not in state.about.own:
         fill(group, name, line, state)
         return
@@ -278,12 +281,12 @@ def fill_own(group: WorkerGroup, name: str, line: Array, state: TrainingState, *
 
 
 def write(path: Path, arrays: dict[str, Array]) -> None:
-    """Write arrays; the file that was there becomes FILE.old. Raises ValueError if it cannot be written."""
+    """Write arrays; an existing file becomes FILE.old. Raises ValueError if it cannot be written."""
     with replacing("checkpoint", path) as partial:
         tidy(path)
         with partial.open("w+b") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
-            file.seek(-2, os.SEEK_END)  # where the length of the comment is
+            file.seek(-2, os.SEEK_END)  # position of the comment's length
             file.write(len(COMMENT % 0).to_bytes(2, "little"))
             file.write(checksum(file, file.tell()))
             file.flush()
@@ -292,7 +295,7 @@ def write(path: Path, arrays: dict[str, Array]) -> None:
 
 
 def checksum(file: IO[bytes], length: int) -> bytes:
-    """Return the comment for a zip file with ``length`` bytes before it; the file's position is there afterwards."""
+    """Return the comment for a zip file with ``length`` bytes before it; leaves the file's position after them."""
     file.seek(0)
     found = 0
     for start in range(0, length, BLOCK):
@@ -301,19 +304,19 @@ def checksum(file: IO[bytes], length: int) -> bytes:
 
 
 def read(path: Path) -> dict[str, Array]:
-    """Arrays from a file, or from FILE.old where a run was ended before the new one was there; else ValueError."""
+    """Read arrays from a file, or from FILE.old if a run ended between the two renames. Raises ValueError."""
     found = path if path.exists() else older(path)
     if not found.exists():
         raise ValueError(f"checkpoint {str(path)!r} is not there: --save FILE --every N writes one")
     try:
         with found.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             length = found.stat().st_size - len(arrays.zip.comment)
-            if arrays.zip.comment not in (b"", checksum(file, length)):  # older versions wrote none
+            if arrays.zip.comment not in (b"", checksum(file, length)):  # older versions wrote no checksum
                 raise ValueError("its checksum is another")
             return {name: arrays[name] for name in arrays.files}
     except PermissionError as error:
         raise ValueError(f"checkpoint {str(found)!r} cannot be read: {error.strerror}") from None
-    except Exception as error:  # zipfile and NumPy raise many kinds if bytes were changed
+    except Exception as error:  # zipfile and NumPy raise many types on changed bytes
         hint = f": the one before it is {str(older(path))!r}" if found == path and older(path).exists() else ""
         what = "it is no npz file" if "pickled" in str(error) else str(error) or type(error).__name__
         raise ValueError(f"checkpoint {str(found)!r} is damaged ({what}){hint}") from None

@@ -1,7 +1,6 @@
-"""The route that is chosen; whether schedules, wires and other options go with it; and, of several wires and schedules,
-which go together.
+"""Find the chosen route and check that schedules, wire formats and options are compatible with it.
 
-Each check raises a ValueError, which says what does not go together.
+Each check raises a ValueError that names the conflict.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SEVERAL = f"{options_of(Exchange)['wire'].help} Several with commas, e.g. fp32,i
 def chosen_route(
     options: Options, dtype: str, schedules: Mapping[str, type[Schedule]], hosts: Sequence[int]
 ) -> tuple[Route, Proof]:
-    """The route that was chosen, for parameters of this type and ranks on these hosts, and its proof."""
+    """Return the chosen route and its proof, for parameters of this type and ranks on these hosts."""
     halves = len(hosts) > 1 and options.wire in (None, dtype) and serve_halves(options.algorithm)
     first, own = next(iter(schedules)), route_of(schedules)
     if own is not None:
@@ -42,7 +41,7 @@ def chosen_route(
 def check_choice(
     options: Exchange, route: Route, schedules: Mapping[str, type[Schedule]], optimizer: Optimizer | None
 ) -> Proof:
-    """The proof that a route trains, and goes with all that was chosen; None for an optimiser that is not known."""
+    """Return the proof that a route trains and fits all choices; ``optimizer`` may be None if unknown."""
     scope = "element" if optimizer is None else optimizer.scope
     how = {"judged": options.judged, "scaled": options.loss_scale != "none"}
     proof = check_route(route, schedules, scope=scope, **how)
@@ -54,7 +53,7 @@ def check_choice(
 
 
 def route_of(schedules: Mapping[str, type[Schedule]]) -> Route | None:
-    """The route that these schedules bring with them, if they do."""
+    """Return the route that these schedules define, or None."""
     found = {name: schedule.own_route() for name, schedule in schedules.items()}
     first, *others = found
     for name in others:
@@ -64,7 +63,7 @@ def route_of(schedules: Mapping[str, type[Schedule]]) -> Route | None:
 
 
 def serve_halves(algorithm: str) -> bool:
-    """Whether there is such an algorithm, and it has both halves of an all-reduce."""
+    """Return whether the algorithm exists and has both halves of an all-reduce."""
     with suppress(ValueError):
         return all(serves(algorithm, half) for half in ("reduce_scatter", "all_gather"))
     return False
@@ -73,8 +72,10 @@ def serve_halves(algorithm: str) -> bool:
 def check_route(
     route: Route, schedules: Mapping[str, type[Schedule]], *, judged: bool, scaled: bool, scope: str = "element"
 ) -> Proof:
-    """The proof that a route trains, and goes with what was asked for beside it: whether gradients are looked at before
-    they are used, whether their loss is scaled, and the scope of the optimiser."""
+    """Return the proof that a route trains with these options.
+
+    They are: the global gradient check (``judged``), loss scaling (``scaled``) and the optimiser's ``scope``.
+    """
     check_collectives(schedules)
     proof = prove(route)
     if judged and not proof.summed:
@@ -97,7 +98,7 @@ def check_route(
 
 
 def check_collectives(schedules: Mapping[str, type[Schedule]]) -> None:
-    """See that schedules say which collectives and extras they start."""
+    """Check that schedules declare the collectives and extras that they start."""
     for name, schedule in schedules.items():
         found = schedule.collectives
         if not isinstance(found, tuple | list) or not found or not all(each in WAYS for each in found):
@@ -109,7 +110,7 @@ def check_collectives(schedules: Mapping[str, type[Schedule]]) -> None:
 
 
 def check_sums(optimizer: Optimizer, route: Route, *, judged: bool, wire: Wire) -> None:
-    """See that nothing looks at all that travels, or loses any of it, where there are other sums beside gradients."""
+    """Check sums other than gradients: nothing may inspect all messages or compress them."""
     if optimizer.gradients_alone:
         return
     kind = f"optimizer {type(optimizer).__name__} sends other sums beside gradients"
@@ -120,14 +121,14 @@ def check_sums(optimizer: Optimizer, route: Route, *, judged: bool, wire: Wire) 
 
 
 def check_weights(route: Route) -> None:
-    """See that a route adds up the gradients of all ranks: of its own, a rank's few examples would count as many."""
+    """Check that a route adds the gradients of all ranks: otherwise a slow rank's few examples count as many."""
     if any(leg.alone for leg in route.updates):
         what = "each rank updates by its own gradients, which count as those of all"
         raise ValueError(f"weights must be left out: on the route {route.name!r} {what}")
 
 
 def check_own(options: Exchange, schedule: str) -> None:
-    """See that no route was chosen beside one that a schedule brings."""
+    """Check that the user chose no route if the schedule defines one."""
     chosen = {"route": options.route not in (None, FULL.name), "update": options.update not in (None, FULL.name)}
     chosen["wire"] = is_code(options.wire)
     if any(chosen.values()):
@@ -136,8 +137,10 @@ def check_own(options: Exchange, schedule: str) -> None:
 
 
 def check_sent(options: Exchange, schedule: str, route: Route, dtype: str) -> None:
-    """See that gradients travel on a route, if a type for them was chosen that is not the parameters': else each rank
-    would round its own gradients, and send not a byte less."""
+    """Check that a route sends gradients if the wire format differs from the parameters' type.
+
+    Otherwise each rank would round its own gradients and save no bytes.
+    """
     if options.wire not in (None, dtype) and not route.sends_gradients:
         what = f"no gradients travel under schedule {schedule!r} on the route {route.name!r}"
         allowed = f"leave it out, or give {dtype}, the type of the parameters"
@@ -145,7 +148,7 @@ def check_sent(options: Exchange, schedule: str, route: Route, dtype: str) -> No
 
 
 def check_wires(wires: Sequence[Wire]) -> None:
-    """See that there are such wires, and that no two are one."""
+    """Check that these wire formats exist and are all different."""
     for wire in wires:
         Exchange(wire=wire).check()
     named = [wire for wire in wires if wire is not None]
@@ -155,8 +158,10 @@ def check_wires(wires: Sequence[Wire]) -> None:
 def pairs(
     wires: Sequence[Wire], schedules: Mapping[str, type[Schedule]], *, implied: bool = False
 ) -> list[tuple[Wire, str]]:
-    """Each wire with each schedule, by name. Where there are several wires, or nobody asked for one (``implied``), a
-    schedule with a route of its own stands once, with the parameters' type: what it sends is no gradients.
+    """Pair each wire format with each schedule, by name.
+
+    With several wire formats, or if the user chose none (``implied``), a schedule that defines a route appears once,
+    with the parameters' type: it sends no gradients.
 
     >>> from dear_mpi.training.schedules import find_schedules
     >>> pairs(["fp16", "int8"], find_schedules(["dear", "local:10"]))

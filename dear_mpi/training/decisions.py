@@ -1,9 +1,9 @@
-"""Where the line is cut; and, once layers have been timed, fusion by time and the order of an iteration.
+"""Decide where to cut the flat buffer and, once layers are timed, fusion by time and the order.
 
     iteration   1 (not timed) | 2 | 3 | flush, ask what collectives cost, decide | 4 ...
 
-Weights that are to be ``measured`` come first, in the same way. Every rank decides from the same figures, which are of
-all ranks, and they compare what they decided.
+Rank speeds that are to be ``measured`` come first, in the same way. All ranks decide from the same figures, gathered
+from all ranks, and compare their decisions.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ TIMED = 2  # iterations, after the first one
 
 @dataclass(frozen=True)
 class Start:
-    """What a fusion starts with."""
+    """Hold the initial plan of a fusion."""
 
-    fusion: str  # that was asked for
-    buckets: Cut  # until more is known
-    by_time: str | None  # the policy that decides once layers have been timed
-    tuning: Tuning | None  # what tries other buckets from then on
+    fusion: str  # the policy that the user asked for
+    buckets: Cut  # the first buckets
+    by_time: str | None  # the policy that decides once layers are timed
+    tuning: Tuning | None  # tries other buckets from then on
 
 
 class Weighing:
-    """Collective: looks on as the first iterations of a session pass, until weights are measured, if they are to be."""
+    """Measure rank speeds in the first iterations of a session, if asked to. Collective."""
 
     def __init__(self, group: WorkerGroup) -> None:
         self.group, self.over = group, group.options.weights != MEASURED
@@ -54,7 +54,7 @@ class Weighing:
         return 0 if self.over else 1 + TIMED  # iterations until it is over
 
     def look(self, name: str, times: Array) -> None:
-        """An iteration of a schedule took these times; after enough of them, the line is shared out anew."""
+        """Add the times of an iteration; after enough iterations, share out the flat buffer anew."""
         self.own_s.append(float(times.sum()))
         if len(self.own_s) <= TIMED:
             return
@@ -68,32 +68,32 @@ class Weighing:
 
 
 class Decisions:
-    """Collective: looks on as a session trains, and decides when enough has been seen.
+    """Decide buckets and orders while a session trains, once enough iterations are timed. Collective.
 
     Attributes:
         name: of the session, for errors.
-        fusion: the policy that was asked for, or decided.
-        by_time: the fusion that is still to be decided, or None.
-        waiting: the schedules that are to decide an order or a fusion; with what their iterations took since buckets
-            were cut, after the first one.
+        fusion: the policy that the user asked for, or the decided one.
+        by_time: the fusion that is still undecided, or None.
+        waiting: the schedules whose order or fusion is undecided, with the times of their iterations since the last
+        cut, without the first one.
     """
 
     def __init__(self, group: WorkerGroup, name: str) -> None:
         self.group, self.name = group, name
         self.weighing, self.tuning = Weighing(group), Tuning(group.options.fusion)
-        self.orders: dict[tuple[str, Cut], Sequenced | None] = {}  # that were decided before
+        self.orders: dict[tuple[str, Cut], Sequenced | None] = {}  # decided before
 
     def first_cut(self, fusion: str) -> Cut:
-        """The first buckets; not collective, and raises as ``planned``."""
+        """Return the first buckets. Not collective. Raises as ``planned``."""
         start = self.planned(fusion)
         self.begin(start)
         return start.buckets
 
     def planned(self, fusion: str) -> Start:
-        """What a fusion starts with: all schedules were rehearsed with its buckets. Not collective.
+        """Return the initial plan of a fusion, after a dry run of all schedules with its buckets. Not collective.
 
-        ValueError if the policy is not allowed, what is to be tuned cannot be, each of several schedules would have
-        buckets of its own, or a schedule breaks a rule.
+        Raises ValueError if the policy is not allowed, the model cannot be tuned, several schedules would each need
+        their buckets, or a schedule breaks a rule.
         """
         group, schedules = self.group, self.group.schedules
         if fusion == "own" and len(schedules) > 1:
@@ -114,7 +114,8 @@ class Decisions:
         rehearse(group.schedules[name], group.rules(name, buckets), len(group.layout.uses), **how)
 
     def cut(self, fusion: str, *, tuned: bool = False) -> None:
-        """Go on with other buckets, and tune no more, unless ``tuned``; ArgumentError if the policy is not allowed."""
+        """Continue with other buckets; stop tuning unless ``tuned``. Raises ArgumentError if the policy is not
+        allowed."""
         self.group.flush()
         found: list[Start] = []
 
@@ -129,7 +130,7 @@ class Decisions:
         self.begin(found[0])
 
     def begin(self, start: Start) -> None:
-        """Buckets have been cut."""
+        """Take note of new buckets."""
         self.fusion, self.tuning, self.by_time = start.fusion, start.tuning or self.tuning, start.by_time
         self.waiting: dict[str, Profiler | None] = {}
         for name, schedule in self.group.schedules.items():
@@ -140,14 +141,17 @@ class Decisions:
                 self.waiting[name] = None
 
     def prepare_turns(self) -> None:
-        """Make the plans that the orders of all schedules need."""
+        """Make the plans for the orders of all schedules."""
         schedules = (trainer.schedule for trainer in self.group.trainers.values())
         self.group.fabric.prepare_turns([each.order for each in schedules if each.order])
 
     def check_room(self, iterations: int, *, done: int, profiled: bool) -> dict[str, Any]:
-        """Raise ValueError if ``iterations`` are too few to decide and leave one more. If those ``done`` before a
-        checkpoint leave too few, decide nothing, and rank 0 notes it; a profile raises."""
-        first, due = self.weighing.needs, dict[int, str]()  # from a number of iterations to what decides with them
+        """Raise ValueError if ``iterations`` are too few to decide and to leave one more.
+
+        If the ``done`` iterations before a checkpoint leave too few, decide nothing: rank 0 prints a note. A profile
+        raises.
+        """
+        first, due = self.weighing.needs, dict[int, str]()  # number of iterations -> the feature that decides by then
         if first or (self.waiting and (profiled or self.by_time)):
             needs = first + (1 + TIMED) * bool(self.waiting)
             what = "a profile is of the iterations after them" if profiled else "at least one has to follow"
@@ -169,7 +173,7 @@ class Decisions:
         return {}
 
     def look(self, name: str) -> None:
-        """An iteration of a schedule is over."""
+        """Count an iteration of a schedule, and decide if enough were timed."""
         if not self.weighing.over:
             self.weighing.look(name, self.times())
             if self.weighing.over:
@@ -192,20 +196,20 @@ class Decisions:
             self.cut(fusion, tuned=True)
 
     def times(self) -> Array:
-        """Of the last iteration, see ``pass_s``."""
+        """Return the times of the last iteration, see ``pass_s``."""
         fabric = self.group.fabric
         return pass_s(fabric.log.last, fabric.seconds, len(self.group.uses))
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is to be decided any more."""
+        """Return whether all decisions are made."""
         return self.tuning.over and not self.waiting and self.weighing.over
 
     def decide(self, name: str, profiler: Profiler) -> None:
-        """Cut buckets by time, if that is to be done; then let the schedule order its iteration.
+        """Cut buckets by time, if asked to; then let the schedule order its iteration.
 
-        Collectives cost what they took, also on an emulated link. In an order for a faster wire, the most urgent
-        buckets would wait for late ones that there is no time for (``docs/decisions/0028``).
+        Collectives cost their measured time, also on an emulated link. An order for a faster link would make the most
+        urgent buckets wait for late ones (``docs/decisions/0028``).
         """
         group = self.group
         group.flush()
@@ -220,12 +224,12 @@ class Decisions:
             self.prepare_turns()
 
     def found_by_time(self, policy: str, name: str, costs: Costs) -> str:
-        """What a policy says to these costs."""
+        """Return the cut that a policy makes with these costs."""
         group, wanted = self.group, self.group.schedules[name].collectives
         cost = whole_cost(wanted, group.route, group.layout, lambda probe: costs.price)
         found: list[str] = []
 
-        def choose() -> dict[str, Any]:  # a user's function may fail on one rank alone
+        def choose() -> dict[str, Any]:  # a user's function may fail on a single rank
             found.append(by_time(policy, group.layout, PassTimes(costs.forward_s, costs.backward_s), cost))
             return {"fusion": found[0]}
 
@@ -233,7 +237,7 @@ class Decisions:
         return found[0]
 
     def order(self, name: str, costs: Costs) -> dict[str, Any]:
-        """Let a schedule order its iteration, and rehearse that; what ranks compare. Not collective."""
+        """Let a schedule order its iteration, do a dry run of it, and return the facts to compare. Not collective."""
         group = self.group
         schedule, rules = group.trainers[name].schedule, group.rules(name, group.buckets)
         rules.point = ("ordered", ())

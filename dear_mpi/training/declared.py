@@ -1,4 +1,4 @@
-"""How an option is declared: once, as a field of a dataclass. Its flag, its help, its checks and its report follow."""
+"""Declare an option once, as a field of a dataclass; its flag, help, checks and report follow."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from typing import Any, TypeVar
 from dear_mpi.kernels.lookup import lookup
 
 T = TypeVar("T")
-BETWEEN = r",(?![^(]*\))"  # a comma, except those of mine.py:Mine(a=1,b=2)
-# A comma, except one before a plain number, which goes on with the numbers of at:N,N.
+BETWEEN = r",(?![^(]*\))"  # a comma, except inside mine.py:Mine(a=1,b=2)
+# A comma, except before a plain number, which belongs to at:N,N.
 BETWEEN_FUSIONS = r",(?!\d+(?:,|$))"
-# Of fields, by the name of their type.
+# Field types by name.
 KINDS: dict[str, tuple[Any, str]] = {"str": (str, "a text"), "bool": (bool, "True or False")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What is said of an option beside its name, its type and its default."""
+    """Describe an option, in addition to its name, type and default."""
 
     help: str
-    shown: str | None = None  # what holds if it is not given, in words, where there is no default
+    shown: str | None = None  # the effect of leaving it out, in words, if it has no default
     flag: str | None = None  # if it is not made of the name; a switch needs it
-    metavar: str | None = None  # what the flag takes, if not its type
-    typed: type | None = None  # of what the user types, if it is another type
-    parse: Callable[[Any], Any] | None = None  # from what the user types to the value
-    between: str | None = None  # what stands between several values
-    allowed: Mapping[str, object] | None = None  # the names that it may have
-    least: int | None = None  # of a whole number, like the next
+    metavar: str | None = None  # the flag's argument, if not its type
+    typed: type | None = None  # the type that the user enters, if different
+    parse: Callable[[Any], Any] | None = None  # from the user's text to the value
+    between: str | None = None  # separator of several values
+    allowed: Mapping[str, object] | None = None  # the allowed names
+    least: int | None = None  # least whole number
     most: int | None = None
-    may_be_file: bool = False  # that is read
-    reported: bool = False  # by ``train`` and ``compare``, as it is
-    decides: bool = False  # whether a run must keep it, to come to the same bits after a break
+    may_be_file: bool = False  # a file to read
+    reported: bool = False  # unchanged, by ``train`` and ``compare``
+    decides: bool = False  # whether a resumed run must keep it to reach the same bits
 
     @property
     def flags(self) -> list[str]:
-        """What Typer is told of the flag's name."""
+        """Return the flag's names for Typer."""
         return [] if self.flag is None else [self.flag]
 
     def name(self, name: str) -> str:
-        """The parameter of the flag, for a field of this name."""
+        """Return the flag's parameter for a field of this name."""
         return name if self.flag is None else self.flag.removeprefix("--").replace("-", "_")
 
     def check(self, name: str, kind: str, value: Any) -> None:
-        """Raise a ValueError if an option may not have this value."""
+        """Raise ValueError if the option cannot have this value."""
         wanted, what = KINDS.get(kind, (object, ""))
         if not isinstance(value, wanted):
             raise ValueError(f"{name} must be {what}, not {value!r}")
@@ -64,39 +64,39 @@ class Option:
 
 
 def option(help: str, default: Any = MISSING, **said: Any) -> Any:
-    """A field that declares an option; without a default it must be given."""
+    """Declare an option as a field; without a default it is required."""
     return field(default=default, metadata={"option": Option(help=help, **said)})
 
 
 def several(help: str, default: tuple[str, ...], *, flag: str, between: str = BETWEEN, **said: Any) -> Any:
-    """A field of several texts, with commas between them, each of which may name a file."""
+    """Declare a field of several texts, separated by commas; each may name a file."""
     parse = partial(listed, flag, between=between)
     how: dict[str, Any] = {"flag": flag, "typed": str, "parse": parse, "between": between, "may_be_file": True}
     return option(f"{help}; several with commas.", default, **how, **said)
 
 
 def again(kind: type[Declared], name: str, default: Any = MISSING, **said: Any) -> Any:
-    """The same option as another kind of options has, with another default; what else differs is ``said``."""
+    """Repeat an option of another class with another default and the changes in ``said``."""
     return field(default=default, metadata={"option": replace(options_of(kind)[name], **said)})
 
 
 def options_of(kind: type[Declared]) -> dict[str, Option]:
-    """What is said of each field that a user may choose."""
+    """Return the options among the fields of a class."""
     return {each.name: each.metadata["option"] for each in fields(kind) if "option" in each.metadata}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """Options of a user."""
+    """Base class of option sets."""
 
     @classmethod
     def check_names(cls, what: str, given: Mapping[str, Any]) -> None:
-        """Raise a ValueError if there is no such option."""
+        """Raise ValueError if an option does not exist."""
         for name in given:
             lookup(what, name, dict.fromkeys(each.name for each in fields(cls)))
 
     def check(self) -> None:
-        """Raise a ValueError if a value is not allowed; None is, where it is the default."""
+        """Raise ValueError if a value is not allowed; None is allowed as a default."""
         for each in fields(self):
             value = getattr(self, each.name)
             if "option" in each.metadata and (value is not None or each.default is not None):
@@ -104,7 +104,7 @@ class Declared:
 
 
 def parsed(flag: str, parse: Callable[[str], T], text: str) -> T:
-    """What the text of a flag means; if it means nothing, the error names the flag."""
+    """Parse the text of a flag; an error names the flag."""
     try:
         return parse(text)
     except ValueError as error:
@@ -112,7 +112,7 @@ def parsed(flag: str, parse: Callable[[str], T], text: str) -> T:
 
 
 def listed(flag: str, text: str, between: str = BETWEEN) -> tuple[str, ...]:
-    """Split a text at commas outside parentheses, or at what another pattern finds.
+    """Split a text at commas outside parentheses, or at another pattern.
 
     >>> listed("--schedules", "wfbp,mine.py:Mine(a=1,b=2)"), listed("--fusion", "own,at:0,100,25MB", BETWEEN_FUSIONS)
     (('wfbp', 'mine.py:Mine(a=1,b=2)'), ('own', 'at:0,100', '25MB'))

@@ -1,4 +1,4 @@
-"""Checksums, by which ranks compare what they train."""
+"""Compute checksums for comparing models between ranks."""
 
 import hashlib
 import zlib
@@ -13,7 +13,7 @@ MOST = 300  # characters
 
 
 def model_of(layers: Sequence[Layer], loss: Loss) -> str:
-    """What ranks must have in common beside the bytes of their parameters, in words; of large models the first ones."""
+    """Describe the model facts that ranks compare, except parameter bytes; of large models only the first ones."""
     parameters = [
         f"{number}: {parameter.name} {parameter.value.dtype}{list(parameter.value.shape)}"
         + " frozen" * (not parameter.trained)
@@ -27,7 +27,7 @@ def model_of(layers: Sequence[Layer], loss: Loss) -> str:
 
 
 def sha256(arrays: Iterable[Array]) -> str:
-    """The SHA-256 of the bytes of some arrays, in order."""
+    """Return the SHA-256 of the bytes of some arrays, in order."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(octets(array))
@@ -35,7 +35,7 @@ def sha256(arrays: Iterable[Array]) -> str:
 
 
 def checksum(array: Array) -> str:
-    """A checksum of its bytes, in a third of the time of the SHA-256."""
+    """Return a checksum of an array's bytes, in a third of the time of SHA-256."""
     return f"{zlib.crc32(octets(array)):08x}"
 
 

@@ -1,19 +1,19 @@
-"""Tensor fusion: where the line is cut into buckets. Pure functions from the layout.
+"""Fuse tensors: decide where to cut the flat buffer into buckets, by pure functions of the layout.
 
-Most policies fuse whole layers: they are functions from the layers' sizes to groups of layers that follow each other in
-forward order, where layers without parameters belong to no group. ``tensors`` and ``cut:SIZE`` look at no layer.
+Most policies fuse whole layers: they map layer sizes to groups of consecutive layers in forward order. Layers without
+parameters belong to no group. ``tensors`` and ``cut:SIZE`` ignore layers.
 
-Fusion by time (``BY_TIME``) goes by when layers are ready and what the network costs. Both of ours go through the
-layers as the backward pass does, from the last to the first. A layer's gradients are ready together.
+Fusion by time (``BY_TIME``) uses the times when layers are ready and the network's cost. Both policies process layers
+like the backward pass, from last to first. All gradients of a layer are ready together.
 
-A user's is a pure function in a file, ``--fusion mine.py:cut``. It returns the elements of the line where buckets
-begin, here one at each fourth layer:
+You can write a policy as a pure function in a file, ``--fusion mine.py:cut``. It returns the elements of the flat
+buffer where buckets begin, for example one at each fourth layer:
 
     def cut(layout, times, network):
         return [layout.begin(use) for use in layout.begins if use % 4 == 0]
 
-``layout`` says where the tensors of each use of a layer lie, ``times`` what it takes forward and backward, and
-``network(nbytes)`` what an all-reduce of so many bytes takes.
+``layout`` maps layer calls to their tensors, ``times`` has their forward and backward times, and ``network(nbytes)``
+returns the seconds of an all-reduce of ``nbytes`` bytes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,37 +27,39 @@ from dear_mpi.reporting.units import parse_bytes, whole_number
 from dear_mpi.training.line.bucket import Cut, cut
 from dear_mpi.training.line.layout import Layout
 
-USUAL = "25MB"  # the default of DeAR's published code, and of PyTorch's DDP
+USUAL = "25MB"  # the default of DeAR's published code and of PyTorch's DDP
 MOST_BUCKETS = 100_000
 DDP_FIRST_BYTES, DDP_BYTES = 1024 * 1024, 25 * 1024 * 1024
-Cost = Callable[[float], float]  # seconds of an all-reduce of so many bytes
+Cost = Callable[[float], float]  # bytes of an all-reduce -> seconds
 Groups = list[list[int]]  # of layers
 
 CYCLE_S, CYCLE_BYTES = 1e-3, parse_bytes("128MiB")  # HOROVOD_CYCLE_TIME, HOROVOD_FUSION_THRESHOLD since 0.21
 
 
 class PassTimes(NamedTuple):
-    """Seconds of each use of a layer, in the order of the forward pass."""
+    """Hold the seconds of each layer call, in forward order."""
 
     forward_s: Sequence[float]
     backward_s: Sequence[float]
 
 
 def is_by_time(policy: str) -> bool:
-    """Whether a policy has to know times."""
+    """Return whether a policy needs times."""
     return policy in BY_TIME or is_in_file(policy)
 
 
 def check_file(policy: str) -> None:
-    """See that a user's function can be loaded, if the policy is one; else ValueError."""
+    """Check that a user's function can be loaded, if the policy names one. Raises ValueError."""
     if is_in_file(policy):
         load(source_of(policy, "fusion", "cut"))
 
 
 def by_time(policy: str, layout: Layout, times: PassTimes, cost: Cost) -> str:
-    """What a policy by time makes of measured times: ``at:`` and elements of the line, as ``borders`` reads it. It is
-    a text, so that ranks can compare it, and a user can give it again. ValueError if a user's function fails, or
-    returns no elements of the line."""
+    """Return the cut that a time-based policy chooses, as ``at:`` and elements, which ``borders`` reads.
+
+    It is text, so that ranks can compare it and you can pass it again. Raises ValueError if a user's function fails or
+    returns no elements of the flat buffer.
+    """
     if is_in_file(policy):
         call = load(source_of(policy, "fusion", "cut"))
         with telling(f"fusion {policy!r} fails"):
@@ -74,17 +76,17 @@ def by_time(policy: str, layout: Layout, times: PassTimes, cost: Cost) -> str:
 
 
 def mg_wfbp(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Groups:
-    """Layers that follow each other, merged where waiting costs less than another start-up.
+    """Merge consecutive layers if waiting costs less than another start-up.
 
-    A layer joins the group before it if it is ready before that group's all-reduce would be over, and if that
-    all-reduce has not begun by then, or would be delayed by less than the start-up latency, ``cost(0)``.
+    A layer joins the previous group if both hold: the layer is ready before that group's all-reduce would end; and that
+    all-reduce has not begun by then, or is delayed by less than the start-up latency, ``cost(0)``.
 
     Source: MG-WFBP, algorithm 1.
 
     >>> mg_wfbp([10, 0, 10, 10], [3.6, 2.5, 2.0, 1.0], lambda nbytes: 1.5 + 0.01 * nbytes)
     [[0], [2, 3]]
     """
-    free_s = 0.0  # when the wire is free for the group
+    free_s = 0.0  # when the link is free for the group
     groups: Groups = []
     size = 0
     for layer in reversed(with_parameters(nbytes)):
@@ -102,9 +104,9 @@ def mg_wfbp(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Grou
 
 
 def in_cycles(nbytes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> Groups:
-    """What is ready when a cycle begins goes in one buffer, or in several that are full.
+    """Fuse the layers that are ready when a cycle begins into one buffer, or into several full ones.
 
-    A cycle begins on a beat of a millisecond, or at once when the one before it took longer.
+    Cycles begin on a beat of one millisecond, or immediately if the previous cycle took longer.
 
     Source: Horovod, horovod/common/operations.cc (RunLoopOnce) and controller.cc (FuseResponses).
 
@@ -129,7 +131,7 @@ def with_parameters(nbytes: Sequence[int]) -> list[int]:
 
 
 def filled(layers: Sequence[int], nbytes: Sequence[int], most: int) -> Groups:
-    """Layers in groups of at most so many bytes, in their order; one that is larger has a group of its own."""
+    """Group layers in order, at most ``most`` bytes per group; a larger layer forms one group."""
     groups: Groups = []
     size = most
     for layer in layers:
@@ -149,21 +151,20 @@ NAMED = ("none", "tensors", "ddp", "own", *BY_TIME)
 
 
 def fused(policy: str, layout: Layout) -> Cut:
-    """The buckets of a policy. Raises as ``borders``."""
+    """Return the buckets of a policy. Raises as ``borders``."""
     return cut(layout, borders(policy, layout))
 
 
 def borders(policy: str, layout: Layout) -> list[int]:
-    """Where a policy cuts the line, in elements.
+    """Return where a policy cuts the flat buffer, in elements.
 
     Args:
-        policy: as for ``fuse``; or ``tensors``: each has a bucket (those that are shorter than the grid may share one);
-            ``cut:SIZE``: buckets of that size, wherever tensors begin and end; ``ddp``: PyTorch's, and ``ddp:SIZE``
-            those that it makes of another ``bucket_cap_mb``;
-            ``at:N,N,...``: at these elements.
+        policy: as for ``fuse``; or ``tensors``: a bucket per tensor (tensors shorter than the grid may share one);
+        ``cut:SIZE``: buckets of that size, regardless of tensors; ``ddp`` or ``ddp:SIZE``: PyTorch's buckets, with its
+        default or another ``bucket_cap_mb``; ``at:N,N,...``: at these elements.
 
     Raises:
-        ValueError: the policy cannot be read, or asks for more buckets than there are layers, or than a run can handle.
+        ValueError: the policy cannot be read, or asks for more buckets than there are layers or than a run can handle.
 
     >>> layout = Layout.of([[("a", (64,))], [("b", (64,))], [("c", (64,))]], itemsize=4, ranks=1)
     >>> borders("layers:2", layout), borders("cut:384B", layout)
@@ -173,7 +174,7 @@ def borders(policy: str, layout: Layout) -> list[int]:
     found: Sequence[int]
     if policy == "tensors":
         found = layout.offsets
-    elif kind == "cut":  # the grid is as fine as it gets
+    elif kind == "cut":  # the finest grid
         found = range(0, layout.count, max(layout.grid, size_of(policy, argument) // layout.itemsize))
     elif policy == "ddp":
         found = ddp_borders(layout, DDP_FIRST_BYTES, DDP_BYTES)
@@ -189,8 +190,7 @@ def borders(policy: str, layout: Layout) -> list[int]:
 
 
 def ddp_borders(layout: Layout, first_bytes: int, most_bytes: int) -> list[int]:
-    """From the end of the line, a bucket is closed when it is large enough: the first one early, unless the user asks
-    for a size.
+    """Close buckets from the end of the flat buffer when they are large enough; the first one early by default.
 
     Source: compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp; DistributedDataParallel.
     """
@@ -204,7 +204,7 @@ def ddp_borders(layout: Layout, first_bytes: int, most_bytes: int) -> list[int]:
 
 
 def elements(policy: str, argument: str, layout: Layout) -> list[int]:
-    """Borders that are given; ValueError if they are no elements of the line."""
+    """Parse given borders. Raises ValueError if they are no elements of the flat buffer."""
     last, found = max(1, layout.count) - 1, list[int]()
     for text in argument.split(","):
         number = whole_number(text)
@@ -219,8 +219,8 @@ def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
     """Group layers by the bytes of their parameters, in forward order. Raises as ``borders``.
 
     Args:
-        policy: ``none`` (one layer per bucket), ``layers:K`` (the last bucket may have fewer), ``buckets:N``, or a
-            size such as ``25MB``.
+        policy: ``none`` (one layer per bucket), ``layers:K`` (the last bucket may have fewer), ``buckets:N``, or a size
+        such as ``25MB``.
 
     >>> fuse("layers:2", [8, 0, 8, 8])
     [[0, 2], [3]]
@@ -236,12 +236,12 @@ def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
         if kind == "layers":
             return [layers[start : start + count] for start in range(0, len(layers), count)]
         return equal_buckets(count, layers, nbytes)
-    # Below the limit, as in DeAR's published code, where it is 25 MB unless it is tuned.
+    # Below the limit, as in DeAR's published code: 25 MB unless tuned.
     return filled(layers, nbytes, size_of(policy, policy) - 1)
 
 
 def size_of(policy: str, size: str) -> int:
-    """The bytes that a policy names; ValueError if they cannot be read, or are zero."""
+    """Return the bytes that a policy names. Raises ValueError if they cannot be read or are zero."""
     name, colon, _ = policy.partition(":")
     if colon and name in NAMED and name != "ddp":
         raise ValueError(f"fusion {policy!r}: {name} takes nothing after a colon")
@@ -256,7 +256,7 @@ def size_of(policy: str, size: str) -> int:
 
 
 def in_bytes(policy: str) -> str:
-    """The same policy; a size in it is in bytes, however it was written.
+    """Rewrite the size in a policy in bytes.
 
     >>> in_bytes("25mb"), in_bytes("cut:4096KB"), in_bytes("none")
     ('26214400B', 'cut:4194304B', 'none')
@@ -269,13 +269,13 @@ def in_bytes(policy: str) -> str:
 
 
 def equal_buckets(count: int, layers: list[int], nbytes: Sequence[int]) -> Groups:
-    """Exactly ``count`` buckets; each border is put where the bytes before it are nearest to their equal share."""
+    """Make exactly ``count`` buckets; each border is nearest to its equal share of bytes."""
     if count > len(layers):
         raise ValueError(f"fusion buckets:{count} asks for more buckets than the {len(layers)} layers with parameters")
     ends = list(accumulate(nbytes[layer] for layer in layers))
     cuts = [0]
     for number in range(1, count + 1):
         goal = ends[-1] * number / count
-        last = len(layers) - (count - number)  # each bucket that is to come needs a layer
+        last = len(layers) - (count - number)  # each later bucket needs a layer
         cuts.append(min(range(cuts[-1] + 1, last + 1), key=lambda end: abs(ends[end - 1] - goal)))
     return [layers[begin:end] for begin, end in pairwise(cuts)]

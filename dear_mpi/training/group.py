@@ -1,4 +1,4 @@
-"""A group of workers: all that is made for one set of ranks, and goes with it. What survives it is a ``TrainingState``.
+"""Build all objects for one set of ranks: a group of workers. Only a ``TrainingState`` survives it.
 
 layers ---> arena, uses          memory of this rank's values, gradients and shards of the optimiser's state
 transport -> engine -> fabric    the plans of collectives
@@ -42,19 +42,19 @@ PLANS_BYTES = 16 << 20  # side buffers: a window of segments per plan and peer
 
 
 class WorkerGroup:
-    """The workers of a session, as this rank has them.
+    """Hold this rank's view of the workers of a session.
 
-    ``open``, ``cut``, ``share_out``, ``flush`` and ``settle`` are collective; the others need no communication.
+    ``open``, ``cut``, ``share_out``, ``flush`` and ``settle`` are collective; the other methods do not communicate.
 
     Args:
-        layers: in the order in which they run.
-        schedules: by name, which take turns on the model.
+        layers: in execution order.
+        schedules: by name; they take turns on the model.
 
     Attributes:
-        split: the uses whose backward pass has two halves.
-        route, proof: what buckets go through, and what is known of it.
-        layout, buckets: where parameters lie on the line, and where it is cut.
-        owners: who updates which part of buckets.
+        split: the layer calls with a two-part backward pass.
+        route, proof: the route of buckets, and its proven properties.
+        layout, buckets: the places of parameters in the flat buffer, and its cut.
+        owners: the rank that updates each part of a bucket.
         trainers: by the name of their schedule.
     """
 
@@ -74,7 +74,7 @@ class WorkerGroup:
         self.owners = ownership.owners(world.size, costs)
 
     def check_algorithm(self) -> None:
-        """See that it has the collectives of the route, and runs on this transport; or a ValueError."""
+        """Check that the algorithm has the route's collectives and supports this transport. Raises ValueError."""
         algorithm, route = self.options.algorithm, self.route
         for name, schedule in self.schedules.items():
             legs = [leg for each in schedule.collectives for leg in route.collectives(each)]
@@ -86,7 +86,7 @@ class WorkerGroup:
                 raise ValueError(f"schedule {name!r}{by} takes {' and '.join(wanted)}: {error}") from None
 
     def allocate(self, buckets: Cut) -> None:
-        """Bind the parameters to the memory of the line."""
+        """Bind the parameters to the flat buffer."""
         options, world = self.options, self.world
         self.buckets = buckets
         with self.streams.compute.use():
@@ -109,7 +109,7 @@ class WorkerGroup:
         self.uses = [LayerUse(number, layer, self.arena, complaints) for number, layer in enumerate(self.layers)]
 
     def open(self, world: World, engine: Engine, loss: Loss, model: Model | None) -> None:
-        """Make the plans and the trainers; ``world`` may wait in another way than the one that was given at first."""
+        """Make the plans and the trainers; ``world`` may wait in another way than the constructor's."""
         options, self.world = self.options, world
         self.fabric = LiveFabric(self.buckets, self.arena, world, engine, slab=self.slab, **options.plans)
         self.fabric.common = self.proof.common
@@ -126,7 +126,7 @@ class WorkerGroup:
         }
 
     def begun(self, name: str) -> tuple[Schedule, Rules]:
-        """Collective: a schedule on these buckets, with the plans that it needs, and its book."""
+        """Return a schedule on these buckets with its plans, and its rule book. Collective."""
         schedule = self.schedules[name](self.fabric)
         self.fabric.prepare((*schedule.collectives, *schedule.extras))
         return schedule, self.rules(name, self.buckets)
@@ -135,7 +135,7 @@ class WorkerGroup:
         return Rules(name, buckets, self.schedules[name], judged=self.options.judged, route=self.route)
 
     def cut(self, buckets: Cut) -> None:
-        """Go on with other buckets, after a flush, while all memory stays where it is."""
+        """Continue with other buckets after a flush; all memory stays in place."""
         self.buckets = buckets
         if self.fabric.late:
             self.settle()
@@ -144,7 +144,7 @@ class WorkerGroup:
             trainer.schedule, trainer.rules = self.begun(name)
 
     def share_out(self, weights: Weights | None) -> None:
-        """Go on with other weights, after a flush."""
+        """Continue with other rank speeds after a flush."""
         self.owners = self.arena.owners = replace(self.owners, weights=weights)
         self.cut(self.buckets)
 
@@ -155,15 +155,15 @@ class WorkerGroup:
                 trainer.check(over=True)
 
     def settle(self) -> None:
-        """After a flush: end a round that is under way; all ranks get the average of their values.
+        """End an open sync interval after a flush: all ranks get the average of their values.
 
-        What is under way is used first. An outer optimiser has no part in it: it would go on by its momentum.
+        Pending results are used first. An outer optimiser takes no part: its momentum would change the values.
         """
         fabric, route = self.fabric, self.route
         at_end = fabric.iteration % route.period == 0 and not route.lags
         if route.period == 1 or fabric.iteration <= route.begin or at_end or fabric.settled == fabric.iteration:
             return
-        fabric.settled = fabric.iteration  # of equal values the average may have other bits
+        fabric.settled = fabric.iteration  # averaging equal values again may change bits
         for bucket, handle in fabric.late.items():
             fabric.wait_for(handle)
             for leg in route.last:
@@ -179,7 +179,7 @@ class WorkerGroup:
             bound.unpack()
 
     def restored(self, iterations: int, updates: int, loss_scale: LossScale | None) -> None:
-        """The arena has been through so many updates, the last of which was in the last of so many iterations."""
+        """Restore the update and iteration counters, and the loss scale."""
         self.fabric.restored(iterations, updates)
         for trainer in self.trainers.values():
             trainer.done = iterations
@@ -193,11 +193,11 @@ class WorkerGroup:
 
 
 def make_slab(nbytes: int, beside: Array, algorithm: str, transport: Transport) -> Slab:
-    """Memory for the arena and the plans: one allocation, unless side buffers need more (between hosts, those of a
-    bucket up to 1 MiB for each peer).
+    """Allocate memory for the arena and the plans.
 
-    The other ranks of the host can reach it if the algorithm makes use of that. Otherwise it is private, because MPI
-    libraries are slower in shared memory, and on the device of the array ``beside``.
+    It is one allocation, unless side buffers need more (between hosts: a bucket, up to 1 MiB, for each peer). Other
+    ranks of the host can reach it if the algorithm uses that. Otherwise it is private, because MPI libraries are slower
+    in shared memory, and on the device of the array ``beside``.
     """
     if library_of(beside) == "numpy" and wants_shared(algorithm, transport.hosts):
         return Slab(transport.allocate, nbytes + PLANS_BYTES, growth=PLANS_BYTES)

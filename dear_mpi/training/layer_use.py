@@ -1,10 +1,11 @@
-"""One use of a layer, as the trainer runs it: its gradients are put in their places, and looked at.
+"""Run one layer call for the trainer: place its gradients and check them.
 
-Does a layer compute with the memory that its values were moved from, instead of ``parameter.value``? It would never see
-an update. ``Copies`` of it run, forward and backward, while that memory is full of other numbers, and what they return
-and write is compared: with a right layer it does not depend on these numbers. Two fillings have opposite signs, so that
-no mask, such as max(h, 0), hides both. The first filling is used again at the end: a layer that draws random numbers
-then differs from itself. Such a layer, or one that cannot be copied, runs forward while the memory is full of NaN.
+The check finds layers that compute with the memory that their values were moved from, instead of ``parameter.value``:
+they would never see an update. ``Copies`` of the layer run forward and backward while that memory holds other numbers,
+and their outputs and gradients are compared. A correct layer ignores these numbers. Two fillings have opposite signs,
+so that no mask, such as max(h, 0), hides both. The first filling is used again at the end: a layer that draws random
+numbers then differs from itself. Such a layer, or one that cannot be copied, runs forward while the memory is full of
+NaN.
 """
 
 import copy
@@ -28,18 +29,18 @@ ALONE = Lock()  # ranks that are threads may share the memory
 
 
 class Copies:
-    """Copies of a layer, which share its parameters; what is ``left`` of memory is as before when a call returns."""
+    """Copy a layer but share its parameters; each call restores the memory that it filled (``left``)."""
 
     def __init__(self, layer: Layer, left: Sequence[Array]) -> None:
         self.layer, self.left, self.copies = layer, left, [layer] * len(FILLINGS)
         shared = [*layer.parameters, *left]
         self.useful = False
-        with suppress(Exception):  # whatever a user's layer holds that cannot be copied
+        with suppress(Exception):  # a user's layer may hold anything that cannot be copied
             self.copies = self.each(lambda own: copy.deepcopy(own, {id(each): each for each in shared}))
             self.useful = True
 
     def forward(self, x: Array) -> tuple[Array, bool]:
-        """Run the layer; its output, and whether that depends on what the memory is filled with."""
+        """Run the layer; return its output, and whether that depends on the filling of the memory."""
         stale = self.differ(lambda layer: [layer.forward(x.copy())])
         if stale or self.useful:
             return self.layer.forward(x), stale
@@ -47,7 +48,7 @@ class Copies:
         return y, has_nan(y) and not has_nan(x)
 
     def differ(self, run: Callable[[Layer], Sequence[Any]]) -> bool:
-        """Whether the arrays that a call makes of each copy depend on what the memory is filled with."""
+        """Return whether the arrays that ``run`` makes of each copy depend on the filling."""
         if not self.useful:
             return False
         first, other, again = self.each(run)
@@ -60,11 +61,11 @@ class Copies:
         return [self.filled(filling, partial(run, layer)) for filling, layer in pairs]
 
     def filled(self, filling: float, run: Callable[[], Any]) -> Any:
-        """What a call returns, while the memory is full of other numbers."""
+        """Return the result of a call while the memory is full of other numbers."""
         with ALONE:
             before = [array.copy() for array in self.left]
             for array, value in zip(self.left, before, strict=True):
-                array[...] = filling * (1.5 - value)  # also where all values are 0, or 1
+                array[...] = filling * (1.5 - value)  # differs even if all values are 0, or 1
             try:
                 return run()
             finally:
@@ -77,13 +78,13 @@ def has_nan(array: Array) -> bool:
 
 
 def alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether arrays are equal but for rounding, which may depend on where an array begins in memory."""
+    """Return whether arrays are equal except for rounding, which may depend on alignment in memory."""
     pairs = zip(some, others, strict=True)
     return not any(far(to_host(one), to_host(other)) for one, other in pairs if hasattr(one, "shape"))
 
 
 def far(one: Array, other: Array) -> bool:
-    """Whether they differ by more than rounding; what is not finite has no rounding, and no part in the scale."""
+    """Return whether arrays differ by more than rounding; non-finite values must match and are not in the scale."""
     if one.shape != other.shape:
         return True
     with np.errstate(all="ignore"):
@@ -98,16 +99,16 @@ WRITE = "write all of it (grad[...] = g)"
 
 @dataclass(eq=False)
 class LayerUse:
-    """A layer at one position of the forward pass."""
+    """Hold a layer at one position of the forward pass."""
 
     number: int  # its position
     layer: Layer
     arena: Arena
-    complaints: list[str]  # what it did wrong; all uses of a model share the list
+    complaints: list[str]  # its faults; all layer calls of a model share the list
     filled: bool = field(default=False, init=False)
     parts: int = field(default=0, init=False)  # of this batch, before the last
     kept: list[Array] = field(default_factory=list, init=False)  # the sums of their gradients
-    copies: Copies | None = field(default=None, init=False)  # of the layer, while it is inspected
+    copies: Copies | None = field(default=None, init=False)  # of the layer, during inspection
     received: Array = field(init=False)
 
     def __post_init__(self) -> None:
@@ -116,13 +117,13 @@ class LayerUse:
 
     @property
     def places(self) -> Sequence[GradPlace]:
-        """Where it writes its gradients."""
+        """Return the places of its gradients."""
         return self.arena.places[self.number]
 
     def forward(self, x: Array, *, inspect: bool) -> Array:
-        """Run the layer; if it is to be inspected, see first that it computes with ``parameter.value``.
+        """Run the layer; with ``inspect``, first check that it computes with ``parameter.value``.
 
-        Complain if it has other trained parameters than when training began.
+        Complain if its trained parameters differ from those at the start of training.
         """
         if [each for each in self.layer.parameters if each.trained] != [place.parameter for place in self.places]:
             advice = "since the session began; begin a new session for that"
@@ -136,7 +137,7 @@ class LayerUse:
         return y
 
     def exchange(self, given: Array, *, back: bool) -> Callable[[], None]:
-        """What the layer exchanges before a pass, as a call that keeps what it has ``received``."""
+        """Return a call that does the layer's exchange before a pass and keeps the data it ``received``."""
         layer = cast(ExchangingLayer, self.layer)
         method = layer.exchange_backward if back else layer.exchange_forward
 
@@ -146,9 +147,9 @@ class LayerUse:
         return act
 
     def backward(self, dy: Array, *, late: bool = False) -> Array:
-        """Let the layer write its gradients, those of its weights later if so said; return its input's gradient.
+        """Let the layer write its gradients (weight gradients later if ``late``); return its input's gradient.
 
-        The inspection of ``forward`` ends here.
+        This ends the inspection that ``forward`` began.
         """
         if self.copies is not None:
             before = [place.grad.copy() for place in self.places]
@@ -174,36 +175,39 @@ class LayerUse:
         cast(SplitLayer, self.layer).backward_weights()
 
     def look(self, *, stale: bool) -> None:
-        """Complain if what the layer makes depends on the memory that its values were moved from."""
+        """Complain if the layer's results depend on the memory that its values were moved from."""
         for place in self.places if stale else ():
             if place.left is not None:
                 self.complain(place, "the layer computes with an array of its own; read parameter.value each time")
 
     def bind(self) -> None:
-        """Let the layer's gradients go where this use has its own; another use may share the parameters."""
+        """Direct the layer's gradients to the places of this call; another call may share the parameters."""
         for place in self.places:
             place.parameter.grad = place.grad
 
     def before_backward(self, dy: Array, *, inspect: bool) -> None:
-        """See where the layer's gradients go; fill them with NaN if they are to be inspected."""
+        """Note where the layer's gradients go; fill them with NaN for an inspection."""
         self.bind()
         wanted = inspect and bool(self.places)
-        self.filled = wanted and bool(array_module(dy).isfinite(dy).all())  # if dy is not finite, NaN comes from it
+        self.filled = wanted and bool(array_module(dy).isfinite(dy).all())  # non-finite dy gives NaN in any case
         if self.filled:
             for place in self.places:
                 place.grad[...] = math.nan
 
     def check_written(self) -> None:
-        """Note which gradients have not been written to their places."""
+        """Note the gradients that were not written to their places."""
         for place in self.places:
             fault = self.fault(place)
             if fault is not None:
-                place.grad[...] = math.nan  # so that all ranks hear of it
+                place.grad[...] = math.nan  # so that all ranks learn of it
                 self.complain(place, fault)
 
     def after_backward(self, *, last: bool) -> None:
-        """Keep the gradients of a part of a batch; after the last part add those of the earlier parts, then those of
-        tied parameters, whose later uses have written by then."""
+        """Keep the gradients of a part of a batch.
+
+        After the last part, add the gradients of earlier parts, then the gradients of tied parameters, whose later
+        calls have written by then.
+        """
         if not last:
             self.keep()
             return
@@ -214,7 +218,7 @@ class LayerUse:
         self.arena.add_tied(self.number)
 
     def fault(self, place: GradPlace) -> str | None:
-        """Why a gradient has not been written to its place, if it has not."""
+        """Return why a gradient was not written to its place, or None."""
         parameter = place.parameter
         if not parameter.trained:
             return "it was frozen (trained = False) during the session; begin a new one for that"
@@ -251,9 +255,9 @@ def backward_of(layer: Layer, dy: Array, *, late: bool) -> Array:
 
 
 def split_uses(layers: Sequence[Layer]) -> list[int]:
-    """The layers that may write gradients that are trained in a second half of their backward pass.
+    """Return the layers that may write trained gradients in a second half of their backward pass.
 
-    ValueError, which names the layer, if one has one method of a pair alone.
+    Raises ValueError, which names the layer, if one lacks a method of the pair.
     """
     found = []
     for number, layer in enumerate(layers):

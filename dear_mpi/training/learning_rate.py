@@ -1,4 +1,4 @@
-"""Learning rates that change: a rise over the first iterations, then a fall.
+"""Change the learning rate: a linear warm-up, then a decay.
 
     lr    |       ___
           |     /     \\ _          warm-up: linear; the first iteration has lr / warmup, the last one lr
@@ -7,8 +7,8 @@
           +--------|------------|
                  warmup     iterations
 
-A decay would be at its floor in iteration ``iterations``, the first that is not run: so every rate is above zero, even
-where the floor is not. What comes later has the rate of the last iteration.
+A decay would reach its floor in iteration ``iterations``, the first that is not run: every rate is above zero, even if
+the floor is not. Later iterations keep the rate of the last one.
 
 Sources: for the cosine Loshchilov and Hutter, SGDR, ICLR 2017, equation 5, without restarts; for the warm-up Goyal et
 al., Accurate, Large Minibatch SGD, 2017, section 2.2.
@@ -27,21 +27,21 @@ from dear_mpi.collectives.program.user_file import telling
 
 __all__ = ["Constant", "Cosine", "Linear"]
 
-Rate: TypeAlias = Callable[[int], float]  # from the number of an update, counted from 0, to its learning rate
+Rate: TypeAlias = Callable[[int], float]  # update number, from 0 -> learning rate
 
 COMPARED = 1000  # updates
 
 
 @dataclass(frozen=True)
 class Constant:
-    """The same rate in every iteration after the warm-up; ValueError if a number is out of range.
+    """Keep the rate constant after the warm-up. Raises ValueError if a number is out of range.
 
     >>> list(map(Constant(0.8, iterations=6, warmup=4), range(6)))
     [0.2, 0.4, 0.6000000000000001, 0.8, 0.8, 0.8]
     """
 
     lr: float  # after the warm-up
-    iterations: int  # of the whole run, with the warm-up
+    iterations: int  # of the whole run, including the warm-up
     warmup: int = 0  # iterations of the linear rise
 
     def __post_init__(self) -> None:
@@ -54,20 +54,20 @@ class Constant:
             raise ValueError(f"warmup must be {allowed}, not {self.warmup!r}")
 
     def __call__(self, iteration: int) -> float:
-        """The rate of an iteration, counted from 0."""
+        """Return the rate of an iteration, counted from 0."""
         if iteration < self.warmup:
             return self.lr * ((iteration + 1) / self.warmup)
         left = self.iterations - min(iteration, self.iterations - 1)
         return self.decayed(left / (self.iterations - self.warmup))
 
     def decayed(self, left: float) -> float:
-        """The rate where this share of the decay is left: 1 in its first iteration, 1 / T in its last."""
+        """Return the rate when the share ``left`` of the decay remains: 1 in its first iteration, 1 / T in its last."""
         return self.lr
 
 
 @dataclass(frozen=True)
 class Linear(Constant):
-    """A straight line after the warm-up; the last iteration has floor + (lr - floor) / T.
+    """Decay linearly after the warm-up; the last iteration has floor + (lr - floor) / T.
 
     >>> list(map(Linear(0.8, iterations=4), range(6)))
     [0.8, 0.6000000000000001, 0.4, 0.2, 0.2, 0.2]
@@ -86,7 +86,7 @@ class Linear(Constant):
 
 @dataclass(frozen=True)
 class Cosine(Linear):
-    """Half a wave of a cosine after the warm-up: floor + (lr - floor) (1 + cos(pi t / T)) / 2 in its iteration t.
+    """Decay by half a cosine wave: floor + (lr - floor) (1 + cos(pi t / T)) / 2 in its iteration t.
 
     The last iteration, t = T - 1, has about floor + (lr - floor) (pi / 2T)^2.
 
@@ -95,7 +95,7 @@ class Cosine(Linear):
     """
 
     def decayed(self, left: float) -> float:
-        # (1 + cos(pi t / T)) / 2 = sin(pi (T - t) / 2T)^2, which does not vanish where cos is rounded to -1
+        # (1 + cos(pi t / T)) / 2 = sin(pi (T - t) / 2T)^2, which does not vanish if cos is rounded to -1
         return super().decayed(math.sin(math.pi / 2 * left) ** 2)
 
 
@@ -103,9 +103,9 @@ DECAYS: dict[str, type[Constant]] = {"none": Constant, "linear": Linear, "cosine
 
 
 def rates_of(rate: Rate) -> str:
-    """What ranks compare of a learning rate: its values in the first 1000 iterations, in words and by their checksum.
+    """Describe a learning rate for comparison between ranks: its first 1000 values, in words and by checksum.
 
-    ValueError if one of them is no finite number above zero, or ``rate`` is no function, or fails.
+    Raises ValueError if a value is not finite and above zero, or ``rate`` is no function, or fails.
 
     >>> rates_of(lambda iteration: 0.1 / (1 + iteration))
     '0.1 in iteration 0, 0.0001 in iteration 999 (checksum 398677dd)'
@@ -120,7 +120,7 @@ def rates_of(rate: Rate) -> str:
 
 
 def checked(rate: Rate, iteration: int) -> float:
-    """A value of a rate, which an optimiser can take."""
+    """Return a rate's value after checking that an optimiser can use it."""
     with telling(f"learning_rate fails in iteration {iteration}"):
         value = rate(iteration)
     if not isinstance(value, Real) or not 0 < value < math.inf:

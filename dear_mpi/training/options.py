@@ -1,7 +1,7 @@
-"""What may be chosen of training, whatever is trained. Each option is declared once, and so is said once.
+"""Declare the options of training, each one once.
 
-Exchange                        the way of gradients: for what is trained, and for what is simulated
-    Training                    what else may be chosen where something is trained
+Exchange                        how gradients are sent, for training and for simulation
+    Training                    the other options of training
         Options                 with an optimiser: the keyword arguments of Session
         Config  runs/config.py  with a model, data and an optimiser by name: the flags of train and compare
     Settings    dear_mpi/simulate/settings.py: the flags of simulate
@@ -49,7 +49,7 @@ FUSION = f"{FUSION_BY_SIZE}; {TUNED}; {FUSION_AS_GIVEN}."
 
 
 def published_optimizer(name: str) -> type[Optimizer]:
-    """The optimiser that a package publishes under a name."""
+    """Return the optimiser that a package publishes under a name."""
     found = load_extra("optimizers", name)
     if not (isinstance(found, type) and issubclass(found, Optimizer)):
         raise ValueError(f"optimizer {name!r} must be a class derived from Optimizer, not {found!r:.60}")
@@ -61,7 +61,7 @@ ALL_OPTIMIZERS: Mapping[str, type[Optimizer]] = WithExtras(OPTIMIZERS, "optimize
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange(Declared):
-    """What an iteration sends of gradients, and how often."""
+    """Choose how an iteration sends gradients, and how often."""
 
     wire: str | None = option(
         f"Form in which gradients travel: {', '.join(WIRES)}, or one that an extra publishes, such as powersgd:4. What "
@@ -130,7 +130,7 @@ class Exchange(Declared):
 
     @property
     def judged(self) -> bool:
-        """Whether all gradients are looked at before any of them is used."""
+        """Return whether all gradients are checked before any is used."""
         return self.clip is not None or self.loss_scale != "none"
 
     @property
@@ -138,20 +138,20 @@ class Exchange(Declared):
         return self.route if self.route is not None else self.update or FULL.name
 
     def find_route(self, *, halves: bool = False) -> Route:
-        """The route that was chosen, or a ValueError; ``halves``: see ``find_route`` in ``routes/find.py``."""
+        """Return the chosen route. Raises ValueError. ``halves``: see ``find_route`` in ``routes/find.py``."""
         return find_route(self.route_name, wire=self.wire, halves=halves)
 
     def line_type(self, route: Route, dtype: str) -> str:
-        """The type of gradients on the line, for parameters of a type; ValueError if the wire cannot carry them."""
+        """Return the type of gradients in the flat buffer. Raises ValueError if the wire format cannot carry them."""
         wire = self.wire or route.wire or dtype
         check_carries(wire, dtype)
-        return dtype if is_code(wire) else wire  # codes are made of gradients in the parameters' type
+        return dtype if is_code(wire) else wire  # compression starts from the parameters' type
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training(Exchange):
-    """What else may be chosen where something is trained. Fusion by time is in ``fusion.py``, and ``bo`` and
-    ``auto`` are in ``tuning/``."""
+    """Choose the other options of training. Fusion by time is in ``fusion.py``; ``bo`` and ``auto`` are in
+    ``tuning/``."""
 
     schedule: str = option(
         f"Schedule, which decides when gradients travel: {', '.join(NAMES_OF_SCHEDULES)}, or FILE.py:NAME.",
@@ -187,20 +187,20 @@ class Training(Exchange):
     )
 
     def find_route(self, *, halves: bool = False) -> Route:
-        """The route of the schedule, if it brings one."""
+        """Return the schedule's route if it defines one, else the chosen one."""
         return find_schedule(self.schedule).own_route() or super().find_route(halves=halves)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Training):
-    """The choices of a session.
+    """Hold the options of a session.
 
     Attributes:
-        optimizer: updates the parameters, for example ``Adam(lr=0.001)``; without one it is ``SGD()``.
-        learning_rate: a function from the number of the update, counted from 0, to the learning rate, for example
-            ``Cosine``; without one it is the optimiser's rate. It must depend on that number alone: ranks compare its
-            first 1000 values before training. An iteration that was skipped has no update.
-        statistic: looks at all gradients before any of them is used, beside ``clip`` and ``loss_scale``.
+        optimizer: updates the parameters, for example ``Adam(lr=0.001)``; default ``SGD()``.
+        learning_rate: a function from the update number, counted from 0, to the learning rate, for example ``Cosine``;
+        default: the optimiser's rate. It must depend only on that number: ranks compare its first 1000 values before
+        training. A skipped iteration has no update.
+        statistic: checks all gradients before any is used, in addition to ``clip`` and ``loss_scale``.
     """
 
     optimizer: Optimizer = field(default_factory=SGD)
@@ -209,7 +209,7 @@ class Options(Training):
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Options:
-        """The options that a user gave, or a ValueError."""
+        """Make options from the user's arguments. Raises ValueError."""
         cls.check_names("option", given)
         options = cls(**given)
         options.check()
@@ -232,7 +232,7 @@ class Options(Training):
         return [*norm, *([] if self.statistic is None else [self.statistic])]
 
     def facts(self) -> dict[str, Any]:
-        """What ranks compare."""
+        """Return the facts that ranks compare."""
         rates = None if self.learning_rate is None else rates_of(self.learning_rate)
         route = source_text(self.route_name, "route", MINE)
         kind = None if self.statistic is None else type(self.statistic).__qualname__
@@ -241,5 +241,5 @@ class Options(Training):
 
     @property
     def plans(self) -> dict[str, Any]:
-        """The options of ``make_plan``."""
+        """Return the options of ``make_plan``."""
         return {"algorithm": self.algorithm, "segment_bytes": self.segment_bytes, "debug": self.debug}

@@ -1,4 +1,4 @@
-"""What a job's plans cost: on an emulated link as the cost model says, else as it is measured. And what they send."""
+"""Price a job's plans: modelled on an emulated link, otherwise measured. Also count their messages."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -17,16 +17,17 @@ from dear_mpi.training.fabric.costs import Price, WireCost
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.routes.legs import Collective
 
-RUNS, RUNS_OF_ALL = 5, 3  # of a plan, and of those of all buckets, of which the best counts
+RUNS, RUNS_OF_ALL = 5, 3  # of one plan, and of all buckets' plans; the best run counts
 SMALL_BYTES, LARGE_BYTES = 16 * 1024, 8 * 1024 * 1024
 
 
 def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, float]:
-    """Collective: seconds of each of these collectives in an iteration, on average, for all buckets one after the
-    other, with no compute beside: what ``Schedule.bound`` asks for.
+    """Return the mean seconds per iteration of each collective, for all buckets in turn and without compute.
+    Collective.
 
-    In the cost model of an emulated link steps do not overlap: that is right for the ring, and pessimistic if many
-    ranks send to one. Call this while nothing is under way, because it leaves nothing but zeros in gradients.
+    ``Schedule.bound`` uses them. The cost model of an emulated link does not overlap steps: exact for the ring,
+    pessimistic if many ranks send to one. Call this only while nothing is under way: it overwrites gradients with
+    zeros.
     """
 
     link, hosts = fabric.world.link, fabric.world.transport.hosts
@@ -41,13 +42,13 @@ def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, f
 
 
 def share_of(fabric: LiveFabric, leg: Collective) -> float:
-    """In which share of iterations it is done, by how often codes have fitted so far."""
+    """Return the share of iterations that run this stage, by how often compressed payloads have fitted so far."""
     seen = sum(fabric.tally)
     return leg.share if leg.fits is None or not seen else fabric.tally[leg.fits] / seen
 
 
 def measured_s(fabric: LiveFabric, plans: Sequence[Plan]) -> float:
-    """The best of a few runs of all these plans."""
+    """Return the best of a few runs of all these plans, in seconds."""
     fabric.follow(None)
 
     def run() -> None:
@@ -62,31 +63,33 @@ def measured_s(fabric: LiveFabric, plans: Sequence[Plan]) -> float:
 
 
 def traffic(fabric: LiveFabric, collectives: Iterable[str]) -> tuple[float, float] | None:
-    """Messages and bytes of the rank that sends most in an iteration, by the programs of the plans, which must be
-    prepared, on average over a round; None where some plan is no program of messages."""
+    """Return messages and bytes per iteration of the rank that sends most, averaged over a sync interval.
+
+    The plans must be prepared. Returns None if a plan is no program of messages.
+    """
     legs, period = [leg for each in collectives for leg in fabric.route.collectives(each)], fabric.route.period
     plans = [fabric.plan(leg, bucket) for leg in legs for bucket in fabric.buckets]
     if any(runner_of(plan.algorithm) != "messages" for plan in plans):
         return None
     sent = np.array([(each.messages, each.nbytes) for each in plan_costs(plans, Network())])  # (plans, 2, ranks)
-    times = np.repeat([round(share_of(fabric, leg) * period) for leg in legs], len(fabric.buckets))  # in a round
+    times = np.repeat([round(share_of(fabric, leg) * period) for leg in legs], len(fabric.buckets))  # per interval
     messages, nbytes = np.tensordot(times, sent, 1).max(axis=1).tolist()
     return (messages, nbytes) if period == 1 else (messages / period, nbytes / period)
 
 
 def modelled_s(link: Link, hosts: Sequence[int], plans: Iterable[Plan]) -> float:
-    """One after the other, for ranks on these hosts."""
+    """Return the modelled seconds of these plans in turn, for ranks on these hosts."""
     return sum(each.time_s for each in plan_costs(plans, network_of(link, hosts)))
 
 
 def network_of(link: Link, hosts: Sequence[int]) -> Network:
-    """What an emulated link is as a network, on which ``between`` counts only between hosts."""
+    """Convert an emulated link to a network whose ``between`` applies only between hosts."""
     inside = Network(alpha=link.latency_s, beta=1 / link.bandwidth)
     return inside if link.between is None else replace(inside, hosts=tuple(hosts), between=network_of(link.between, ()))
 
 
 def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
-    """The cost of each plan on all ranks, in pieces as it cuts them; what is alike is asked for once."""
+    """Yield the cost of each plan on all ranks, in its chunks; equal plans are priced once."""
     found: dict[Hashable, Cost] = {}
     for plan in plans:
         call, hosts, rates = plan.call, tuple(plan.transport.hosts), plan.transport.rates
@@ -99,8 +102,10 @@ def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
 
 
 def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:
-    """Collective: seconds of a plan, by the cost model on an emulated link, unless they are to be ``timed``. What the
-    plan works on may be zeros afterwards."""
+    """Return the seconds of a plan, modelled on an emulated link unless ``timed``. Collective.
+
+    It may overwrite the plan's buffers with zeros.
+    """
     if fabric.world.link is not None and not timed:
         return modelled_s(fabric.world.link, fabric.world.transport.hosts, [plan])
     found_s = best_s(fabric, plan, RUNS)
@@ -109,7 +114,7 @@ def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:
 
 
 def best_s(fabric: LiveFabric, run: Callable[[], object], repeats: int) -> float:
-    """Collective: the best of a few runs, each as long as its slowest rank."""
+    """Return the best of a few runs, each as long as its slowest rank. Collective."""
     gather = fabric.world.transport.gather_values
     found: list[float] = []
     for _ in range(repeats):
@@ -121,22 +126,24 @@ def best_s(fabric: LiveFabric, run: Callable[[], object], repeats: int) -> float
 
 
 class WirePrices:
-    """Prices of buckets on the network of a job, from two sizes of each collective, which are asked for once."""
+    """Price buckets on a job's network from two sizes of each collective, measured once."""
 
     def __init__(self, fabric: LiveFabric, *, timed: bool = False) -> None:
         self.fabric, self.timed = fabric, timed
         self.costs: dict[Collective, WireCost] = {}
 
     def of(self, names: Iterable[str]) -> Price:
-        """Collective: prices of what carries these collectives and extras out; there must be plans. Alike on all ranks.
-        To be called while nothing is under way, because it overwrites gradients."""
+        """Return prices of these collectives and extras, equal on all ranks. Collective.
+
+        Their plans must exist. Call this only while nothing is under way: it overwrites gradients.
+        """
         for leg in (leg for name in names for leg in self.fabric.route.collectives(name)):
             if leg not in self.costs:
                 self.costs[leg] = self.cost(leg)
         return lambda leg, bucket: self.costs[leg](self.fabric.arena.nbytes_of(leg.line, bucket))
 
     def cost(self, leg: Collective) -> WireCost:
-        """Collective: the line through two sizes."""
+        """Fit a line through two sizes. Collective."""
         wire, grid = self.fabric.arena.wire, self.fabric.arena.layout.grid
         if leg.few:
             return WireCost(self.seconds(leg, grid), 0.0)
@@ -145,7 +152,7 @@ class WirePrices:
         return WireCost(0.0, large[1] / large[0]) if small[0] == large[0] else WireCost.through(small, large)
 
     def seconds(self, leg: Collective, count: int) -> float:
-        """Collective: time ``count`` elements, or a few more if ranks could not have equal parts."""
+        """Time ``count`` elements, or a few more to give ranks equal parts. Collective."""
         fabric, wire, transport = self.fabric, self.fabric.arena.wire, self.fabric.world.transport
         count = round_up(count, transport.size)
         x = wire[:count] if count <= wire.size else array_module(wire).zeros(count, wire.dtype)

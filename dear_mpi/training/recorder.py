@@ -1,5 +1,7 @@
-"""Records what a session did on all ranks, by the clock of rank 0: the last iterations, or the last seconds of a job
-that ends badly."""
+"""Record a session's activity on all ranks, by the clock of rank 0.
+
+It keeps the last iterations, or the last seconds of a job that fails.
+"""
 
 import math
 import secrets
@@ -28,11 +30,11 @@ from dear_mpi.training.session import Session
 
 
 def recorded(session: Session, name: str, clock: CommonClock | None = None, *, kept: int = KEPT) -> Run:
-    """Collective: flush; what all ranks did in the last iterations, by the clock of rank 0, as a run of this name.
+    """Flush and return the last iterations of all ranks as a run, by the clock of rank 0. Collective.
 
     Args:
-        clock: one that was made before the iterations, so that drifts of clocks are known.
-        kept: how many iterations, at most as many as a log keeps.
+        clock: made before the iterations, so that clock drift is known.
+        kept: number of iterations, at most as many as a log keeps.
 
     Raises:
         ClocksError: the clocks cannot be compared.
@@ -42,12 +44,12 @@ def recorded(session: Session, name: str, clock: CommonClock | None = None, *, k
 
 
 def record(session: Session, name: str, clock: CommonClock | None = None, *, kept: int = KEPT) -> list[Recording]:
-    """Collective: the same, of each rank by its own clock."""
+    """Record as ``recorded``, but each rank by its own clock. Collective."""
     session.flush()
     transport, compute = session.world.transport, session.group.streams.compute
     if session.group.fabric.log.last.end is None:
         raise ValueError(f"no iteration of {name!r} was recorded")
-    compute.seconds(compute.mark(), compute.mark())  # a GPU does all that was launched
+    compute.seconds(compute.mark(), compute.mark())  # a GPU finishes all launched work
     if clock is None:
         clock = CommonClock(transport)
     clock.look()
@@ -58,9 +60,9 @@ def record(session: Session, name: str, clock: CommonClock | None = None, *, kep
 
 
 def first_noted(ranks: Sequence[Rank]) -> int:
-    """The number of the first collective that some rank carried out in its first iteration, and all have noted.
+    """Return the first collective that some rank ran in its first iteration and that all ranks noted.
 
-    On others it may have been over before theirs; without their notes nobody can say what was waited for in it.
+    On other ranks it may have ended before their first iteration; without notes, its waits cannot be attributed.
     """
     needed, known = list[int](), list[int]()
     for rank in ranks:
@@ -75,11 +77,11 @@ def without_notes_before(first: int, rank: Rank) -> Rank:
 
 
 def done_by(session: Session, *, kept: int = KEPT) -> Rank:
-    """What this rank did in its last iterations, by its own clock."""
+    """Return this rank's last iterations, by its own clock."""
     transport, group = session.world.transport, session.group
     streams, log = group.streams, group.fabric.log
     zero = streams.compute.mark()
-    # A mark of the host is a time by this clock already; looked at later, it would move all spans away from the notes.
+    # Host events already use this clock; a later reading would shift all spans relative to the notes.
     zero_s = zero if isinstance(zero, float) else perf_counter()
 
     def clock(lane: str, mark: Any) -> float:
@@ -88,7 +90,7 @@ def done_by(session: Session, *, kept: int = KEPT) -> Rank:
 
     layers = [layer_name(use.layer, number) for number, use in enumerate(group.uses)]
     own = rank_of(log, name_of(session), layers, clock, kept=kept)
-    # Also the notes of the iteration before them, whose collectives may be under way on other ranks in theirs.
+    # Include the notes of the previous iteration: other ranks may run its collectives in theirs.
     numbers = [each.number - 1 for each in own.iterations[:1]]
     begins = (each.begin for each in list(log.records) if each.number in numbers and each.begin is not None)
     since_s = min((clock(COMPUTE, begin) for begin in begins), default=-math.inf)
@@ -96,9 +98,9 @@ def done_by(session: Session, *, kept: int = KEPT) -> Rank:
 
 
 def last_of(session: Session, seconds: float, most_calls: int) -> Rank:
-    """What this rank did at last, which may not be over; needs nobody else, and may be called by any thread.
+    """Return this rank's most recent activity, which may still run. Not collective; safe from any thread.
 
-    Of a GPU it has the notes alone: who asks for the time of a mark that was not reached waits for it.
+    For a GPU it returns only notes: reading the time of an event blocks until the GPU reaches it.
     """
     transport, streams = session.world.transport, session.group.streams
     now_s, notes = perf_counter(), session.group.fabric.log.notes
@@ -109,7 +111,7 @@ def last_of(session: Session, seconds: float, most_calls: int) -> Rank:
         room -= len(each.parts)
         if room < 0:
             break
-        under_way = len(each.times) <= len(each.parts)  # only of the last one this may be
+        under_way = len(each.times) <= len(each.parts)  # only the last iteration can be
         noted.append(each.at([*each.times, now_s], under_way=True) if under_way else each)
     return replace(own, number=transport.rank, noted=tuple(reversed(noted)))
 
@@ -123,24 +125,27 @@ def name_of(session: Session) -> str:
 FACTS = (
     "model schedule fusion buckets algorithm update accumulate batch wire device ranks hosts transport emulated_link"
 )
-# Of a run that fails, seconds and most calls: first what is written fast, since Open MPI 5 kills ranks 0.25 s
+# Seconds and most calls of a failing run; the short version is written first, because Open MPI 5 kills ranks 0.25 s
 # after it told them to end.
 LAST = ((1.0, 500), (10.0, 20_000))
-GRACE_S = 1.0  # in which others write theirs, as long as Open MPI gives them
+GRACE_S = 1.0  # for other ranks to write theirs, if Open MPI allows it
 
 
 class Show(Protocol):
-    """What is done with a timeline, such as writing it into files."""
+    """Process a timeline, for example write it to files."""
 
     def __call__(self, timeline: Timeline) -> object:
-        """By rank 0, with one of all ranks."""
+        """Process the timeline of all ranks; called by rank 0."""
 
     def write_rank(self, recordings: Sequence[Recording], facts: Mapping[str, Any]) -> Path:
-        """By each rank, with what it did in each run; where that is now."""
+        """Write this rank's recordings of each run; called by each rank. Returns the path."""
 
 
 class Recorder:
-    """Constructing is collective, and so are ``keep`` and ``show``: all before a job, and after its runs."""
+    """Record the runs of a job. The constructor, ``keep`` and ``show`` are collective.
+
+    Construct it before the job; call ``keep`` and ``show`` after its runs.
+    """
 
     def __init__(self, world: World, show: Show, model: str) -> None:
         self.world, self.files, self.model = world, show, model
@@ -149,13 +154,13 @@ class Recorder:
         self.runs: list[list[Recording]] = []
 
     def keep(self, session: Session, name: str, *, kept: int = KEPT) -> list[Recording]:
-        """Keep the last iterations as a run of this name, after a flush; what all ranks did in them."""
+        """Flush, keep the last iterations as a run of this name, and return all ranks' recordings."""
         self.runs.append(record(session, name, self.clock, kept=kept))
         return self.runs[-1]
 
     def show(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Let rank 0 show the runs, or each rank its own part of them if their clocks cannot be compared. ``rows`` are
-        what is reported of them, as ``describe`` has it."""
+        """Let rank 0 show the runs; if clocks cannot be compared, each rank shows its own. ``rows``: see
+        ``describe``."""
         facts = common([{name: row[name] for name in FACTS.split()} for row in rows]) | {"job": self.job}
 
         def shown() -> str:
@@ -172,7 +177,7 @@ class Recorder:
 
     @contextmanager
     def watching(self, sessions: Mapping[str, Session]) -> Iterator[None]:
-        """Meanwhile this rank writes its last seconds if an error is raised, if it stalls, or if the job ends."""
+        """Write this rank's last seconds if the block raises, stalls, or the job ends."""
         last = LastSeconds(self, sessions)
         alarms = self.world.transport.waits.alarms
         alarms.append(last.stalls)
@@ -187,7 +192,7 @@ class Recorder:
 
 
 class LastSeconds:
-    """What this rank did at last, written at most once for each reason, by whatever thread has one."""
+    """Write this rank's most recent activity, at most once per reason and from any thread."""
 
     def __init__(self, recorder: Recorder, sessions: Mapping[str, Session]) -> None:
         self.recorder, self.sessions = recorder, sessions
@@ -214,14 +219,14 @@ class LastSeconds:
         return recorder.files.write_rank(runs, {"model": recorder.model, "job": recorder.job})
 
     def fails(self, error: BaseException) -> None:
-        """The others are told, and have a moment, before this rank ends the job; unless all fail alike."""
+        """Tell the others and give them a moment before this rank ends the job, unless all ranks fail together."""
         told = not isinstance(error, AgreedError) and tell_others()
         self.write(f"fails with {type(error).__name__}")
         if told:
             time.sleep(GRACE_S)
 
     def stalls(self) -> None:
-        """Also those that keep this rank waiting have something to say."""
+        """Write this rank's activity: a rank that keeps others waiting also has information."""
         tell_others(idle=True)
         self.write("stalls")
 

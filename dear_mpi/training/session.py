@@ -1,4 +1,4 @@
-"""A session: layers, a loss and an optimiser, trained under a schedule on all ranks. The front door of this room.
+"""Train layers with a loss, an optimiser and a schedule on all ranks. Start reading here.
 
 with Session(layers, loss, comm, schedule="dear", optimizer=Adam(lr=1e-3)) as session:
     for x, targets in batches:
@@ -42,37 +42,36 @@ from dear_mpi.training.trainer import Model
 
 S = TypeVar("S", bound="Session")
 REPORT_S = 30.0
-PARAMETERS = "parameters (SHA-256; give all ranks one seed, or the values of rank 0)"  # said where ranks differ
+PARAMETERS = "parameters (SHA-256; give all ranks one seed, or the values of rank 0)"  # for messages
 DIFFER = "the ranks no longer train one model, as where forward changes a parameter in place"
 
 
 class Session:
-    """Trains a model on all ranks. Constructing is collective, and so is every method unless it says that it is not.
+    """Train a model on all ranks. The constructor and all methods are collective unless documented otherwise.
 
-    A context manager: leaving it flushes, ends the engine, and gives all plans back. If one rank leaves after
-    fewer steps, by an error, or because its program ends, the others end the job: they would wait for ever. A rank may
-    take long between steps. Ranks that have waited for 30 s for it report that (unless ``comm`` is a ``World``).
+    Use it as a context manager: leaving it flushes, ends the engine and frees all plans. If one rank leaves after fewer
+    steps, by an error, or because its program ends, the others end the job: they would wait forever. A rank may take
+    long between steps. Ranks that have waited 30 s for it report that (unless ``comm`` is a ``World``).
 
     Args:
         layers: with ``parameters``, ``forward(x)`` and ``backward(dy)``, see ``dear_mpi.models.layer``.
-        loss: with ``forward(outputs, targets)`` and ``backward(scale)``, see there.
+        loss: with ``forward(outputs, targets)`` and ``backward(scale)``, see ``dear_mpi.models.layer``.
         comm: an mpi4py communicator, a ``Transport`` or a ``World``; one session at a time may use it.
-        uses: the numbers of the layers in the order in which they run, if not the order of ``layers``; a layer may run
-            several times.
-        schedules: all that take turns on the model, if it is not one alone.
-        facts: more that must be equal on all ranks, by name.
+        uses: indices of the layers in execution order, default: the order of ``layers``; a layer may run several times.
+        schedules: several schedules that take turns on the model.
+        facts: more values that must be equal on all ranks, by name.
         options: see ``Options``.
 
     Attributes:
-        group: what was made for these ranks: buckets, the fabric, trainers.
-        decisions: how buckets are cut, and in which order they travel.
+        group: the buckets, the fabric and the trainers for these ranks.
+        decisions: the cut and the order of buckets.
 
     Raises:
         ArgumentError: an argument is not allowed, on this rank or on another one.
         MismatchError: the ranks differ in their options or in their parameters.
     """
 
-    passes: Model | None = None  # what runs the passes, if it is no loop over the layers
+    passes: Model | None = None  # runs the passes, if it is no loop over the layers
     threads = THREADS
 
     def __init__(
@@ -107,13 +106,13 @@ class Session:
             self.attendance = Attendance(transport, math.inf if isinstance(comm, World) else REPORT_S)
             stack.enter_context(self.group.streams.compute.use())
             stack.push(self.free)
-            self.engine = stack.enter_context(Engine(self.group.streams))  # which ends before its plans are freed
+            self.engine = stack.enter_context(Engine(self.group.streams))  # ends before its plans are freed
             stack.enter_context(self.attendance)
             self.open(self.engine)
             self.stack, self.closed = stack.pop_all(), False
 
     def build(self, uses: Sequence[int] | None) -> dict[str, Any]:
-        """Make all that needs no communication; return what must be equal on all ranks."""
+        """Make all objects that need no communication; return the facts that must be equal on all ranks."""
         layers = in_order(self.layers, uses)
         facts = self.options.facts() | {"model": model_of(layers, self.loss), PARAMETERS: self.parameters_sha256()}
         facts |= {"schedules": tuple(source_text(name, "schedule", MINE) for name in self.schedules)}
@@ -124,15 +123,15 @@ class Session:
 
     def open(self, engine: Engine) -> None:
         self.group.open(self.world, engine, self.loss, self.passes)
-        self.last = next(iter(self.schedules))  # the schedule of the last iteration
+        self.last = next(iter(self.schedules))  # of the last iteration
 
     def step(self, x: Array, targets: Array, *, total: int | None = None) -> float:
-        """One iteration with the first schedule; the mean loss over the whole batch.
+        """Run one iteration with the first schedule; return the mean loss over the whole batch.
 
         Args:
-            x, targets: this rank's part of the batch, arrays of the host. The loss is given all targets.
-            total: the sum of losses is divided by it, alike on all ranks: the number of targets in the whole batch, or
-                of those that count (``ignore_index``). If it is not given, all ranks have as many as this one.
+            x, targets: this rank's part of the batch, host arrays. The loss gets all targets.
+            total: divisor of the summed loss, equal on all ranks: the number of targets in the whole batch, or only of
+            those that count (``ignore_index``). By default all ranks have as many as this one.
 
         Raises:
             TrainingError, ArgumentError, ValueError: see ``Trainer.iteration``; or ``total`` is wrong.
@@ -141,20 +140,20 @@ class Session:
         return self.iterate(next(iter(self.schedules)), x, targets, number)[0]
 
     def iterate(self, schedule: str, x: Array, targets: Array, total: int) -> tuple[float, Times]:
-        """One iteration with a schedule, after a flush if the last one was another; see ``Trainer.iteration``."""
+        """Run one iteration with a schedule, after a flush if the schedule changed; see ``Trainer.iteration``."""
         self.check_open()
         self.attendance.steps += 1
         if schedule != self.last:
             self.flush()
             self.last = schedule
         x, targets = (self.group.streams.put(np.asarray(array)) for array in (x, targets))
-        with np.errstate(all="ignore"), no_child_leaves():  # what is not finite is looked for, and reported once
+        with np.errstate(all="ignore"), no_child_leaves():  # non-finite values are checked and reported once
             found = self.group.trainers[schedule].iteration(x, targets, total)
         self.decisions.look(schedule)
         return found
 
     def flush(self) -> None:
-        """Finish what is under way: afterwards all parameters are up to date. Raises as the iteration before.
+        """Finish pending work: afterwards all parameters are up to date. Raises errors of the last iteration.
 
         Call it on all ranks.
         """
@@ -163,52 +162,52 @@ class Session:
         self.group.flush()
 
     def cut(self, fusion: str) -> None:
-        """Go on with other buckets, while all memory stays where it is; ArgumentError if the policy is not allowed."""
+        """Continue with other buckets; all memory stays in place. Raises ArgumentError if the policy is not allowed."""
         self.check_open()
         self.attendance.meet("cut")
         self.decisions.cut(fusion)
 
     @property
     def parameters(self) -> list[Parameter]:
-        """The parameters of all layers, in order; not collective."""
+        """Return the parameters of all layers, in order. Not collective."""
         return [parameter for layer in self.layers for parameter in layer.parameters]
 
     @property
     def weights(self) -> tuple[float, ...] | None:
-        """How fast all ranks are, by which ``step`` should be given parts of a batch; None where all are alike."""
+        """Return the speeds of all ranks, for splitting a batch for ``step``; None if they are equal."""
         return self.group.owners.weights
 
     def parameters_sha256(self) -> str:
-        """The SHA-256 of the bytes of this rank's parameters; not collective."""
+        """Return the SHA-256 of this rank's parameters. Not collective."""
         return sha256(parameter.value for parameter in self.parameters)
 
     def state(self, notes: Any = None) -> dict[str, Array]:
-        """All that ``load`` needs, as arrays of the host, with anything that JSON can hold; ends with a flush."""
+        """Flush and return all that ``load`` needs, as host arrays; ``notes`` may be any JSON value."""
         self.check_alike("state")
         return snapshot(self.group, self.parameters, notes).packed()
 
     def load(self, state: dict[str, Array]) -> Any:
-        """Go on from a state that rank 0 has; the notes in it. Raises ArgumentError if it is another model's."""
+        """Continue from a state on rank 0; return its notes. Raises ArgumentError if it is another model's."""
         self.attendance.meet("load")
         return restore(self.group, self.parameters, state, "checkpoint")
 
     def save(self, path: str | Path, notes: Any = None) -> None:
-        """Write the state to a file of rank 0, which replaces an older one; ArgumentError if it cannot be written."""
+        """Write the state to a file of rank 0, replacing an older one. Raises ArgumentError if that fails."""
         self.check_alike("save")
         state = snapshot(self.group, self.parameters, notes, keep=self.world.rank == 0)
         by_rank_0(self.world.transport, "save", lambda: write(Path(path), state.packed()))
 
     def resume(self, path: str | Path) -> Any:
-        """Go on from such a file; the notes in it. Raises ArgumentError if it is not there, damaged, or another's."""
+        """Continue from a saved file; return its notes. Raises ArgumentError if it is missing, damaged or another's."""
         self.attendance.meet("resume")
         arrays: dict[str, Array] = {}
         by_rank_0(self.world.transport, "resume", lambda: arrays.update(read(Path(path))))
         return restore(self.group, self.parameters, arrays, f"checkpoint {str(path)!r}")
 
     def check_alike(self, place: str = "check_alike") -> None:
-        """Flush, end a round that is under way, and see that all ranks come to one place with the same parameters.
+        """Flush, end an open sync interval, and check that all ranks reach one place with equal parameters.
 
-        MismatchError, which names a parameter, if they differ.
+        Raises MismatchError, which names a parameter, if they differ.
         """
         self.attendance.meet(place)
         self.flush()
@@ -231,7 +230,7 @@ class Session:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if os.getpid() != self.engine.process:
             end_child(error)
-        with self.stack:  # which sees what is raised here
+        with self.stack:  # handles exceptions raised here
             self.closed = True
             if error is not None:
                 raise error
@@ -242,13 +241,13 @@ class Session:
             self.group.leave()
 
     def free(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Give the plans back; but not after an error of one rank alone, for then the peers may never answer."""
+        """Free the plans, except after an error of a single rank: its peers may never answer."""
         if (error is None or isinstance(error, AgreedError)) and not self.engine.thread.is_alive():
             self.group.plans.close()
 
 
 def number_of_targets(total: Any) -> int:
-    """A number, or a tensor with one, as an integer; ValueError if it is not whole, or negative."""
+    """Convert a number, or a tensor with one, to an integer. Raises ValueError if it is not whole, or negative."""
     with suppress(TypeError, ValueError, OverflowError):
         if int(total) == total and total >= 0:
             return int(total)

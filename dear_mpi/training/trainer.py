@@ -1,24 +1,23 @@
-"""The trainer: it hears the events of an iteration, and calls the hooks of a schedule. It knows neither MPI nor
-derivatives, nor what is live.
+"""Translate the events of an iteration into hooks of a schedule, without MPI, derivatives or live arrays.
 
-The path of a gradient: a backward pass writes it into its bucket, and tells the trainer by ``gradients_ready``;
+The path of a gradient: a backward pass writes it into its bucket and calls ``gradients_ready``;
 ``schedule.after_backward`` hands the bucket to the ``Fabric``, whose ``Engine`` runs the collective's ``Plan``. The
 fabric updates the parameters when the schedule asks for it, at the latest in ``schedule.before_forward`` of the layer
 that needs them.
 
-Whoever runs a pass reports these events: our loop over layers (``LayerLoop``), or a framework that runs and
-differentiates a model as a whole (``adapters``). Uses of layers may run in any order, which may differ between ranks
-and iterations. The schedule never sees that: its hooks are called in one order, because a use waits for its neighbours:
+The events come from our loop over layers (``LayerLoop``), or from a framework that runs and differentiates a whole
+model (``adapters``). Layer calls may run in any order, which may differ between ranks and iterations. The schedule
+never sees that: its hooks run in one order, because a layer call waits for its neighbours:
 
-    forward    a use that is about to begin lets the hooks of all uses before it be called first
-    backward   the gradients of a use are handed on when the gradients of all later uses have been
+    forward    before a use begins, the hooks of all earlier uses are called.
+    backward   the gradients of a use are handed on after the gradients of all later uses.
 
-Why no rank can deadlock: hooks are called in the same order on all ranks, and the rehearsal has shown that the schedule
-does not wait for ever in them, so all ranks start the same collectives in the same order. No rank waits for another
-rank's gradient before it goes on: a gradient that is not ready is held back on its own rank. It becomes ready there,
-since a backward pass ends by itself, and a gradient that is missing then is zero. It costs little: autograd takes what
-was done last first, so gradients are ready in the reverse order of the forward pass but for branches. (PyTorch's DDP
-holds buckets back in the same way: Li et al., VLDB 2020, section 3.2.3.)
+Why no rank can deadlock: hooks run in the same order on all ranks, and the dry run has shown that the schedule does not
+wait forever in them. All ranks therefore start the same collectives in the same order. A gradient that is not ready is
+held back on its own rank; no rank waits for another rank's gradient before it continues. The gradient becomes ready
+there, because a backward pass ends without help; a gradient that is missing then is zero. The cost is small: autograd
+processes the most recent operations first, so gradients are ready in reverse forward order except for branches.
+(PyTorch's DDP holds buckets back in the same way: Li et al., VLDB 2020, section 3.2.3.)
 """
 
 import math
@@ -38,41 +37,41 @@ from dear_mpi.training.schedules import Schedule
 
 
 class TrainingError(AgreedError):
-    """Training cannot go on."""
+    """Training cannot continue."""
 
 
 class Meter(Protocol):
-    """Sums the losses of all ranks."""
+    """Sum the losses of all ranks."""
 
     @property
     def fabric(self) -> Fabric: ...
     @property
-    def trouble(self) -> bool: ...  # whether any rank was in trouble; backward is over
+    def trouble(self) -> bool: ...  # whether any rank was in trouble; after backward
 
     def start(self, loss: Array | float, targets: Array, total: int, *, trouble: bool) -> None:
-        """Begin the sums over ranks: of the losses over ``total``, of the numbers of targets, of ranks in trouble."""
+        """Begin the sums over ranks: losses over ``total``, numbers of targets, and ranks in trouble."""
 
     def read(self) -> float:
-        """The sum; backward is over."""
+        """Return the sum, after backward."""
 
     def complaint(self) -> str | None:
-        """What is wrong with the numbers of targets, the same on all ranks."""
+        """Return the error in the numbers of targets, equal on all ranks, or None."""
 
 
 class UseOfLayer(Protocol):
-    """One use of a layer: ``LayerUse`` on the live fabric, ``VirtualUse`` on the virtual one."""
+    """Represent one layer call: ``LayerUse`` on the live fabric, ``VirtualUse`` on the virtual one."""
 
     received: Array  # by the last exchange
 
     @property
     def split(self) -> bool: ...  # whether its backward pass has two halves
     @property
-    def exchanging(self) -> bool: ...  # whether it sends and awaits something before a pass
+    def exchanging(self) -> bool: ...  # whether it exchanges data before a pass
     @property
     def complaints(self) -> Sequence[str]: ...
 
     def exchange(self, given: Array, *, back: bool) -> Any:
-        """The engine's act, see ``Step``, that makes ``received`` of what the pass is given."""
+        """Return the engine's act (see ``Step``) that turns a pass's input into ``received``."""
 
     def forward(self, x: Array, *, inspect: bool) -> Array: ...
     def before_backward(self, dy: Array, *, inspect: bool) -> None: ...
@@ -83,31 +82,35 @@ class UseOfLayer(Protocol):
 
 
 class Model(Protocol):
-    """Runs the passes of a model, and tells a trainer how far they are: ``LayerLoop``, ``TorchModule``."""
+    """Run the passes of a model and report progress to a trainer: ``LayerLoop``, ``TorchModule``."""
 
-    sums: bool  # whether it adds the gradients of a part of a batch to those of the parts before
+    sums: bool  # whether it adds the gradients of a part of a batch to the sum of earlier parts
 
     @property
     def faults(self) -> Sequence[str]:
-        """Why it cannot go on, after ``forward``: then all ranks end with this iteration."""
+        """Return why it cannot continue after ``forward``; all ranks then end with this iteration."""
 
     def forward(self, x: Array, trainer: "Trainer") -> Any:
-        """Its output; None if it cannot go on. It calls ``trainer.before_forward(use)`` before a use, or a later one,
-        needs its parameters."""
+        """Return its output, or None if it cannot continue.
+
+        Call ``trainer.before_forward(use)`` before a layer call, or a later one, needs its parameters.
+        """
 
     def backward(self, dy: Any, trainer: "Trainer") -> None:
-        """Write all gradients. Before a use call ``trainer.before_backward(use)``, and after it ``ran`` and
-        ``gradients_ready``; or, where uses run in an unknown order, ``before_backward`` of the last use once, and
-        ``trainer.wrote(use)`` for each. Without ``dy`` any gradients will do."""
+        """Write all gradients. Without ``dy`` any gradients will do.
+
+        Before a layer call, call ``trainer.before_backward(use)``; after it ``ran`` and ``gradients_ready``. If the
+        order is unknown, call ``before_backward`` of the last one once, and ``trainer.wrote(use)`` for each.
+        """
 
 
 class Trainer:
-    """Runs iterations of a model; trainers with several schedules may take turns on one.
+    """Run iterations of a model; trainers with several schedules may take turns on it.
 
-    In its first iteration, and in all where ``debug``, it fills the gradients with NaN before the layers write them.
-    ``times`` says where the seconds of the last iteration went; the fabric's log knows more of it.
+    In the first iteration, and always with ``debug``, it fills gradients with NaN before layers write them. ``times``
+    breaks down the seconds of the last iteration; the fabric's log has more detail.
 
-    The events of an iteration, in this order; those of a pass come ``accumulate`` times:
+    The events of an iteration, in this order; the events of a pass come ``accumulate`` times:
 
         begin_iteration | begin_pass | before_forward(0), after_forward, before_forward(1) ... end_forward
                                      | begin_backward, before_backward(n), gradients_ready(n) ... | end_backward
@@ -129,22 +132,24 @@ class Trainer:
         self.fabric, self.rules = meter.fabric, rules
         self.model = model or LayerLoop(self.uses, self.fabric)
         self.accumulate, self.debug = accumulate, debug
-        self.done, self.first = 0, True  # iterations, with those before a checkpoint
+        self.done, self.first = 0, True  # iterations, including those before a checkpoint
         self.examples = 0  # of this rank, in the last iteration
-        self.trouble = ""  # with this rank's own gradients; the others hear of it with the next loss
+        self.trouble = ""  # with this rank's gradients; the others learn of it with the next loss
 
     def iteration(self, x: Array, targets: Array, total: int) -> tuple[float, Times]:
-        """One pass forward and backward, or ``accumulate`` of them, with a part of the batch each: the mean loss over
-        the batch of the whole job, and where the time went.
+        """Run one pass forward and backward, or ``accumulate`` of them with a part of the batch each.
 
         Args:
             x, targets: this rank's part of the batch, see ``parts``.
             total: the number of targets that count in the whole batch. Gradients are summed over ranks and averaged
-                here, in the loss, once; so ranks may have unequal parts.
+            once, in the loss; so ranks may have unequal parts.
+
+        Returns:
+            The mean loss over the batch of the whole job, and the times.
 
         Raises:
             TrainingError: the loss or a gradient is infinite or not a number, or ``total`` is wrong.
-            ArgumentError: a layer of some rank has not written its gradients where they travel.
+            ArgumentError: a layer of some rank did not write its gradients to their places.
             ValueError: this rank's targets cannot be split.
         """
         parts = self.parts(x, targets)
@@ -165,7 +170,7 @@ class Trainer:
         return self.end_iteration()
 
     def parts(self, x: Array, targets: Array) -> list[tuple[Array, Array]]:
-        """Split a batch into ``accumulate`` parts, x and targets along their first axis, which has the examples.
+        """Split a batch into ``accumulate`` parts, x and targets along their first axis (examples).
 
         Without a split, targets may have any shape, such as (boxes, 5) or (n * context,).
         """
@@ -185,16 +190,16 @@ class Trainer:
         fabric.log.begin(self.done, fabric.now())
 
     def begin_pass(self) -> None:
-        """A pass forward and backward begins, with the next part of the batch."""
+        """Begin a pass forward and backward with the next part of the batch."""
         self.part, self.running, self.over = self.part + 1, -1, True
 
     @property
     def last_part(self) -> bool:
-        """Whether the gradients of this pass, with those of the parts before, are all of the batch."""
+        """Return whether this pass completes the gradients of the batch."""
         return self.part == self.accumulate - 1
 
     def before_forward(self, use: int) -> None:
-        """A use is about to begin: call its hooks, and those of earlier uses that have not been called."""
+        """Call the hooks of a layer call that is about to begin, after any missing hooks of earlier ones."""
         while self.running < use:
             self.after_forward()
             self.running, self.over = self.running + 1, False
@@ -203,14 +208,14 @@ class Trainer:
             self.begin_s = self.fabric.now()
 
     def after_forward(self) -> None:
-        """The use that runs is over, if none has said so."""
+        """End the running layer call, if it is still open."""
         if not self.over:
             self.ran("forward", self.running)
             self.over = True
             self.hook("after_forward", self.running)
 
     def end_forward(self) -> None:
-        """The forward pass is over: call the hooks of uses that it has left out."""
+        """End the forward pass: call the hooks of layer calls that it skipped."""
         self.before_forward(len(self.uses) - 1)
         self.after_forward()
 
@@ -218,7 +223,7 @@ class Trainer:
         self.running, self.next, self.written = len(self.uses), len(self.uses) - 1, set[int]()
 
     def before_backward(self, use: int) -> None:
-        """A use is about to run backward."""
+        """Note that a layer call is about to run backward."""
         while self.running > max(use, 0):
             self.running -= 1
             if self.last_part:
@@ -226,9 +231,9 @@ class Trainer:
         self.begin_s = self.fabric.now()
 
     def gradients_ready(self, use: int) -> None:
-        """The gradients of a use are there: hand on all that are, up to the first use whose gradients are missing.
+        """Hand on all ready gradients, up to the first layer call whose gradients are missing.
 
-        The schedule hears of the last part only.
+        The schedule learns only of the last part.
         """
         whole = self.last_part or not self.model.sums
         if whole:
@@ -236,7 +241,7 @@ class Trainer:
         self.written.add(use)
         while self.next in self.written:
             ready, self.next = self.next, self.next - 1
-            self.before_backward(ready)  # if its gradients came before those of a later use
+            self.before_backward(ready)  # if its gradients came before a later layer call's
             if whole:
                 self.uses[ready].after_backward(last=self.last_part)
             if self.last_part:
@@ -244,18 +249,18 @@ class Trainer:
                 self.hook("after_backward", ready)
 
     def wrote(self, use: int) -> None:
-        """A use has run backward, and its gradients are ready; the model goes on to another use by itself."""
+        """Note that a layer call ran backward and its gradients are ready; the model picks the next one."""
         self.ran("backward", use)
         self.gradients_ready(use)
         self.before_backward(self.next)
 
     def end_backward(self) -> None:
-        """All gradients are there, and nothing is left to hide communication under."""
+        """End the backward pass: nothing is left to hide communication under."""
         self.hook("end_backward")
         self.rules.end_backward([each.use for each in self.fabric.delayed])
 
     def end_iteration(self) -> tuple[float, Times]:
-        """The loss of the whole job, and where the time went; raises as ``iteration``."""
+        """Return the loss of the whole job and the times. Raises as ``iteration``."""
         loss = self.meter.read()
         self.fabric.log.end(self.fabric.now())
         self.check(loss)
@@ -264,11 +269,11 @@ class Trainer:
         return loss, self.times
 
     def ran(self, what: str, use: int) -> None:
-        """A use has run since ``begin_s``."""
+        """Note that a layer call ran since ``begin_s``."""
         self.fabric.log.did(what, use, self.begin_s, self.fabric.now())
 
     def hook(self, name: str, *use: int) -> None:
-        """Call a hook of the schedule; the book of rules knows which one runs."""
+        """Call a hook of the schedule; the rule book knows which one runs."""
         self.rules.point = name, use
         getattr(self.schedule, name)(*use)
 
@@ -280,17 +285,17 @@ class Trainer:
             self.fabric.block(handle)
 
     def finish(self) -> None:
-        """Flush without the other ranks; CollectiveError if these must start something for it."""
+        """Flush without the other ranks. Raises CollectiveError if they must start something for it."""
         if not self.rules.all_started:
             what = "starts some collectives only when parameters are needed, on all ranks"
             raise CollectiveError(f"schedule {self.rules.name!r} {what}: call session.flush() on all ranks before")
         self.flush()
 
     def check(self, loss: float = 0.0, *, over: bool = False) -> None:
-        """Raise as ``iteration`` if not all went well so far: all ranks see that alike, so they raise together.
+        """Raise as ``iteration`` if anything went wrong so far: all ranks see the same, so they raise together.
 
-        If ranks update by their own gradients, only one of them may be in ``trouble``. A rank must not ask the others
-        before they know that they are asked: from the last loss, or because all look at the parameters (``over``).
+        If ranks update by their own gradients, only one of them may be in ``trouble``. A rank may ask the others only
+        once they know of it: from the last loss, or because all look at the parameters (``over``).
         """
         found = self.fabric.complaints()[:1]
         wrong = [text for text in (self.meter.complaint(),) if text] + found * self.fabric.common
@@ -319,7 +324,7 @@ class Trainer:
 
 
 class LayerLoop:
-    """Runs the uses of layers one after the other. A schedule may delay the second half of a layer's backward pass:
+    """Run the layer calls one after the other. A schedule may delay the second half of a layer's backward pass:
 
     layer       | 3: dx | 2: dx | 3: dw | 1: dx, dw | 2: dw | 0 ...
     the schedule hears that gradients are there:   3           2, 1
@@ -343,7 +348,7 @@ class LayerLoop:
         return x
 
     def backward(self, dy: Array, trainer: Trainer) -> None:
-        """Let every layer write its gradients; the schedule hears of the last part only, and delays nothing before."""
+        """Let every layer write its gradients; the schedule sees only the last part, and delays nothing before it."""
         for number in reversed(range(len(self.uses))):
             use = self.uses[number]
             exchange = self.start_exchange(number, dy, back=True) if use.exchanging else None
@@ -366,12 +371,12 @@ class LayerLoop:
         return self.fabric.submit(key, label, lambda turn: [Step(*key, label, act)])
 
     def received(self, number: int, exchange: Handle) -> Array:
-        """Wait for an exchange; what the layer goes on with."""
+        """Wait for an exchange and return the received data."""
         self.fabric.wait_for(exchange)
         return self.uses[number].received
 
     def write_weights(self, number: int, trainer: Trainer) -> None:
-        """The delayed half of a backward pass; a hook of the schedule asks for it."""
+        """Run the delayed half of a backward pass, when a hook of the schedule asks for it."""
         point, trainer.begin_s = trainer.rules.point, self.fabric.now()
         self.uses[number].backward_weights()
         trainer.ran("weights", number)

@@ -1,16 +1,16 @@
-"""A trainer on the virtual fabric, for rehearsals and predictions.
+"""Run a trainer on the virtual fabric, for dry runs and predictions.
 
-A schedule rehearses there before it runs on the live fabric, and is refused if it is wrong. There is one predictor: for
-``compare``, ``simulate`` and tuning.
+A schedule does a dry run here before it runs on the live fabric, and is refused if it is wrong. ``compare``,
+``simulate`` and tuning use one predictor.
 
-A prediction is how long the counted iterations are, and what one rank does in that time:
+A prediction is the length of the counted iterations, and one rank's activity in that time:
 
     last rank begins ----------------------------------> last rank ends       the length, over the iterations: the mean
        one rank begins | forward, backward, waits, updates, the rest | ends    these add up to that
 
-Where ranks compute at different speeds, they may end an iteration apart, as DeAR lets them, and be last in turn. If
-each iteration counted with its slowest rank, the distance between two ranks would count again and again. From the last
-rank's begin to the last rank's end it counts once.
+Ranks of different speeds may end an iteration apart, as DeAR lets them, and be last in turn. Counting each iteration
+with its slowest rank would count the distance between two ranks again and again. From the last rank's begin to the last
+rank's end it counts once.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer
 
-TIE = 1e-9  # times are alike if they differ by less than this part of them
-UNFAIR = 0.02  # a baseline whose buckets cost more than this share of its best time gets a warning
-REACHED = 1.005  # times a bound: up to this an iteration reaches it
+TIE = 1e-9  # relative difference below which times are equal
+UNFAIR = 0.02  # warn about a baseline whose buckets cost more than this share of its best time
+REACHED = 1.005  # an iteration up to this many times its bound reaches it
 ALL_REACHED = (
     "Each row reaches the bound of its schedule: another schedule, other buckets or a faster network may help."
 )
@@ -49,20 +49,20 @@ ALL_REACHED = (
 
 @dataclass(frozen=True)
 class Exposed:
-    """How long a rank waits for a collective in an iteration, or for an exchange."""
+    """Hold how long a rank waits for a collective or an exchange in an iteration."""
 
     collective: str
     bucket: Bucket | None
     seconds: float
-    use: int | None = None  # of the layer that exchanges; the sum of the loss has neither a use nor a bucket
+    use: int | None = None  # the layer call that exchanges; the sum of the loss has neither this nor a bucket
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Seconds of an iteration of one schedule: means over those that count, which differ only where there is jitter.
+    """Hold mean seconds per counted iteration of one schedule; iterations differ only with jitter.
 
-    ``iteration_s`` is the job's. The other seconds, up to ``waits``, are of one rank throughout (``Tally.rank``), and
-    add up to it.
+    ``iteration_s`` is the job's. The other seconds, up to ``waits``, belong to one rank (``Tally.rank``) and add up to
+    it.
     """
 
     schedule: str
@@ -73,17 +73,17 @@ class Prediction:
     backward_s: float
     exposed_s: float  # waiting for communication
     update_s: float  # of the optimiser
-    # What is neither a layer, nor waiting, nor an update; and what the rank's own time lacks to the job's time: nothing
-    # where one rank is last at the beginning and at the end.
+    # Neither layers, nor waits, nor updates; includes the gap between the rank's time and the job's: zero if one rank
+    # is last at the beginning and at the end.
     rest_s: float
-    waits: tuple[Exposed, ...]  # what adds up to ``exposed_s``
-    bound_s: float  # the least that the schedule allows, for layers and collectives alone
-    network_s: Mapping[str, float]  # of each collective that the schedule starts, for all buckets
-    log: Log | None = None  # of the last iterations, if it was kept
+    waits: tuple[Exposed, ...]  # add up to ``exposed_s``
+    bound_s: float  # lower bound from the schedule's layers and collectives
+    network_s: Mapping[str, float]  # of each of the schedule's collectives, for all buckets
+    log: Log | None = None  # of the last iterations, if kept
 
 
 class Tally:
-    """Adds up iterations on a virtual fabric, from now on; all seconds are of all ranks, or of each."""
+    """Add up iterations on a virtual fabric from now on; all seconds are for all ranks, or for each."""
 
     def __init__(self, fabric: VirtualFabric) -> None:
         self.fabric, self.iterations, self.begin_s = fabric, 0, fabric.now()
@@ -102,15 +102,15 @@ class Tally:
 
     @property
     def length_s(self) -> float:
-        """From the last rank's begin to the last rank's end."""
+        """Return the seconds from the last rank's begin to the last rank's end."""
         return last(self.fabric.now()) - last(self.begin_s)
 
     def rank(self) -> int:
-        """The rank with the longest own time that is not above ``length_s``; of several, the one that computes most.
+        """Return the rank with the longest own time up to ``length_s``; of several, the one that computes most.
 
-        There is one: the rank that was last at the beginning ends no later than the rank that is last at the end.
+        It exists: the rank that was last at the beginning ends no later than the rank that is last at the end.
         """
-        if isinstance(self.fabric.now(), float):  # one clock for all
+        if isinstance(self.fabric.now(), float):  # one clock for all ranks
             return 0
         own_s, compute_s = (self.fabric.now() - self.begin_s, self.taken_s["forward"] + self.taken_s["backward"])
         own_s, compute_s = np.broadcast_arrays(np.atleast_1d(own_s), np.atleast_1d(compute_s))
@@ -127,7 +127,7 @@ class Tally:
         return Exposed(key[0], self.fabric.buckets[key[1]], seconds)
 
     def means(self) -> dict[str, Any]:
-        """The means of what was added, as ``Prediction`` names them."""
+        """Return the means, named as in ``Prediction``."""
         rank, share = self.rank(), 1 / self.iterations
         waits = [self.exposed(key, share * of_rank(seconds, rank)) for key, seconds in self.waited_s.items()]
         forward_s, backward_s, update_s = (share * of_rank(seconds, rank) for seconds in self.taken_s.values())
@@ -144,13 +144,13 @@ class Tally:
 
 
 T = TypeVar("T")
-FLUSHES = (0, 0, 2, 0, 1)  # how often after each iteration: not at all, twice (the second has nothing to do), once
-WARM = 3  # iterations before the pipeline is as full as it will be
+FLUSHES = (0, 0, 2, 0, 1)  # flushes after each iteration: none, two (the second has nothing to do), or one
+WARM = 3  # iterations until the pipeline is full
 
 
 @dataclass(eq=False)
 class VirtualUse:
-    """A use of a layer that only takes time."""
+    """Simulate a layer call that only takes time."""
 
     fabric: VirtualFabric
     number: int
@@ -193,7 +193,7 @@ class VirtualUse:
 
 
 class VirtualMeter:
-    """Sums a loss that is zero, but may take its time, at its place in the order."""
+    """Sum a loss of zero that may take time, at its place in the order."""
 
     trouble = False
 
@@ -212,21 +212,21 @@ class VirtualMeter:
 
 
 class VirtualTrainer(Trainer):
-    """Runs iterations that have no arrays, of this kind of schedule; ``rules`` is its book, with buckets and route."""
+    """Run iterations without arrays under this schedule; ``rules`` is its book, with buckets and route."""
 
     def __init__(self, kind: type[Schedule], rules: Rules, costs: Costs, *, kept: int = 1) -> None:
         fabric = VirtualFabric(rules, costs, kept=kept)
         uses = [VirtualUse(fabric, number) for number in range(len(costs.forward_s))]
         super().__init__(uses, NoLoss(), VirtualMeter(fabric), kind(fabric), rules, accumulate=costs.parts)
         self.virtual = fabric
-        self.first = False  # there are no gradients to inspect, and no flush after that
+        self.first = False  # no gradients to inspect, and no flush after that
 
     def warm_up(self) -> None:
         for _ in range(WARM):
             self.one()
 
     def mean_s(self) -> float:
-        """Seconds of an iteration, when the pipeline is full; a mean over a round of the route."""
+        """Return the seconds of an iteration with a full pipeline, averaged over a sync interval."""
         self.warm_up()
         period = self.rules.route.period
         return sum(self.one().iteration_s for _ in range(period)) / period
@@ -244,17 +244,17 @@ def rehearse(
     accumulate: int = 1,
     order: Sequenced | None = None,
 ) -> None:
-    """Run a few iterations, and flushes between them, where nothing takes time.
+    """Run a few iterations, and flushes between them, in zero time.
 
     Args:
         rules: a new book, with the buckets.
-        uses: how many uses of layers a forward pass has.
-        split: the uses whose backward pass has two halves.
-        accumulate: how many forward passes an iteration has.
-        order: what was decided from the times of layers, if anything was.
+        uses: layer calls in a forward pass.
+        split: the layer calls with a two-part backward pass.
+        accumulate: forward passes in an iteration.
+        order: the order decided from layer times, if any.
 
     Raises:
-        ScheduleError: it breaks a rule of ``fabric/rules.py``, would wait for ever, never ends, or fails.
+        ScheduleError: the schedule breaks a rule of ``fabric/rules.py``, would wait forever, never ends, or fails.
     """
     nothing, halves = [0.0] * uses, dict.fromkeys(split, 0.0)
     costs = Costs(forward_s=nothing, backward_s=nothing, weights_s=halves, parts=accumulate)
@@ -262,7 +262,7 @@ def rehearse(
 
 
 def iterate(schedule: type[Schedule], rules: Rules, costs: Costs, order: Sequenced | None) -> None:
-    """The iterations; then the schedule's bound."""
+    """Run the iterations; then the schedule's bound."""
     trainer = VirtualTrainer(schedule, rules, costs)
     if order is not None:
         trainer.schedule.take(order)
@@ -277,9 +277,10 @@ def iterate(schedule: type[Schedule], rules: Rules, costs: Costs, order: Sequenc
 
 
 def in_time(rules: Rules, call: Callable[[], T]) -> T:
-    """What a call of a schedule's code returns, however long it takes, as long as it gets on from hook to hook.
+    """Return the result of a schedule's code; it may take any time while it proceeds from hook to hook.
 
-    ScheduleError, which names the hook, if one takes too long or fails. What it may touch then is on a virtual fabric.
+    Raises ScheduleError, which names the hook, if one takes too long or fails. The code then only touches a virtual
+    fabric.
     """
     try:
         return user_file.in_time(call, lambda: (rules.iteration, rules.point))
@@ -295,15 +296,15 @@ def in_time(rules: Rules, call: Callable[[], T]) -> T:
 def predict(
     kind: type[Schedule], rules: Rules, costs: Costs, *, iterations: int = 1, traced: bool = False
 ) -> Prediction:
-    """What an iteration of a schedule takes when the pipeline is full.
+    """Predict the iteration of a schedule with a full pipeline.
 
     Args:
         rules: a new book of it, with the buckets and the route.
-        iterations: how many count, at least; whole rounds of the route do.
-        traced: whether the log of the last iterations is to be kept.
+        iterations: the least number that count; rounded up to whole sync intervals.
+        traced: whether to keep the log of the last iterations.
 
     Raises:
-        ScheduleError: the schedule breaks a rule (``rehearse`` sees that before, and whether it ends).
+        ScheduleError: the schedule breaks a rule (``rehearse`` finds that earlier, and finds endless schedules).
     """
     trainer = VirtualTrainer(kind, rules, costs, kept=KEPT if traced else 1)
     if kind.foresees:
@@ -326,13 +327,13 @@ def predict(
 
 
 def network_s(kind: type[Schedule], route: Route, buckets: Cut, price: Price) -> dict[str, float]:
-    """Seconds of each collective that a schedule starts, for all buckets: what its bound needs."""
+    """Return the seconds of each of the schedule's collectives, for all buckets: the input of its bound."""
     sent = route.priced(price)
     return {each: sum(sent(each, bucket) for bucket in buckets) for each in kind.collectives}
 
 
 def best_order(schedule: Schedule, rules: Rules, costs: Costs) -> Sequenced | None:
-    """Of the orders of an iteration that a schedule proposes, the one that takes the least time where ranks are alike.
+    """Return the fastest of the orders that a schedule proposes, for ranks of equal speed.
 
     The fabric of the schedule has the buckets.
     """
@@ -340,7 +341,7 @@ def best_order(schedule: Schedule, rules: Rules, costs: Costs) -> Sequenced | No
     fabric = VirtualFabric(rules.another(), costs)
 
     def price(collective: str, bucket: Bucket) -> float:
-        jobs = rules.route.jobs[collective][: 1 if rules.judged else None]  # the way back comes after the verdict
+        jobs = rules.route.jobs[collective][: 1 if rules.judged else None]  # the return comes after the check
         return sum(leg.share * fabric.act(leg, bucket, WHOLE, back=False) for job in jobs for leg in job)
 
     beside = {name: getattr(costs, name) for name in ("portions", "weights_s", "exchange_s", "loss_s")}
@@ -348,7 +349,7 @@ def best_order(schedule: Schedule, rules: Rules, costs: Costs) -> Sequenced | No
     orders = list(dict.fromkeys(tuple(order or ()) or None for order in schedule.orders(nominal)))
 
     def seconds(order: Sequenced | None) -> float:
-        rules.iteration += 1  # who watches this book sees that a try is over
+        rules.iteration += 1  # watchers of this book see that a try is over
         trainer = VirtualTrainer(type(schedule), rules.another(), costs)
         trainer.schedule.take(order)
         return trainer.mean_s()

@@ -1,4 +1,4 @@
-"""What a script that knows nothing of this package would take on other ranks and networks, under DDP and under ours."""
+"""Predict an unchanged script's iteration on other ranks and networks, under DDP and under our schedules."""
 
 from dear_mpi.cli.commands import Command
 

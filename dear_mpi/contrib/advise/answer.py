@@ -1,6 +1,6 @@
-"""What a script would take on so many ranks and a network: under DDP as it is, and under our schedules.
+"""Predict a script's iteration on given ranks and a network: under its DDP, and under our schedules.
 
-The predictor is that of ``simulate``. Of each of our schedules the fusion counts that is predicted to be fastest.
+It uses the predictor of ``simulate``. Each of our schedules counts with its fastest predicted fusion.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from dear_mpi.training.schedules import Schedule
 
 OURS = ("dear", "dear-eager")
 CODE = "int8"
-PAYS = 0.01  # of an iteration: a code that gains less does not pay
-SLOWEST, FASTEST, HALVINGS = 1e6, 1e13, 9  # bits per second, between which it is looked for where a code pays
+PAYS = 0.01  # of an iteration: compression that gains less does not pay
+SLOWEST, FASTEST, HALVINGS = 1e6, 1e13, 9  # bits per second: the search range of ``pays_below``
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the answer.
+    """Hold a line of the answer.
 
     Attributes:
-        iteration_s: of DDP where each part of a batch is sent, the sum over the parts.
+        iteration_s: the sum over parts, if DDP sends each part of a batch.
     """
 
     name: str
@@ -37,16 +37,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Answer:
-    """On one number of ranks.
+    """Answer for one number of ranks.
 
     Attributes:
-        ddp: as the script has it, or as PyTorch's defaults would be.
-        unsynced: DDP with ``no_sync``, where the script does without.
-        ours: the fastest of each of our schedules, the fastest first.
-        coded: the fastest of ours with the code on the wire.
-        twice_s: the fastest of ours, with twice the bandwidth.
-        pays_below: bits per second below which the code pays, whatever the bandwidth of the network is; 0 where it
-            never does, infinity where it does so up to all that was tried.
+        ddp: as in the script, or with PyTorch's defaults.
+        unsynced: DDP with ``no_sync``, if the script does not use it.
+        ours: the fastest row of each of our schedules, fastest first.
+        coded: our fastest row with compression.
+        twice_s: seconds of our fastest row with twice the bandwidth.
+        pays_below: bits per second below which compression pays, regardless of the network's bandwidth; 0 if never,
+        infinity if at all tried bandwidths.
     """
 
     observation: Observation
@@ -68,14 +68,14 @@ class Answer:
 
     @property
     def reduce_s(self) -> float:
-        """Of an all-reduce of all gradients by itself, in DDP's buckets."""
+        """Return the seconds of an all-reduce of all gradients in DDP's buckets, without compute."""
         return sum(self.ddp.simulated.base.network_s.values())
 
 
 def answer(
     observation: Observation, settings: Settings, progress: Callable[[str], object] = lambda note: None
 ) -> list[Answer]:
-    """For each number of ranks of the settings, whose profile is the observation's.
+    """Answer for each number of ranks in the settings; their profile must be the observation's.
 
     Raises:
         ValueError: as for ``simulate``.
@@ -122,13 +122,16 @@ def one(settings: Settings, schedule: str, fusion: str) -> Simulated:
 
 
 def bucket_policy(observation: Observation) -> str:
-    """DDP's buckets, as the script asks for them."""
+    """Return DDP's buckets with the script's settings."""
     wrapped = observation.observed.wrapped
     return "ddp" if wrapped is None or wrapped.bucket_bytes is None else f"ddp:{wrapped.bucket_bytes}B"
 
 
 def of_ddp(settings: Settings, observation: Observation) -> Row:
-    """As the script has it: where it accumulates without ``no_sync``, each part is an iteration without an update."""
+    """Predict DDP with the script's settings.
+
+    With accumulation but without ``no_sync``, each part is an iteration without an update.
+    """
     wrapped, policy, profile = observation.observed.wrapped, bucket_policy(observation), settings.profile
     if profile is None or profile.accumulate == 1 or wrapped is None or not wrapped.synced:
         return row("DDP", one(settings, "ddp", policy))
@@ -139,7 +142,7 @@ def of_ddp(settings: Settings, observation: Observation) -> Row:
 
 
 def part_of(profile: Profile) -> Profile:
-    """One part of a batch that is accumulated."""
+    """Return the profile of one part of an accumulated batch."""
     parts = profile.accumulate
     uses = tuple(
         replace(use, forward_s=use.forward_s / parts, backward_s=use.backward_s / parts) for use in profile.uses
@@ -148,27 +151,29 @@ def part_of(profile: Profile) -> Profile:
 
 
 def rewired_s(row: Row, factor: float) -> float:
-    """Seconds of an iteration where each byte takes so many times as long."""
+    """Return the seconds of an iteration if each byte takes ``factor`` times as long."""
     scenario, case = row.simulated.scenario, case_of(row.simulated)
     return seconds_of(scenario.rewired(beta=factor), *case)
 
 
 def case_of(simulated: Simulated) -> tuple[str, type[Schedule], str]:
-    """Its schedule, by name and as a class, and its fusion."""
+    """Return the name and class of the schedule, and the fusion."""
     name = str(simulated.row["schedule"])
     return name, simulated.scenario.settings.kinds[name], str(simulated.row["fusion"])
 
 
 def bandwidth(simulated: Simulated) -> float:
-    """Bits per second of a link, between hosts where there are two kinds; infinity where bytes cost nothing."""
+    """Return a link's bits per second, between hosts if these differ; infinity if bytes cost nothing."""
     network = simulated.scenario.machine.network
     beta = (network.between or network).beta
     return 8 / beta if beta else math.inf
 
 
 def pays_below(plain: Sequence[Simulated], coded: Sequence[Simulated]) -> float:
-    """The bandwidth in bits per second below which the code pays, each with the buckets that are best there: by
-    halving, from a slow network, where it pays, to a fast one."""
+    """Return the bits per second below which compression pays, each side with its best buckets there.
+
+    It bisects between a slow network, on which compression pays, and a fast one.
+    """
     now = bandwidth(plain[0])
 
     def pays(bits: float) -> bool:
@@ -186,13 +191,13 @@ def pays_below(plain: Sequence[Simulated], coded: Sequence[Simulated]) -> float:
 
 
 def least_s(rows: Sequence[Simulated], factor: float) -> float:
-    """Seconds of the fastest of these rows of one scenario, where each byte takes so many times as long."""
+    """Return the seconds of the fastest of one scenario's rows if each byte takes ``factor`` times as long."""
     scenario = rows[0].scenario.rewired(beta=factor)
     return min(seconds_of(scenario, *case_of(each)) for each in rows)
 
 
 def traced(rows: Sequence[Row]) -> list[Simulated]:
-    """The same with the log of the last iterations, for a picture."""
+    """Simulate the rows again and keep the log of the last iterations, for a picture."""
     found = []
     for each in rows:
         prediction = each.simulated.scenario.predict(*case_of(each.simulated), traced=True)

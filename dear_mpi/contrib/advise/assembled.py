@@ -1,4 +1,4 @@
-"""An observation from what was watched: a profile of one rank, whose parts add up to an iteration."""
+"""Assemble an observation from watched iterations: a profile of one rank, with parts that add up."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
 
 USUAL_DTYPE = "fp32"
-MOST_HOOK_S = 1e-5  # of a moment: a hook takes 2 to 10 us, so more is noise, which must not be taken from layers
+MOST_HOOK_S = 1e-5  # per event: a hook takes 2 to 10 us; more is noise and must not be taken from layers
 
 
 def assemble(watched: Watched) -> Observation:
-    """ValueError if no gradient came, or a batch has too many parts."""
+    """Assemble an observation. Raises ValueError if no gradient came, or a batch has too many parts."""
     iterations = usual(watched.watched)
     first, plain_s = iterations[0], sorted(watched.plain_s)
     if not first.came or not first.order:
@@ -71,7 +71,7 @@ def assemble(watched: Watched) -> Observation:
 
 
 def tensors_of(tensors: Sequence[Seen], first: Divided) -> dict[int, list[int]]:
-    """The numbers of the tensors of each use; one that no use has stands where its gradient came."""
+    """Return the tensors of each layer call; unassigned tensors go to the call during which their gradient came."""
     found: dict[int, list[int]] = {use: [] for use in first.order}
     for number in sorted(first.came):
         came = first.came[number] if first.came[number] in found else first.order[0]
@@ -81,7 +81,7 @@ def tensors_of(tensors: Sequence[Seen], first: Divided) -> dict[int, list[int]]:
 
 
 def dtype_of(tensors: Sequence[Seen]) -> tuple[str, list[str]]:
-    """The type of most elements, and what is said if there are others."""
+    """Return the most common type by elements, and a note if there are others."""
     counts = Counter[str]()
     for each in tensors:
         counts[each.dtype] += prod(each.shape)

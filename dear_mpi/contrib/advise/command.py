@@ -1,4 +1,4 @@
-"""The command ``dear-mpi advise``."""
+"""Define the command ``dear-mpi advise``."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from dear_mpi.reporting.terminal import bar
 from dear_mpi.see.timeline.write import write_timeline
 from dear_mpi.simulate.settings import Settings
 
-STEPS = 7  # of a number of ranks, for the bar
+STEPS = 7  # per number of ranks, for the progress bar
 SCRIPT = "Script of PyTorch, as it is; or FILE.json of --save."
 GIVEN = ("ranks", "network", "forward_time", "backward_time", "update_time", "ranks_per_core")
 TABLE = flags_of(Settings)

@@ -1,9 +1,9 @@
-"""Iterations that were watched, divided: what each use of a layer takes forward and backward, the optimiser, the rest.
+"""Divide watched iterations into layer calls forward and backward, the optimiser, and the rest.
 
-Whatever lies between two moments belongs to what began at the first of them, so all parts add up to the iteration. In
-the forward pass a layer has the time until the next one begins; what its neighbours in a larger module do between them
-(a sum, a function) is its own, too. In the backward pass it has the time from the gradient of what it returned to that
-of the layer before it.
+The time between two events belongs to the activity that began at the first, so all parts add up to the iteration. In
+the forward pass a layer gets the time until the next one begins, including operations between them in a larger module
+(a sum, a function). In the backward pass it gets the time from its output's gradient to the output gradient of the
+layer before it.
 """
 
 from collections import Counter, defaultdict
@@ -15,16 +15,16 @@ from statistics import fmean
 from dear_mpi.contrib.advise.observed import BACK, BEGIN, END, INSIDE, OUTSIDE, READY, STEP, STEPPED, USE, Mark
 
 FORWARD, BACKWARD, UPDATE, BEFORE, LOSS, AFTER = "forward", "backward", "update", "before", "loss", "after"
-Owner = tuple[str, int]  # what takes the time, and the number of the use
+Owner = tuple[str, int]  # the owner of the time, and the number of the layer call
 
 
 @dataclass
 class Divided:
-    """An iteration; ``parts`` is how many backward passes it has.
+    """Hold a divided iteration; ``parts`` is its number of backward passes.
 
     Attributes:
-        order: of the uses, as they began first.
-        came: for each tensor whose gradient came, the use in whose backward pass it did.
+        order: layer calls by their first begin.
+        came: for each tensor with a gradient, the layer call during whose backward pass it came.
     """
 
     seconds: defaultdict[Owner, float] = field(default_factory=lambda: defaultdict(float))
@@ -35,7 +35,7 @@ class Divided:
 
     @property
     def alike(self) -> tuple[object, ...]:
-        """What iterations have in common that may be put together."""
+        """Return the key that iterations must share to be averaged."""
         return tuple(self.order), self.parts, frozenset(self.came)
 
     @property
@@ -44,7 +44,7 @@ class Divided:
 
 
 def divide(marks: Sequence[Mark]) -> Divided:
-    """The parts of one iteration."""
+    """Divide one iteration."""
     found = Divided()
     owner, back, pending, backs = (BEFORE, 0), -1, 0.0, list[int]()
     for mark, after in pairwise(marks):
@@ -66,27 +66,29 @@ def divide(marks: Sequence[Mark]) -> Divided:
                 mark.kind, owner
             )
         seconds = after.at_s - mark.at_s
-        if mark.kind == INSIDE:  # what a module does before its first layer is that layer's
+        if mark.kind == INSIDE:  # a module's work before its first layer counts for that layer
             pending, owner = seconds, (BEFORE, 0)
             continue
         found.seconds[owner] += seconds + pending
         found.marks[owner] += 1
         pending = 0.0
-    # What ran forward before the iteration began has its place from the backward pass.
+    # Calls that ran forward before the iteration began are placed by the backward pass.
     found.order[:0] = [use for use in dict.fromkeys(reversed(backs)) if use not in found.order]
     return found
 
 
 def usual(watched: Sequence[Sequence[Mark]]) -> list[Divided]:
-    """The iterations that are like most of them."""
+    """Return the iterations that match the most common key."""
     divided = [divide(marks) for marks in watched]
     most, _ = Counter(each.alike for each in divided).most_common(1)[0]
     return [each for each in divided if each.alike == most]
 
 
 def means(iterations: Sequence[Divided], hook_s: float) -> dict[Owner, float]:
-    """Means over the half of the iterations that are of middle length, so that they add up, without what the hooks
-    took: so many seconds for each moment."""
+    """Return means over the half of the iterations with middle lengths, so that they add up.
+
+    ``hook_s`` seconds per event are subtracted for the hooks.
+    """
     ordered = sorted(iterations, key=lambda each: each.length_s)
     quarter = len(ordered) // 4
     middle = ordered[quarter : len(ordered) - quarter]

@@ -1,6 +1,6 @@
-"""What was seen of a script: a profile, as ``simulate`` takes it, and what else the answer needs.
+"""Hold an observed script: a profile for ``simulate``, and more facts for the answer.
 
-As JSON it is a profile, whose key ``observed`` has the others.
+As JSON it is a profile whose key ``observed`` has these facts.
 """
 
 import json
@@ -21,17 +21,17 @@ KEY = "observed"
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """Beside the profile.
+    """Hold the facts outside the profile.
 
     Attributes:
-        iteration_s: the median of iterations that nobody watched.
+        iteration_s: the median of unwatched iterations.
         low_s, high_s: their quartiles.
-        watched_s: the median of those that were watched: with what the hooks take.
+        watched_s: the median of watched iterations, including the hooks.
         before_s, loss_s, after_s: the parts of the profile's rest: before the forward pass (data, zeroed gradients),
-            between both passes, after the backward pass without the optimiser.
-        wrapped: what DDP was asked for, if the script has it.
+        between both passes, after the backward pass without the optimiser.
+        wrapped: DDP's settings, if the script uses it.
         threads: of PyTorch.
-        notes: what could not be seen.
+        notes: facts that could not be observed.
     """
 
     iteration_s: Seconds
@@ -48,21 +48,21 @@ class Observed:
 
 @dataclass(frozen=True)
 class Kept:
-    """The part of a file that is no profile, by ``KEY``."""
+    """Hold the part of a file that is not the profile, by ``KEY``."""
 
     observed: Observed
 
 
 @dataclass(frozen=True)
 class Observation:
-    """A script on one rank."""
+    """Hold the observation of a script on one rank."""
 
     profile: Profile
     observed: Observed
 
     @property
     def sum_s(self) -> float:
-        """Of layers, updates and the rest: what the profile says of an iteration."""
+        """Return the profile's seconds of an iteration: layers, updates and the rest."""
         return sum(self.profile.passes_s) + self.update_s + self.profile.rest_s
 
     @property
@@ -70,20 +70,20 @@ class Observation:
         return self.profile.update_s_per_element * elements(self.profile)
 
     def write(self, path: Path) -> None:
-        """ValueError if it cannot be written."""
+        """Write the observation. Raises ValueError if that fails."""
         content: dict[str, Any] = asdict(self.profile) | {KEY: asdict(self.observed)}
         with replacing("--save", path) as file:
             file.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
 
 def elements(profile: Profile) -> int:
-    """How many are trained."""
+    """Return the number of trained elements."""
     shapes = {tensor.key: tensor.shape for use in profile.uses for tensor in use.tensors}
     return sum(map(math.prod, shapes.values()))
 
 
 def read_observation(path: Path) -> Observation:
-    """What ``--save`` wrote; a ValueError if something is missing or has no meaning."""
+    """Read a file from ``--save``. Raises ValueError if it is incomplete or meaningless."""
     with reading("observation", path, "dear-mpi advise --save") as content:
         profile = convert(content, Profile)
         profile.check()

@@ -1,4 +1,4 @@
-"""From a script, or the file of one that was observed before, to an observation."""
+"""Make an observation from a script, or from the file of an earlier observation."""
 
 import ctypes
 import os
@@ -51,8 +51,7 @@ def watch(script: Path, arguments: Sequence[str], iterations: int) -> Watched:
     If a script reads a launcher's variables and fails without them, it runs again as ``torchrun`` would start one rank.
 
     Raises:
-        ValueError: it failed (its own traceback is on standard error), or trains nothing that can be seen, or too
-            little of it.
+        ValueError: it failed (its traceback is on standard error), or trained nothing visible, or too few iterations.
     """
     ranks = os.environ.get("WORLD_SIZE", "1")
     if ranks != "1":
@@ -92,7 +91,7 @@ def outcome_of(script: Path, arguments: Sequence[str], iterations: int, job: Map
 
 @contextmanager
 def ending_children() -> Iterator[None]:
-    """End the processes that are started in the block, and theirs: on Linux, where this process adopts orphans."""
+    """End the processes started in the block, and their children, if on Linux, where this process adopts orphans."""
     if sys.platform != "linux":
         yield
         return
@@ -103,7 +102,7 @@ def ending_children() -> Iterator[None]:
     finally:
         begin, sent = time.monotonic(), set[tuple[int, signal.Signals]]()
         while (started := children() - before) and (waited_s := time.monotonic() - begin) < 2 * GRACE_S:
-            how = signal.SIGTERM if waited_s < GRACE_S else signal.SIGKILL  # each once: some count them
+            how = signal.SIGTERM if waited_s < GRACE_S else signal.SIGKILL  # each once: some processes count them
             for process in started:
                 with suppress(OSError):  # it has just ended
                     if (process, how) not in sent:
@@ -115,7 +114,7 @@ def ending_children() -> Iterator[None]:
 
 
 def children() -> set[int]:
-    """The children of this process, by their numbers."""
+    """Return the process numbers of this process's children."""
     found = set[int]()
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
@@ -125,7 +124,7 @@ def children() -> set[int]:
 
 
 def watched_in(outcome: Outcome) -> Watched:
-    """Return what was seen of a script. ValueError if it failed, after its traceback."""
+    """Return the observations of a script. Raises ValueError if it failed, after its traceback."""
     print(outcome.trace, end="", file=sys.stderr)
     if outcome.watched is None:
         raise ValueError(outcome.failed)

@@ -1,7 +1,7 @@
-"""What watching a script of PyTorch gives, before anything is made of it: moments, and what there is to be trained.
+"""Hold the raw observations of a PyTorch script: events and trainable tensors. PyTorch is not needed here.
 
-An iteration reaches from the end of one step of the optimiser to the end of the next, and its moments divide it without
-a gap, so that what belongs to them adds up to it. PyTorch is not needed here.
+An iteration reaches from the end of one optimiser step to the end of the next. Its events divide it without gaps, so
+the times between them add up:
 
     begin | inside use 0 use 1 ... outside | back 1 ready 1 ready 0 back 0 ... end | step stepped
             forward                 the loss  backward                               the optimiser
@@ -11,24 +11,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# Kinds of moments.
-BEGIN = "begin"  # the iteration before has ended
+# Kinds of events.
+BEGIN = "begin"  # the previous iteration ended
 INSIDE = "inside"  # the outermost module begins
-USE = "use"  # a use of a layer begins, whose number is the key
-OUTSIDE = "outside"  # the outermost module has ended
-BACK = "back"  # the gradient of what this use has returned is there
-READY = "ready"  # the gradient of a tensor is there, whose number is the key
-END = "end"  # a backward pass has ended
+USE = "use"  # a layer call begins; its number is the key
+OUTSIDE = "outside"  # the outermost module ended
+BACK = "back"  # the gradient of this layer call's output is ready
+READY = "ready"  # a tensor's gradient is ready; its number is the key
+END = "end"  # a backward pass ended
 STEP = "step"  # the optimiser begins
-STEPPED = "stepped"  # the optimiser has ended
+STEPPED = "stepped"  # the optimiser ended
 
-# What torchrun sets in a job of one rank.
+# Variables that torchrun sets in a job of one rank.
 JOB = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-JOB |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # any port that is free
+JOB |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # any free port
 
 
 class Mark(NamedTuple):
-    """A moment; its seconds count from a begin that all moments share."""
+    """Record an event; its seconds count from a common origin."""
 
     kind: str
     key: int
@@ -37,11 +37,11 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """A tensor that the script may train.
+    """Describe a tensor that the script may train.
 
     Attributes:
         dtype: as ``kernels/dtypes.py`` names it, or PyTorch's name of another.
-        uses: the numbers of the uses that take it; empty where no module that ran has it.
+        uses: the layer calls that read it; empty if no module that ran owns it.
     """
 
     name: str
@@ -52,12 +52,12 @@ class Seen:
 
 @dataclass(frozen=True)
 class Wrapped:
-    """What DistributedDataParallel was asked for.
+    """Describe the settings of DistributedDataParallel.
 
     Attributes:
-        bucket_bytes: the size at which a bucket is closed; None where it is PyTorch's own.
-        synced: whether gradients travel after each part of a batch that is accumulated; not so under ``no_sync``.
-        unlike: what it does otherwise than is predicted here.
+        bucket_bytes: the size that closes a bucket; None for PyTorch's default.
+        synced: whether gradients are sent after each part of an accumulated batch; False under ``no_sync``.
+        unlike: settings that the prediction does not model.
     """
 
     bucket_bytes: int | None = None
@@ -67,14 +67,14 @@ class Wrapped:
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """A script, as it ran.
+    """Hold the observations of a script's run.
 
     Attributes:
         device: ``cpu`` or ``cuda``.
-        names: of the uses, by their numbers.
-        watched: the moments of each iteration that was watched.
-        plain_s: the seconds of iterations between them, in which nothing but their ends was looked at.
-        notes: what could not be seen.
+        names: of layer calls, by number.
+        watched: the events of each watched iteration.
+        plain_s: the seconds of the iterations between them, observed only at their ends.
+        notes: facts that could not be observed.
         threads: of PyTorch, on a CPU.
     """
 
@@ -91,13 +91,13 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a script ended, as its process reports it.
+    """Report how a script ended, from its process.
 
     Attributes:
-        failed: a sentence about why nothing can be predicted; "" with ``watched``.
-        trace: the script's own traceback, if it has failed with one.
-        iterations: how many have ended.
-        missed: variables of a launcher that the script asked for and that were not set.
+        failed: a sentence on why no prediction is possible; "" with ``watched``.
+        trace: the script's traceback, if it failed with one.
+        iterations: how many ended.
+        missed: unset launcher variables that the script asked for.
     """
 
     watched: Watched | None = None

@@ -1,4 +1,4 @@
-"""The answer at a terminal, as JSON and as a picture; in words: a paragraph, and what could not be seen."""
+"""Show the answer as a table, as JSON, as a picture, and in words, with the unobserved facts."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,12 @@ from dear_mpi.simulate.timeline import timeline_of
 from dear_mpi.training.log.spans import Timeline
 
 WORTH = 0.02  # of an iteration: a schedule that gains less is not worth a change
-TELL = 0.1  # of an iteration: what takes less outside layers is not told
+TELL = 0.1  # of an iteration: less time outside layers is not reported
 TELL_HOOKS = 0.05
 
 
 def show_answer(observation: Observation, answers: Sequence[Answer]) -> None:
-    """A table of all numbers of ranks, a paragraph for each, and what could not be seen."""
+    """Show a table of all numbers of ranks, a paragraph for each, and the unobserved facts."""
     screen, profile, seen = console(), observation.profile, observation.observed
     forward_s, backward_s = profile.passes_s
     parts = f" in {profile.accumulate} parts" if profile.accumulate > 1 else ""
@@ -40,7 +40,7 @@ def show_answer(observation: Observation, answers: Sequence[Answer]) -> None:
 
 
 def table_of(answer: Answer) -> Any:
-    """A line for DDP, and for each of ours."""
+    """Make a table with a line for DDP and one for each of our schedules."""
     columns = {
         "schedule": lambda row: row.name,
         "fusion": lambda row: str(row.simulated.row["fusion"]),
@@ -55,7 +55,8 @@ def table_of(answer: Answer) -> Any:
 
 
 def exposed_s(answer: Answer, row: Row) -> float:
-    """What an iteration takes beyond what a rank does by itself: the same for all rows but for codes."""
+    """Return the seconds of an iteration beyond a rank's work without communication, equal for rows with the same wire
+    format."""
     own = answer.ours[0].simulated.prediction
     if row is answer.ddp:
         return row.iteration_s - (own.forward_s + own.backward_s + own.update_s + own.rest_s)
@@ -63,7 +64,7 @@ def exposed_s(answer: Answer, row: Row) -> float:
 
 
 def rows_of(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """For ``--json``: as ``simulate`` has them, with the name of the line and what an iteration takes."""
+    """Return rows for ``--json``: the keys of ``simulate``, the name of the line, and the iteration's seconds."""
     found = []
     for answer in answers:
         below = answer.pays_below
@@ -77,13 +78,13 @@ def rows_of(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 
 
 def timeline(answers: Sequence[Answer]) -> Timeline:
-    """Of the first number of ranks: DDP, and the fastest of ours."""
+    """Return the timeline for the first number of ranks: DDP, and our fastest schedule."""
     first = answers[0]
     return timeline_of(traced([first.ddp, first.best]))
 
 
 def paragraph(answer: Answer) -> str:
-    """What an iteration takes, and what would help."""
+    """Describe an iteration's time and possible improvements."""
     base, row = answer.ddp.simulated.base, answer.ddp.simulated.row
     profile = answer.observation.profile
     parts = profile.accumulate if answer.ddp.simulated.row["accumulate"] == 1 else 1
@@ -100,7 +101,7 @@ def paragraph(answer: Answer) -> str:
 
 
 def iterations(answer: Answer) -> str:
-    """Milliseconds of an iteration, of DDP and of the fastest of ours."""
+    """Describe the milliseconds of an iteration, for DDP and our fastest schedule."""
     ddp_s, best = answer.ddp.iteration_s, answer.best
     said = f"{answer.ddp.name}: {ms(ddp_s)} ms an iteration"
     if answer.unsynced is not None:
@@ -111,7 +112,7 @@ def iterations(answer: Answer) -> str:
 
 
 def codes(answer: Answer) -> str:
-    """Where the code pays."""
+    """Describe when compression pays."""
     below, now = answer.pays_below, bandwidth(answer.best.simulated)
     if not below:
         return f"{CODE} does not pay, on slower links neither."
@@ -122,7 +123,7 @@ def codes(answer: Answer) -> str:
 
 
 def assumed(answer: Answer) -> str:
-    """What stands behind the figures."""
+    """Describe the assumptions of the figures."""
     row, wrapped = answer.ddp.simulated.row, answer.observation.observed.wrapped
     network = (
         f"an all-reduce is a ring on {row['network']} ({ORIGINS[row['network_origin']]}), as gloo's and NCCL's are"
@@ -133,7 +134,7 @@ def assumed(answer: Answer) -> str:
 
 
 def unseen(observation: Observation) -> Iterator[str]:
-    """What could not be seen, as far as there is any of it."""
+    """Yield sentences on unobserved facts, if any."""
     profile, seen = observation.profile, observation.observed
     outside_s = profile.rest_s
     if profile.device == "cpu":

@@ -1,4 +1,4 @@
-"""What a ``Watcher`` has seen, as names and numbers: which uses of layers there are, and which tensors each takes."""
+"""Extract names and numbers from a ``Watcher``: the layer calls, and the tensors of each."""
 
 from collections import Counter, defaultdict
 from typing import Any
@@ -13,7 +13,7 @@ MOST_NAMED = 3
 
 
 def found(watcher: Watcher) -> Watched:
-    """All that is needed to predict it, without PyTorch."""
+    """Return all data for a prediction, without PyTorch objects."""
     seconds = watcher.clock.reader()
     names, wrapped = names_of(watcher), wrapped_of(watcher)
     users = users_of(watcher)
@@ -44,13 +44,13 @@ def found(watcher: Watcher) -> Watched:
 
 
 def made_anew(watcher: Watcher) -> tuple[dict[int, int], set[int]]:
-    """Uses of modules that the script makes anew, each with the earlier use that it repeats; tensors made with them.
+    """Map layer calls of recreated modules to the earlier calls that they repeat; also return tensors made with them.
 
-    Many scripts make their loss in each pass, or in each epoch. A module that does not run in every iteration is
-    compared by its class, its lasting parameters and its place among such modules of the pass. Parameters that are made
-    anew cannot be trained, and DDP never sees them.
+    Many scripts recreate their loss in each pass or epoch. A module that does not run in every iteration is compared by
+    its class, its lasting parameters and its place among such modules of the pass. Recreated parameters cannot be
+    trained, and DDP never sees them.
     """
-    passes: list[list[list[int]]] = []  # of each iteration the uses of each pass
+    passes: list[list[list[int]]] = []  # of each iteration, the layer calls of each pass
     for marks in watcher.watched:
         passes.append([[]])
         for kind, key, _ in marks:
@@ -90,7 +90,7 @@ def unwrapped(module: Any) -> Any:
 
 
 def names_of(watcher: Watcher) -> dict[Any, str]:
-    """Of modules and of tensors, as the modules that the script calls name them."""
+    """Name modules and tensors by the modules that the script calls."""
     named: dict[Any, str] = {}
     for root in map(unwrapped, watcher.roots):
         for name, module in root.named_modules():
@@ -103,8 +103,11 @@ def names_of(watcher: Watcher) -> dict[Any, str]:
 
 
 def users_of(watcher: Watcher) -> dict[Any, list[int]]:
-    """The uses that take each tensor: of the module that has it, or, if that never ran by itself, of the nearest one
-    above it that did, or of the first use below that."""
+    """Return the layer calls that read each tensor.
+
+    They are the calls of the module that owns it. If that never ran by itself, they are the calls of the nearest
+    ancestor that did, or of the first call below that.
+    """
     uses, users = defaultdict[Any, list[int]](list), defaultdict[Any, list[int]](list)
     for (module, _), number in watcher.uses.items():
         uses[module].append(number)
@@ -123,7 +126,7 @@ def users_of(watcher: Watcher) -> dict[Any, list[int]]:
 
 
 def wrapped_of(watcher: Watcher) -> Wrapped | None:
-    """Of DDP, if the script has it."""
+    """Return DDP's settings, if the script uses it."""
     for root in watcher.roots:
         if isinstance(root, torch.nn.parallel.DistributedDataParallel):
             asked = getattr(root, "bucket_bytes_cap", None)
@@ -136,7 +139,7 @@ def wrapped_of(watcher: Watcher) -> Wrapped | None:
 
 
 def notes(watcher: Watcher, tensors: list[Seen], passing: set[int]) -> list[str]:
-    """What could not be seen."""
+    """Return notes on unobserved facts."""
     ready = {key for marks in watcher.watched for kind, key, _ in marks if kind == READY}
     silent = [each.name for number, each in enumerate(tensors) if number not in ready | passing]
     lost = [each.name for number, each in enumerate(tensors) if not each.uses and number in ready]
@@ -165,6 +168,6 @@ UNSEEN = {
 
 
 def some(names: list[str]) -> str:
-    """A few of these, and how many there are."""
+    """Join a few names, with the total count."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more

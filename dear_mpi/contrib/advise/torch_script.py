@@ -1,10 +1,10 @@
-"""Runs an unchanged script of PyTorch in a separate process, until enough iterations were watched.
+"""Run an unchanged PyTorch script in a separate process until enough iterations were watched.
 
     python -m dear_mpi.contrib.advise.torch_script OUTCOME ITERATIONS SCRIPT ARGUMENTS
 
-A script changes its process: the working directory, standard streams, signal handlers, threads, children. So it never
-runs in the process that answers. Its process ends in the middle of the script, without unwinding it: a script may catch
-any exception, or wait for a thread that is never stopped.
+A script changes its process: the working directory, standard streams, signal handlers, threads, children. It therefore
+never runs in the process that answers. Its process ends in the middle of the script without unwinding: a script may
+catch any exception, or wait for an endless thread.
 """
 
 import ctypes
@@ -28,14 +28,14 @@ from dear_mpi.contrib.advise.observed import JOB, Outcome
 from dear_mpi.contrib.advise.torch_found import found
 from dear_mpi.contrib.advise.torch_watcher import WARM, Watcher
 
-LEAST = 3  # iterations that were watched: fewer say nothing of how alike they are
+LEAST = 3  # watched iterations: fewer do not show their variation
 HIDDEN = {__file__, runpy.__file__, "<frozen runpy>"}
 END_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 FLUSH_S = 5.0
 
 
 def main() -> None:
-    """Watch the script that the command line names, and leave an ``Outcome`` in a file."""
+    """Watch the script of the command line, and write an ``Outcome`` to a file."""
     path, iterations, script, *arguments = sys.argv[1:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(END_WITH_PARENT, signal.SIGKILL)
@@ -48,7 +48,7 @@ def main() -> None:
 
     def leave(outcome: Outcome) -> NoReturn:
         tell(outcome)
-        flushing = threading.Thread(target=flush, daemon=True)  # which may wait for ever, such as for a full pipe
+        flushing = threading.Thread(target=flush, daemon=True)  # may block forever, for example on a full pipe
         flushing.start()
         flushing.join(FLUSH_S)
         os._exit(0)
@@ -63,10 +63,10 @@ def main() -> None:
 
 
 def watch_script(script: Path, iterations: int, enough: Callable[[Outcome], None]) -> Outcome:
-    """Run the script as the main program; the outcome if it ends by itself.
+    """Run the script as the main program; return the outcome if it ends by itself.
 
-    In the middle of the script ``enough`` gets the outcome, after this number of watched and of plain iterations.
-    Children that the script forks are not watched, and end as they would.
+    In the middle of the script ``enough`` gets the outcome, after ``iterations`` watched and as many plain ones. Forked
+    children are not watched, and end as usual.
     """
     owner = os.getpid()
     with missing_variables() as missed:
@@ -92,7 +92,7 @@ def watch_script(script: Path, iterations: int, enough: Callable[[Outcome], None
 
 @contextmanager
 def missing_variables() -> Iterator[set[str]]:
-    """Collect the variables of a launcher that are read during the block and not set."""
+    """Collect the unset launcher variables that are read during the block."""
     missed = set[str]()
     usual = type(os.environ)
 
@@ -112,7 +112,7 @@ def missing_variables() -> Iterator[set[str]]:
 
 
 def run(script: Path, owner: int) -> tuple[str, str]:
-    """Run it to its end. Returns the name of its error and its traceback, or two empty texts."""
+    """Run the script to its end. Returns the name of its error and its traceback, or two empty texts."""
     try:
         runpy.run_path(str(script), run_name="__main__")
     except BaseException as error:
@@ -129,14 +129,14 @@ def run(script: Path, owner: int) -> tuple[str, str]:
 
 
 def wait_for_threads() -> None:
-    """As Python does at the end of a program: they may be what trains."""
+    """Wait for threads, as Python does at the end of a program: they may be training."""
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.current_thread():
             thread.join()
 
 
 def too_little(watcher: Watcher) -> str:
-    """Why nothing can be said of a script that has not failed; "" if something can."""
+    """Return why a script that did not fail cannot be predicted; "" if it can."""
     if watcher.optimizer is None:
         return (
             "called step() of no optimiser of PyTorch in this process: advise sees iterations by them (it does not "
@@ -154,7 +154,7 @@ def too_little(watcher: Watcher) -> str:
 
 
 def flush() -> None:
-    """Write what the script's open files, and its replaced standard streams, still hold."""
+    """Flush the script's open files and its replaced standard streams."""
     for each in gc.get_objects():
         if issubclass(type(each), io.IOBase):
             with suppress(Exception):

@@ -1,8 +1,8 @@
-"""Watches a script that knows nothing of it, by PyTorch's global hooks: when layers begin, when gradients are there.
+"""Watch an unchanged script through PyTorch's global hooks: when layers begin, and when gradients are ready.
 
-Nothing of the script changes: outputs get no hooks, their nodes in the graph do, so that operations in place work. The
-first iterations do not count. Then plain iterations, in which the global hooks are away, and watched ones take turns:
-the difference is what watching costs.
+The script is unaffected: hooks go on nodes of the graph instead of outputs, so that in-place operations work. The first
+iterations do not count. Then plain iterations, without global hooks, alternate with watched ones: the difference is the
+cost of watching.
 """
 
 import time
@@ -19,12 +19,12 @@ from torch.utils._pytree import tree_leaves
 
 from dear_mpi.contrib.advise.observed import BACK, BEGIN, END, INSIDE, OUTSIDE, READY, STEP, STEPPED, USE
 
-COMPILED = "OptimizedModule"  # what torch.compile makes; no hook runs inside, so it is one layer
-WARM = 3  # iterations that do not count: memory, caches, and the buckets of DDP are new
+COMPILED = "OptimizedModule"  # made by torch.compile; hooks do not run inside, so it is one layer
+WARM = 3  # uncounted iterations: memory, caches, and DDP's buckets are new
 
 
 class HostClock:
-    """Moments in seconds, by the clock of the host."""
+    """Take times in seconds by the host's clock."""
 
     device = "cpu"
 
@@ -32,12 +32,12 @@ class HostClock:
         return time.perf_counter()
 
     def reader(self) -> Callable[[Any], float]:
-        """What turns moments into seconds."""
+        """Return the function that converts times to seconds."""
         return float
 
 
 class CudaClock:
-    """Moments on the GPU: events in its stream, which do not make the host wait, and are read when all is over."""
+    """Take times on the GPU: events in its stream, without blocking the host, read at the end."""
 
     device = "cuda"
 
@@ -56,17 +56,17 @@ class CudaClock:
 
 
 def own_parameters(module: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """Leave out modules inside, unless no hook sees them."""
+    """Return a module's parameters without its submodules' ones, unless no hook sees these."""
     return list(module.parameters(recurse=type(module).__name__ == COMPILED))
 
 
 def ids(optimizer: torch.optim.Optimizer) -> list[int]:
-    """Which parameters it updates."""
+    """Return the ids of the parameters that it updates."""
     return [id(each) for group in optimizer.param_groups for each in group["params"]]
 
 
 class Watcher:
-    """Sees iterations of whatever is trained while its block runs.
+    """Watch iterations of any training while its block runs.
 
     It calls ``enough`` in the middle of the script, after ``iterations`` of each kind.
     """
@@ -74,18 +74,18 @@ class Watcher:
     def __init__(self, iterations: int, enough: Callable[["Watcher"], None]) -> None:
         self.most, self.enough = iterations, enough
         self.clock: HostClock | CudaClock = HostClock()
-        self.optimizer: Any = None  # the one whose steps end iterations: the first that makes one
+        self.optimizer: Any = None  # the optimiser whose steps end iterations: the first to make one
         self.others = 0  # steps of other optimisers
-        self.count = 0  # iterations that have ended
-        self.began: Any = None  # when this one did; nobody knows of the first
+        self.count = 0  # iterations that ended
+        self.began: Any = None  # when this one began; unknown for the first
         self.watched: list[list[tuple[str, int, Any]]] = []
         self.plain: list[tuple[Any, Any]] = []
         self.marks: list[tuple[str, int, Any]] | None = None  # of this iteration, if it is watched
-        self.roots: dict[Any, None] = {}  # modules that the script calls by themselves
-        self.uses: dict[tuple[Any, int], int] = {}  # numbers, by the module and how often it had run in a pass
+        self.roots: dict[Any, None] = {}  # modules that the script calls directly
+        self.uses: dict[tuple[Any, int], int] = {}  # numbers, by module and its earlier runs in a pass
         self.tensors: dict[Any, int] = {}  # numbers
-        self.synced: list[bool] = []  # of the parts of a batch, whether DDP sends
-        self.nodes: set[Any] = set()  # of the graph of this pass, that tell when they begin
+        self.synced: list[bool] = []  # for each part of a batch, whether DDP sends
+        self.nodes: set[Any] = set()  # of this pass's graph, with hooks for their begin
         self.calls = Counter[Any]()
         self.depth, self.backward = 0, False
         self.hooks, self.global_hooks = ExitStack(), ExitStack()
@@ -108,7 +108,7 @@ class Watcher:
         if self.optimizer is None:
             self.optimizer = optimizer
         elif optimizer is not self.optimizer and ids(optimizer) == ids(self.optimizer):
-            self.optimizer = optimizer  # some scripts make theirs anew in each iteration
+            self.optimizer = optimizer  # some scripts recreate theirs in each iteration
         self.mark(STEP)
 
     def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -129,14 +129,14 @@ class Watcher:
         self.turn()
 
     def turn(self) -> None:
-        """The next iteration begins; every second one is watched."""
+        """Begin the next iteration; every second one is watched."""
         self.global_hooks.close()
         self.marks = None
         self.begin_pass()
         if self.count >= WARM and (self.count - WARM) % 2 == 0:
             self.global_hooks.callback(register_module_forward_pre_hook(self.entered).remove)
             self.global_hooks.callback(register_module_forward_hook(self.left).remove)
-            for group in self.optimizer.param_groups:  # also what no module that runs has
+            for group in self.optimizer.param_groups:  # includes parameters of modules that do not run
                 self.know(group["params"])
             self.marks = []
         self.began = self.clock.now()
@@ -149,7 +149,7 @@ class Watcher:
 
     @property
     def sees(self) -> bool:
-        """Whether a module that runs now is part of a forward pass: not where it runs again for a checkpoint."""
+        """Return whether a running module is part of a forward pass, not of a checkpoint's recomputation."""
         return self.marks is not None and torch.is_grad_enabled() and not self.backward
 
     def entered(self, module: Any, args: Any) -> None:
@@ -177,15 +177,15 @@ class Watcher:
             self.mark(OUTSIDE)
 
     def await_back(self, use: int, output: Any) -> None:
-        """Let the nodes of the graph that end a use tell when the backward pass comes to them."""
+        """Hook the graph nodes that end a layer call, to learn when the backward pass reaches them."""
         for leaf in tree_leaves(output):
             node = leaf.grad_fn if isinstance(leaf, torch.Tensor) else None
-            if node is not None and node not in self.nodes:  # of a module that passes its input on, it is another's
+            if node is not None and node not in self.nodes:  # a module that returns its input shares another's node
                 self.nodes.add(node)
                 node.register_prehook(partial(self.told, BACK, use))
 
     def know(self, tensors: Any) -> None:
-        """Let gradients of these tensors tell when they are there."""
+        """Hook these tensors, to learn when their gradients are ready."""
         for tensor in tensors:
             if tensor not in self.tensors and tensor.requires_grad and tensor.is_leaf:
                 number = self.tensors[tensor] = len(self.tensors)
@@ -193,7 +193,7 @@ class Watcher:
                 self.hooks.callback(tensor.register_post_accumulate_grad_hook(ready).remove)
 
     def told(self, kind: str, key: int, *_: Any) -> None:
-        """Something happens in a backward pass, which tells when it ends."""
+        """Record an event of a backward pass; the pass itself reports its end."""
         if self.marks is None:
             return
         if not self.backward:

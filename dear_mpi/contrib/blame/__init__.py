@@ -1,8 +1,8 @@
-"""Which rank, link or layer iterations wait for: a recorded run as a graph, replayed with each at its usual speed.
+"""Find the rank, link or layer that iterations wait for: replay a recorded run with each at its usual speed.
 
-Start here: blame in blamed.py. Each file needs those before it: graph (moments, and what each waits for; the replay),
-threads (what each rank did), messages (what joins ranks), causes (suspects and their usual speed), chance (what noise
-saves), blamed (who stands out), output (sentences, data, tables), job (of a run that is under way), command.
+Start at ``blame`` in blamed.py. Each file needs the ones before it. Graph: events, their dependencies, the replay;
+threads: each rank's activity; messages: dependencies between ranks; causes: suspects and their usual speed; chance:
+savings by noise; blamed: the outliers; output: sentences, data, tables; job: running jobs; command.
 """
 
 from dear_mpi.cli.commands import AddedFlag, Command

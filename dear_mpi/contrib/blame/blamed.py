@@ -1,10 +1,11 @@
-"""What a recorded run lost time by: suspects at their usual speed, one at a time; who stands out, and what it costs.
+"""Find the causes of lost time in a recorded run: replay suspects at their usual speed, one at a time.
 
-A suspect stands out if an iteration without it is shorter by at least 3 %, and if it saves more than noise does, see
-chance.py: with a chance of error of 5 % for all suspects together (Bonferroni). Then it is taken as mended, and the
-others are looked at again.
+A suspect stands out if an iteration without it is at least 3 % shorter, and if it saves more than noise does (see
+chance.py). The chance of error is 5 % for all suspects together (Bonferroni). The suspect then counts as fixed, and the
+others are tried again.
 
-Seconds of an iteration are means without the fifth at either end, so that a few disturbed iterations change little.
+Seconds of an iteration are means without the lowest and highest fifth, so that a few disturbed iterations change
+little.
 """
 
 from collections import defaultdict
@@ -23,59 +24,62 @@ from dear_mpi.contrib.blame.threads import JOINING, Threads
 from dear_mpi.training.log.log import COUNTS_AS, middle
 from dear_mpi.training.log.spans import WIRE, Iteration, Rank, Run
 
-FEWEST = 10  # iterations: of fewer, chance may say anything of many suspects
-LEAST, CHANCE, FAR = 0.03, 0.05, 0.10  # of an iteration; of an error; of a replay from the measurement
+FEWEST = 10  # iterations: with fewer, chance may explain any suspect
+LEAST, CHANCE, FAR = 0.03, 0.05, 0.10  # of an iteration; of an error; difference of the replay from the measurement
 MOST = 3  # causes, one after the other
 TRIM = 0.2  # of iterations, at either end
-OWN = "the middle of its own iterations"  # the reference, if there is no other
+OWN = "the middle of its own iterations"  # the default reference
 KEPT = "train --blame keeps the last 20 of its --iterations, also for --timeline"
 PARTS = ("forward", "backward", "wait", "update")  # of an iteration
 ALL_PARTS = (*PARTS, "rest")
 
 
 class BlameError(ValueError):
-    """A run does not have what is needed."""
+    """A run lacks necessary data."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A suspect: what an iteration takes with it, and without it, in seconds; ``chance``: of saving so by noise."""
+    """Hold a suspect and the seconds of an iteration with and without it; ``chance``: that noise saves as much."""
 
     kind: str
     name: str
-    seen: int  # in so many iterations
-    over_s: float  # what it took beyond the usual in each of these; 0 of a link
-    ratio: float  # of its seconds to the usual ones, of a link and of a layer
+    seen: int  # number of iterations
+    over_s: float  # seconds beyond the usual in each of these; 0 for a link
+    ratio: float  # of its seconds to the usual ones, for a link or a layer
     now_s: float
     without_s: float
-    share: float  # of now, that would be saved
+    share: float  # of now, saved without it
     chance: float
-    layer: str | None = None  # in which a rank loses most
-    messages: Compared | None = None  # with which a link loses most
+    layer: str | None = None  # where a rank loses most
+    messages: Compared | None = None  # the slowest ones on a link
 
 
 @dataclass(frozen=True)
 class Blame:
-    """``causes`` are in the order in which they were taken away, each without those before; ``most``: who would save
-    most of those that are left. Seconds are means of iterations, see above; of parts also over ranks."""
+    """Hold the causes in the order of removal, each without the earlier ones.
+
+    ``most`` is the remaining suspect that saves most. Seconds are trimmed means over iterations; those for parts are
+    also means over ranks.
+    """
 
     iterations: int
     ranks: int
     measured_s: float
     replayed_s: float
-    off: float  # the replay, from what was measured
+    off: float  # relative difference of the replay from the measurement
     causes: tuple[Finding, ...]
     most: Finding | None
     parts_s: Mapping[str, Mapping[str, float]]  # measured, replayed, and without the causes
-    reference: str  # what is usual for a layer
-    suspects: Mapping[str, int]  # how many there were, by kind
+    reference: str  # of a layer's usual time
+    suspects: Mapping[str, int]  # how many, by kind
 
 
 def blame(run: Run, usual_s: Usual | None = None, reference: str = "") -> Blame:
-    """Whom a run waits for.
+    """Find the causes that a run waits for.
 
     Args:
-        usual_s: of layers, see ``Suspects``; ``reference`` says where it is from.
+        usual_s: of layers, see ``Suspects``; ``reference`` names its source.
 
     Raises:
         BlameError: a rank is missing, or there are too few iterations.
@@ -104,7 +108,7 @@ def blame(run: Run, usual_s: Usual | None = None, reference: str = "") -> Blame:
 
 
 def checked(run: Run) -> Run:
-    """A run with the iterations of which all is known on all ranks."""
+    """Return the run with only the iterations that are complete on all ranks."""
     if len(run.ranks) not in (1, run.size):
         raise BlameError(f"blame needs all {run.size} ranks of a run, and has {len(run.ranks)}")
     whole = set.intersection(*({each.number for each in rank.iterations if is_whole(rank, each)} for rank in run.ranks))
@@ -115,7 +119,7 @@ def checked(run: Run) -> Run:
 
 
 def check_enough(iterations: int, suspects: int) -> None:
-    """With fewer iterations no layer could stand out among so many suspects, whatever it took."""
+    """Check that enough iterations exist for a layer to stand out among all suspects."""
     if (fewest := ceil(log2(max(1, suspects) / CHANCE))) > iterations:
         raise BlameError(
             f"blame needs {fewest} iterations at least for {suspects} suspects, and has {iterations}: {KEPT}"
@@ -123,13 +127,13 @@ def check_enough(iterations: int, suspects: int) -> None:
 
 
 def is_whole(rank: Rank, iteration: Iteration) -> bool:
-    """Whether no notes of its collectives were pushed out by later ones."""
+    """Return whether all notes of its collectives are kept: later ones may push them out."""
     ended = (span.end_s for span in rank.spans if span.lane == WIRE and span.kind in JOINING)
     return not rank.noted or not any(iteration.begin_s < end_s < rank.noted[0].begin_s for end_s in ended)
 
 
 class Trial:
-    """Replays a run with its suspects at their usual speed."""
+    """Replay a run with its suspects at their usual speed."""
 
     def __init__(self, run: Run, usual_s: Usual | None) -> None:
         threads = Threads(run)
@@ -143,12 +147,12 @@ class Trial:
         self.measured_s, self.replayed_s = map(trimmed_mean, both)
 
     def mend(self, finding: Finding) -> None:
-        """From now on it has its usual speed."""
+        """Keep a suspect at its usual speed from now on."""
         place = [(each.kind, each.name) for each in self.left].index((finding.kind, finding.name))
         self.mended.append(self.left.pop(place))
 
     def times(self, suspects: Sequence[Suspect]) -> Any:
-        """Moments, with those who are mended at their usual speed; then also with each of these."""
+        """Return event times with all fixed suspects at their usual speed; then also with each of ``suspects``."""
         count = 1 + len(suspects)
         more_s = defaultdict[Any, Any](lambda: np.zeros(count))
         for columns, each in [(slice(None), each) for each in self.mended] + list(enumerate(suspects, 1)):
@@ -157,7 +161,7 @@ class Trial:
         return replay(self.graph, self.order, more_s, count)
 
     def round(self) -> list[Finding]:
-        """All who are left, those that save most first."""
+        """Try all remaining suspects; return them by savings, largest first."""
         spent_s = iterations_s(self.graph, self.times(self.left))
         now_s, saved_s, found = trimmed_mean(spent_s[:, 0]), spent_s[:, :1] - spent_s[:, 1:], list[Finding]()
         for kind in KINDS:
@@ -188,11 +192,11 @@ class Trial:
     def parts_s(self) -> dict[str, dict[str, float]]:
         measured, replayed, without = map(self.parts_of, (self.measured, self.replayed, self.times([])))
         means = {"measured_s": mean_parts(measured), "replayed_s": (now_s := mean_parts(replayed))}
-        means["without_s"] = now_s - mean_parts(replayed - without)  # as a cause's
+        means["without_s"] = now_s - mean_parts(replayed - without)  # as for causes
         return {part: {name: float(mean[at]) for name, mean in means.items()} for at, part in enumerate(ALL_PARTS)}
 
     def parts_of(self, times: Any) -> Any:
-        """Seconds of iterations, and of their parts, as means over ranks; the first begins when the last rank does."""
+        """Return seconds of iterations and their parts, means over ranks; the first begins with the last rank."""
         since = np.maximum(times[:, 0], max(times[moments[0], 0] for moments in self.graph.bounds))
         found = np.zeros((self.iterations, 1 + len(PARTS)))
         found[:, 0] = iterations_s(self.graph, times)[:, 0]
@@ -203,12 +207,12 @@ class Trial:
 
 
 def next_cause(found: Sequence[Finding], suspects: int) -> Finding | None:
-    """Of those that stand out among so many, who saves most."""
+    """Return the suspect that saves most among the ones that stand out, or None."""
     return next((each for each in found if each.share >= LEAST and each.chance <= CHANCE / suspects), None)
 
 
 def trimmed_mean(values: Any) -> float:
-    """The mean without the fifth at either end.
+    """Return the mean without the lowest and highest fifth.
 
     >>> trimmed_mean(np.array([100.0, 3.0, 1.0, 2.0, -7.0]))
     2.0
@@ -217,6 +221,6 @@ def trimmed_mean(values: Any) -> float:
 
 
 def mean_parts(rows: Any) -> Any:
-    """Of the iterations of which ``trimmed_mean`` is the mean: each part, and the rest of the first column."""
+    """Average the iterations that ``trimmed_mean`` keeps: each part, and the rest of the first column."""
     whole, *parts = middle(rows, int(TRIM * len(rows)), by=0)
     return np.array([*parts, whole - sum(parts)])

@@ -1,4 +1,4 @@
-"""What an iteration may wait for: a rank, a link, or a layer, each with what it takes beyond its usual time."""
+"""List suspects that an iteration may wait for (ranks, links, layers), with their time beyond the usual."""
 
 import re
 from collections import defaultdict
@@ -19,13 +19,13 @@ Usual: TypeAlias = dict[tuple[str, str], float]
 
 KINDS = ("rank", "link", "layer")
 QUICKEST = 10  # per cent
-MOST_LAYERS = 12  # that are tried: those that took most beyond their usual time
+MOST_LAYERS = 12  # tried layers: the ones with the most time beyond the usual
 PASSES = {"forward": "forward ", "backward": "backward ", "weights": "weights of "}
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What the quicker messages of so many bytes take on a link, and on the others, in seconds."""
+    """Compare the quicker messages of one size on a link with those on other links, in seconds."""
 
     nbytes: int
     seconds: float
@@ -33,19 +33,19 @@ class Compared:
 
 
 class Suspect(NamedTuple):
-    """Somebody whom an iteration may wait for; ``over_s``: what was taken beyond the usual, by iteration."""
+    """Describe a suspect; ``over_s`` is its time beyond the usual, by iteration."""
 
     kind: str
     name: str
     over_s: Any
-    more_s: Mapping[Any, float]  # seconds that each of its causes takes more at the usual speed
-    ratio: float = 1.0  # of its seconds to the usual ones, of a link and of a layer
-    layer: str | None = None  # in which a rank loses most
-    messages: Compared | None = None  # with which a link loses most
+    more_s: Mapping[Any, float]  # seconds added to each of its causes at the usual speed
+    ratio: float = 1.0  # of its seconds to the usual ones, for a link or a layer
+    layer: str | None = None  # where a rank loses most
+    messages: Compared | None = None  # the slowest ones on a link
 
 
 def layer_of(name: str) -> tuple[str, str] | None:
-    """The pass and the layer of a span of the main thread.
+    """Return the pass and the layer of a main thread's span.
 
     >>> layer_of("backward conv1, part 1 of 2"), layer_of("weights of fc"), layer_of("before forward conv1")
     (('backward', 'conv1'), ('backward', 'fc'), None)
@@ -58,14 +58,14 @@ def layer_of(name: str) -> tuple[str, str] | None:
 
 
 class Suspects:
-    """All of a run.
+    """Collect all suspects of a run.
 
     Args:
-        usual_s: of layers; without it the middle of the run's own iterations.
+        usual_s: of layers; default: the median of the run's iterations.
 
     Attributes:
-        tried: of layers only those that took most beyond their usual time.
-        count: of all, by kind, with those that are not tried.
+        tried: for layers, only the ones with the most time beyond the usual.
+        count: of all suspects by kind, including untried ones.
     """
 
     def __init__(self, messages: Messages, usual_s: Usual | None = None) -> None:
@@ -85,7 +85,8 @@ class Suspects:
         return found
 
     def of_ranks(self) -> list[Suspect]:
-        """Each with what the others take for the same, in the same iteration; it holds up its engine in proportion."""
+        """Compare each rank with the others' time for the same work in the same iteration; engine delays scale
+        along."""
         if len(self.ranks) < 2:
             return []
         changes: dict[int, dict[Work, float]] = {rank: {} for rank in self.ranks}
@@ -105,12 +106,14 @@ class Suspects:
         return Suspect("rank", str(rank), over_s, more_s, layer=layer)
 
     def of_links(self) -> list[Suspect]:
-        """Each with what others take for messages of the same size. A link is slow if nine of ten of its messages take
-        longer than the middle message of the others does; else it may be chance, and it has its usual speed.
+        """Compare each link with the other links' messages of equal size.
 
-        Messages that were sent onto a free link say it; if it never is free, those in its queue. Of the suspected link
-        only those count during which both main threads waited; of the others all count, so a message that was held up
-        there makes no link slow. Messages without bytes, and those that took no time, say nothing of a link's speed.
+        A link is slow if nine of ten of its messages take longer than the others' median message. Otherwise it may be
+        chance, and the link keeps its usual speed.
+
+        Only messages sent onto a free link count; if the link never is free, its queued messages do. For the suspected
+        link, both main threads must have been waiting; for the others all messages count, so a message held up there
+        makes no link look slow. Messages without bytes, or without duration, are ignored.
         """
         alike, compared = defaultdict[tuple[int, bool], dict[Link, list[float]]](dict), defaultdict[Link, Any](dict)
         for (link, nbytes, queued), all_s in self.messages.seen_s.items():
@@ -136,7 +139,7 @@ class Suspects:
         return Suspect("link", str(link), np.zeros(self.iterations), more_s, ratio, messages=most)
 
     def of_layers(self) -> list[Suspect]:
-        """Each with its usual seconds on all ranks: what one rank takes beyond the others stays."""
+        """Return each layer at its usual seconds on all ranks, keeping one rank's excess over the others."""
         works = defaultdict[tuple[str, str], list[Work]](list)
         for work in self.works:
             if of := layer_of(work.name):
@@ -157,7 +160,7 @@ class Suspects:
         ]
 
     def by_iteration(self, works: Sequence[Work]) -> Any:
-        """The middle of all ranks, for what each does of a kind in an iteration."""
+        """Return the median over ranks of each kind of work, by iteration."""
         sums = np.zeros((self.iterations, len(self.ranks)))
         for work in works:
             sums[work.iteration, self.ranks.index(work.rank)] += self.works[work]
@@ -165,7 +168,7 @@ class Suspects:
 
 
 def most_of(more_s: Mapping[Work, float], over_s: float) -> str | None:
-    """The layer in which a rank takes most of what it takes beyond the others; None if that is in no one layer."""
+    """Return the layer with most of a rank's excess over the others; None if no single layer has it."""
     by_layer = defaultdict[str, float](float)
     for work, seconds in more_s.items():
         layer = layer_of(work.name)

@@ -1,4 +1,4 @@
-"""The command ``dear-mpi blame``, and what layers usually take: the profile of another run of the same model."""
+"""Define the command ``dear-mpi blame``; the usual layer times can come from another run's profile."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,7 +47,7 @@ def blame(flags: Flags) -> None:
 
 
 def usual_by(path: Path, timeline: Timeline) -> Usual:
-    """Seconds of layers, from the profile in a file; ValueError if it is of something else than the timeline."""
+    """Read the seconds of layers from a profile. Raises ValueError if it does not match the timeline."""
     profile = read_profile(path)
     try:
         for run in timeline.runs:
@@ -58,7 +58,7 @@ def usual_by(path: Path, timeline: Timeline) -> Usual:
 
 
 def usual_of(profile: Profile) -> Usual:
-    """Seconds of the layers of a profile, in both passes."""
+    """Return the seconds of a profile's layers, in both passes."""
     found = Usual()
     for use in profile.uses:
         for passed, seconds in (("forward", use.forward_s), ("backward", use.backward_s)):
@@ -67,8 +67,11 @@ def usual_of(profile: Profile) -> Usual:
 
 
 def check_fits(profile: Profile, run: Run, facts: Mapping[str, Any]) -> None:
-    """ValueError if a profile is of another model than a run, or of more or fewer examples on a rank, as far as the
-    facts of the run's timeline say; or of other layers."""
+    """Raise ValueError if a profile has another model, other layers, or another number of examples on a rank than a
+    run.
+
+    Models and examples are compared as far as the facts of the run's timeline contain them.
+    """
     model, batch = facts.get("model", profile.model), facts.get("batch", profile.batch)
     alike = batch is None or profile.batch is None or batch * profile.ranks == profile.batch * run.size
     if model != profile.model or not alike:

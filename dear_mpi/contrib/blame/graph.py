@@ -1,12 +1,12 @@
-"""A recorded run as a graph: moments of all ranks, and what each had to wait for.
+"""Represent a recorded run as a graph: the events of all ranks, and their dependencies.
 
     main thread   | forward 0 ---> | forward 1 ---> | ... | wait ------------> | update ...
                                           \\ handed over        / is over
     engine                                  | start, end of a message, combine ... |
                                                   \\ message to another rank's engine
 
-A moment comes as soon as all that it waits for is over: for each of these there is an edge, with the seconds from there
-on. What came last has what was measured, so a graph without changes gives back the times that it was made of.
+An event comes as soon as all its dependencies are over: each is an edge with a delay in seconds. The delay of the last
+one is the measured one, so an unchanged graph reproduces its measured times.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,11 +18,11 @@ import numpy as np
 
 
 class Work(NamedTuple):
-    """Something that a main thread does in an iteration, for the ``nth`` time there; alike on all ranks."""
+    """Name the ``nth`` repetition of a main thread's work in an iteration; comparable across ranks."""
 
     rank: int
     iteration: int
-    name: str  # such as: forward conv1
+    name: str  # for example: forward conv1
     nth: int
 
 
@@ -35,7 +35,7 @@ class Link(NamedTuple):
 
 
 class Sort(NamedTuple):
-    """The messages of so many bytes on a link that began when they were sent, or when the one before them was over."""
+    """Group messages of one size on a link that began when sent, or (queued) when the previous one ended."""
 
     link: Link
     nbytes: int
@@ -46,7 +46,7 @@ Cause: TypeAlias = Work | Sort
 
 
 class Edge(NamedTuple):
-    """The moment ``after`` is no sooner than so long after the moment ``before``; ``cause``: whose seconds they are."""
+    """Delay the event ``after`` by some seconds from the event ``before``; ``cause`` owns these seconds."""
 
     before: int
     after: int
@@ -56,13 +56,13 @@ class Edge(NamedTuple):
 
 @dataclass(eq=False)
 class Graph:
-    """Moments by their numbers.
+    """Hold events by number.
 
     Attributes:
-        times: of moments, as they were measured.
-        edges: that lead to each moment.
-        bounds: of each rank: the moment at which its first iteration begins, then those at which iterations end.
-        spent: what all main threads did: its kind, how many iterations were over, and from which moment to which.
+        times: of events, as measured.
+        edges: that lead to each event.
+        bounds: of each rank: the event that begins its first iteration, then the ends of iterations.
+        spent: all work of main threads: its kind, the iterations completed before, and its first and last event.
     """
 
     times: list[float] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Graph:
         return self.times[after] - self.times[before]
 
     def after_last(self, after: int, earlier: Iterable[int]) -> None:
-        """A moment that came some time after the last of these; it does not wait for what came later."""
+        """Add an event some time after the last of these; later ones do not delay it."""
         known = [each for each in earlier if self.times[each] <= self.times[after]]
         last = max(known, key=self.times.__getitem__, default=None)
         for each in known:
@@ -94,8 +94,10 @@ class Graph:
 
 
 def replay(graph: Graph, order: Sequence[int], more_s: Mapping[Any, Any], count: int) -> Any:
-    """When each moment comes in so many replays: an array of moments and replays; ``more_s``: the seconds that edges of
-    a cause take more, by replay."""
+    """Compute the time of each event in ``count`` replays, as an array of events and replays.
+
+    ``more_s`` adds seconds to the edges of a cause, by replay.
+    """
     found = np.empty((len(graph.times), count))
     for at in order:
         edges, here = graph.edges[at], found[at]
@@ -108,6 +110,7 @@ def replay(graph: Graph, order: Sequence[int], more_s: Mapping[Any, Any], count:
 
 
 def iterations_s(graph: Graph, times: Any) -> Any:
-    """Seconds of iterations by replay: from when the last rank has ended one to when the last has ended the next."""
+    """Return the seconds of iterations by replay, from the last rank's end of one to the last rank's end of the
+    next."""
     last = np.array([times[list(moments)].max(axis=0) for moments in zip(*graph.bounds, strict=True)])
     return np.diff(last, axis=0)

@@ -1,4 +1,4 @@
-"""``train --blame``: the last iterations of a job are kept, rank 0 replays them, and all ranks know the result."""
+"""Analyse a running job (``train --blame``): rank 0 replays the last iterations, and all ranks get the result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ DECLARED = "what the model declares"
 
 
 def declared_of(session: Session, parts: int) -> Usual | None:
-    """What layers say that they take, if they only take time, for batches in so many parts."""
+    """Return the declared seconds of synthetic layers, for batches split into ``parts``; None for other layers."""
     found = Usual()
     for number, layer in enumerate(session.layers):
         if not isinstance(layer, Synthetic):
@@ -32,10 +32,12 @@ def declared_of(session: Session, parts: int) -> Usual | None:
 
 @dataclass(eq=False)
 class Blamer:
-    """Constructing is collective, before the iterations; ArgumentError if they are too few.
+    """Record and analyse a job. The constructor is collective.
+
+    Construct it before the iterations. Raises ArgumentError if they are too few.
 
     Args:
-        iterations: that there will be, of which the first ``fill`` do not count.
+        iterations: of the job; the first ``fill`` do not count.
         clock: of a recorder, if there is one.
     """
 
@@ -60,8 +62,10 @@ class Blamer:
         return {}
 
     def found(self, name: str, recordings: Sequence[Recording] = (), *, parts: int = 1) -> dict[str, Any]:
-        """Collective: see ``as_data``; ``refused`` alone, if it cannot be. ``recordings`` are a recorder's, after
-        a flush; without them it begins with one."""
+        """Return the result, see ``as_data``, or only ``refused`` if there is none. Collective.
+
+        ``recordings`` come from a recorder after a flush; without them this call begins with a flush.
+        """
         recordings = recordings or record(self.session, name, self.clock, kept=self.kept)
 
         transport = self.session.world.transport
@@ -72,7 +76,7 @@ class Blamer:
                 return as_data(found, transport.name)
             except (BlameError, ClocksError) as error:
                 return {"refused": str(error)}
-            except Exception as error:  # a bug, which must not cost the report of a run that is over
+            except Exception as error:  # a bug here must not cost the report of a finished run
                 return {"refused": f"it failed with {type(error).__name__}: {error}; this is a bug in dear-mpi"}
 
         return said_by_rank_0(transport, "blame", say, asleep=True)

@@ -1,15 +1,15 @@
-"""What joins the ranks of a graph: messages, and collectives that cannot be looked into.
+"""Connect the ranks of a graph through messages and opaque collectives.
 
     sender     start ------ the link's seconds -----> over
     receiver     start, wait ............................ over        as soon as it has come
                                                            next message on this link
 
-A message may need that both ends are started, and that the one before it on its link is over. The last of these says
-when it began, and a rank that was blocked until it was over saw how long it took. Where nobody saw that, it is taken to
-have lasted as long as the quicker ones of its size on its link, or less where it was over before.
+A message may depend on the start at both ends and on the end of the previous message on its link. It began at the last
+of these; a rank that was blocked until its end observed its duration. Unobserved messages are assumed to last as long
+as the quicker ones of their size on their link, or less if they ended earlier.
 
-Only messages during which both main threads waited say how fast a link is: others may have stood still while a layer
-held the core, or Python's lock. What those took beyond the usual counts as that rank's.
+Only messages during which both main threads waited show the speed of a link: others may have stalled while a layer held
+the core, or Python's lock. Their time beyond the usual counts as that rank's.
 """
 
 from collections import defaultdict
@@ -22,22 +22,22 @@ from dear_mpi.collectives.plans.steps import end_of, other_end
 from dear_mpi.contrib.blame.graph import Graph, Link, Sort
 from dear_mpi.contrib.blame.threads import HELD, Call, Threads
 
-BLOCKED_S, BLOCKED = 20e-6, 0.1  # a wait that is longer, and than this part of its message, was one for the message
-FEWEST = 5  # messages that say what is usual
-QUICK = 25  # per cent of messages are quicker than what a link takes when nothing else delays it
+BLOCKED_S, BLOCKED = 20e-6, 0.1  # a wait longer than this, and than this share of its message, waited for the message
+FEWEST = 5  # messages that define the usual time
+QUICK = 25  # per cent of messages are quicker than an undisturbed link's time
 
 Seen: TypeAlias = dict[Sort, list[float]]
 
 
 class End(NamedTuple):
-    """Of a message, at a rank that waits for it; moments, which may not be known."""
+    """Describe a message at a rank that waits for it; events may be unknown."""
 
     call: Call
     link: Link
     sent: int | None
     posted: int | None  # by the receiver
-    queued: int | None = None  # when the message before it on its link was over
-    known: Sequence[int] = ()  # the moments that it may have begun after, the last one at the end
+    queued: int | None = None  # the end of the previous message on its link
+    known: Sequence[int] = ()  # the events that it may have begun after, then its end
     waited: bool = False  # whether its rank was blocked until it was over
 
     def sort(self, begun: int) -> Sort:
@@ -45,12 +45,12 @@ class End(NamedTuple):
 
 
 class Messages:
-    """Joins the ranks.
+    """Connect the ranks.
 
     Attributes:
         seen_s: the seconds of messages whose receiver was blocked.
-        alone_s: of these, those that say how fast their link is.
-        usual_s: of the quicker ones.
+        alone_s: the subset that shows the speed of its link.
+        usual_s: the quicker ones of seen_s.
     """
 
     def __init__(self, threads: Threads) -> None:
@@ -74,7 +74,7 @@ class Messages:
         return End(call, *ways[part.incoming])
 
     def in_queues(self, ends: Sequence[End]) -> list[End]:
-        """With the message before each on its link, as its receiver or its sender saw it."""
+        """Add the previous message on each link, as its receiver or its sender saw it."""
         queues, found, times = defaultdict[tuple[Link, bool], list[End]](list), list[End](), self.graph.times
         for end in ends:
             queues[end.link, end.call.part.incoming].append(end)
@@ -85,7 +85,7 @@ class Messages:
         return found
 
     def begun(self, end: End) -> End:
-        """With what is known of its beginning, and of its rank's wait."""
+        """Add its known begin, and whether its rank waited."""
         times, since, (begin, over) = self.graph.times, self.graph.since, (end.call.begin, end.call.end)
         every = {end.posted, end.sent, end.queued}
         known = sorted((times[each], each) for each in every if each is not None and times[each] <= times[over])
@@ -106,7 +106,7 @@ class Messages:
         return {sort: all_s for sort, all_s in found.items() if len(all_s) >= FEWEST}
 
     def join(self, end: End) -> None:
-        """A wait is over when its message is, and no sooner than it begins."""
+        """End a wait with its message, and no sooner than it begins."""
         graph, begin, over = self.graph, end.call.begin, end.call.end
         graph.join(begin, over, 0.0 if end.waited else graph.since(begin, over))
         for each in end.known:
@@ -118,8 +118,8 @@ class Messages:
                 graph.join(each, over, min(lasted_s, usual_s), sort)
 
     def join_held(self, begin: int, over: int, sort: Sort, more_s: float) -> None:
-        """What a message took beyond the usual, while a main thread computed, is that rank's: it kept its engine from
-        the core."""
+        """Assign a message's time beyond the usual to the rank whose main thread computed: it kept its engine from the
+        core."""
         busy_s, rank = self.busiest(sort.link, begin, over)
         if (held_s := min(busy_s, more_s)) > 0:
             free = self.graph.moment(self.graph.times[over] - held_s)
@@ -128,7 +128,7 @@ class Messages:
         self.graph.join(begin, over, self.graph.since(begin, over), sort)
 
     def join_calls(self) -> None:
-        """All that are no ends of messages."""
+        """Connect all calls that are not ends of messages."""
         whole = defaultdict[int, list[tuple[int, int]]](list)
         for call in self.threads.calls:
             if call.part.kind == "whole":
@@ -146,7 +146,7 @@ def quick(all_s: Any) -> float:
 
 
 def meet(graph: Graph, joints: Sequence[tuple[int, int]]) -> None:
-    """All are over some time after the last one has begun."""
+    """End all of these events some time after the last one begins."""
     last_s = max(graph.times[begin] for begin, _ in joints)
     for _, end in joints:
         for begin, _ in joints:

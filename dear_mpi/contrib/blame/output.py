@@ -1,4 +1,4 @@
-"""What blame has found: as sentences, worst first, as data, and as tables."""
+"""Show the findings of blame: as sentences, worst first, as data, and as tables."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -18,13 +18,14 @@ from dear_mpi.reporting.units import format_bytes, plural
 MENDED = {"rank": "with it on time", "link": "as fast as they", "layer": "at its usual speed"}
 UNSEEN = "A layer that is slow in all iterations, on all ranks, is not seen without the times of another run."
 SHARED = "Ranks share cores here: what stands out may be the turns that they take."
-SECOND_S, SHORT_S = 1.0, 0.01  # from here on seconds are written, else milliseconds; below with two digits
+SECOND_S, SHORT_S = 1.0, 0.01  # from SECOND_S on in seconds, else milliseconds; below SHORT_S with two digits
 LOOK: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False}
 MEANS = "Times are means without the fifth of iterations at either end; each cause counts without those above it."
 
 
 def sentences(blame: Blame) -> list[str]:
-    """
+    """Describe the findings, worst first.
+
     >>> times = {"over_s": 0.011, "now_s": 1.42, "without_s": 1.31}
     >>> print(*said_of(Finding("rank", "2", 14, ratio=1.0, share=0.08, chance=0.0, **times), 20).split("; "), sep="\\n")
     Rank 2 was late by 11.0 ms in 14 of 20 iterations
@@ -75,7 +76,7 @@ def seconds(value: float) -> str:
 
 
 def as_data(blame: Blame, transport: str) -> dict[str, Any]:
-    """The key ``blame`` of ``--json``, of a run on a transport of this name."""
+    """Return the key ``blame`` of ``--json``, for a run on the named transport."""
     return asdict(blame) | {"said": sentences(blame) + [SHARED] * shares_cores(transport)}
 
 
@@ -105,7 +106,7 @@ def causes(found: Mapping[str, Any]) -> Table:
 
 
 def parts(found: Mapping[str, Any]) -> Table:
-    """Of an iteration, and their sums."""
+    """Make a table of an iteration's parts, and their sums."""
     rows, names = list(found["parts_s"].items()), ("measured", "replayed", "without")
     rows.append(("iteration", {f"{name}_s": sum(part[f"{name}_s"] for _, part in rows) for name in names}))
     columns: dict[str, Callable[[Any], str]] = {"part (ms)": itemgetter(0)}

@@ -1,4 +1,4 @@
-"""The graph of a run, without what joins its ranks: what the two threads of each did one after the other."""
+"""Build each rank's part of the graph: the successive activities of its two threads."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dear_mpi.collectives.plans.notes import Noted, Part
 from dear_mpi.contrib.blame.graph import Cause, Graph, Work
 from dear_mpi.training.log.spans import COMPUTE, WIRE, Rank, Run, Span
 
-BEGIN, END = "begin", "end"  # kinds of items at which an iteration begins or ends
-MARKS = {END: 1, BEGIN: 2}  # after what takes no time, at the same time
+BEGIN, END = "begin", "end"  # kinds of items that begin or end an iteration
+MARKS = {END: 1, BEGIN: 2}  # after items without duration at the same time
 HELD = "holding up its engine"  # work of a main thread
 JOINING = ("reduce_scatter", "all_gather", "all_reduce", "exchange", "other")  # kinds of spans with other ranks
 
 
 class Call(NamedTuple):
-    """A call inside of a collective, between two moments of a rank."""
+    """Describe a call inside a collective, between two events of a rank."""
 
     number: int  # of the collective
     rank: int
@@ -31,10 +31,10 @@ class Call(NamedTuple):
 
 @dataclass(eq=False)
 class Threads:
-    """The moments of all threads.
+    """Hold the events of all threads.
 
     Attributes:
-        joints: of each rank, collectives without notes: the moments when it could begin one, and when it was over.
+        joints: of each rank, collectives without notes: the events of the earliest begin and of the end.
     """
 
     run: Run
@@ -50,7 +50,7 @@ class Threads:
 
 
 class MainThread:
-    """From the beginning of the first iteration to the end of the last one."""
+    """Cover a main thread from the begin of the first iteration to the end of the last one."""
 
     def __init__(self, graph: Graph, rank: Rank) -> None:
         self.graph, self.number = graph, rank.number
@@ -76,7 +76,7 @@ class MainThread:
         return Work(self.number, iteration, name, self.seen[iteration, name])
 
     def go_on(self, at_s: float, cause: Cause | None) -> int:
-        """The next moment; without a cause it is a wait's end, which is joined later."""
+        """Add the next event; without a cause it ends a wait and is connected later."""
         graph = self.graph
         moment = graph.moment(max(at_s, graph.times[self.moments[-1]]) if self.moments else at_s)
         if self.moments and cause is not None:
@@ -85,20 +85,20 @@ class MainThread:
         return moment
 
     def before(self, at_s: float) -> int | None:
-        """The last moment that is not after this time."""
+        """Return the last event at or before this time."""
         place = bisect_right(self.times, at_s) - 1
         return self.moments[place] if place >= 0 else None
 
     def busy_s(self, begin: int, end: int) -> float:
-        """How long it does something else than wait for its engine, between two moments."""
+        """Return the seconds between two events spent on anything but waits for the engine."""
         begin_s, end_s = self.graph.times[begin], self.graph.times[end]
         first, last = max(0, bisect_right(self.idle_s, (begin_s, inf)) - 1), bisect_right(self.idle_s, (end_s,))
         idle_s = (min(end_s, over_s) - max(begin_s, since_s) for since_s, over_s in self.idle_s[first:last])
         return end_s - begin_s - sum(max(0.0, each) for each in idle_s)
 
     def await_engine(self, carried: Sequence[tuple[str, int]]) -> None:
-        """Waits are over when what they are for is: the last of its name that had ended by then; of all, if there is no
-        such name."""
+        """End waits with their operation: the last of its name that had ended by then, or of all if none has the
+        name."""
         times, every, named = self.graph.times, [end for _, end in carried], defaultdict[str, list[int]](list)
         for name, end in carried:
             named[name].append(end)
@@ -109,7 +109,7 @@ class MainThread:
 
 
 def items_of(rank: Rank) -> list[Span]:
-    """What a main thread did in its iterations and between them, with marks."""
+    """Return a main thread's activities in and between iterations, with events."""
     first_s, last_s = rank.iterations[0].begin_s, rank.iterations[-1].end_s
     items = [span for span in rank.spans if span.lane == COMPUTE and first_s <= span.begin_s and span.end_s <= last_s]
     for number, begin_s, end_s in rank.iterations:
@@ -119,12 +119,12 @@ def items_of(rank: Rank) -> list[Span]:
 
 
 class EngineThread:
-    """What an engine carried out while the iterations ran, with the calls of its collectives."""
+    """Cover an engine's operations during the iterations, with the calls of its collectives."""
 
     def __init__(self, threads: Threads, rank: Rank, main: MainThread) -> None:
         self.threads, self.graph, self.rank, self.main = threads, threads.graph, rank, main
         self.last: int | None = None
-        self.carried = list[tuple[str, int]]()  # names, and the moments at which it was over
+        self.carried = list[tuple[str, int]]()  # names and end events of operations
         spans = [span for span in rank.spans if span.lane == WIRE and span.end_s >= rank.iterations[0].begin_s]
         begins = [noted.begin_s for noted in rank.noted]
         for span in spans:

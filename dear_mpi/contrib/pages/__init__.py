@@ -1,1 +1,1 @@
-"""Pages that open anywhere: one file each, without a network or a server. ``whole.py`` joins data and ``web``."""
+"""Write self-contained pages: one file each, without network or server. ``whole.py`` joins data and ``web``."""

@@ -1,4 +1,4 @@
-"""The page of an algorithm, or of two side by side: every number of ranks up to a given one, and sliders for prices."""
+"""Write the page of one algorithm or two: all numbers of ranks up to a limit, and sliders for prices."""
 
 import inspect
 import json
@@ -18,9 +18,9 @@ from dear_mpi.see.figure import label
 
 MOST_ALGORITHMS = 2  # side by side
 MOST_RANKS = 16
-PIECES = (1, 2, 4, 8, 16, 32)  # of a buffer, on the slider of an algorithm that asks for them
-MOST_BYTES = 800_000  # of the data of a page, which with its scripts is below 1 MB
-BOARD = ("program.js", "words.js", "ways.js", "cells.js", "board.js")  # beside those of all pages: a component
+PIECES = (1, 2, 4, 8, 16, 32)  # of a buffer, on the slider of a segmented algorithm
+MOST_BYTES = 800_000  # of a page's data; with its scripts the page is below 1 MB
+BOARD = ("program.js", "words.js", "ways.js", "cells.js", "board.js")  # a component, added to SCRIPTS
 PRICE = ("heap.js", "fair.js", "network.js", "price.js")
 PAGE = Kind(
     scripts=(
@@ -40,7 +40,7 @@ PAGE = Kind(
     looks=("board.css", "chart.css", "tables.css", "algorithm.css"),
 )
 
-MEANINGS = {  # what each rank has when it begins, and when it ends
+MEANINGS = {  # the data of each rank at the beginning and at the end
     "reduce_scatter": (
         "Every rank has numbers of its own in all chunks.",
         "Each rank ends with the sum over all ranks of the chunks that belong to it.",
@@ -63,7 +63,7 @@ MEANINGS = {  # what each rank has when it begins, and when it ends
 
 
 def write_algorithms(flag: str, path: Path, names: Sequence[str], collective: str, size: int, **asked: Any) -> None:
-    """Write the page of one algorithm or two; ``asked`` is as in ``algorithms_data``.
+    """Write the page of one algorithm or two; ``asked``: see ``algorithms_data``.
 
     Raises:
         ValueError: there are too many, one of them sends no messages, or the file cannot be written.
@@ -83,7 +83,7 @@ def algorithms_data(
     rates: tuple[float, float] | None = None,
     pieces: int = 1,
 ) -> dict[str, Any]:
-    """What the page shows: all sizes from 2 on that fit in it, and the asked one."""
+    """Return the page's data: all sizes from 2 on that fit in it, and ``size``."""
     if len(names) > MOST_ALGORITHMS:
         raise ValueError(f"{flag} shows at most {MOST_ALGORITHMS} algorithms side by side, not {len(names)}")
     if size > MOST_RANKS:
@@ -91,7 +91,7 @@ def algorithms_data(
     for name in names:
         if runner_of(name) == "shared":
             raise ValueError(f"{flag} shows messages, and {name!r} sends none: its ranks share memory")
-    spread(size, hosts)  # smaller sizes than the asked one have fewer hosts
+    spread(size, hosts)  # smaller sizes have fewer hosts
     how = {"hosts": hosts, "rates": rates, "pieces": pieces}
     shown = [shown_of(name, collective, size, MOST_BYTES // len(names), **how) for name in names]
     return {
@@ -106,8 +106,10 @@ def algorithms_data(
 
 
 def shown_of(name: str, collective: str, size: int, room: int, **how: Any) -> dict[str, Any]:
-    """One algorithm: its lesson, and its programs by the number of ranks, as many as fit; ``cuts`` has those for other
-    numbers of pieces."""
+    """Return one algorithm: its lesson, and its programs by number of ranks, as many as fit.
+
+    ``cuts`` has the programs for other numbers of pieces.
+    """
     algorithm = find_algorithm(name, collective)
     lesson = inspect.getdoc(inspect.getmodule(algorithm)) or ""
     found: dict[int, Mapping[str, Any]] = {}
@@ -131,7 +133,8 @@ def shown_of(name: str, collective: str, size: int, room: int, **how: Any) -> di
 def one_size(
     name: str, collective: str, size: int, *, hosts: int, rates: tuple[float, float] | None, pieces: int
 ) -> dict[str, Any]:
-    """The steps on so many ranks, as many on each host as possible; only what is wrong where they cannot be read."""
+    """Return the steps on ``size`` ranks, equally spread over hosts if possible; only the fault if programs are
+    invalid."""
     layout = spread(size, min(hosts, size))
     known = None if rates is None else rates_of(*rates, layout)
     try:
@@ -141,7 +144,7 @@ def one_size(
 
 
 def least(collective: str, size: int) -> float:
-    """The share of the buffer that crosses the link of some rank, in one direction, under any algorithm.
+    """Return the minimal share of the buffer on some rank's link, in one direction, under any algorithm.
 
     Source: nccl-tests (busbw); Chan et al., Collective communication: theory, practice, and experience, CCPE 19 (2007).
 

@@ -1,7 +1,7 @@
-"""What a page shows of a timeline: the lanes of each run, as whole numbers that ``web/lanes.js`` draws.
+"""Convert a timeline for a page: the lanes of each run, as integers that ``web/lanes.js`` draws.
 
-A run has its own unit of time, so that its window has some hundred thousand of them: less than a pixel, and short
-numbers. Names of spans are in one table for all runs of a page.
+Each run has a time unit that divides its window into some hundred thousand: finer than a pixel, with short numbers. All
+runs of a page share one table of span names.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from dear_mpi.see.timeline.picture import COLORS, DARK, MOST_RANKS, MOST_RUNS, S
 from dear_mpi.training.log.spans import LANES, Rank, Run, Timeline
 
 KINDS: Sequence[str] = tuple(COLORS)
-UNITS = 200_000  # of a window
+UNITS = 200_000  # per window
 
 
 @dataclass
 class Names:
-    """The names of spans, and what is written on them, each once."""
+    """Store the names of spans and their labels, each once."""
 
     numbers: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -30,7 +30,7 @@ class Names:
 
 
 def kinds() -> list[dict[str, Any]]:
-    """The kinds of spans: what they are called, and their colours, as in pictures."""
+    """Return the kinds of spans: names and colours, as in pictures."""
     return [
         {"name": kind, "said": SAID.get(kind, kind), "color": color, "dark": kind in DARK}
         for kind, color in COLORS.items()
@@ -38,18 +38,18 @@ def kinds() -> list[dict[str, Any]]:
 
 
 def lanes_of(timeline: Timeline, names: Names) -> list[dict[str, Any]]:
-    """The first few runs of a timeline."""
+    """Return the first few runs of a timeline."""
     few = shown_ranks(timeline)
     return [run_lanes(run, few, names) for run in timeline.runs[:MOST_RUNS]]
 
 
 def shown_ranks(timeline: Timeline) -> int:
-    """How many ranks of a run are shown, at most."""
+    """Return how many ranks of a run are shown, at most."""
     return max(1, MOST_RANKS // len(timeline.runs[:MOST_RUNS]))
 
 
 def run_lanes(run: Run, few: int, names: Names) -> dict[str, Any]:
-    """The last iterations of the first few ranks, and what the last one takes."""
+    """Return the last iterations of the first few ranks, and the seconds of the last one."""
     begin_s, end_s = window_of(run)
     unit_s = (end_s - begin_s) / UNITS or 1.0
     taken_s, exposed_s = last_iteration(run)
@@ -59,7 +59,7 @@ def run_lanes(run: Run, few: int, names: Names) -> dict[str, Any]:
 
 
 def rank_lanes(rank: Rank, zero_s: float, unit_s: float, names: Names) -> dict[str, Any]:
-    """Of each span the lane, the kind, the name, begin and length; and where iterations begin and end."""
+    """Return lane, kind, name, begin and length of each span, and the bounds of iterations."""
     end_s, found = rank.iterations[-1].end_s, list[int]()
     for span in rank.spans:
         begin, end = (round((time - zero_s) / unit_s) for time in (max(span.begin_s, zero_s), min(span.end_s, end_s)))

@@ -1,4 +1,4 @@
-"""``compare --html``: lanes of what was measured."""
+"""Write the lanes of measured runs for ``compare --html``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from dear_mpi.training.recorder import Show
 
 @dataclass
 class Measured:
-    """Keeps the timeline for a page, on rank 0, and hands it on to the files of ``--timeline``, if there are any."""
+    """Keep the timeline for a page, on rank 0, and pass it on to ``--timeline``, if given."""
 
     flag: str
     page: Path

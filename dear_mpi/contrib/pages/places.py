@@ -1,14 +1,14 @@
-"""Where ranks stand on a page: on a ring, a star, trees, a hypercube, a torus or hosts, as who talks to whom tells.
+"""Place ranks on a page by their communication pattern: ring, star, trees, hypercube, torus or hosts.
 
     ring        every rank talks to its neighbours only
     star        all talk to one rank
-    tree        of each chunk the messages make a tree; there are at most two, such as those of a double tree
+    tree        of each chunk the messages make a tree; there are at most two, for example in a double tree
     hypercube   every rank talks to those whose numbers differ from its own in one bit only
     torus       every rank talks to its neighbours in a row and in a column
     hosts       there are several hosts: a box for each
     circle      anything else
 
-Places are from 0 to 1, to the right and down. Nothing here knows an algorithm by its name.
+Coordinates are from 0 to 1, to the right and down. The code does not depend on algorithm names.
 """
 
 import math
@@ -37,7 +37,7 @@ CIRCLE = "A circle: every rank talks to several others."
 
 @dataclass(frozen=True)
 class Places:
-    """Where each rank stands, for some chunks; ``boxes`` are the ranks of each host, where there are several."""
+    """Hold the place of each rank, for some chunks; ``boxes`` are the ranks of each host, if several."""
 
     kind: str
     said: str
@@ -51,7 +51,7 @@ class Places:
 
 
 def stretched(values: Sequence[float]) -> list[float]:
-    """The same from 0 to 1; in the middle if all are alike.
+    """Stretch values to 0..1; equal values go to the middle.
 
     >>> stretched([0.25, 0.75, 0.5]), stretched([0.2, 0.2])
     ([0.0, 1.0, 0.5], [0.5, 0.5])
@@ -61,7 +61,7 @@ def stretched(values: Sequence[float]) -> list[float]:
 
 
 def places_of(replayed: Replayed, hosts: Sequence[int]) -> tuple[list[Places], list[int]]:
-    """Every picture of the ranks, and which of them shows each chunk."""
+    """Return every picture of the ranks, and the index of the picture for each chunk."""
     by_chunk = edges_by_chunk(replayed)
     size, chunks = len(hosts), replayed.programs[0].chunks
     edges = {edge for each in by_chunk.values() for edge in each}
@@ -84,7 +84,7 @@ def places_of(replayed: Replayed, hosts: Sequence[int]) -> tuple[list[Places], l
 
 
 def edges_by_chunk(replayed: Replayed) -> Mapping[int, set[Edge]]:
-    """The pairs of ranks between which each chunk travels."""
+    """Return the pairs of ranks that exchange each chunk."""
     found = defaultdict[int, set[Edge]](set)
     for program in replayed.programs:
         for send in (send for step in program.steps for send in step.sends):
@@ -94,19 +94,19 @@ def edges_by_chunk(replayed: Replayed) -> Mapping[int, set[Edge]]:
 
 
 def is_next(edge: Edge, size: int) -> bool:
-    """Whether two ranks are neighbours on a ring."""
+    """Return whether two ranks are neighbours on a ring."""
     low, high = sorted(edge)
     return high - low in (1, size - 1)
 
 
 def is_one_bit(edge: Edge) -> bool:
-    """Whether the numbers of two ranks differ in one bit only."""
+    """Return whether the numbers of two ranks differ in exactly one bit."""
     low, high = edge
     return (low ^ high).bit_count() == 1
 
 
 def is_near(edge: Edge, rows: int, columns: int) -> bool:
-    """Whether two ranks are neighbours in a row or a column, whose ends meet."""
+    """Return whether two ranks are neighbours in a row or a column with wrap-around."""
     low, high = (divmod(rank, columns) for rank in sorted(edge))
     if low[0] == high[0]:
         return is_next(frozenset((low[1], high[1])), columns)
@@ -114,12 +114,12 @@ def is_near(edge: Edge, rows: int, columns: int) -> bool:
 
 
 def divisors(size: int) -> Iterator[int]:
-    """Numbers of rows, at least 2 and at most as many as columns, the squarest grid first."""
+    """Yield numbers of rows, at least 2 and at most the number of columns, the squarest grid first."""
     return (rows for rows in range(math.isqrt(size), 1, -1) if size % rows == 0)
 
 
 def levels(edges: frozenset[Edge], root: int) -> dict[int, tuple[int, int | None]]:
-    """How far from the root each rank is, and its parent, parents first; without those that are not reached."""
+    """Return each reachable rank's distance from the root and its parent, parents first."""
     found: dict[int, tuple[int, int | None]] = {root: (0, None)}
     waiting = [root]
     while waiting:
@@ -132,7 +132,7 @@ def levels(edges: frozenset[Edge], root: int) -> dict[int, tuple[int, int | None
 
 
 def root_of(replayed: Replayed, chunk: int) -> int:
-    """The rank that has the whole chunk first."""
+    """Return the first rank with the whole chunk."""
     for number in range(len(replayed.rows[0])):
         for rank, history in enumerate(replayed.rows):
             if history[number][chunk] == replayed.complete[rank][chunk]:
@@ -141,7 +141,7 @@ def root_of(replayed: Replayed, chunk: int) -> int:
 
 
 def tree(replayed: Replayed, edges: frozenset[Edge], shown: Sequence[int], number: int, count: int) -> Places:
-    """The root on top, leaves side by side; a star if all but the root are leaves."""
+    """Place the root on top and leaves side by side; make a star if all but the root are leaves."""
     mine = [chunk for chunk, each in enumerate(shown) if each == number]
     size, root = len(shown) // replayed.programs[0].parts, root_of(replayed, mine[0])
     found = levels(edges, root)
@@ -169,7 +169,7 @@ def tree(replayed: Replayed, edges: frozenset[Edge], shown: Sequence[int], numbe
 
 
 def ellipse(size: int) -> list[Place]:
-    """Clockwise from the top; two side by side."""
+    """Place ranks clockwise from the top; two go side by side."""
     if size == 1:
         return [(0.5, 0.5)]
     first = -math.pi if size == 2 else -math.pi / 2
@@ -183,7 +183,7 @@ def torus(rows: int, columns: int) -> Places:
 
 
 def hypercube(size: int) -> Places:
-    """A grid in which ranks that talk are neighbours in a row or column, whose ends meet: places go by a Gray code."""
+    """Place ranks on a grid by a Gray code: ranks that talk are neighbours in a row or column with wrap-around."""
     bits = (size - 1).bit_length()
     columns = 1 << (bits + 1) // 2
     rows = size // columns
@@ -193,7 +193,7 @@ def hypercube(size: int) -> Places:
 
 
 def on_hosts(hosts: Sequence[int]) -> Places:
-    """Boxes in rows, and in each the ranks of a host in rows."""
+    """Place hosts as boxes in rows, with each host's ranks in rows."""
     members = by_host(hosts)
     columns = math.ceil(math.sqrt(len(members)))
     rows = -(-len(members) // columns)

@@ -1,7 +1,7 @@
-"""``simulate --html``: lanes of its rows, and sliders for other networks and other buckets.
+"""Write the lanes of ``simulate --html``, with sliders for other networks and buckets.
 
-Each place of the sliders is a prediction of its own. Bandwidths and latencies are those of the network times a factor;
-of a network with two kinds of links both change.
+Each slider position is a separate prediction. Bandwidths and latencies are the network's times a factor; both kinds of
+links change together.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from dear_mpi.simulate.timeline import timeline_of
 
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 LATENCIES = (0.25, 1.0, 4.0)
-LARGE_BYTES = 10_000_000  # of a page: one that has more takes long to write, to send and to open
+LARGE_BYTES = 10_000_000  # a larger page is slow to write, send and open
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What can be varied of rows that were predicted."""
+    """Vary predicted rows."""
 
     rows: Sequence[Simulated]
 
     @cached_property
     def fusions(self) -> tuple[str, ...]:
-        """The given one, and others; none but it where several were asked for, and each row has its own."""
+        """Return the given fusion, and others; only the given one if several were asked for, because each row has
+        one."""
         given = tuple(dict.fromkeys(each.row["fusion"] for each in self.rows))
         return () if len(given) > 1 else tuple(dict.fromkeys((*FUSIONS, *given)))
 
     @property
     def sliders(self) -> list[dict[str, Any]]:
-        """The name of each slider, the labels of its places, and the place of the given rows."""
+        """Return each slider's name, the labels of its positions, and the position of the given rows."""
         network = self.rows[0].scenario.machine.network
         found = [
             {
@@ -59,21 +60,21 @@ class Grid:
 
     @property
     def places(self) -> list[tuple[int, ...]]:
-        """Where all sliders can be but at the given place."""
+        """Return all slider positions except the given one."""
         given = tuple(slider["at"] for slider in self.sliders)
         every = product(*(range(len(slider["labels"])) for slider in self.sliders))
         return [place for place in every if place != given]
 
     def points(self, progress: Callable[[str], object]) -> Iterator[tuple[Sequence[int], list[Simulated]]]:
-        """The rows at each place at which all of them can be; ``progress`` is called after each place."""
+        """Yield the rows at each position that all rows support; ``progress`` is called after each."""
         for place in self.places:
-            with suppress(ValueError):  # such as a fusion that the schedule does not take
+            with suppress(ValueError):  # for example a fusion that the schedule refuses
                 rows = [self.at(each, *place) for each in self.rows]
                 yield place, rows
             progress("what sliders show")
 
     def at(self, each: Simulated, bandwidth: int, latency: int, fusion: int = 0) -> Simulated:
-        """A row at a place; a ValueError if it cannot be there."""
+        """Return a row at a position. Raises ValueError if it is impossible there."""
         scenario = each.scenario.rewired(beta=1 / BANDWIDTHS[bandwidth], alpha=LATENCIES[latency])
         name, policy = each.row["schedule"], self.fusions[fusion] if self.fusions else each.row["fusion"]
         kind = each.scenario.settings.kinds[name]
@@ -83,7 +84,7 @@ class Grid:
 
 
 def bandwidth(network: Network, factor: float) -> str:
-    """What a slider says of a network's bandwidth times a factor.
+    """Label a network's bandwidth times a factor.
 
     >>> bandwidth(Network(beta=8e-10), 0.5), bandwidth(Network(), 0.5)
     ('5 Gbit/s', '0.5 times')
@@ -93,7 +94,7 @@ def bandwidth(network: Network, factor: float) -> str:
 
 
 def latency(network: Network, factor: float) -> str:
-    """The same of its latency.
+    """Label a network's latency times a factor.
 
     >>> latency(Network(alpha=5e-5), 4.0)
     '200 us'
@@ -102,7 +103,7 @@ def latency(network: Network, factor: float) -> str:
 
 
 def write_predicted(flag: str, path: Path, found: Sequence[Simulated]) -> None:
-    """Lanes of these rows, and of the same on other networks and with other buckets, among which sliders choose."""
+    """Write the lanes of these rows, and of their variants on other networks and with other buckets, with sliders."""
     found = found[:MOST_RUNS]
     grid = Grid(found)
     with bar(None, len(grid.places), "predicting for the sliders") as progress:

@@ -1,4 +1,4 @@
-"""What the extra adds to commands of core. The lecture imports the other modules where there is no terminal."""
+"""Publish the extra's additions to core commands. The lecture imports the other modules without a terminal."""
 
 from dear_mpi.cli.commands import AddedFlag
 

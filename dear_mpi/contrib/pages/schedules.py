@@ -1,4 +1,4 @@
-"""The page of schedules: lanes on one axis of time, what is exposed, bounds, and sliders where there is a grid."""
+"""Write the page of schedules: lanes on one time axis, exposed time, bounds, and optional sliders."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,9 +21,9 @@ Point: TypeAlias = tuple[Sequence[int], Timeline, Rows]
 
 
 def write_schedules(flag: str, path: Path, timeline: Timeline, rows: Rows, **grid: Any) -> None:
-    """Write the page of a timeline; a ValueError, which begins with ``flag``, if that cannot be done.
+    """Write the page of a timeline. Raises ValueError, which begins with ``flag``, if that fails.
 
-    ``grid`` is as in ``schedules_data``.
+    ``grid``: see ``schedules_data``.
     """
     data = schedules_data(timeline, rows, **grid)
     write_page(flag, path, whole(PAGE, data["title"], data))
@@ -32,14 +32,14 @@ def write_schedules(flag: str, path: Path, timeline: Timeline, rows: Rows, **gri
 def schedules_data(
     timeline: Timeline, rows: Rows, *, sliders: Sequence[Mapping[str, Any]] = (), points: Iterable[Point] = ()
 ) -> dict[str, Any]:
-    """What the page shows.
+    """Return the page's data.
 
     Args:
-        sliders: of each its ``name``, the ``labels`` of its places, and the place ``at`` which it is first.
-        points: what is predicted where they are elsewhere.
+        sliders: for each, its ``name``, the ``labels`` of its positions, and the initial position ``at``.
+        points: predictions at other positions.
     """
     names = Names()
-    *_, what = headings(timeline)  # without what iterations take: sliders change that
+    *_, what = headings(timeline)  # without iteration times: sliders change them
     states = {",".join(str(slider["at"]) for slider in sliders): state_of(timeline, rows, names)}
     for places, other, found in points:
         states[",".join(map(str, places))] = state_of(other, found, names)
@@ -56,7 +56,7 @@ def schedules_data(
 
 
 def state_of(timeline: Timeline, rows: Rows, names: Names) -> dict[str, Any]:
-    """What is seen at once: lanes of each run, and its figures in seconds."""
+    """Return one view: the lanes of each run, and its figures in seconds."""
     runs = lanes_of(timeline, names)
     figures = [{name: row[key] for name, key in FIGURES.items()} | {VERDICT: row.get(VERDICT)} for row in rows]
     return {"runs": runs, "figures": figures[: len(runs)]}

@@ -1,7 +1,7 @@
-"""What a page shows of an algorithm on one number of ranks, as plain lists: ``web/program.js`` reads them.
+"""Convert an algorithm on one number of ranks to plain lists for ``web/program.js``.
 
-What ranks hold comes from the replay of ``see/proof.py``; the page only looks it up. Messages, holdings and what
-changes in a step are flat lists of whole numbers, which are a third as long as lists of lists.
+The replay of ``see/proof.py`` computes the ranks' data; the page only looks it up. Messages, data and changes are flat
+lists of integers, a third as long as lists of lists.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,13 +14,13 @@ from dear_mpi.collectives.program.verify import check, fault_of
 from dear_mpi.contrib.pages.places import places_of
 from dear_mpi.see.proof import Replayed
 
-# What becomes of a message. The last three are of a step that breaks: its receiver cannot take it; nobody receives it;
-# nobody sends it.
+# The fate of a message. The last three belong to a faulty step: its receiver cannot take it; no rank receives it; no
+# rank sends it.
 COPIED, ADDED, NOT_TAKEN, NOT_RECEIVED, NOT_SENT = range(5)
 
 
 def steps_of(written: Sequence[Program], hosts: Sequence[int]) -> dict[str, Any]:
-    """All steps of the programs of all ranks, up to a fault."""
+    """Return all steps of the programs of all ranks, up to a fault."""
     replayed = Replayed.of(written)
     program, numbers = replayed.programs[0], dict[int, int]()
     size, chunks = program.size, range(program.chunks)
@@ -59,7 +59,7 @@ def flat(rows: Sequence[Sequence[int]]) -> list[int]:
 
 
 def changed(replayed: Replayed, at: int) -> Iterator[tuple[int, int, int]]:
-    """Rank, chunk and what is held then, for each cell that the step before state ``at`` has changed."""
+    """Yield rank, chunk and new data for each cell that the step before state ``at`` changed."""
     for rank, history in enumerate(replayed.rows):
         for chunk, (before, after) in enumerate(zip(history[at - 1], history[at], strict=True)):
             if before != after:
@@ -67,7 +67,7 @@ def changed(replayed: Replayed, at: int) -> Iterator[tuple[int, int, int]]:
 
 
 def messages(replayed: Replayed, at: int) -> list[tuple[int, ...]]:
-    """Of each message of a step: sender, receiver, first chunk there and here, chunks, what becomes of it."""
+    """Return sender, receiver, first chunk at each, number of chunks, and fate of each message of a step."""
     found: list[tuple[int, ...]] = []
     steps = [program.steps[at] for program in replayed.programs]
     for rank, step in enumerate(steps):
@@ -87,7 +87,8 @@ def messages(replayed: Replayed, at: int) -> list[tuple[int, ...]]:
 
 
 def breaks(replayed: Replayed, at: int, rank: int, sent: range, receive: Receive) -> bool:
-    """Tell whether a message breaks a step: its receiver cannot take it or expects another, or its sender lacks it."""
+    """Return whether a message breaks a step: its receiver cannot take it or expects another, or its sender lacks
+    it."""
     found = replayed.shows
     if found is None or at != replayed.broken:
         return False
@@ -98,13 +99,13 @@ def breaks(replayed: Replayed, at: int, rank: int, sent: range, receive: Receive
 
 
 def without(written: Sequence[Program], at: int) -> str:
-    """What the proof says of the programs if a step is left out: why it is needed; "" if it is not."""
+    """Return the proof's error if a step is left out, which shows why it is needed; "" if there is none."""
     left = [replace(each, steps=(*each.steps[:at], Step(), *each.steps[at + 1 :])) for each in written]
     return str(fault_of(left, check) or "")
 
 
 def fault(replayed: Replayed) -> dict[str, Any] | None:
-    """The sentence of the proof, and the rank, chunk and step that it means; a step of None: wrong in the end."""
+    """Return the proof's sentence, with its rank, chunk and step; step None: the final data is wrong."""
     found = replayed.fault
     if found is None:
         return None

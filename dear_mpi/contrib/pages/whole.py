@@ -1,10 +1,10 @@
-"""One file of a page: its data, and the sources of ``web`` that show them, put into the frame of all pages.
+"""Assemble a page in one file: its data, the sources from ``web`` that show it, and the common frame.
 
 web/frame.html    what every page has; the marks in it are replaced here
 web/*.css         how it looks, by day and by night
 web/*.js          plain functions, in one scope: a file may use what another one defines
 
-The page forbids itself to load anything (``Content-Security-Policy``), so it says the same without a network.
+The page forbids itself to load anything (``Content-Security-Policy``), so it works without a network.
 """
 
 import html
@@ -20,19 +20,19 @@ from dear_mpi.reporting.files import replacing
 WEB = files("dear_mpi.contrib.pages") / "web"
 LOOKS = ("look.css", "controls.css")  # of all pages
 SCRIPTS = ("elements.js", "units.js", "theme.js", "sliders.js")  # of all pages
-ALLOWED = "script-src 'unsafe-inline'"  # to run: what is in the page
+ALLOWED = "script-src 'unsafe-inline'"  # scripts that may run: only the page's inline ones
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of page: the sources that it has beside those of all pages; the last script begins."""
+    """Describe a kind of page: its sources in addition to the common ones; the last script starts it."""
 
     scripts: tuple[str, ...]
     looks: tuple[str, ...]
 
 
 def whole(kind: Kind, title: str, data: Mapping[str, Any]) -> str:
-    """The text of a page. ``data`` is what its scripts find as ``DATA``."""
+    """Return the text of a page. Its scripts find ``data`` as ``DATA``."""
     return framed(title, data, look=sources(*LOOKS, *kind.looks), script=sources(*SCRIPTS, *kind.scripts))
 
 
@@ -45,8 +45,10 @@ def framed(
     allowed: str = ALLOWED,
     without: str = "This page shows its pictures with JavaScript, which is turned off.",
 ) -> str:
-    """The text of a page with these sources. ``allowed``: which scripts may run in it, as a policy has it; ``without``:
-    what it says where none may."""
+    """Return the text of a page with these sources.
+
+    ``allowed`` is the policy for scripts; ``without`` is the message if scripts are off.
+    """
     parts = {
         "SCRIPTS": allowed,
         "TITLE": html.escape(title),
@@ -63,13 +65,13 @@ def framed(
 
 
 def write_page(flag: str, path: Path, text: str) -> None:
-    """Write a page; a ValueError, which begins with ``flag``, if that cannot be done."""
+    """Write a page. Raises ValueError, which begins with ``flag``, if that fails."""
     with replacing(flag, path) as file:
         file.write_text(text, encoding="utf-8")
 
 
 def embedded(data: Mapping[str, Any]) -> str:
-    r"""JSON that may stand inside a script, whatever names are in it.
+    r"""Encode JSON for use inside a script, whatever names it contains.
 
     >>> embedded({"name": "</script>"})
     '{"name":"\\u003c/script>"}'

@@ -1,1 +1,1 @@
-"""Wires of other systems: low rank (PowerSGD, ACP-SGD), sketches, noise. A wire and its legs are two files, or one."""
+"""Wire formats of other systems: low rank (PowerSGD, ACP-SGD), sketches, noise; one or two files each."""

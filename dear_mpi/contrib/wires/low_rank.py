@@ -1,15 +1,15 @@
-"""Matrices as products of two thin ones: M, n x m, becomes P Q^T, with P n x r and Q m x r.
+"""Approximate matrices by products of two thin ones: M, n x m, becomes P Q^T, with P n x r and Q m x r.
 
     bucket          | W (n x m)      | b | V (k x l)      | c |
     codes, turn 0   | P of W | b | Q of V | c |                     then Q of W, and P of V
     factors         | P, Q of W      |   | P, Q of V      |   |     a line as long as the bucket: they take half at most
 
-One factor has orthonormal columns, the other is M times it: the codes, which add up over ranks. A tensor of more
-dimensions is a matrix of its first one and the rest. A vector travels as it is, and so does a matrix whose two factors
-would have more than half of its elements (as with torch's ``min_compression_rate=2``).
+One factor has orthonormal columns, the other is M times it: the compressed payload, which adds up over ranks. A tensor
+of more dimensions is a matrix of its first dimension and the rest. A vector is sent uncompressed, and so is a matrix
+whose two factors would have more than half of its elements (as with torch's ``min_compression_rate=2``).
 
-All ranks need the same bits of what they multiply. So columns are made orthonormal in float64, one after the other
-(modified Gram-Schmidt, twice), and P Q^T is added up column by column: no library chooses an order there.
+All ranks need bit-identical factors. Columns are therefore made orthonormal in float64, one after the other (modified
+Gram-Schmidt, twice), and P Q^T is added up column by column: no library chooses an order there.
 
 Source: Vogels et al., PowerSGD, NeurIPS 2019; Zhang et al., ACP-SGD, ICDCS 2023, arXiv 2306.08881.
 """
@@ -25,15 +25,15 @@ from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import compute_dtype
 
 LEFT, RIGHT = 0, 1  # P and Q, the factors of rows and of columns
-LEAST_GAIN = 2  # how many times fewer elements both factors must have
+LEAST_GAIN = 2  # least ratio of the matrix's elements to both factors'
 SEED, EPSILON = 20230608, 1e-7
-PIECE = 1 << 16  # elements at a time: what is computed stays in cache
+PIECE = 1 << 16  # elements at a time, to stay in cache
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class LowRank:
-    """Products of so many columns and rows."""
+    """Choose the rank of the factors."""
 
     rank: int
 
@@ -46,16 +46,17 @@ class LowRank:
         return 0.6e-9 * self.rank
 
     def matrix(self, shape: Shape) -> tuple[int, int] | None:
-        """Rows and columns of a tensor that travels as factors; None if it travels as it is."""
+        """Return rows and columns of a tensor that is sent as factors; None if it is sent uncompressed."""
         if len(shape) < 2:
             return None
         rows, columns = shape[0], math.prod(shape[1:])
         return (rows, columns) if LEAST_GAIN * self.rank * (rows + columns) <= rows * columns else None
 
     def first_sides(self, shapes: Sequence[Shape]) -> list[int]:
-        """Which factor of each tensor travels in turn 0, the other one in turn 1: both turns are of like length."""
+        """Return the factor of each tensor for turn 0, so that both turns have similar length; turn 1 sends the
+        other."""
         matrices = [self.matrix(shape) for shape in shapes]
-        found, ahead = [LEFT] * len(shapes), 0  # by how many rows and columns turn 0 is longer
+        found, ahead = [LEFT] * len(shapes), 0  # excess rows and columns of turn 0
         excess = {number: matrix[LEFT] - matrix[RIGHT] for number, matrix in enumerate(matrices) if matrix}
         for number in sorted(excess, key=lambda number: -abs(excess[number])):
             found[number] = LEFT if excess[number] * ahead <= 0 else RIGHT
@@ -63,7 +64,7 @@ class LowRank:
         return found
 
     def lengths(self, shapes: Sequence[Shape], sides: Sequence[int], *, others: bool = True) -> list[int]:
-        """Elements of codes of each tensor, where these factors travel; ``others``: and what is no such matrix."""
+        """Return the payload elements of each tensor with these factors; ``others``: including uncompressed tensors."""
         matrices = [self.matrix(shape) for shape in shapes]
         as_they_are = [math.prod(shape) * others for shape in shapes]
         return [
@@ -73,10 +74,10 @@ class LowRank:
 
 
 def orthonormal(factor: Array) -> Array:
-    """Orthonormal columns that span what the columns of a factor span, in float64.
+    """Return orthonormal columns that span a factor's columns, in float64.
 
-    A column that has no direction of its own gets a drawn one, as all columns do at first, when they are zero. So a
-    gradient of lower rank, or none, takes no direction away for ever.
+    A column without a new direction is replaced by a random one, as are all initial zero columns. A gradient of lower
+    rank, or of zeros, therefore removes no direction forever.
     """
     xp: Any = array_module(factor)
     rows = xp.ascontiguousarray(factor.T, np.float64)
@@ -87,7 +88,7 @@ def orthonormal(factor: Array) -> Array:
             for other in (*rows[:number], *rows[:number]):
                 row -= (row * other).sum() * other
             length, before = (xp.sqrt((each * each).sum()) for each in (row, candidate))
-            if not length <= EPSILON * before:  # or it is no number
+            if not length <= EPSILON * before:  # also true for NaN
                 break
         row /= length
     found: Array = rows.T
@@ -95,7 +96,7 @@ def orthonormal(factor: Array) -> Array:
 
 
 def multiply(left: Array, right: Array, out: Array) -> None:
-    """P Q^T, some rows at a time, in the same order on all ranks."""
+    """Compute P Q^T, some rows at a time, in the same order on all ranks."""
     dtype = compute_dtype(out.dtype)
     left, right = left.astype(dtype), right.T.astype(dtype)
     step = max(1, PIECE // max(1, right.shape[1]))

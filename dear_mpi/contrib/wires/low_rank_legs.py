@@ -1,15 +1,15 @@
-"""Legs of matrices that travel as products of two thin ones, see ``low_rank.py``.
+"""Define stages for matrices that are sent as products of two thin ones, see ``low_rank.py``.
 
     ACP-SGD    out: recall what was lost | P = M Q, or Q = M^T P in the next update: codes | reduce_scatter codes
                back: all_gather codes | gradients = P Q^T | update all
     PowerSGD   out: recall | P = M Q | all_reduce P | Q = M^T P: codes | reduce_scatter codes
                back: all_gather codes | gradients = P Q^T | update all
 
-Codes add up because all ranks multiply by the same factor, whose columns are orthonormal. What a rank loses is
-M - P Q^T with its own codes: what is orthogonal to that factor. Over all ranks that is what the sum has lost.
+Payloads add up because all ranks multiply by the same factor with orthonormal columns. A rank's error is M - P Q^T with
+its payload: the part orthogonal to that factor. Summed over ranks it is the error of the sum.
 
 PowerSGD's second sum needs the first, so both are on the way out: the next forward pass hides only the gather of Q.
-ACP-SGD sends half as much, in as many messages as an all-reduce has, and both halves overlap as DeAR's do.
+ACP-SGD sends half as much, in as many messages as an all-reduce, and both halves overlap as in DeAR.
 
 Cost: r (n + m) elements of n m, half of that for ACP-SGD; 2 r multiplications an element for each product.
 """
@@ -45,25 +45,25 @@ from dear_mpi.training.routes import (
 )
 from dear_mpi.training.routes.find import FORGET, LATE
 
-FACTORS = "factors"  # the line of both factors of each matrix, equal on all ranks
+FACTORS = "factors"  # the buffer of both factors of each matrix, equal on all ranks
 
 
 class Part(NamedTuple):
-    """A tensor of a bucket that travels in a turn: as one of its factors, or as it is."""
+    """Describe a bucket's tensor in a turn: sent as one of its factors, or uncompressed."""
 
     tensor: int
     side: int
-    code: Array  # a matrix of as many columns as the rank, or flat
+    code: Array  # a matrix with ``rank`` columns, or flat
     factors: tuple[Array, Array] | None  # left and right
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfFactors(OfCodes):
-    """An act on codes that are factors of matrices.
+    """Act on payloads that are factors of matrices.
 
     Attributes:
-        side: which factor travels; None: one in one update, the other in the next.
-        others: whether tensors that are no such matrices travel, too, as they are.
+        side: the factor that is sent; None: alternating between updates.
+        others: whether other tensors are also sent, uncompressed.
     """
 
     adds_up: ClassVar[bool] = True
@@ -77,19 +77,19 @@ class OfFactors(OfCodes):
         return any(map(self.wire.matrix, shapes))
 
     def turns(self, shapes: tuple[Shape, ...]) -> list[list[int]]:
-        """Which factor of each tensor travels: in even updates, and in odd ones."""
+        """Return the factor that each tensor sends: in even updates, and in odd ones."""
         if self.side is not None:
             return [[self.side] * len(shapes)] * 2
         first = self.wire.first_sides(shapes)
         return [first, [1 - side for side in first]]
 
     def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
-        """Of the longer turn; of a bucket without its shapes nothing is known."""
+        """Return the bytes of the longer turn; unknown for a bucket without its shapes."""
         lengths = [sum(self.wire.lengths(shapes, turn, others=self.others)) for turn in self.turns(shapes)]
         return round_up(max(lengths) * itemsize, ranks * ROW_BYTES)
 
     def parts(self, bucket: BucketMemory) -> list[list[Part]]:
-        """What travels, in even updates and in odd ones."""
+        """Return the sent parts, in even updates and in odd ones."""
         codes, shapes = bucket.line(self.codes), tuple(x.shape for x in bucket.tensors("gradients"))
         kept = [self.factors(x, shape) for x, shape in zip(bucket.tensors(FACTORS), shapes, strict=True)]
         found = []
@@ -101,7 +101,7 @@ class OfFactors(OfCodes):
         return found
 
     def factors(self, tensor: Array, shape: Shape) -> tuple[Array, Array] | None:
-        """Both factors of a matrix, in its part of their line."""
+        """Return both factors of a matrix, at their place in the buffer of factors."""
         matrix, flat = self.wire.matrix(shape), tensor.reshape(-1)
         if matrix is None:
             return None
@@ -110,7 +110,7 @@ class OfFactors(OfCodes):
         return left.reshape(matrix[0], -1), right.reshape(matrix[1], -1)
 
     def is_whole(self, memory: Memory, rank: int, *lines: str) -> bool:
-        """Whether a rank has all of these lines: a factor needs all of a matrix, and a matrix all of its factors."""
+        """Return whether a rank has all of these buffers: a factor needs all of a matrix, and vice versa."""
         before = len(memory.misread)
         for line in lines:
             for shard in range(memory.size):
@@ -120,11 +120,11 @@ class OfFactors(OfCodes):
 
 @dataclass(frozen=True, kw_only=True)
 class Project(OfFactors):
-    """Multiply matrices of gradients by one of their factors, which is made orthonormal, and write the other to codes.
+    """Multiply gradient matrices by one orthonormalised factor, and write the other factor to the payload.
 
     Attributes:
-        error: a line to which it writes what is lost; or none.
-        given: a line of codes with the sums of the factors to multiply by; or none: they are as they were left.
+        error: the buffer for the error, or none.
+        given: a payload buffer with the sums of the factors to multiply by; or none: use the stored factors.
     """
 
     error: str | None = None
@@ -146,7 +146,7 @@ class Project(OfFactors):
         return self.act_s("encode", count * (1 if self.error else 0.5))
 
     def prove(self, memory: Memory) -> None:
-        """Codes of ranks with other factors do not add up."""
+        """Check the factors: payloads of ranks with different factors do not add up."""
         lines = [line for line in self.reads if line != "gradients"]
         whole = [self.is_whole(memory, rank, *self.reads) for rank in range(memory.size)]
         of_rank_0 = [[memory.read(line, 0, shard) for line in lines] for shard in range(memory.size)]
@@ -175,13 +175,13 @@ class Project(OfFactors):
         return project
 
     def of_given(self) -> OfFactors:
-        """What reads the codes that are given."""
+        """Return the reader of the given payload."""
         assert self.given is not None
         assert self.side is not None
         return Expand(wire=self.wire, codes=self.given, side=1 - self.side, others=False)
 
     def project(self, part: Part, gradient: Array, error: Array | None, given: Array | None) -> None:
-        """Of one tensor."""
+        """Project one tensor."""
         if part.factors is None:
             if self.others:
                 part.code[...] = gradient.reshape(-1)
@@ -206,7 +206,7 @@ class Project(OfFactors):
 
 @dataclass(frozen=True, kw_only=True)
 class Expand(OfFactors):
-    """Write products of factors into the gradients: of that which the codes have, and the other one."""
+    """Write products of factors into the gradients: the factor in the payload times the stored one."""
 
     act: ClassVar[str] = "decode"
     writes: ClassVar[tuple[str, ...]] = ("gradients", FACTORS)
@@ -244,13 +244,13 @@ class Expand(OfFactors):
 
 
 def acp(name: str, wire: LowRank, *, sharded: bool = False, error: str | None = "residual") -> Route:
-    """ACP-SGD: of each matrix one factor travels, and the other one in the next update."""
+    """Make the ACP-SGD route: each matrix sends one factor per update, alternating."""
     codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
     return expanded(name, (Project(**codes, error=error),), Expand(**codes), sharded=sharded, error=error)
 
 
 def powersgd(name: str, wire: LowRank, *, sharded: bool = False, error: str | None = "residual") -> Route:
-    """PowerSGD: one factor travels, and then the other one, which is made with the sum of the first."""
+    """Make the PowerSGD route: one factor is sent, then the other, made with the sum of the first."""
     first: dict[str, Any] = {"wire": wire, "codes": "first codes", "side": LEFT, "others": False}
     codes: dict[str, Any] = {"wire": wire, "codes": "codes", "side": RIGHT}
     project = Project(**first), all_reduce("first codes"), Project(**codes, given="first codes", error=error)
@@ -258,7 +258,7 @@ def powersgd(name: str, wire: LowRank, *, sharded: bool = False, error: str | No
 
 
 def expanded(name: str, project: tuple[Leg, ...], expand: Expand, *, sharded: bool, error: str | None) -> Route:
-    """A route on which matrices travel as factors; ValueError for sharded updates."""
+    """Make a route that sends matrices as factors. Raises ValueError for sharded updates."""
     if sharded:
         raise ValueError(f"update must be full: {name.partition(' over ')[2]} gives all gradients to each rank")
     recall = (Recall(error=error),) if error else ()

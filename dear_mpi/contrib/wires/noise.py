@@ -1,8 +1,8 @@
-"""Sums over the air: all ranks transmit at once, waves add up on the way, and the receiver hears noise as well.
+"""Simulate sums over the air: all ranks transmit at once, the waves add up, and the receiver also gets noise.
 
-Here gradients travel as they are, and the owner of a sum adds the noise, normal with a given share of the root mean
-square of its shard. So all ranks get the same sum, as if one of them had received it and sent it on without errors.
-A shared seed draws it, anew for each shard and update: a run can be repeated.
+Here gradients are sent uncompressed, and the owner of a sum adds normal noise, a given share of the root mean square of
+its shard. All ranks therefore get the same sum, as if one of them had received it and forwarded it without errors. A
+shared seed draws the noise anew for each shard and update: runs are reproducible.
 
 pack | reduce_scatter gradients | add noise to the own shard         all_gather gradients | update all | unpack
 
@@ -24,13 +24,13 @@ SEED = 20211209
 
 @dataclass(frozen=True)
 class Noise:
-    """Normal noise of a share of the root mean square; what is not finite makes all of it NaN."""
+    """Add normal noise, a share of the root mean square; a non-finite element makes all of it NaN."""
 
     share: float
-    add_s: float = 15e-9  # of a core, for an element
+    add_s: float = 15e-9  # of a core, per element
 
     def add(self, x: Array, filled: Array, draw: tuple[int, ...]) -> None:
-        """Add it to those elements of a shard that are filled; the same wherever ``draw`` is the same."""
+        """Add noise to the filled elements of a shard; equal for equal ``draw``."""
         xp: Any = array_module(x)
         given = x.astype(compute_dtype(x.dtype))
         size = self.share * xp.sqrt((given * given).sum() / max(1, int(filled.sum())))
@@ -55,7 +55,7 @@ class AddNoise(Leg):
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         own = bucket.shard("gradients", bucket.rank)
-        filled = bucket.filled(bucket.rank)  # no layer writes over noise in padding
+        filled = bucket.filled(bucket.rank)  # no layer overwrites noise in padding
         return lambda factor: self.wire.add(own, filled, (bucket.begin, bucket.rank, bucket.own_updates))
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class AddNoise(Leg):
 
 
 def noisy(name: str, wire: Noise, *, sharded: bool = False, error: str | None = None) -> Route:
-    """A route of core whose sums are not exact. It keeps nothing of what noise changed, whatever ``error`` is."""
+    """Make a core route with inexact sums. It never keeps the error, whatever ``error`` is."""
     route = SHARDED if sharded else FULL
     return replace(route, name=name, out=(*route.out, AddNoise(wire=wire)))
 

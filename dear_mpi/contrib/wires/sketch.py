@@ -1,19 +1,19 @@
-"""A sketch of a few elements that are not zero: each of them goes, with a sign, to three of fewer counters.
+"""Sketch a few nonzero elements: each is added, with a sign, to three of fewer counters.
 
     elements   . . a . . b . . . c . .        which are not zero, all ranks know
     counters   | +a | -b+c | a | -b | -c | a+b+c |
     peeling    c alone in one counter -> c; taken out of its other two -> b alone there -> b ...
 
-Sketches add up: the sum of counters is the sketch of the sum. A counter with one unknown gives it away, until none is
-left. Which counter gives which element away depends on places alone, so ranks that know these know before any counter
-is sent whether all elements will be found. With 2000 counters or more that is nearly always so up to .75 elements for
-each, and with very many up to .818; with 128 of them, often not. It is never so with more than one element for each.
+Sketches add up: the sum of counters is the sketch of the sum. A counter with one unknown reveals it, until none is
+left. The order depends only on the places, so ranks that know these know before any counter is sent whether all
+elements can be recovered. With 2000 counters or more that nearly always holds up to .75 elements per counter, and with
+very many up to .818; with 128 of them it often fails. It never holds with more than one element per counter.
 
-Counters are summed, and peeled, in float64, in the order of elements: the bits do not depend on threads. What is lost
-is what counters lose when they travel in the type of the gradients. An element that is no number makes its counters so,
-and is found so; an infinity may make elements that share counters with it NaN.
+Counters are summed, and peeled, in float64, in the order of elements: the bits do not depend on threads. The only loss
+is the conversion of counters to the type of the gradients. A NaN element makes its counters NaN and is recovered as
+NaN; an infinity may make elements that share counters with it NaN.
 
-Cost: a bit for each element, and count / ratio counters; on the host some 500 ns for each element that is not zero.
+Cost: a bit for each element, and count / ratio counters; on the host some 500 ns for each nonzero element.
 Source: Li et al., Lossless Homomorphic Compression, arXiv 2402.07529; peeling as in Goodrich and Mitzenmacher,
 Invertible Bloom Lookup Tables, Allerton 2011.
 """
@@ -33,7 +33,7 @@ BYTE = 8  # elements
 
 @dataclass(frozen=True)
 class Bits:
-    """Which elements are not zero: a bit for each."""
+    """Mark nonzero elements with one bit each."""
 
     encode_s: ClassVar[float] = 0.3e-9
 
@@ -48,18 +48,18 @@ class Bits:
         x[...] = put(x, self.marks(codes, x.size))
 
     def marks(self, codes: Array, count: int) -> Array:
-        """A bit for each of so many elements; on the host."""
+        """Return the bits of ``count`` elements, on the host."""
         return np.unpackbits(to_host(codes), count=count)
 
 
 @dataclass(frozen=True)
 class Peeling:
-    """How elements are found again.
+    """Describe how to recover the elements.
 
     Attributes:
-        places: the elements that are not zero, ascending.
-        slots, signs: of each of them its counters, and with which sign it is there: (3, elements).
-        rounds: elements, by their number in ``places``, and the counters that give them away.
+        places: the nonzero elements, ascending.
+        slots, signs: the counters of each, and its sign there: (3, elements).
+        rounds: elements, by index in ``places``, and the counters that reveal them.
     """
 
     places: Array
@@ -70,7 +70,7 @@ class Peeling:
 
 @dataclass(frozen=True)
 class Sketch:
-    """Counters for one in ``ratio`` elements."""
+    """Use one counter for ``ratio`` elements."""
 
     ratio: float
     encode_s: ClassVar[float] = 25e-9
@@ -80,9 +80,9 @@ class Sketch:
         return ceil(count / self.ratio)
 
     def peeling(self, marks: Array, counters: int) -> Peeling | None:
-        """How elements are found again where marks are not zero, from so many counters; None if not all can be.
+        """Plan the recovery of the marked elements from ``counters`` counters; None if some cannot be recovered.
 
-        The same wherever both are the same.
+        The plan depends only on the arguments.
         """
         places = np.flatnonzero(marks)
         if places.size > counters // HASHES * HASHES:
@@ -98,7 +98,7 @@ class Sketch:
         out[...] = put(out, np.bincount(peeling.slots.reshape(-1), signed, out.size).astype(out.dtype))
 
     def decode(self, codes: Array, peeling: Peeling, x: Array) -> None:
-        """Write the elements that counters, or a sum of them, stand for; all others are zero."""
+        """Recover the elements from counters, or a sum of counters; all others become zero."""
         counters, third = to_host(codes).astype(np.float64), codes.size // HASHES
         found = np.zeros(peeling.places.size)
         for elements, at in peeling.rounds:
@@ -110,13 +110,13 @@ class Sketch:
 
 
 def put(beside: Array, array: Array) -> Array:
-    """An array of the host, where another one is."""
+    """Copy a host array to the device of another array."""
     found: Array = array_module(beside).asarray(array)
     return found
 
 
 def hashed(places: Array, counters: int) -> tuple[Array, Array]:
-    """Of each place a counter in each third of them, and a sign; the same on all ranks."""
+    """Return a counter in each third and a sign for each place; equal on all ranks."""
     x = (places.astype(np.uint64) + np.uint64(1)) * ODD[0] + np.arange(HASHES, dtype=np.uint64)[:, None] * ODD[2]
     x = (x ^ (x >> np.uint64(30))) * ODD[1]
     x = (x ^ (x >> np.uint64(27))) * ODD[2]
@@ -127,10 +127,10 @@ def hashed(places: Array, counters: int) -> tuple[Array, Array]:
 
 
 def peeled(slots: Array, counters: int) -> tuple[tuple[Array, Array], ...] | None:
-    """Rounds, in each of which all counters with one unknown give it away; None if unknowns are left."""
+    """Return rounds: in each, all counters with one unknown reveal it. None if unknowns remain."""
     count = slots.shape[1]
     unknowns = np.bincount(slots.reshape(-1), minlength=counters)
-    sums = np.zeros(counters, np.int64)  # of the numbers of the unknowns: where there is one, its number
+    sums = np.zeros(counters, np.int64)  # sums of the unknowns' indices: a single unknown's index
     np.add.at(sums, slots.reshape(-1), np.tile(np.arange(count), HASHES))
     rounds, alone = [], np.flatnonzero(unknowns == 1)
     while alone.size:

@@ -1,11 +1,11 @@
-"""Legs of a sketch: few counters travel in place of elements of which most are zero on all ranks.
+"""Define stages of a sketch: send few counters instead of elements that are mostly zero on all ranks.
 
     out    a bit for each element | all_to_all bits | the owner of a shard joins them | all_gather bits
            fill counters          | reduce_scatter counters       where they do not fit: reduce_scatter gradients
     back                            all_gather counters | peel                           all_gather gradients
 
-Whether all elements will be found depends on the bits alone (``sketch.py``). These are the same on all ranks, so
-all take the same way, before any counter is sent.
+Recovery of all elements depends only on the bits (``sketch.py``). The bits are equal on all ranks, so all ranks choose
+the same branch before any counter is sent.
 """
 
 from collections.abc import Callable
@@ -34,12 +34,12 @@ from dear_mpi.training.routes import (
     reduce_scatter,
 )
 
-INDEX = "index"  # the line of bits
+INDEX = "index"  # the buffer of bits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Join(InRows):
-    """All rows are bits of this rank's own shard: write into its own row which of them are set in any."""
+    """Combine all rows, the bits of this rank's shard: write the bits set in any of them to the rank's row."""
 
     codes: str = INDEX
 
@@ -69,7 +69,7 @@ class Join(InRows):
 
 @dataclass(frozen=True, kw_only=True)
 class OfCounters(OfCodes):
-    """The line has counters, in the type of gradients."""
+    """Use a buffer of counters, in the type of gradients."""
 
     adds_up: ClassVar[bool] = True
     wire: Sketch
@@ -81,7 +81,7 @@ class OfCounters(OfCodes):
 
 @dataclass(frozen=True, kw_only=True)
 class Fill(OfCounters):
-    """See whether counters fit: whether all elements can be found again; and if so, write those of the gradients."""
+    """Check whether all elements can be recovered from the counters; if so, write the gradients' counters."""
 
     act: ClassVar[str] = "encode"
     reads: ClassVar[tuple[str, ...]] = ("gradients", INDEX)
@@ -97,7 +97,7 @@ class Fill(OfCounters):
             gradient = memory.read("gradients", rank, shard)
             memory.write(self.codes, rank, shard, memory.symbol("code", gradient, *bits[rank]))
             joined = memory.weighed[gradient].keys() <= memory.weighed[bits[rank][shard]].keys()
-            if not joined or bits[rank] != bits[0]:  # elements without a bit, or other elements than those of rank 0
+            if not joined or bits[rank] != bits[0]:  # elements without a bit, or bits that differ from rank 0's
                 memory.forget(self.codes, rank, shard)
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
@@ -119,7 +119,7 @@ class Fill(OfCounters):
 
 @dataclass(frozen=True, kw_only=True)
 class Peel(OfCounters):
-    """Write into the gradients what counters stand for."""
+    """Write the elements recovered from counters into the gradients."""
 
     act: ClassVar[str] = "decode"
     writes: ClassVar[tuple[str, ...]] = ("gradients",)
@@ -142,8 +142,10 @@ class Peel(OfCounters):
 
 
 def sketched(name: str, wire: Sketch, *, sharded: bool = False, error: str | None = "residual") -> Route:
-    """A route on which counters travel where few elements are not zero, and elsewhere all gradients; nothing is left
-    out, whatever ``error`` says. ValueError for sharded updates."""
+    """Make a route that sends counters if few elements are nonzero, otherwise all gradients.
+
+    Nothing is left out, whatever ``error`` is. Raises ValueError for sharded updates.
+    """
     if sharded:
         raise ValueError(f"update must be full: {name.partition(' over ')[2]} has counters of elements of all shards")
     bits = Bits()
@@ -154,7 +156,7 @@ def sketched(name: str, wire: Sketch, *, sharded: bool = False, error: str | Non
 
 
 def ratio(text: str) -> float:
-    """How many elements share a counter, as ``10``; ValueError if it is no number from 2 to 1000."""
+    """Parse how many elements share a counter, as ``10``. Raises ValueError if it is no number from 2 to 1000."""
     try:
         found = float(text)
     except ValueError:

@@ -1,39 +1,39 @@
-"""Replay programs for many sizes of the buffer at once, and a few ranks that stand for all others that do the same:
+"""Replay programs for many buffer sizes at once, with a few ranks that represent all identical ones:
 
         ring, 4096 ranks                        rank 0 stands for all
         torus of 64 x 64                        ranks 0 to 63, the first row
         hierarchical, 64 hosts of 16 ranks      ranks 0 to 15, the first host
         binomial tree                           no rank stands for another: all ranks
 
-Ranks do the same if the program of rank r + q is the program of rank r with q added to all peers: then the first q
-ranks are enough. Which chunks they send may differ, if these are equally long. If ranks of a host share ports, the
-first q ranks must be whole hosts, and all hosts alike. Up to 64 ranks this is found by looking at all of them; beyond,
-at a few, the first and the last among them.
+Ranks are identical if the program of rank r + q is the program of rank r with q added to all peers: then the first q
+ranks suffice. Their chunks may differ, if these are equally long. If ranks of a host share ports, the first q ranks
+must be whole hosts, and all hosts alike. Up to 64 ranks all are examined; beyond, only a few, including the first and
+the last.
 
-``Columns`` is the replay of ``cost``, with columns in place of numbers. Its events come in an order that depends on the
-size of the buffer. It takes the order of one size, the leader's, does the arithmetic for all sizes, and finds out for
-which that order will do:
+``Columns`` is the replay of ``cost``, with columns in place of numbers. The order of its events depends on the buffer
+size. It uses the order of one size, the leader's, does the arithmetic for all sizes, and determines the sizes for which
+that order is right:
 
     size 1 KB     a is over, then b and c at once        the leader
     size 2 KB     a is over, then b and c at once        the same order: its times are right
-    size 1 MB     b is over, then a, then c              another one: replayed again, with a leader of its own
+    size 1 MB     b is over, then a, then c              another one: replayed again, with another leader
 
-Where hardly two sizes have the same order, each is replayed by itself, as in ``cost``.
+If hardly two sizes have the same order, each is replayed separately, as in ``cost``.
 
-Order matters among flows that share ports, be it through others, and at the processor of a rank; nowhere else. Each
-number goes through the same operations as in ``cost``, so that times differ by rounding alone.
+Order matters only among flows that share ports, even indirectly, and at the processor of a rank. Each number goes
+through the operations of ``cost``, so times differ only by rounding.
 
 Time and memory: some 50 numpy calls for each message, on arrays of one number for each size. For one size ``cost`` is
 two to five times as fast; for 64 sizes it takes some ten times as long.
 
-``Lockstep`` goes step by step, all ranks and all sizes at once, where no two messages meet at a port:
+``Lockstep`` goes step by step, all ranks and all sizes at once, if no two messages meet at a port:
 
     step 0    0 -> 1    1 -> 2    2 -> 3    3 -> 0        every rank sends at most one message in a step, and at most
     step 1    0 -> 2    1 -> 3    2 -> 0    3 -> 1        one comes to it; no two ranks use the same port of a host
 
-Rings and exchanges are like that, crowds are not. A rank is in one step at a time, so its ports are never shared. What
-a step takes then follows from the times at which the two ends of each message enter it, and nothing has to be put into
-the order of time, as ``cost`` and ``Columns`` do. Each number goes through the same operations as there.
+Rings and exchanges are like that, crowds are not. A rank is in one step at a time, so its ports are never shared. The
+times at which the two ends of each message enter a step determine its duration. Unlike in ``cost`` and ``Columns``, no
+events need sorting by time. Each number goes through the same operations as there.
 
 Time: some 15 numpy calls for each step, on arrays of one row for each rank and one column for each size.
 """
@@ -55,7 +55,7 @@ from dear_mpi.collectives.program.program import Algorithm, Program, Receive, Se
 from dear_mpi.collectives.program.simulation import Number, Simulation
 from dear_mpi.kernels.array import Array
 
-THOROUGH = 64  # up to so many ranks, all are looked at
+THOROUGH = 64  # up to this many ranks, all are examined
 MOST_TRANSFERS = 10_000_000  # steps and messages together: some minutes, and some GB of memory
 
 Hosts = Sequence[int] | None
@@ -64,13 +64,13 @@ Seen = tuple[int, ...]
 
 @dataclass(frozen=True)
 class StandIns:
-    """The programs of the first ranks, which stand for all ``size`` of them."""
+    """Hold the programs of the first ranks, which represent all ``size`` ranks."""
 
     programs: tuple[Program, ...]
     size: int
 
     def nbytes(self, counts: Array, itemsize: int, chunks: range) -> Array:
-        """The bytes of these chunks of any rank's shard, or of this and the next ones.
+        """Return the bytes of these chunks of any rank's shard, or of this shard and the next ones.
 
         Args:
             counts: elements of the buffers, int64, shape (sizes,), each divisible by the number of ranks.
@@ -87,7 +87,7 @@ class StandIns:
         small, larger = divmod(shares, parts)
 
         def border(chunk: int) -> Array:
-            """Elements before a chunk: of whole shards, and of some of the parts that the next shard is cut into."""
+            """Return the elements before a chunk: in whole shards, and in some parts of the next shard."""
             shards, part = divmod(chunk, parts)
             before: Array = shards * shares + part * small + np.minimum(part, larger)
             return before
@@ -106,16 +106,16 @@ def find_stand_ins(
     even: bool = True,
     thorough: int = THOROUGH,
 ) -> StandIns:
-    """As few ranks as can stand for all.
+    """Return the fewest ranks that can represent all.
 
     Args:
-        hosts: the number of the host of each rank, whose ranks share ports; None where no ports are shared.
-        pieces, rates: for algorithms that ask for them.
-        even: whether the network looks the same from each host; if not, no rank stands for another.
-        thorough: up to so many ranks, all are looked at.
+        hosts: the host number of each rank, if ranks of a host share ports; otherwise None.
+        pieces, rates: for algorithms that need them.
+        even: whether the network looks the same from each host; if not, no rank represents another.
+        thorough: up to this many ranks, all are examined.
 
     Raises:
-        ValueError: no few ranks stand for all, and there is too much to replay.
+        ValueError: no few ranks represent all, and there is too much to replay.
     """
     program = cache(lambda rank: write_program(algorithm, rank, size, hosts=hosts, rates=rates, pieces=pieces))
     seen = cache(lambda rank: outline(program(rank)))
@@ -135,18 +135,18 @@ def find_stand_ins(
 
 
 def every_pair(few: int, size: int) -> list[tuple[int, int]]:
-    """Pairs of a rank and one that it would stand for."""
+    """Return pairs of a rank and one that it would represent."""
     return [(rank % few, rank) for rank in range(few, size)]
 
 
 def samples(few: int, size: int) -> list[tuple[int, int]]:
-    """Some of these pairs: the first and the last of few, with those next to them, half-way, and far."""
+    """Return some of these pairs: the first and the last of few, with their neighbours, half-way, and far."""
     shifts = {few, size // few // 2 * few, size - few}
     return [(rank, rank + shift) for shift in sorted(shifts) for rank in sorted({0, few // 2, few - 1})]
 
 
 def whole_hosts(hosts: Hosts, few: int) -> bool:
-    """Whether a shift by this many ranks turns hosts into hosts, and no other rank is on a host of the first few."""
+    """Return whether a shift by ``few`` ranks maps hosts to hosts, and the first few ranks fill theirs."""
     if hosts is None:
         return True
     number = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
@@ -156,7 +156,7 @@ def whole_hosts(hosts: Hosts, few: int) -> bool:
 
 
 def outline(program: Program) -> list[tuple[list[Seen], list[Seen]]]:
-    """What a program does, seen from its own rank: how far each peer is, from which part on, and how many chunks."""
+    """Return a program relative to its rank: the distance of each peer, the first part, and the number of chunks."""
 
     def seen(transfer: Send | Receive) -> Seen:
         away, chunks = (transfer.peer - program.rank) % program.size, transfer.chunks
@@ -168,12 +168,12 @@ def outline(program: Program) -> list[tuple[list[Seen], list[Seen]]]:
     ]
 
 
-FEW = 3  # a replay of many sizes takes as long as some three of one size
+FEW = 3  # a replay of many sizes takes as long as some three replays of one size
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Any programs; see ``Replay``."""
+    """Replay any programs; see ``Replay``."""
 
     ranks: StandIns
 
@@ -183,7 +183,7 @@ class Columns:
         while todo.size >= FEW and served >= FEW:
             run = ManySizes(self.ranks, network, counts[todo], itemsize)
             run.to_the_end()
-            run.same[run.leader] = True  # by definition, whatever rounding says
+            run.same[run.leader] = True  # by definition, regardless of rounding
             times[todo[run.same]] = np.max([rank.entered_s for rank in run.ranks], axis=0)[run.same]
             served, todo = run.same.sum(), todo[~run.same]
         for place in todo:
@@ -194,14 +194,14 @@ class Columns:
 
 
 class OneSize(Simulation):
-    """The replay of ``cost``, of ranks that may stand for others."""
+    """Replay as ``cost``, with ranks that may represent others."""
 
     def __init__(self, ranks: StandIns, network: Network, counts: Array, itemsize: int) -> None:
         super().__init__(ranks.programs, (), network)
         self.size, self.bytes_of = ranks.size, cache(partial(ranks.nbytes, counts, itemsize))
 
     def seen_by(self, rank: int, peer: int) -> tuple[int, int]:
-        """The same pair, among the pairs that do the same, as the stand-in of its first rank names it."""
+        """Return the representative of a pair of ranks: the identical pair whose first rank is a representative."""
         stand_in = rank % len(self.ranks)
         return stand_in, (peer - rank + stand_in) % self.size
 
@@ -210,10 +210,10 @@ class OneSize(Simulation):
 
 
 class ManySizes(OneSize):
-    """One replay, of a number for each size wherever ``cost`` has one number.
+    """Replay once, with one number for each size in place of each number of ``cost``.
 
     Attributes:
-        same: of each size, whether its order of events is the leader's.
+        same: for each size, whether its order of events is the leader's.
     """
 
     latest: Callable[[Number, Number], Number] = staticmethod(np.maximum)
@@ -228,7 +228,7 @@ class ManySizes(OneSize):
         return float(time_s[self.leader])
 
     def moment(self, times_s: Sequence[Array], places: Iterable[object]) -> Array:
-        """The same. A size stays ``same`` if its times are one, and no earlier than the last at these places."""
+        """Return the moment; a size stays ``same`` if its times are equal, and not before the last at these places."""
         now_s: Array = times_s[0]
         if len(times_s) > 1:
             now_s = np.maximum.reduce(times_s)
@@ -243,14 +243,14 @@ class ManySizes(OneSize):
 
 
 class MessageKind(NamedTuple):
-    """What messages have in common that take equally long: chunks, as seen from a shard, and the link."""
+    """Group messages of equal duration: chunks relative to a shard, and the link."""
 
     chunks: range
     distance: int  # see ``Network``
 
 
 class Transfer(NamedTuple):
-    """A message of a step. Its ends are rows; its kind is a number."""
+    """Describe a message of a step. Its ends are rows; its kind is a number."""
 
     sender: int
     receiver: int
@@ -260,10 +260,10 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True)
 class Round:
-    """All messages of a step, as arrays; ``combine`` is a column.
+    """Hold all messages of a step, as arrays; ``combine`` is a column.
 
     Attributes:
-        times: how many such steps follow each other.
+        times: number of identical consecutive steps.
     """
 
     senders: Array | slice
@@ -279,13 +279,13 @@ class Round:
 
 
 def slice_of(numbers: Array, rows: int) -> Array | slice:
-    """The same rows; as a slice if they are all, so that nothing is copied."""
+    """Return the rows as an index; a slice if they are all rows, which avoids a copy."""
     return slice(None) if np.array_equal(numbers, np.arange(rows)) else numbers
 
 
 @dataclass(frozen=True)
 class Lockstep:
-    """Programs as rounds, and all kinds of messages in them; see ``Replay``."""
+    """Hold programs as rounds, and all kinds of messages in them; see ``Replay``."""
 
     ranks: StandIns
     kinds: tuple[MessageKind, ...]
@@ -306,14 +306,14 @@ class Lockstep:
                 handed_s[senders] += o
                 over_s = np.maximum(handed_s[senders], done_s[receivers]) + alpha + move
                 taken_s = np.maximum(handed_s[receivers], over_s) + o + combined_s
-                done_s[senders] = over_s  # never before what was done: it began no earlier
+                done_s[senders] = over_s  # never before the previous operation's end: it began no earlier
                 done_s[receivers] = np.maximum(done_s[receivers], taken_s)
         latest_s: Array = done_s.max(axis=0)
         return latest_s
 
 
 def find_lockstep(ranks: StandIns, network: Network) -> Lockstep | None:
-    """These programs as rounds; None if two messages could meet at a port."""
+    """Convert these programs to rounds; None if two messages could meet at a port."""
     kinds = dict[MessageKind, int]()  # and their numbers
     users = dict[Side, tuple[str, int]]()  # the row that uses a side, to send or to receive
     found: list[tuple[Transfer, ...]] = []
@@ -338,12 +338,14 @@ def find_lockstep(ranks: StandIns, network: Network) -> Lockstep | None:
 
 
 def meetings(steps: Sequence[Step], size: int) -> list[tuple[tuple[int, Send], tuple[int, Receive]]] | None:
-    """Each send of a step of all rows with its receive, and their rows; None if a row has several of either, or one
-    meets nothing."""
+    """Match each send of a step of all rows with its receive, and return their rows.
+
+    Returns None if a row has several sends or receives, or one has no match.
+    """
     if any(len(step.sends) > 1 or len(step.receives) > 1 for step in steps):
         return None
     rows = range(len(steps))
-    # By receiver, and how many ranks after it the sender is, around all ranks.
+    # By receiver; value: distance from receiver to sender, around all ranks.
     sends = {
         (send.peer % len(steps), (row - send.peer) % size): (row, send) for row in rows for send in steps[row].sends
     }

@@ -1,4 +1,4 @@
-"""Prices of collectives, kept by what was asked."""
+"""Cache prices of collectives by query."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -19,33 +19,34 @@ Key = tuple[str, str, int]
 
 
 class Replay(Protocol):
-    """The programs of a collective on all ranks, as they are replayed."""
+    """Replay the programs of a collective on all ranks."""
 
     def seconds(self, network: Network, counts: Array, itemsize: int) -> Array:
-        """The time until the last rank is done, for buffers of so many elements, of so many bytes each.
+        """Return the time until the last rank is done, for each buffer size.
 
         Args:
             network: of any costs, with the hosts that the programs were written for.
-            counts: int64, shape (sizes,), each divisible by the number of ranks.
+            counts: elements of the buffers, int64, shape (sizes,), each divisible by the number of ranks.
+            itemsize: bytes of an element.
 
         Returns:
-            float64, shape (sizes,).
+            Seconds, float64, shape (sizes,).
 
         Raises:
-            ProgramError: the programs deadlock (``verify`` says where).
+            ProgramError: the programs deadlock (``verify`` shows the place).
         """
 
 
 @dataclass(frozen=True)
 class Prices:
-    """What collectives cost on a network among so many ranks.
+    """Price collectives on a network among a number of ranks.
 
     Attributes:
-        segment_bytes: algorithms that send the buffer piece by piece make pieces of about this size.
+        segment_bytes: approximate segment size of segmented algorithms.
         itemsize: bytes of an element: chunks are cut between elements.
-        found: (algorithm, collective, bytes): seconds, of all that was asked so far.
-        alike: by programs of the first and the last rank, the first number of pieces that had these.
-        replays: the programs that were replayed for that: in lockstep, where no two of their messages meet.
+        found: (algorithm, collective, bytes): seconds, of all queries so far.
+        alike: by the first and the last rank's programs, the first number of pieces with these.
+        replays: the programs to replay for it: in lockstep if no two of their messages meet.
     """
 
     network: Network
@@ -57,9 +58,9 @@ class Prices:
     replays: dict[Key, Replay] = field(default_factory=dict, repr=False)
 
     def seconds(self, algorithm: str, collective: str, nbytes: Sequence[int] | Array) -> Array:
-        """The time until the last rank is done: what ``cost`` says for equal shards.
+        """Return the time until the last rank is done, as ``cost`` does for equal shards.
 
-        Beyond 64 ranks, a few stand for all if they look alike at some places (``find_stand_ins``).
+        Beyond 64 ranks, a few represent all if they look alike at some places (``find_stand_ins``).
 
         Args:
             nbytes: of whole buffers, shape (sizes,), each divisible by ranks x itemsize.
@@ -90,8 +91,10 @@ class Prices:
         return np.array([self.found[algorithm, collective, each] for each in asked])
 
     def pieces(self, function: Algorithm, nbytes: int) -> int:
-        """Into how many pieces an algorithm is told that the buffer is cut: as many as of an earlier one, if the first
-        and the last rank then do the same."""
+        """Return the number of pieces passed to an algorithm.
+
+        It is an earlier number if the first and the last rank then have the same programs.
+        """
         if not asks_for(function, "pieces"):
             return 1
         pieces, hosts, rates = -(-nbytes // self.segment_bytes), self.hosts, self.plain.rates
@@ -102,18 +105,18 @@ class Prices:
         return self.alike.setdefault(ends, pieces)
 
     def one_s(self, algorithm: str, collective: str, nbytes: int) -> float:
-        """The same for one buffer."""
+        """Return the seconds for one buffer."""
         return float(self.seconds(algorithm, collective, [nbytes])[0])
 
     def check_algorithm(self, algorithm: str, collectives: Iterable[str]) -> None:
-        """Raise a ValueError if there is no such algorithm of these collectives, or none that sends messages."""
+        """Raise ValueError if there is no such algorithm of these collectives, or none that sends messages."""
         if runner_of(algorithm) != "messages":
             raise ValueError(f"algorithm {algorithm!r} sends no messages, so it has no price on a network")
         for collective in collectives:
             find_algorithm(algorithm, collective)
 
     def replayed(self, key: Key, nbytes: Sequence[int]) -> Array:
-        """The times of buffers that are cut into as many pieces."""
+        """Return the times of buffers that are cut into equally many pieces."""
         if key not in self.replays:
             self.replays[key] = self.replay(*key)
         return self.replays[key].seconds(self.plain, np.array(nbytes) // self.itemsize, self.itemsize)
@@ -124,7 +127,7 @@ class Prices:
         return find_lockstep(ranks, network) or Columns(ranks)
 
     def lacks_rates(self, algorithm: str) -> bool:
-        """Whether an algorithm asks for the rates inside hosts and between them, which a topology does not have."""
+        """Return whether an algorithm needs rates inside and between hosts, which a topology does not have."""
         return lacks_rates(algorithm, self.hosts or (), self.plain.rates)
 
     @property
@@ -133,10 +136,10 @@ class Prices:
 
     @property
     def hosts(self) -> Sequence[int] | None:
-        """The hosts that programs are written for."""
+        """Return the hosts that programs are written for."""
         return self.plain.hosts if self.topology is None else self.topology.neighbourhoods(self.ranks)
 
     @property
     def plain(self) -> Network:
-        """The network, without hosts if there is one alone: then no port is shared."""
+        """Return the network, without hosts if there is only one: then no port is shared."""
         return replace(self.network, hosts=None) if len(set(self.network.hosts or ())) < 2 else self.network

@@ -1,1 +1,1 @@
-"""What compute takes on this machine, as ``simulate`` and the tuners need it."""
+"""Measure compute on this machine for ``simulate`` and the tuners."""

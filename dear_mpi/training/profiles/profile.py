@@ -1,4 +1,4 @@
-"""A measured profile: which tensors each use of a layer trains, and how long it takes. As JSON:
+"""Hold a measured profile: the tensors that each layer call trains, and its time. As JSON:
 
     {"model": "mlp", "device": "cpu", "ranks": 2, "rank": 1, "batch": 32, "accumulate": 1, "dtype": "fp32",
      "wire": "fp32", "schedule": "sequential", "iterations": 297, "update_s_per_element": 1.5e-09, "rest_s": 0.0003,
@@ -6,8 +6,8 @@
      "uses": [{"name": "dense0", "tensors": [{"key": 0, "shape": [64, 128], "outputs": 1}, {"key": 1, "shape": [128]}],
                "forward_s": 2.1e-05, "backward_s": 4.4e-05}, ...]}                              in forward order
 
-Tensors of one key are one and the same. ``profiler.py`` makes a profile; ``dear-mpi simulate --profile`` reads it here,
-and ``--model synthetic:FILE.json`` in ``dear_mpi/models/synthetic.py``.
+Equal keys mean one tied tensor. ``profiler.py`` makes a profile; ``dear-mpi simulate --profile`` reads it here, and
+``--model synthetic:FILE.json`` in ``dear_mpi/models/synthetic.py``.
 """
 
 import json
@@ -41,10 +41,10 @@ Flops = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 
 @dataclass(frozen=True)
 class Tensor:
-    """A trained tensor; tied ones have one key. ``outputs`` is as ``Parameter`` has it.
+    """Describe a trained tensor; tied ones share a key. ``outputs``: see ``Parameter``.
 
     Attributes:
-        sides: of the factors that it has, for K-FAC.
+        sides: of its factors, for K-FAC.
     """
 
     key: Index
@@ -54,49 +54,49 @@ class Tensor:
 
     @property
     def seen(self) -> tuple[int, ...]:
-        """The shape that optimisers of whole tensors are given."""
+        """Return the shape that whole-tensor optimisers see."""
         if self.outputs is None:
             return (math.prod(self.shape),)
         first = self.outputs if self.outputs < len(self.shape) else 0
         return (*self.shape[first : first + 1], *self.shape[:first], *self.shape[first + 1 :])
 
     def cost(self, optimizer: Optimizer) -> int:
-        """What an update of it takes, where this is the session's optimiser: as ``Parameter.cost`` has it."""
+        """Return the cost of its update with this optimiser; see ``Parameter.cost``."""
         return self.sides.cost if self.sides else optimizer.cost(self.seen)
 
 
 @dataclass(frozen=True)
 class Use:
-    """A use of a layer, and the seconds that it takes in an iteration."""
+    """Describe a layer call and its seconds per iteration."""
 
     name: str
     tensors: tuple[Tensor, ...]
     forward_s: Seconds
     backward_s: Seconds
-    weights_s: Seconds = 0.0  # of backward_s, for its second half, where the schedule let that be delayed
-    exchange_s: Seconds = 0.0  # of what it exchanges before both passes
+    weights_s: Seconds = 0.0  # the part of backward_s for its second half, if the schedule could delay it
+    exchange_s: Seconds = 0.0  # of its exchanges before both passes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """What a run measured. All seconds are of one rank, and means over iterations, so that they add up.
+    """Hold the measurements of a run: seconds of one rank, means over iterations, so that they add up.
 
     Attributes:
-        rank: the one that was busy longest, for which the others wait.
-        batch: examples of an iteration, of the whole job; None where there are no data.
-        accumulate: in how many parts the batch passed; seconds are the sum over parts.
-        dtype, wire: the type of the parameters; and that of gradients on their way, or their code.
-        schedule: under another one than ``sequential`` communication went on beside compute.
-        iterations: how many were measured, without the first ones; half of them count (``profiler.py``).
+        rank: the one that was busy longest; the others wait for it.
+        batch: examples per iteration of the whole job; None without data.
+        accumulate: number of parts of a batch; seconds are the sum over parts.
+        dtype, wire: the type of the parameters; the wire format of gradients.
+        schedule: with any other than ``sequential``, communication overlapped with compute.
+        iterations: measured, without the first ones; half of them count (``profiler.py``).
         update_s_per_element: of the optimiser.
-        rest_s: of an iteration, for what is neither a layer, nor an update, nor waiting: the loss, packing, Python.
-        uses: in the order of the forward pass.
-        code_factor: how many times as long as their wire says codes took, for all that shared the core; None where
-            there were none.
-        start_s, wake_s: until an engine without work began, and until the main thread went on after what it had waited
-            for (``profiler.py``).
-        forward_flops: of the forward pass of an iteration on one rank, a multiplication with an addition being two;
-            None where nothing counts them.
+        rest_s: of an iteration: neither a layer, nor an update, nor waiting, but the loss, packing, Python.
+        uses: in forward order.
+        code_factor: measured time of compression relative to the wire format's nominal time, with all threads on the
+        core; None without compression.
+        start_s, wake_s: delays until an idle engine begins, and until the main thread continues after a wait
+        (``profiler.py``).
+        forward_flops: of one rank's forward passes in an iteration, a multiply-add counting as two; None if nothing
+        counts them.
     """
 
     model: Annotated[str, Meta(min_length=1)]
@@ -119,7 +119,7 @@ class Profile:
 
     @property
     def factored(self) -> bool:
-        """Whether layers have factors."""
+        """Return whether layers have factors."""
         return any(tensor.sides for use in self.uses for tensor in use.tensors)
 
     @property
@@ -127,9 +127,10 @@ class Profile:
         return sum(use.forward_s for use in self.uses), sum(use.backward_s for use in self.uses)
 
     def scaled(self, forward_s: float | None = None, backward_s: float | None = None) -> "Profile":
-        """The same layers on a machine whose passes take so long; ValueError if one takes no time, and is to take some.
+        """Scale the layers to a machine whose passes take these seconds.
 
-        A backward pass that is not given is scaled as the forward pass is; so are updates, codes and the rest.
+        Without ``backward_s``, the backward pass scales like the forward pass; updates, compression and the rest do in
+        any case. Raises ValueError if a pass took no time and should take some.
         """
         old, new = self.passes_s, both_passes(forward_s, backward_s, self.passes_s)
         if any(to and not of for of, to in zip(old, new, strict=True)):
@@ -146,7 +147,7 @@ class Profile:
         return replace(self, update_s_per_element=update_s, rest_s=rest_s, code_factor=code_factor, uses=uses)
 
     def costs(self, parts: int | None = None) -> Costs:
-        """Layers, updates and the rest; a batch is split into so many parts, or as it was."""
+        """Return the costs of layers, updates and the rest; ``parts``: of a batch, default as measured."""
         parts = parts or self.accumulate
         return Costs(
             forward_s=[use.forward_s / parts for use in self.uses],
@@ -166,12 +167,12 @@ class Profile:
         return f"profile of {self.model} on {self.device}, {plural(self.ranks, 'rank')}{batch}, {self.schedule}"
 
     def write(self, path: Path) -> None:
-        """ValueError if it cannot be written."""
+        """Write the profile to a file. Raises ValueError if that fails."""
         with replacing("--profile", path) as file:
             file.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
 
     def check(self) -> None:
-        """See that what was read has a meaning, beyond the types of its values; else ValueError."""
+        """Check that the values are meaningful, beyond their types. Raises ValueError."""
         for text in (self.model, self.schedule, *(use.name for use in self.uses)):
             if not text.isprintable():
                 raise ValueError(f"names must be printable, not {text!r:.200}")
@@ -197,7 +198,7 @@ class Profile:
 
 
 def read_profile(path: Path) -> Profile:
-    """The profile in a file; other keys in it are ignored. ValueError if something is missing or has no meaning."""
+    """Read a profile from a file; unknown keys are ignored. Raises ValueError if it is incomplete or meaningless."""
     with reading("profile", path, "dear-mpi train --profile") as content:
         found = convert(content, Profile)
         found.check()

@@ -6,19 +6,19 @@
         profiler.note()
     profile = profiler.profile("my model")
 
-It is made of the session's log, so nothing is slowed down by it.
+The profile comes from the session's log, so it slows nothing down.
 
-Half of the iterations count: the ones of middle length, without their waits. Their means add up to the time of an
-iteration. Medians of each layer alone would not, where a layer takes now more, now less: synthetic layers save up short
-times until a sleep is worth it, so the medians of most are 0.
+The half of the iterations with middle lengths counts, without waits. Their means add up to the time of an iteration.
+Medians per layer would not, if a layer's time varies: synthetic layers save up short times until a sleep is worth it,
+so most of their medians are 0.
 
-``starts_s`` and ``wakes_s`` are what its two threads take to hand work over: time in no layer and in no collective.
+``starts_s`` and ``wakes_s`` are handover delays between its two threads, part of no layer and no collective:
 
     main thread   hands over | computes, waits ......................................... | goes on
     engine        no work .......... start_s | begins ............... ends | wake_s
 
-An engine without work begins when the interpreter and a core are free: layers of Python keep both. So does the main
-thread when what it waits for has ended. On a GPU streams wait instead, and this is not measured.
+An idle engine begins when the interpreter and a core are free: Python layers hold both. So does the main thread after a
+wait. On a GPU streams wait instead, and this is not measured.
 """
 
 import math
@@ -45,14 +45,14 @@ OF_NO_BUCKET = {kind for kind, _ in SUMS}
 
 
 def starts_s(record: Record) -> Iterator[float]:
-    """From the time that something was handed over until it began, wherever the engine had no work meanwhile."""
+    """Yield the delays from handover to begin, for each time that the engine was idle."""
     for before, event in pairwise(record.engine):
         if event.since is not None and before.end <= event.since:
             yield event.begin - event.since
 
 
 def wakes_s(record: Record) -> Iterator[float]:
-    """From the end of what the main thread waited for until it went on."""
+    """Yield the delays from the end of a wait's operation until the main thread continued."""
     for wait in (event for event in record.within if event.kind == "wait"):
         of_bucket = wait.awaited not in OF_NO_BUCKET
         ends = [
@@ -67,15 +67,15 @@ def wakes_s(record: Record) -> Iterator[float]:
 
 __all__ = ["Profiler"]
 
-WARM = 2  # iterations that do not count, if there are more: the first one ends with a flush
-MOST = 1000  # iterations that are kept: the last ones
+WARM = 2  # uncounted iterations, if there are more: the first one ends with a flush
+MOST = 1000  # the last iterations that are kept
 
 
 class Profiler:
-    """Collects what iterations of a session take. Only ``profile`` and ``costs`` are collective.
+    """Collect the times of a session's iterations. Only ``profile`` and ``costs`` are collective.
 
     Args:
-        schedule: the name of the schedule that is measured; the first of the session if it is not given.
+        schedule: the name of the measured schedule; default: the session's first.
     """
 
     def __init__(self, group: WorkerGroup, schedule: str | None = None) -> None:
@@ -83,10 +83,10 @@ class Profiler:
         self.samples = deque[Array](maxlen=MOST)
         self.noted = 0
         self.update_s = 0.0  # per element
-        self.carried_s: dict[tuple[str, int], float] = {}  # the least that the engine took, by its kind and number
+        self.carried_s: dict[tuple[str, int], float] = {}  # the engine's least time, by kind and number
 
     def note(self) -> None:
-        """Keep what the last iteration took."""
+        """Keep the times of the last iteration."""
         trainer, fabric = self.group.trainers[self.schedule], self.group.fabric
         within, times, uses = fabric.log.last.within, trainer.times, len(trainer.uses)
         kinds = ("forward", "backward", "weights")
@@ -107,7 +107,8 @@ class Profiler:
             self.carried_s[key] = min(carried_s, self.carried_s.get(key, carried_s))
 
     def codes_s(self) -> tuple[float, float]:
-        """What the engine has taken for codes in the last iteration, so far; and what their wire says of the same."""
+        """Return the engine's seconds of compression in the last iteration so far, and the wire format's nominal
+        ones."""
         group = self.group
         size, seconds, buckets = group.world.size, group.streams.communication.seconds, dict(enumerate(group.buckets))
         legs = {leg.label: leg for leg in group.route.legs if leg.compute_s(1, size)}
@@ -117,14 +118,17 @@ class Profiler:
         return sum(float(seconds(event.begin, event.end)) for event in found), sum(said)
 
     def handoffs_s(self) -> tuple[float, int, float, int]:
-        """What the threads have taken to start and to wake up in the last iteration, in all, and how often."""
+        """Return the threads' delays to start and to wake in the last iteration: total seconds and count of each."""
         last = self.group.fabric.log.last
         starts, wakes = (list(each(last)) if self.group.options.device == "cpu" else [] for each in (starts_s, wakes_s))
         return sum(starts), len(starts), sum(wakes), len(wakes)
 
     def update_s_per_element(self) -> float:
-        """Of the last two iterations, because updates of the last one may be still to come on the engine's thread; as
-        it was before, where buckets have been cut anew since."""
+        """Return update seconds per element of the last two iterations: late updates may still run on the engine's
+        thread.
+
+        After a new cut it keeps the previous value.
+        """
         group, (*_, before, last) = self.group, self.group.fabric.log.records
         if group.route.updates_under_way:
             stream, events = group.streams.communication, [*before.engine, *last.engine]
@@ -138,8 +142,10 @@ class Profiler:
         return self.update_s
 
     def profile(self, model: str, *, batch: int | None = None) -> Profile:
-        """Collective: the profile of the rank that is busy longest, the same on all ranks; ``batch`` as it has it.
-        ValueError if no iteration was noted."""
+        """Return the profile of the rank that is busy longest, equal on all ranks. Collective.
+
+        ``batch``: see ``Profile``. Raises ValueError if no iteration was noted.
+        """
         if not self.samples:
             raise ValueError("a profile needs an iteration, and note() after it")
         group, uses = self.group, len(self.group.uses)
@@ -169,11 +175,13 @@ class Profiler:
         )
 
     def costs(self, *, timed: bool = False) -> Costs:
-        """Collective: layers, updates and the rest from the profile; and what collectives cost alone. To be called
-        while nothing is under way, because it overwrites gradients.
+        """Return layers, updates and the rest from the profile, and the cost of collectives without compute.
+        Collective.
+
+        Call this only while nothing is under way: it overwrites gradients.
 
         Args:
-            timed: time collectives on an emulated link, too: with what hosts add to it.
+            timed: measure collectives on an emulated link, including the hosts' overhead.
         """
         group, schedule, found = self.group, self.group.schedules[self.schedule], self.profile(self.schedule).costs()
         prices = WirePrices(group.fabric, timed=True) if timed and group.world.link else group.prices
@@ -190,10 +198,10 @@ class Profiler:
         )
 
     def beside_layers(self, price: Price) -> Price:
-        """Collective: prices while layers compute. To be called before buckets are cut anew.
+        """Return prices of collectives while layers compute. Collective; call it before the next cut.
 
-        One factor leads there from prices of collectives that run alone: the median over buckets. The rank that took
-        the least time counts, because ranks that begin early wait for others.
+        One factor scales prices measured without compute: the median over buckets. The rank with the least time counts,
+        because early ranks wait for others.
         """
         group, alone_s = self.group, dict[tuple[str, int], float]()
         legs = [leg for each in group.schedules[self.schedule].collectives for leg in group.route.collectives(each)]

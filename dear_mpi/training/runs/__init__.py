@@ -1,1 +1,1 @@
-"""What the commands run: a configuration, its workload and its job, trained once or compared; and what is reported."""
+"""Run the commands' jobs: a configuration, its workload and its job, trained once or compared, with a report."""

@@ -1,4 +1,4 @@
-"""What a user may choose about a training run: what every session has, and a model, its data and its optimiser."""
+"""Declare the choices of a training run: session options, a model, its data and its optimiser."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dear_mpi.training.learning_rate import DECAYS, Rate
 from dear_mpi.training.options import ALL_OPTIMIZERS, TABLES, Exchange, Options, Training
 
 MODEL = "Model to train: mlp, cnn, gpt, FILE.py:FUNCTION, or synthetic:TABLE, whose layers only take time: TABLE is "
-IN_FILE = "FILE.py:NAME"  # the kind of all models of users
-# What trains each model well on the data it is meant for; flags override it.
+IN_FILE = "FILE.py:NAME"  # stands for all user models
+# Settings that train each model well on its usual data; flags override them.
 PRESETS: dict[str, dict[str, Any]] = {
     "mlp": {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": "none"},
     "cnn": {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": "layers:2"},
@@ -26,7 +26,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "synthetic": {"optimizer": "sgd", "batch": 64, "iterations": 15, "fusion": USUAL},
     IN_FILE: {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": USUAL},
 }
-# A setting that is of no use for a kind of model is refused, so that no user believes that it had an effect.
+# A setting without effect on a kind of model is refused, so that no user relies on it.
 OF_SYNTHETIC = ("forward_time", "backward_time", "compute", "straggler")
 OF_OTHERS = {
     "mlp": ("context", *OF_SYNTHETIC),
@@ -38,14 +38,14 @@ OF_OTHERS = {
 
 
 def setting(name: str, help: str) -> Any:
-    """An option of optimisers: where it is not given, each optimiser that has it takes its own default."""
+    """Declare an optimiser option; each optimiser has its default."""
     defaults = [f"{vars(kind)[name]} for {optimizer}" for optimizer, kind in OPTIMIZERS.items() if name in vars(kind)]
     return option(help, None, shown=", ".join(defaults))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Training):
-    """One training run: the flags of ``train`` and ``compare``. Where nothing is given, ``PRESETS`` has it."""
+    """Configure one training run: the flags of ``train`` and ``compare``. Defaults come from ``PRESETS``."""
 
     model: str = option(f"{MODEL}{TABLES}.", "mlp", may_be_file=True, reported=True)
     data: str = option(
@@ -107,8 +107,10 @@ class Config(Training):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Config:
-        """The preset of the model, with what the user gave (None means: not given); ValueError if a name or the model
-        is unknown, a number is out of range, or a setting does not apply."""
+        """Merge the model's preset with the user's choices (None: not given).
+
+        Raises ValueError if a name or the model is unknown, a number is out of range, or a setting does not apply.
+        """
         given = {key: value for key, value in given.items() if value is not None}
         cls.check_names("setting", given)
         model = given.get("model", cls.model)
@@ -131,17 +133,17 @@ class Config(Training):
         Options(**self.options()).check()
 
     def options(self) -> dict[str, Any]:
-        """The options of a session."""
+        """Return the options of a session."""
         made = {"optimizer": self.new_optimizer(), "learning_rate": self.new_rate(), "wire": self.wire_name}
         return {each.name: getattr(self, each.name) for each in fields(Training)} | made
 
     @property
     def wire_name(self) -> str:
-        """The type in which gradients travel: what was chosen, the route's, or the parameters'."""
+        """Return the wire format of gradients: the chosen one, the route's, or the parameters' type."""
         return self.wire or Exchange.find_route(self).wire or self.dtype
 
     def new_optimizer(self) -> Optimizer:
-        """The optimiser, with what was chosen for it; ValueError if it has no such setting, or none of this value."""
+        """Make the optimiser with the chosen settings. Raises ValueError if it lacks a setting or refuses its value."""
         kind = lookup("optimizer", self.optimizer, ALL_OPTIMIZERS)
         known = {field.name for other in (*OPTIMIZERS.values(), kind) for field in fields(other)} & vars(self).keys()
         settings = [field.name for field in fields(kind) if field.name in known]
@@ -153,10 +155,10 @@ class Config(Training):
         return kind(**chosen)
 
     def new_rate(self) -> Rate | None:
-        """The learning rate as it changes, up to the optimiser's, or None where it does not; ValueError if there is no
-        such decay, or the warm-up is not shorter than the run.
+        """Make the learning rate schedule up to the optimiser's rate, or None if the rate is constant.
 
-        A run that goes on from a checkpoint, and is asked for more iterations, goes on along a longer curve.
+        Raises ValueError if the decay is unknown or the warm-up is not shorter than the run. A run that resumes from a
+        checkpoint with more iterations follows a longer curve.
         """
         kind = lookup("decay", self.decay, DECAYS)
         if self.decay == "none" and not self.warmup:
@@ -165,7 +167,7 @@ class Config(Training):
 
 
 def kind_of(model: str) -> str:
-    """The name in ``PRESETS`` of a model.
+    """Return a model's name in ``PRESETS``.
 
     >>> kind_of("mlp"), kind_of("synthetic:resnet50"), kind_of("path/to/mine.py:build")
     ('mlp', 'synthetic', 'FILE.py:NAME')

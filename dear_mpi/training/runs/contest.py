@@ -1,13 +1,16 @@
-"""``dear-mpi compare``: schedules, fusions and wires take turns. Who takes part, the jobs that they train, their turns.
+"""Compare schedules, fusions and wire formats that take turns: the candidates, their jobs and turns (``dear-mpi
+compare``).
 
-Contestants whose results have the same bits train one model in turn. Where several wires, or rounds, lead to several
-results, each trains a model of its own, which began with the same values; all do as many iterations, and are tested
-between turns, which is not timed. A turn is as long for all, with whole rounds of each, so that no test ends a round:
+Candidates with bit-identical results train one model in turn. If wire formats or sync intervals lead to different
+results, each candidate trains a separate model from the same initial values; all do equally many iterations, and are
+tested between turns, outside the timing. Turns have equal length and whole sync intervals of each candidate, so that no
+test ends an interval:
 
     period 1     one not counted | 39 counted                                  of 40, where the longest round is of 10
     period 10    10 not counted            | 10 counted | 10 counted | 10 counted
 
-Turns are short, so that whatever else the machine does hits all alike. What is not counted fills the pipeline.
+Turns are short, so that other load on the machine affects all candidates equally. Uncounted iterations fill the
+pipeline.
 """
 
 from __future__ import annotations
@@ -33,30 +36,30 @@ from dear_mpi.training.runs.contestant import Contestant
 from dear_mpi.training.runs.job import Job, describe
 from dear_mpi.training.schedules import find_schedules, own_fusion
 
-BLOCK = 3  # counted iterations, or rounds, of one contestant before the next one's turn
+BLOCK = 3  # counted iterations, or sync intervals, per turn
 Progress = Callable[[str], object]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Who takes part: a schedule with a fusion and a wire."""
+    """Name a candidate: a schedule with a fusion and a wire format."""
 
     fusion: str
     wire: Wire
     name: str  # of the schedule
-    config: Config  # what it trains by, if it has a job of its own
+    config: Config  # the settings of its job, if it has a separate one
     route: Route
 
 
 class Contest:
-    """Constructing is collective, and so is ``contestants``.
+    """Hold a comparison. The constructor and ``contestants`` are collective.
 
     Args:
-        fusions, wires: those of ``config`` if none are given.
+        fusions, wires: default to the ones in ``config``.
 
     Attributes:
-        apart: whether each contestant has a job of its own.
-        period: iterations after which all are at the end of a round.
+        apart: whether each candidate has a separate job.
+        period: iterations after which all candidates end a sync interval.
 
     Raises:
         AgreedError: something is not allowed, or the ranks were asked for different things.
@@ -76,7 +79,7 @@ class Contest:
         agree(world.transport, "compare", self.enter)
 
     def enter(self) -> dict[str, Any]:
-        """Find out who takes part; ValueError if settings have no meaning for a comparison."""
+        """Find the candidates. Raises ValueError if settings have no meaning for a comparison."""
         for name in ("decay", "warmup"):
             if getattr(self.config, name) != getattr(Config, name):
                 raise ValueError(f"{name} does not apply to a comparison, whose turns are no whole run")
@@ -101,26 +104,26 @@ class Contest:
 
     @property
     def steps(self) -> int:
-        """How often ``progress`` is called."""
+        """Return the number of ``progress`` calls."""
         return (1 + len(self.turns)) * len(self.entries)
 
     def called(self, entry: Entry) -> str:
-        """What tells one contestant from the others."""
+        """Return the label that distinguishes a candidate."""
         wire = f", {entry.wire or entry.config.wire_name}" * (len(self.wires) > 1)
         return f"{entry.name}{wire}" + f", fusion {entry.fusion}" * (len(self.fusions) > 1)
 
     def contestants(self, stack: ExitStack) -> list[Contestant]:
-        """One for each entry, on jobs that end with the stack."""
+        """Make a candidate for each entry, on jobs that end with the stack."""
         found, world = list[Contestant](), self.world
         for each in self.entries:
             if self.apart or not found:
                 job = stack.enter_context(Job(each.config, world, [each.name] if self.apart else self.schedules))
-                world = job.world  # the first job has found out, and said, how ranks wait
+                world = job.world  # the first job has chosen and reported how ranks wait
             found.append(Contestant(job, each.name, each.fusion))
         return found
 
     def run(self, contestants: Sequence[Contestant], progress: Progress, recorder: Recorder | None = None) -> None:
-        """Collective: let all take their turns. The recorder, if there is one, keeps the last one of each."""
+        """Let all candidates take their turns; a recorder keeps the last turn of each. Collective."""
         names = list(map(self.called, self.entries))
         jobs = {each.job: name for name, each in zip(names, contestants, strict=True)}
         with recorder.watching({name: job for job, name in jobs.items()}) if recorder else nullcontext():
@@ -147,14 +150,16 @@ class Contest:
 
 
 def awake(contestants: Sequence[Contestant]) -> Iterator[Contestant]:
-    """One after the other, each at work on its own stream."""
+    """Yield the candidates one by one, each active on its stream."""
     for each in contestants:
         with each.job.group.streams.compute.use():
             yield each
 
 
 def turns(iterations: int, period: int = 1) -> list[int]:
-    """Counted iterations of each turn, in whole rounds; a short turn comes first, since a timeline shows the last.
+    """Return the counted iterations of each turn, in whole sync intervals.
+
+    A short turn comes first, because a timeline shows the last one.
 
     >>> turns(7), turns(35, 10)
     ([1, 3, 3], [10, 30])
@@ -163,34 +168,34 @@ def turns(iterations: int, period: int = 1) -> list[int]:
     return [period * min(BLOCK, rounds - start) for start in range(0, rounds, BLOCK)][::-1]
 
 
-NEAR = 0.01  # below the accuracy that is to be reached
+NEAR = 0.01  # below the target accuracy
 
 
 def outcome(
     contest: Contest, progress: Progress = lambda name: None, *, timeline: Show | None = None
 ) -> list[dict[str, Any]]:
-    """Collective: hold a contest, and report.
+    """Hold a comparison, and report. Collective.
 
     Args:
-        progress: called after each turn, with who had it.
-        timeline: what rank 0 does with the timeline of each one's last block.
+        progress: called after each turn with the candidate's name.
+        timeline: processes the timeline of each candidate's last block, on rank 0.
 
     Returns:
-        For each contestant what ``train`` reports, and ``median_s``, ``median_low_s``, ``median_high_s`` (95 %
-        interval), ``speedup``, ``ci_low``, ``ci_high`` over the first one with the same fusion, and in words the
-        ``verdict``; where a route has rounds of ``period`` iterations, these are of rounds, for each of their
-        iterations. ``ideal_speedup`` is the speed-up of the bounds at the first one's compute; ``rest_s`` is what of an
-        iteration is neither compute nor waiting (updates, the loss, packing); ``network_s`` and ``exposed_s`` are
-        seconds of each collective, in all and waited for; ``hidden`` is the share that was hidden of what compute could
-        hide, None if that is nothing; ``sent_messages`` and ``sent_bytes`` are of the rank that sends most in an
-        iteration, None where plans are no programs of messages; ``predicted_s`` is what the virtual fabric says.
-        ``loss`` has the schedule's own iterations. ``accuracy`` and ``params_sha256`` are of the one model that all
-        have trained in turn, or of each one's own: then ``accuracy_at_time`` is what it had when the fastest with the
-        same fusion had done as many iterations, and ``time_to_accuracy_s`` the seconds of iterations until it first had
-        ``NEAR`` less than the first one has at the end; None if that has never been.
+        For each candidate the keys of ``train``, and more. ``median_s``, ``median_low_s``, ``median_high_s`` (95 %
+        interval), ``speedup``, ``ci_low``, ``ci_high`` compare with the first candidate of the same fusion; ``verdict``
+        is the result in words. With sync intervals of ``period`` iterations, these figures are per iteration of whole
+        intervals. ``ideal_speedup`` is the speed-up of the bounds at the first candidate's compute. ``rest_s`` is
+        neither compute nor waiting (updates, the loss, packing). ``network_s`` and ``exposed_s`` are seconds per
+        collective, in total and waited for. ``hidden`` is the hidden share of the communication that compute could
+        hide, None if that is nothing. ``sent_messages`` and ``sent_bytes`` are per iteration of the rank that sends
+        most, None if plans are no programs of messages. ``predicted_s`` comes from the virtual fabric. ``loss`` covers
+        the schedule's iterations. ``accuracy`` and ``params_sha256`` belong to the shared model, or to each candidate's
+        model. In the second case, ``accuracy_at_time`` is the accuracy when the fastest candidate with the same fusion
+        had done as many iterations; ``time_to_accuracy_s`` is the seconds of iterations until the accuracy was first
+        within ``NEAR`` of the first candidate's final one, None if never.
 
     Raises:
-        AgreedError: what only a job finds out is not allowed.
+        AgreedError: the job refuses a setting.
     """
     with ExitStack() as stack:
         recorder = None if timeline is None else Recorder(contest.world, timeline, contest.config.model)
@@ -210,7 +215,7 @@ def outcome(
 
 
 def reached(own: Contestant, others: Sequence[Contestant]) -> dict[str, Any]:
-    """What a contestant had reached beside others, itself among them, of which the first says what is wanted."""
+    """Compare a candidate's accuracy with others, including itself; the first one sets the target."""
     course, found = own.course(), [course for each in others if (course := each.course()) is not None]
     if course is None:
         return {"accuracy_at_time": None, "time_to_accuracy_s": None}
@@ -221,7 +226,7 @@ def reached(own: Contestant, others: Sequence[Contestant]) -> dict[str, Any]:
 
 
 def row_of(own: Contestant, first: Contestant) -> dict[str, Any]:
-    """Collective: what is reported of one contestant, beside the first one with the same fusion."""
+    """Report one candidate, compared with the first one of the same fusion. Collective."""
     figures, base, parts = own.figures, first.figures, own.job.options.accumulate
     messages, nbytes = own.traffic or (None, None)
     network_s = sum(own.network.values())
@@ -263,7 +268,8 @@ def verdict(samples: Sequence[float], baseline: Sequence[float], speedup: Median
 
 
 def compared(samples: Sequence[float], baseline: Sequence[float]) -> dict[str, Any]:
-    """Median and speed-up over the baseline, with intervals, from seconds of iterations or rounds in their order."""
+    """Return median and speed-up over the baseline, with intervals, from ordered seconds of iterations or sync
+    intervals."""
     middle = median(samples)
     speedup = ratio(baseline, samples)
     return {

@@ -1,4 +1,4 @@
-"""A contestant of a comparison: a schedule with its buckets, on a job that it may share with others."""
+"""Run a candidate of a comparison: a schedule with its buckets, on a job that others may share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dear_mpi.training.virtual_trainer import predict
 
 @dataclass(frozen=True)
 class Course:
-    """Test accuracies between turns, and the seconds of the iterations before each of them.
+    """Hold test accuracies between turns, and the seconds of the iterations before each.
 
     >>> course = Course(seconds=(1.0, 2.0, 3.0), accuracy=(0.5, 0.8, 0.9))
     >>> course.at(2.5), course.at(0.5), course.until(0.75), course.until(0.95)
@@ -34,28 +34,28 @@ class Course:
     accuracy: tuple[float, ...]
 
     def at(self, seconds: float) -> float | None:
-        """The last accuracy that was known by then; None before the first."""
+        """Return the last accuracy known after ``seconds``; None before the first."""
         known = [found for when, found in zip(self.seconds, self.accuracy, strict=True) if when <= seconds]
         return known[-1] if known else None
 
     def until(self, wanted: float) -> float | None:
-        """After how many seconds it was first as good as that; None if it never was."""
+        """Return the seconds until the accuracy first reached ``wanted``; None if never."""
         return next((when for when, found in zip(self.seconds, self.accuracy, strict=True) if found >= wanted), None)
 
 
 class Contestant:
-    """Collective, as all of its methods are.
+    """Run a candidate. The constructor and all methods are collective.
 
     Args:
         fusion: a policy, or ``own``.
 
     Attributes:
-        policy: where its buckets are cut; of a policy by time or trials, what it decided.
+        policy: the cut of its buckets; for a policy by time or trials, the decided one.
         network, traffic: see ``communication`` and ``traffic`` in ``training/plan_cost.py``.
-        chosen: the algorithm of each of its buckets.
+        chosen: the algorithm of each bucket.
         figures: of all turns, when they are over.
-        accuracy: on test data, each time that it was asked for.
-        early: turns at the beginning that do not count, before one round of the route is like the next.
+        accuracy: one entry per test.
+        early: first turns that do not count, until sync intervals look alike.
     """
 
     def __init__(self, job: Job, name: str, fusion: str) -> None:
@@ -70,7 +70,7 @@ class Contestant:
         self.profiler = Profiler(job.group, name)
 
     def settle(self) -> None:
-        """Iterate until all is decided that depends on times, and see what the network needs."""
+        """Iterate until all time-based decisions are made, then measure the network's cost."""
         self.enter()
         self.iterate(1)
         decisions = self.job.decisions
@@ -84,12 +84,12 @@ class Contestant:
         self.traffic = traffic(fabric, started)
 
     def enter(self) -> None:
-        """Cut the buckets as this one needs them."""
+        """Cut the buckets of this candidate."""
         if self.job.decisions.fusion != self.policy:
             self.job.cut(self.policy)
 
     def iterate(self, count: int, *, counted: bool = False) -> list[tuple[float, Times]]:
-        """The loss and the times of each."""
+        """Run iterations; return the loss and the times of each."""
         trainer, fabric = self.job.group.trainers[self.name], self.job.group.fabric
         found = []
         for _ in range(count):
@@ -105,19 +105,20 @@ class Contestant:
         return self.job.group.trainers[self.name].done
 
     def start(self, done: int) -> None:
-        """Iterate, without counting, until so many iterations are done; then test."""
+        """Iterate without counting until ``done`` iterations are done; then test."""
         self.iterate(done - self.done)
         self.first = done
         self.test()
 
     def test(self) -> None:
-        """See how good it is. Where rounds overlap, each rank tests what it has: to end them would change training."""
+        """Test the model. If sync intervals overlap, each rank tests its values: ending the intervals would change
+        training."""
         self.job.flush()
         found = self.job.accuracy()
         self.accuracy += [] if found is None else [found]
 
     def turn(self, count: int) -> None:
-        """So many iterations that count, after a round that fills the pipeline: one iteration where there are none."""
+        """Run ``count`` counted iterations after a sync interval (or one iteration) that fills the pipeline."""
         self.enter()
         counted = self.done >= self.job.group.route.begin
         first, done = self.iterate(self.period), self.iterate(count, counted=counted)
@@ -127,7 +128,7 @@ class Contestant:
         self.blocks.append([times for _, times in first + done])
 
     def course(self) -> Course | None:
-        """Its accuracies by time, if it was tested after each turn."""
+        """Return its accuracies by time, if it was tested after each turn."""
         if not self.accuracy:
             return None
         lengths = list(map(len, self.blocks))
@@ -140,10 +141,10 @@ class Contestant:
         return self.figures
 
     def predicted_s(self) -> float:
-        """What the virtual fabric makes of the compute that was measured, and of what collectives cost alone.
+        """Predict the iteration from measured compute and the cost of collectives without compute.
 
-        Updates of the main thread come between the passes, with all that is neither compute nor waiting: beside a
-        collective they hold it up, and then it makes no difference where they are.
+        Updates on the main thread come between the passes, with all that is neither compute nor waiting: they delay a
+        concurrent collective, so their place makes no difference.
         """
         group = self.job.group
         costs = self.profiler.costs()
@@ -153,14 +154,14 @@ class Contestant:
         return predict(self.schedule, rules, costs).iteration_s
 
     def network_s(self) -> dict[str, float]:
-        """Seconds of each collective that goes onto the wire, in all."""
+        """Return the total seconds of each collective on the network."""
         route, found = self.job.group.route, defaultdict[str, float](float)
         for name, seconds in self.network.items():
             found[labels(route, route.collectives(name))] += seconds
         return found
 
     def exposed_s(self) -> dict[str, float]:
-        """The seconds of an iteration for which compute has waited for each collective, means over ranks."""
+        """Return the seconds per iteration that compute waited for each collective, means over ranks."""
         route, own = self.job.group.route, defaultdict[str, float](float)
         for name, seconds in self.waited_s.items():
             own[labels(route, route.jobs[name][0]) if name in WAYS else name] += seconds / len(self.losses)
@@ -170,20 +171,20 @@ class Contestant:
 
 
 def labels(route: Route, legs: Sequence[Leg]) -> str:
-    """The collectives among some legs, as they are on the wire; of legs without any, those that come before them."""
+    """Name the collectives among some stages; for stages without any, the collectives before them."""
     found = [leg for leg in legs if isinstance(leg, Collective)] or route.collectives("all_reduce")
     return " + ".join(leg.label for leg in found)
 
 
 def seconds_of(iteration_s: Sequence[float], lengths: Sequence[int], fill: int, first: int) -> tuple[float, ...]:
-    """The seconds of all iterations before the first turn, and after each.
+    """Return the seconds of all iterations before the first turn, and after each turn.
 
-    In each turn all iterations take what the counted ones do on average, for those that fill the pipeline are shorter
-    at its beginning; those before the first turn take what its own do.
+    All iterations of a turn count with the mean of the counted ones, because those that fill the pipeline are shorter;
+    iterations before the first turn count with their measured times.
 
     Args:
         iteration_s: of all turns, one after the other.
-        lengths: iterations of each turn, of which ``fill`` are not counted.
+        lengths: iterations of each turn, including ``fill`` uncounted ones.
         first: iterations before the first turn.
 
     >>> seconds_of([1.0, 2.0, 2.0, 1.0, 4.0, 4.0], [3, 3], fill=1, first=2)

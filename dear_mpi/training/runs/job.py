@@ -1,9 +1,9 @@
-"""A training job on one rank: a session whose model and data come from a ``Config``; and the JSON object of a run.
+"""Train a model from a ``Config`` on one rank, and report it as a JSON object.
 
-The names of the keys are a contract: scripts depend on them. Times are in seconds, and times of iterations are the
-slowest rank's. ``compute_s`` and ``exposed_comm_s`` are of the iteration of median length, on its slowest rank, without
-the first iterations of each block, which fill the pipeline. Where a route has rounds of ``period`` iterations,
-``compare`` takes the mean iteration of the round of median length.
+The key names are a contract: scripts depend on them. Times are in seconds; iteration times are the slowest rank's.
+``compute_s`` and ``exposed_comm_s`` belong to the iteration of median length, on its slowest rank, without the first
+iterations of each block, which fill the pipeline. With sync intervals of ``period`` iterations, ``compare`` uses the
+mean iteration of the interval of median length.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dear_mpi.training.session import Session
 
 
 class Job(Session):
-    """Constructing is collective.
+    """Train a model from a ``Config``. The constructor is collective.
 
     Args:
         schedules: names; all trainers share the model and the buckets, and may take turns.
@@ -44,13 +44,13 @@ class Job(Session):
 
     def __init__(self, config: Config, world: World, schedules: Sequence[str]) -> None:
         self.config = config
-        self.alike: list[int] = []  # iterations of each trainer, after which the ranks were alike
+        self.alike: list[int] = []  # per trainer: the iteration after which ranks were last found equal
         agree(world.transport, "job", lambda: self.prepare(world))
         workload, options = self.workload, config.options()
         super().__init__(workload.layers, workload.loss, world, schedules=schedules, name="job", **options)
 
     def prepare(self, world: World) -> dict[str, Any]:
-        """Make the model and its batches; return what must be equal on all ranks."""
+        """Make the model and its batches; return the facts that must be equal on all ranks."""
         config = self.config
         self.workload = make_workload(config, world)
         facts = asdict(config) | {"model": self.workload.model}
@@ -58,11 +58,11 @@ class Job(Session):
         if self.workload.dataset is not None:
             examples = self.workload.dataset.train
             self.batches = Batches(examples, config.batch, rank=world.rank, size=world.size, seed=config.seed)
-            self.examples_sha256 = facts["examples"] = sha256(examples.arrays)  # another file on a rank is noticed
+            self.examples_sha256 = facts["examples"] = sha256(examples.arrays)  # detects another file on a rank
         return facts
 
     def batch(self, iteration: int) -> tuple[Array, Array, int]:
-        """This rank's inputs and targets, and the number of targets in the whole batch."""
+        """Return this rank's inputs and targets, and the number of targets in the whole batch."""
         owners = self.group.owners
         self.workload.take(owners.speeds[self.world.rank] * owners.ranks)
         if self.batches is None:
@@ -73,14 +73,14 @@ class Job(Session):
         return x, targets, self.config.batch * int(np.prod(targets.shape[1:]))
 
     def check_alike(self, place: str = "check_alike") -> None:
-        """Once after an iteration: between them nothing changes the parameters of a job."""
+        """Check once after an iteration: between iterations nothing changes a job's parameters."""
         done = [trainer.done for trainer in self.group.trainers.values()]
         if self.alike != done:
             super().check_alike(place)
             self.alike = done
 
     def outcome(self) -> dict[str, Any]:
-        """Collective, ends with a flush: ``accuracy`` and ``params_sha256``, the same on all ranks.
+        """Flush and return ``accuracy`` and ``params_sha256``, equal on all ranks. Collective.
 
         Raises:
             AgreedError: the last iteration went wrong, or a parameter is not finite.
@@ -100,9 +100,9 @@ class Job(Session):
         return {}
 
     def accuracy(self) -> float | None:
-        """Collective: the share of test targets that a classifier gets right; each rank tests a part.
+        """Return the share of test targets that a classifier gets right; each rank tests a part. Collective.
 
-        None of what is no classifier, and where layers exchange: ranks do not have equally many parts.
+        Returns None if the model is no classifier, or if layers exchange: ranks have unequal parts.
         """
         exchanging = any(is_exchanging(layer) for layer in self.layers)
         if self.workload.dataset is None or not isinstance(self.loss, SoftmaxCrossEntropy) or exchanging:
@@ -122,19 +122,19 @@ class Job(Session):
 
 @dataclass(frozen=True)
 class Timing:
-    """All but the lists are of the iteration of median length, so that they add up."""
+    """Hold times of the iteration of median length, so that they add up; lists cover all iterations."""
 
     iteration_s: list[float]
     forward_s: float
     backward_s: float
     exposed_comm_s: float
     bound_s: float
-    counted_s: list[float] = field(repr=False)  # of iterations without those that fill the pipeline
-    steady_s: list[float] = field(repr=False)  # of those, or means of whole rounds of them: samples that are alike
+    counted_s: list[float] = field(repr=False)  # of iterations, without those that fill the pipeline
+    steady_s: list[float] = field(repr=False)  # comparable: counted_s, or means of its sync intervals
 
     @property
     def rest_s(self) -> float:
-        """What is neither a layer nor waiting, as updates, the loss and packing."""
+        """Return the time that is neither layers nor waiting, such as updates, the loss and packing."""
         known_s = self.forward_s + self.backward_s + self.exposed_comm_s
         return max(0.0, float(np.median(self.steady_s)) - known_s)  # not -1e-17
 
@@ -150,19 +150,19 @@ def timing(
     period: int = 1,
     parts: int = 1,
 ) -> Timing:
-    """Collective: put together what the ranks measured.
+    """Combine the ranks' measurements. Collective.
 
     Args:
-        blocks: runs of iterations.
-        fill: how many at the beginning of each do not count, because they fill the pipeline; the last always counts.
-        early: how many blocks at the beginning do not count at all.
-        period: iterations of a round, which are not alike.
-        parts: into how many a batch is split.
+        blocks: series of iterations.
+        fill: uncounted iterations at the beginning of each block, which fill the pipeline; the last always counts.
+        early: uncounted blocks at the beginning.
+        period: iterations of a sync interval, which differ from each other.
+        parts: number of parts of a batch.
         network: see ``communication`` in ``training/plan_cost.py``.
     """
     slowest = []
     for ranks in zip(*transport.gather_values(blocks), strict=True):
-        times = np.array(ranks)  # of ranks and iterations; those of an iteration are of one rank, so that they add up
+        times = np.array(ranks)  # (ranks, iterations, times); an iteration's times come from one rank, so they add up
         slowest.append(times[times[:, :, 0].argmax(axis=0), np.arange(times.shape[1])])
     counted = np.concatenate([block[min(fill, len(block) - 1) :] for block in slowest[early:]])
     steady = counted if period == 1 else counted.reshape(-1, period, counted.shape[1]).mean(axis=1)
@@ -180,7 +180,7 @@ def timing(
 
 
 def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
-    """The keys that ``train`` and ``compare`` have in common."""
+    """Return the keys that ``train`` and ``compare`` share."""
     config, world = job.config, job.world
     chosen = {name: getattr(config, name) for name, said in options_of(Config).items() if said.reported}
     return {

@@ -23,20 +23,20 @@ from dear_mpi.training.runs.job import Job, describe, timing
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.trainer import TrainingError
 
-ORDER = ("seed", "batch", "data")  # settings that decide which examples each iteration has
-FILL = 2  # iterations that do not count at the beginning, and when buckets were cut: the very first ends with a flush
+ORDER = ("seed", "batch", "data")  # settings that choose the examples of each iteration
+FILL = 2  # uncounted iterations at the beginning and after a cut: the first ends with a flush
 
 
 @dataclass(frozen=True)
 class Saving:
-    """Where checkpoints are written, after how many iterations each, and whether to go on from the last one."""
+    """Choose where and how often to write checkpoints, and whether to resume from the last one."""
 
     path: Path
     every: int | None = None
     resume: bool = False
 
     def facts(self, rank: int) -> dict[str, Any]:
-        """What must be equal on all ranks; rank 0 sees that the file can be written."""
+        """Return the facts that must be equal on all ranks; rank 0 checks that the file can be written."""
         if rank == 0:
             check_writable("--save", self.path)
             if not is_plain(self.path):
@@ -44,17 +44,17 @@ class Saving:
         return asdict(self) | {"path": str(self.path)}
 
     def is_due(self, iterations: int, whole: int) -> bool:
-        """Whether to write one after so many iterations of a whole run."""
+        """Return whether to write a checkpoint after this many iterations of a whole run."""
         return iterations == whole or (self.every is not None and iterations % self.every == 0)
 
 
 class Observer(Protocol):
-    """Observes a job that trains, and adds to its report."""
+    """Observe a job that trains, and add to its report."""
 
-    kept: int  # how many iterations its recording must have
+    kept: int  # iterations that its recording needs
 
     def found(self, name: str, recordings: Sequence[Recording], *, parts: int) -> Any:
-        """Collective, after the last iteration: what the report has of the observer.
+        """Return the observer's part of the report, after the last iteration. Collective.
 
         Args:
             name: of the run.
@@ -84,12 +84,12 @@ def train(
     Args:
         progress: called after each iteration with its number, from 1, and the loss.
         saving: where checkpoints are, if there are any.
-        profile: where rank 0 writes what the layers take (``profiles/profile.py``).
-        timeline: what rank 0 does with the timeline of the last iterations.
-        observers: by the names that their results have in the report.
+        profile: file for the layer times, written by rank 0 (``profiles/profile.py``).
+        timeline: processes the timeline of the last iterations, on rank 0.
+        observers: by the keys of their results in the report.
 
     Returns:
-        The JSON object of ``dear-mpi train``, the same on all ranks.
+        The JSON object of ``dear-mpi train``, equal on all ranks.
 
     Raises:
         AgreedError: something in ``config`` is not allowed, or the ranks were asked for different things.
@@ -155,8 +155,10 @@ def train(
 
 
 def said_of(job: Job) -> dict[str, Any]:
-    """What a checkpoint says of its run: which examples each iteration has, and the ``settings`` that must stay the
-    same, too, as must the number of ranks, so that a resumed run comes to the bits of one without a break."""
+    """Describe a run for its checkpoint: its order of examples, and the ``settings`` that must not change.
+
+    With these settings and as many ranks, a resumed run reaches the same bits as an uninterrupted one.
+    """
     config = job.config
     settings = {"model": job.workload.model, "wire": config.wire_name, **asdict(job.options.optimizer)}
     settings |= {name: getattr(config, name) for name, said in options_of(Config).items() if said.decides}
@@ -166,8 +168,11 @@ def said_of(job: Job) -> dict[str, Any]:
 
 
 def gone_on(job: Job, path: Path) -> list[float]:
-    """Collective: go on from a checkpoint; the losses before it. Rank 0 says what settings have changed. TrainingError
-    if it is of a script's session, or of a run that had other examples, or had them in another order."""
+    """Resume from a checkpoint and return the losses before it; rank 0 prints changed settings. Collective.
+
+    Raises TrainingError if the checkpoint belongs to a script's session, or to a run with other examples or another
+    order.
+    """
     notes, now = job.resume(path), said_of(job)
     if not isinstance(notes, dict) or not {"loss", *ORDER} <= notes.keys():
         what = f"it must say what a run has, its {', '.join(ORDER)} and loss"
@@ -177,7 +182,7 @@ def gone_on(job: Job, path: Path) -> list[float]:
         advice = "give --data the file of before, or begin a new run with another --save"
         raise TrainingError(f"the checkpoint is of a run on other data: {what} {now['examples']}; {advice}")
     for name in ORDER:
-        if notes[name] != now[name] and not (name == "data" and "examples" in notes):  # whose name may change
+        if notes[name] != now[name] and not (name == "data" and "examples" in notes):  # its name may change
             raise TrainingError(f"the checkpoint is of a run with {name} {notes[name]}, not {now[name]}")
     done = job.group.trainers[job.config.schedule].done
     if not isinstance(notes["loss"], list) or len(notes["loss"]) != done:
@@ -188,7 +193,7 @@ def gone_on(job: Job, path: Path) -> list[float]:
 
 
 def changes(before: object, settings: dict[str, Any]) -> str:
-    """Which settings differ from the checkpoint's."""
+    """Name the settings that differ from the checkpoint's."""
     if not isinstance(before, dict):
         return "the checkpoint does not say what data and settings its run had"
     both = [name for name in settings if name in before and before[name] != settings[name]]

@@ -1,4 +1,4 @@
-"""What is trained: a model with its loss and its data, from a ``Config``, for which hosts must have memory."""
+"""Make the workload of a ``Config``: a model with its loss and data; check the hosts' memory."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,14 +37,14 @@ from dear_mpi.training.runs.config import IN_FILE, Config, kind_of
 
 @dataclass(frozen=True)
 class Workload:
-    """A model with its loss and its data; synthetic models have no data."""
+    """Hold a model with its loss and its data; synthetic models have no data."""
 
-    model: str  # what ranks compare: its name, or the checksum of a user's file
+    model: str  # for comparison between ranks: its name, or the checksum of a user's file
     layers: list[Layer]
     loss: Loss
     dataset: Dataset | None
     compute_time: ComputeTime | None = None  # of a synthetic model
-    slowness: float = 1.0  # how many times as long as others this rank computes
+    slowness: float = 1.0  # compute time of this rank relative to others
 
     def take(self, share: float) -> None:
         """Let synthetic layers take the time of this share of a batch, times the ranks."""
@@ -53,8 +53,10 @@ class Workload:
 
 
 def make_workload(config: Config, world: World) -> Workload:
-    """One of our models or a user's on data, or a synthetic model; ValueError if a name is unknown, a file is no good,
-    model and data do not fit, or there is no memory for them."""
+    """Make a built-in or user model on data, or a synthetic model.
+
+    Raises ValueError if a name is unknown, a file is unusable, model and data do not fit, or memory is too small.
+    """
     kind, rng = kind_of(config.model), np.random.default_rng(config.seed)
     if kind == "synthetic":
         return synthetic_workload(config, world, rng)
@@ -96,20 +98,20 @@ def synthetic_workload(config: Config, world: World, rng: np.random.Generator) -
 
 
 def exchanger(transport: Transport) -> Callable[[int], object]:
-    """Collective when it is called: exchanges so many bytes, rounded up to a multiple of the ranks."""
+    """Return a collective function that exchanges bytes, rounded up to a multiple of the ranks."""
     algorithm, _ = EXCHANGE
     buffer = cache(lambda nbytes: np.zeros(round_up(nbytes, transport.size), np.uint8))
     return lambda nbytes: all_to_all(buffer(nbytes), transport, algorithm=algorithm)
 
 
 def check_model(elements: int, config: Config, world: World) -> None:
-    """See that the values, the buckets, the optimiser's state and what codes need of so many elements find room.
+    """Check that values, buckets, optimiser state and compressed payloads of ``elements`` elements fit in memory.
 
-    Side buffers of plans are not counted: between hosts they may take as much as the gradients once more.
+    It ignores side buffers of plans: between hosts they may take as much as the gradients again.
     """
     route, dtype = config.find_route(), DTYPES[config.dtype]
     wire = DTYPES[config.line_type(route, config.dtype)]
-    packed = 0 if wire == dtype else dtype.itemsize  # layers then have gradients of their own
+    packed = 0 if wire == dtype else dtype.itemsize  # layers then have separate gradients
     packed += dtype.itemsize * (config.accumulate > 1)
     state = elements * config.new_optimizer().state_arrays * compute_dtype(dtype).itemsize
     if route.update.shard:
@@ -121,7 +123,7 @@ def check_model(elements: int, config: Config, world: World) -> None:
 
 
 def check_batch(layers: Sequence[Layer], examples: Examples, config: Config, world: World) -> None:
-    """See that the inputs of a batch, and all layers' outputs for a part of it, find room: judged by one example."""
+    """Check that a batch's inputs and all layers' outputs for a part of it fit in memory, from one example."""
     x, _ = examples.take(np.zeros(1, np.intp))
     rows = max(Partition.of(config.batch, world.size, known(config.weights, world.size)).counts)
     nbytes, part = x.nbytes * rows, -(-rows // config.accumulate)
@@ -132,6 +134,6 @@ def check_batch(layers: Sequence[Layer], examples: Examples, config: Config, wor
 
 
 def check(what: str, nbytes: int, config: Config, world: World) -> None:
-    """A ValueError if each rank needs more than its host has; a GPU's memory is not looked at."""
+    """Raise ValueError if the ranks of a host need more than its memory; GPU memory is not checked."""
     if config.device == "cpu":
         check_room(what, nbytes, world.ranks_here)

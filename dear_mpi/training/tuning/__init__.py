@@ -1,1 +1,1 @@
-"""Tuning: which buckets make an iteration shortest, found by trials or by prediction."""
+"""Tune buckets for the shortest iteration, by trials or by prediction."""

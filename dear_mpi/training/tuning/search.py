@@ -1,38 +1,38 @@
-"""A search for the size of buckets with the shortest iteration: it is asked, told what an iteration took, asked again.
+"""Search for the bucket size with the shortest iteration: ask for a size, tell its time, repeat.
 
-It knows neither models nor networks. It never asks for a size again that was tried, and what it asks for follows from
-its seed and its trials alone. A method proposes what is tried next:
+The search knows neither models nor networks. It never asks for a tried size again, and its proposals depend only on its
+seed and its trials. A method proposes the next trial:
 
-bayesian    A Gaussian process guesses what sizes between the trials take, and how sure that is.
+bayesian    A Gaussian process estimates the time of sizes between the trials, and its uncertainty.
 
     seconds |  x .                        x  trials; between them the guess, in a band that widens with the distance
             |     ' .x_  _ - '            next trial: where the expected improvement over the best one is largest
             +---------------------- log2 of the size
 
-random      A size is drawn, from any octave as likely as from any other. What others must beat.
-grid        Sizes that are equally far apart on a scale of octaves, from small to large, after the first trial.
+random      A size is drawn, equally likely from any octave: the baseline for other methods.
+grid        Sizes equally spaced in octaves, from small to large, after the first trial.
 
-The variable is the logarithm of the size: from 1 to 2 MB much changes, from 201 to 202 MB nothing does. Seconds are
-divided by the first trial's, so that nothing here depends on how long an iteration is.
+The variable is the logarithm of the size: much changes from 1 to 2 MB, nothing from 201 to 202 MB. Seconds are divided
+by the first trial's, so that nothing depends on the length of an iteration.
 
-``XI`` is by how much a size must promise to be better than the best one for that to count as a gain. In DeAR's
-published code it is 0.1 in the unit of the target, which there is seconds. For an iteration of 0.3 s that is a third,
-which no size can promise: the search then always looks where it knows least. For one of 10 s it is a hundredth. Here it
-is a share of the first trial's time: the same search on a fast network and on a slow one.
+``XI`` is the least promised improvement over the best size that counts as a gain. In DeAR's published code it is 0.1 in
+the unit of the target, seconds. For an iteration of 0.3 s that is a third, which no size can promise: the search then
+always looks where it knows least. For an iteration of 10 s it is a hundredth. Here it is a share of the first trial's
+time: the search is equal on fast and slow networks.
 
-The process is as in the package bayesian-optimization, with its kernel (Matern 5/2) and one more bound: times change
+The process follows the package bayesian-optimization, with its kernel (Matern 5/2) and one more bound: times change
 over octaves. Without this bound, the first steep slope is taken for noise from size to size, about which nothing can be
-known: then the expected improvement is the same everywhere, and trials creep along from the smallest size. The package
-looks among all real sizes, and may come back to one it has seen. Here only a few sizes differ, and all are computed.
+known. The expected improvement is then equal everywhere, and trials creep up from the smallest size. The package
+searches all real sizes and may repeat one. Here only a few sizes differ, and all are computed.
 
 Source: Jones, Schonlau, Welch, Efficient global optimization, 1998; Zhang et al., DeAR, ICDCS 2023, section IV.
 
-Of all sizes that cut the line at the same places one is worth a trial; sizes are also given as text, to be typed:
+Sizes with the same cut get a single trial. Sizes are also text, which you can type:
 
     size      1MB    1.05MB  1.09MB   1.14MB ...                   200MB   256MB
     buckets   65 ------------------|  63 ---| ...                  |-- 1 -------|      a trial each, not eight
 
-A bucket takes whole layers, so most sizes that are near each other are one and the same choice.
+A bucket takes whole layers, so most neighbouring sizes give the same cut.
 """
 
 import math
@@ -49,7 +49,7 @@ from dear_mpi.training.line.layout import Layout
 
 TRIALS = 10  # as in DeAR's published code
 XI = 0.005  # of the first trial's time
-NOISE = 1e-3  # variance of a trial's time, as a share of all trials' variance: the guess need not go through each
+NOISE = 1e-3  # variance of a trial's time, as a share of all trials' variance: the estimate may miss trials
 OCTAVES = (1.0, 16.0)  # over which times may change
 
 
@@ -60,13 +60,13 @@ class Trial:
 
 
 class Search:
-    """Looks for the size with the shortest iteration, in at most ``TRIALS`` trials.
+    """Search for the size with the shortest iteration, in at most ``TRIALS`` trials.
 
     Args:
-        sizes: those that may be tried, in bytes, ascending; see ``distinct_sizes``.
-        start: the one of them that is tried first.
+        sizes: the candidates in bytes, ascending; see ``distinct_sizes``.
+        start: the first size to try.
         method: one of ``METHODS``.
-        seed: fixes what is drawn.
+        seed: of the random draws.
 
     Attributes:
         octaves: the logarithm of each size, by its name as a fusion.
@@ -85,29 +85,29 @@ class Search:
         self.trials: list[Trial] = []
 
     def ask(self) -> str:
-        """The size to try next; when all is over, the best one."""
+        """Return the next size to try, or the best one when the search is over."""
         if not self.trials:
             return self.start
         return self.best.fusion if self.over else self.method(self)
 
     def tell(self, fusion: str, seconds: float) -> None:
-        """What an iteration took with the size that was asked for."""
+        """Record the seconds of an iteration with the size that ``ask`` returned."""
         self.trials.append(Trial(fusion, seconds))
 
     @property
     def untried(self) -> dict[str, float]:
-        """The octaves of the sizes without a trial."""
+        """Return the octaves of the sizes without a trial."""
         tried = {trial.fusion for trial in self.trials}
         return {fusion: octave for fusion, octave in self.octaves.items() if fusion not in tried}
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The smallest and the largest octave."""
+        """Return the smallest and the largest octave."""
         return min(self.octaves.values()), max(self.octaves.values())
 
     @property
     def best(self) -> Trial:
-        """The size with the shortest iteration so far; of equal ones the first that was tried."""
+        """Return the size with the shortest iteration so far; the earliest of equal ones."""
         return min(self.trials, key=lambda trial: trial.seconds)
 
     @property
@@ -116,7 +116,7 @@ class Search:
 
 
 def bayesian(search: Search) -> str:
-    """The size with the largest expected improvement."""
+    """Return the size with the largest expected improvement."""
     from bayes_opt import BayesianOptimization
     from bayes_opt.acquisition import ExpectedImprovement
     from sklearn.gaussian_process.kernels import Matern
@@ -134,12 +134,12 @@ def bayesian(search: Search) -> str:
 
 
 def random(search: Search) -> str:
-    """The untried size that is nearest to one drawn."""
+    """Return the untried size nearest to a random one."""
     return nearest(search.untried, np.random.default_rng([search.seed, len(search.trials)]).uniform(*search.ends))
 
 
 def grid(search: Search) -> str:
-    """The untried size that is nearest to the next point of the grid."""
+    """Return the untried size nearest to the next grid point."""
     (low, high), share = search.ends, (len(search.trials) - 1) / max(1, search.most - 2)
     return nearest(search.untried, low + (high - low) * share)
 
@@ -158,17 +158,17 @@ DIGITS = 3
 
 
 def first_size(low: int, high: int) -> int:
-    """The size to begin with: 25 MB, or the middle of a range that does not have it."""
+    """Return the first size to try: 25 MB, or the middle of a range that excludes it."""
     return START if low <= START <= high else min(max(readable(round((low * high) ** 0.5)), low), high)
 
 
 def distinct_sizes(layout: Layout, low: int, high: int, *, per_octave: int = PER_OCTAVE) -> list[int]:
-    """Sizes in bytes from low to high, ascending, of which no two cut the line the same.
+    """Return sizes in bytes from low to high, ascending, with different cuts.
 
-    The first to be tried stands for those that cut as it does; for other sizes that cut alike, the middle one does.
+    Sizes with the same cut are represented by the first size to try, otherwise by the middle one.
 
     Args:
-        per_octave: how many sizes are looked at from each power of two to the next.
+        per_octave: sizes examined from each power of two to the next.
 
     >>> layout = Layout.of([[("a", (64,))], [("b", (64,))], [("c", (64,))]], itemsize=4, ranks=1)
     >>> distinct_sizes(layout, 200, 1000), first_size(200, 1000)
@@ -183,12 +183,12 @@ def distinct_sizes(layout: Layout, low: int, high: int, *, per_octave: int = PER
 
 
 def cut_by(layout: Layout, size: int) -> tuple[int, ...]:
-    """Where buckets of this size begin, in elements of the line."""
+    """Return where buckets of this size begin, in elements of the flat buffer."""
     return tuple(layout.point(border) for border in borders(size_text(size), layout))
 
 
 def readable(nbytes: int) -> int:
-    """The nearest size that is written with three digits.
+    """Return the nearest size that three digits can express.
 
     >>> readable(39_000_000)
     39007027
@@ -201,7 +201,7 @@ def readable(nbytes: int) -> int:
 
 
 def size_text(nbytes: int) -> str:
-    """The shortest text that ``parse_bytes`` reads as this size.
+    """Return the shortest text that ``parse_bytes`` reads as this size.
 
     >>> size_text(26214400), size_text(39007027), size_text(1537)
     ('25MB', '37.2MB', '1537B')

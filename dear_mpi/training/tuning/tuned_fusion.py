@@ -1,4 +1,4 @@
-"""What a session does about its fusion while it trains: nothing, or what ``--fusion bo`` or ``auto`` asks for.
+"""Tune a session's fusion while it trains, as ``--fusion bo`` or ``auto`` asks for.
 
     bo     | 1 2 | 3 4 5 | flush, rank 0 decides, cut | 1 2 | 3 4 5 | ...
             fill    timed: the median of what the slowest rank took
@@ -6,9 +6,9 @@
     auto   | 1 | 2 3 | 4 5 6 | flush, time a few collectives, predict on rank 0, cut | 7 ...
              first fill  timed
 
-What is decided depends on clocks, and no two ranks have the same. So rank 0 decides what is next, and tells the others.
-All of them cut at the same point between two iterations. After a cut nothing is under way: so the first iteration waits
-for less than others, or makes what later ones use.
+Decisions depend on clocks, which differ between ranks. Rank 0 therefore decides and tells the others. All ranks cut at
+the same point between two iterations. After a cut nothing is under way: the first iteration waits for less than later
+ones, or produces their input.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,23 +34,23 @@ from dear_mpi.training.tuning.search import (
 )
 from dear_mpi.training.virtual_trainer import predict
 
-LOW, HIGH, MANY = 1 << 20, 256 << 20, 64  # bytes, as in DeAR's published code; of small models, so many buckets
+LOW, HIGH, MANY = 1 << 20, 256 << 20, 64  # bytes, as in DeAR's published code; MANY: buckets of small models
 FILL, TIMED = 2, 3  # iterations
 
-TOLD_APART = 0.02  # predictions that differ by less are alike
+TOLD_APART = 0.02  # predictions that differ by less are equal
 PER_OCTAVE, CUTS_PER_OCTAVE, LEAST_CUT, MOST_CUT = 8, 2, 1 << 18, 1 << 25
-MOST_TRIED = 10_000  # more buckets take rank 0 too long to look at
+MOST_TRIED = 10_000  # more buckets take rank 0 too long
 
 
 class Tuning:
-    """How the fusion is tuned while a session trains; this one leaves it as it is.
+    """Tune the fusion while a session trains; this base class leaves it unchanged.
 
     Attributes:
         fusion: the policy of the first buckets.
         needs: iterations until it is over.
-        trials: those so far, in order; all ranks have the same.
-        schedule: the name of the one that is tuned: of several the first that comes, for which others should wait.
-        over: whether it leaves the fusion as it is from now on.
+        trials: completed trials, in order, equal on all ranks.
+        schedule: the tuned schedule: the first that runs if there are several; others should wait.
+        over: whether the fusion is final.
     """
 
     schedule: str | None = None
@@ -61,11 +61,11 @@ class Tuning:
         self.trials: list[Trial] = []
 
     def look(self, name: str) -> str | None:
-        """Collective: an iteration of the schedule that is tuned is over; returns how to cut buckets next."""
+        """Count an iteration of the tuned schedule; return the next cut, if any. Collective."""
 
 
 class ByTrials(Tuning):
-    """Tries sizes that cut the line differently on iterations of the run, and ends with the best one."""
+    """Try sizes with different cuts on iterations of the run, and end with the best one."""
 
     over = False
 
@@ -99,10 +99,10 @@ class ByTrials(Tuning):
 
 
 class ByPrediction(Tuning):
-    """The virtual fabric tries many buckets with the times of this run, and one cut follows.
+    """Try many buckets on the virtual fabric with the times of this run; then cut once.
 
-    It costs seconds instead of iterations, and tries ``cut:SIZE``, too. It is as good as its prediction, which has no
-    more of how compute and communication slow each other down than the layers showed while they were timed.
+    This costs seconds instead of iterations, and also tries ``cut:SIZE``. It is as good as its prediction, which knows
+    mutual slowdown of compute and communication only as far as the timed layers showed it.
     """
 
     over = False
@@ -123,7 +123,7 @@ class ByPrediction(Tuning):
         return self.decided(self.profiler) if self.profiler.noted == WARM + TIMED else None
 
     def decided(self, profiler: Profiler) -> str:
-        """What rank 0 predicts to be best."""
+        """Return rank 0's prediction of the best policy."""
         group, name, layout = self.group, profiler.schedule, self.group.layout
         group.flush()
         costs = profiler.costs(timed=True)
@@ -141,18 +141,19 @@ TUNINGS: Mapping[str, type[ByTrials] | type[ByPrediction]] = {"bo": ByTrials, "a
 
 
 def tuning_of(group: WorkerGroup, policy: str, *, before: int) -> Tuning | None:
-    """What a fusion asks for, or None if it is not one that is tuned; ValueError if it cannot be read, or does not suit
-    the model. Not collective.
+    """Return the tuner that a fusion asks for, or None. Not collective.
+
+    Raises ValueError if the fusion cannot be read, or does not suit the model.
 
     Args:
-        before: iterations from a cut on until schedules have decided their order; 0 if none foresees one.
+        before: iterations from a cut until schedules have decided their order; 0 if none decides one.
     """
     kind = TUNINGS.get(policy.partition(":")[0])
     return None if kind is None else kind(group, policy, before=before)
 
 
 def asked(policy: str) -> tuple[str, int, int]:
-    """The method of a search, and the smallest and the largest size in bytes.
+    """Return the method of a search, and the smallest and the largest size in bytes.
 
     >>> asked("bo:random"), asked("bo:grid:1MB..64MB")
     (('random', 1048576, 268435456), ('grid', 1048576, 67108864))
@@ -173,7 +174,7 @@ def asked(policy: str) -> tuple[str, int, int]:
 
 
 def check_package() -> None:
-    """A ValueError if the package of the Bayesian method is not installed."""
+    """Raise ValueError if the package for the Bayesian method is not installed."""
     try:
         import bayes_opt  # noqa: F401
     except ImportError:
@@ -182,15 +183,17 @@ def check_package() -> None:
 
 
 def fewest_buckets(trials: Sequence[Trial], layout: Layout) -> str:
-    """The policy with the fewest buckets among those that cannot be told from the best one: what a collective costs
-    besides its time on the wire is what a prediction knows least about."""
+    """Return the policy with the fewest buckets among those that equal the best one within the tolerance.
+
+    A prediction knows least about the cost of a collective outside its network time.
+    """
     limit_s = (1 + TOLD_APART) * min(trial.seconds for trial in trials)
     good = [trial.fusion for trial in trials if trial.seconds <= limit_s]
     return min(good, key=lambda fusion: len(fused(fusion, layout)))
 
 
 def candidates(layout: Layout) -> list[str]:
-    """Policies that are worth a look: 25 MB first, sizes that cut this model differently, and ``cut:SIZE``.
+    """Return policies worth trying: 25 MB first, sizes with different cuts of this model, and ``cut:SIZE``.
 
     >>> layout = Layout.of([[("a", (1 << 20,))], [("b", (1 << 20,))]], itemsize=4, ranks=2)
     >>> candidates(layout)[:4]
