@@ -113,9 +113,7 @@ def scale_by_powers(axes: Any, numbers: Sequence[float]) -> None:
 
 
 def readable(numbers: Sequence[float]) -> list[float]:
-    """Return the numbers to print at an axis: without those too close to their predecessor on a scale of powers of
-    2.
-    """
+    """Return an axis's printed numbers: without those too close to their predecessor on a scale of powers of 2."""
     least = APART * math.log2(numbers[-1] / numbers[0])
     shown = [numbers[0]]
     for number in numbers[1:]:

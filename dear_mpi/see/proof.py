@@ -1,4 +1,4 @@
-"""Prove an algorithm for all numbers of ranks up to a limit; replay a wrong one up to the step that breaks."""
+"""Prove an algorithm for all numbers of ranks up to a limit, or replay a wrong one up to its fault."""
 
 from __future__ import annotations
 

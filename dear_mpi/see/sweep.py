@@ -102,7 +102,7 @@ def draw_curves(axes: Any, rows: Sequence[Row], longest_s: float) -> None:
 
 
 def draw_bars(axes: Any, rows: Sequence[Row], longest_s: float) -> None:
-    """Draw a bar per schedule, the first on top, on an axis with room for the longest bar and its text."""
+    """Draw a bar per schedule, the first on top, with room for the longest bar and its text."""
     lines = np.arange(len(rows))
     widths = np.array([split(row) for row in rows]).T  # seconds, by part and line
     begins = np.cumsum(widths, axis=0) - widths
