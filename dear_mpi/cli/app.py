@@ -118,7 +118,7 @@ app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, pret
 
 def show_version(asked: bool) -> None:
     if asked:
-        print(f"dear-mpi {sys.modules['dear_mpi'].__version__}")  # ``__main__`` has imported the package; no import here
+        print(f"dear-mpi {sys.modules['dear_mpi'].__version__}")  # ``__main__`` imported the package; nothing here does
         raise typer.Exit
 
 

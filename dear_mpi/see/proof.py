@@ -1,4 +1,4 @@
-"""Prove an algorithm for all numbers of ranks up to a limit, or replay a wrong one up to its fault."""
+"""Prove an algorithm for all numbers of ranks up to a limit; replay a wrong one."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Replayed:
 
     @cached_property
     def complete(self) -> list[Row]:
-        """Return a chunk's complete contents on each rank that ends with it."""
+        """Return the complete contents of each chunk, on each rank that ends with it."""
         program = self.programs[0]
         owners = [program.owner(chunk) for chunk in range(program.chunks)]
         return [[row[owner] for owner in owners] for row in promised(program.collective, program.size)]
