@@ -102,7 +102,8 @@ def columns_of(stream: TextIO) -> int | None:
         process = None if launcher == "none" else launcher_process()
         if process is None:
             return None if launcher == OPEN_MPI else width_of(number)
-        # Opened again, as it is another process's: without waiting for a reader, and never as our controlling terminal.
+        # Opened again, because it belongs to another process: without waiting for a reader, and never as our
+        # controlling terminal.
         opened = os.open(process / "fd" / str(number), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             return width_of(opened)
