@@ -38,7 +38,7 @@ Indices = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples 0 to ``len - 1``: row i of ``x`` with the label ``y[i]``, or the labels of all bytes of a text.
+    """Examples 0 to ``len - 1``: row i of ``x`` with ``y[i]``, a label, or labels of a text's bytes.
 
     Rows of a text are windows, views of its bytes. ``arrays`` has all data once, for a fingerprint.
     """

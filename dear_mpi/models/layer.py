@@ -1,7 +1,6 @@
 """Define the trainer's view of a model: parameters, and layers with forward and backward.
 
-The trainer never differentiates. A layer may be one of ours, an adapter to another framework, or a synthetic one that
-only takes time: the three members of ``Layer`` are enough. Optional abilities are pairs of methods; define both or
+The trainer never differentiates. A layer may compute, adapt another framework, or be synthetic, which only takes time: the three members of ``Layer`` are enough. Optional abilities are pairs of methods; define both or
 neither:
 
     backward_input, backward_weights       the halves of its backward pass: the second may be delayed
@@ -44,7 +43,7 @@ class Parameter:
     grad: Array
     trained: bool = True
     rebind: bool = True
-    line: Any = field(default=None, repr=False)  # flat buffer of its session, weakly
+    line: Any = field(default=None, repr=False)  # its session's flat buffer, weakly
     outputs: int | None = 0
     optimizer: Optimizer | None = None
 
@@ -54,7 +53,7 @@ class Parameter:
         return cls(name, value, np.zeros_like(value), outputs=outputs)
 
     def cost(self, optimizer: Optimizer) -> int:
-        """Return an update's cost, if ``optimizer`` is the session's."""
+        """Return the cost of an update; ``optimizer`` is the session's optimiser."""
         return (self.optimizer or optimizer).cost(self.outputs_first(self.value).shape)
 
     def outputs_first(self, array: Array) -> Array:

@@ -101,7 +101,7 @@ def block(
 def draw_weight(
     rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...], *, fan_in: int, gain: float = 1.0
 ) -> Array:
-    """Draw normal weights of variance gain / fan_in: a sum keeps its terms' scale; a gain of 2 compensates for Relu."""
+    """Draw normal weights of variance gain / fan_in. A sum keeps its terms' scale; a gain of 2 compensates for Relu."""
     return (rng.standard_normal(shape) * math.sqrt(gain / fan_in)).astype(dtype)
 
 

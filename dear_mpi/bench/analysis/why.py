@@ -154,7 +154,7 @@ def of_interest(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
 
 
 def crossover(mine: Apart, other: Apart, network: Network, site: Site) -> int | None:
-    """Return the larger size from which the model ranks the slower of two rows first.
+    """Return the larger size at which the model first ranks the slower of two rows first.
 
     None if there is no such size up to 1 GiB, if one row has no program, or if the model already disagrees here.
     """
@@ -307,7 +307,7 @@ def alone(mine: Apart) -> str:
 
 
 def crossover_text(mine: Apart, other: Apart, fit: Fit | None, site: Site) -> str:
-    """Name the size from which the model reverses the order."""
+    """Name the size at which the model reverses the order."""
     if fit is None or mine.model is None:
         return ""
     if other.model is None:

@@ -5,7 +5,7 @@ Every class is a ``Layer`` (see ``models/layer.py``), plus one loss. Four rules 
 - the array library is the input's: moving a model to a GPU means moving its parameters;
 - the output has the input's dtype: scalars are Python's, which never widen an array;
 - samples are independent: ranks may split a batch in any way, with any number of samples, even none;
-- gradients are written into ``Parameter.grad``, replacing those of the last ``backward``.
+- gradients are written into ``Parameter.grad``, replacing the last ``backward``'s.
 """
 
 from dear_mpi.models.layer import Layer, Parameter
