@@ -2,7 +2,7 @@
 
 Each file imports its framework, a separate extra; no other file of this package does.
 
-    torch_session  any module in a session of ours; ``torch_module`` finds with hooks when its parts are needed
+    torch_session  any module in our session; ``torch_module`` finds with hooks when its parts are needed
     jax_layers     JAX functions, layer by layer, in a plain session
     torch_backend  unchanged DDP and FSDP2 over our collectives, which ``torch_group``'s thread runs
 

@@ -3,12 +3,13 @@
 A collective is a generator: the code before its ``yield`` checks this rank's arguments and communicates nothing; it
 yields the communicating calls. So bad arguments raise on all ranks, and the group continues.
 
-[Note: Order] A callback may start a collective and wait for it, as DDP's PowerSGD hook does. It runs inside ``then`` if
-the future is already done, and otherwise later, on the group's thread. This differs between ranks, but all ranks must
-run collectives in one order. So each collective, and each future of ``get_future``, has a place in program order: (1,),
-(2,), ... The thread always takes the lowest place: it runs a collective, or completes a future. A collective that a
-callback starts on the thread gets the future's place and one more number: (2, 0), (2, 1), ... So it runs at the place
-that an immediately completed future would give it. Only this thread can run it, and does so inside ``start``.
+[Note: Order]
+A callback may start a collective and wait for it, as DDP's PowerSGD hook does. It runs inside ``then`` if the future is
+already done, and otherwise later, on the group's thread. This differs between ranks, but all ranks must run collectives
+in one order. So each collective, and each future of ``get_future``, has a place in program order: (1,), (2,), ... The
+thread always takes the lowest place: it runs a collective, or completes a future. A collective that a callback starts
+on the thread gets the future's place and one more number: (2, 0), (2, 1), ... So it runs at the place that an
+immediately completed future would give it. Only this thread can run it, and does so inside ``start``.
 """
 
 import atexit

@@ -53,7 +53,7 @@ class TorchUse:
 
 
 class TorchModule:
-    """A module, as a ``Model`` of a ``Trainer``, to which hooks report the progress of passes.
+    """A module, as a ``Model`` of a ``Trainer``; its hooks report the progress of passes.
 
     Its ``uses`` are in the order of the forward pass.
 
@@ -156,7 +156,7 @@ class TorchModule:
         if self.back is None:
             self.faults.append(OUTSIDE)  # it was added to a gradient that was already sent
             raise ValueError(OUTSIDE)
-        if tensor.grad is None:  # a function returned None for it: treat it like a parameter without influence on the output
+        if tensor.grad is None:  # a function returned None: the output does not depend on it
             return
         if parameter not in self.missing[use]:
             advice = "checkpoints must be of the kind use_reentrant=False"
@@ -178,7 +178,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         self.known = {id(each) for each in module.parameters()}
         self.calls = Counter[Any]()
         self.starts: list[tuple[Any, int]] = []  # of modules, each with its count of earlier starts
-        self.needed: dict[int, int] = {}  # the start's number, by the identity of a parameter that the output depends on
+        self.needed: dict[int, int] = {}  # a start's number, by the identity of a parameter with influence
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.need_now(tree_leaves((args, kwargs)))

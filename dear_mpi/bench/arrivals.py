@@ -86,7 +86,7 @@ class Wait:
 
 
 def after_last(ranks: Sequence[Sequence[tuple[float, float]]]) -> list[list[float]]:
-    """Convert ends and arrivals of each rank and sample to times from the last arrival to the end, at least 0.
+    """Convert each rank's ends and arrivals to times from the last arrival to the end, at least 0.
 
     >>> after_last([[(5.0, 0.0)], [(6.0, 4.0)], [(3.0, 0.0)]])
     [[1.0], [2.0], [0.0]]

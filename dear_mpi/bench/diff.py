@@ -55,7 +55,7 @@ class Estimate:
         return tail(over / self.error, self.freedom)
 
     def least_seen(self, least: float, tests: int) -> float:
-        """Return the least B / A at which this point would be reported as slower, if no other test found anything."""
+        """Return the least B / A that counts as slower at this point, if no other test found anything."""
         reach = quantile(CHANCE / tests, self.freedom) * self.error if self.error else 0.0
         return math.exp(min(math.log1p(least) + reach, 700)) if reach < math.inf else math.inf
 
@@ -90,7 +90,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Diff:
-    """Two sides, each of one or more launches; ``alone``: the points that only one side has."""
+    """Two sides, each of one or more launches; ``alone`` has the points that only one side has."""
 
     a: Sequence[Run]
     b: Sequence[Run]

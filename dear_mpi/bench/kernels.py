@@ -33,7 +33,10 @@ KernelRow = dict[str, Any]
 
 
 def bench_kernels(streams: Streams, models: Mapping[str, Sequence[Module]]) -> Iterator[KernelRow]:
-    """Yield a row per kernel: pack and unpack to fp32 and bf16 for each model, then sums of fp32 by size."""
+    """Yield a row per kernel.
+
+    First pack and unpack to fp32 and bf16 for each model, then sums of fp32 by size.
+    """
     with streams.compute.use():
         for (name, modules), wire in product(models.items(), ("fp32", "bf16")):
             yield from of_model(streams, name, [count for module in modules for count in module.counts], wire)

@@ -1,7 +1,7 @@
 """Define the trainer's view of a model: parameters, and layers with forward and backward.
 
-The trainer never differentiates. A layer may compute, adapt another framework, or be synthetic, which only takes time: the three members of ``Layer`` are enough. Optional abilities are pairs of methods; define both or
-neither:
+The trainer never differentiates. A layer may compute, adapt another framework, or be synthetic, which only takes time:
+the three members of ``Layer`` are enough. Optional abilities are pairs of methods; define both or neither:
 
     backward_input, backward_weights       the halves of its backward pass: the second may be delayed
     exchange_forward, exchange_backward    communication before a pass, as in a mixture of experts

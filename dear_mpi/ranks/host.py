@@ -45,7 +45,7 @@ def available_bytes() -> float:
         found.append(limit)
         used = int((GROUP / "memory.current").read_text())
         stat = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())
-        cached = int(stat["active_file"]) + int(stat["inactive_file"])  # file caches, which the kernel drops if memory is short
+        cached = int(stat["active_file"]) + int(stat["inactive_file"])  # file caches, dropped if memory is short
         found.append(limit - used + cached)
     return min(found)
 

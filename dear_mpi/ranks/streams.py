@@ -5,7 +5,7 @@
     communication       ^ wait        o mark         kernels that combine and copy               (engine's thread)
 
 Work launched on a stream runs later, in order. A **mark** is an event after all launched work: the other stream waits
-for it, without the host. (The plan makes the host wait before MPI touches a buffer, see the note in
+for it, without the host. (The plan makes the host wait before MPI touches a buffer: see the note in
 ``collectives/plans/runners/messages.py``.) The time between two marks of a stream is its work's time, with pauses.
 """
 

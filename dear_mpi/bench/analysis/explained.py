@@ -1,6 +1,4 @@
-"""Explain one size (``bench --why SIZE``): a table of split times for each case, and a sentence for each of our
-rows.
-"""
+"""Explain one size (``bench --why SIZE``): split times for each case, and a sentence for each of our rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -85,9 +83,7 @@ CASE_KEYS = ("collective", "bytes", "ranks", "dtype", "op", "placement", "cadenc
 def explained(
     rows: Sequence[Row], names: Sequence[str], fits: Mapping[int, Fit | None], site: Site, nbytes: int
 ) -> list[Explained]:
-    """Explain the balanced calls of each case at the size nearest to ``nbytes``; ``fits`` has a fit per number of
-    ranks.
-    """
+    """Explain each case's balanced calls at the size nearest to ``nbytes``; ``fits``: by number of ranks."""
     found = []
     for case in grouped([row for row in rows if row.is_balanced], lambda row: row.kind).values():
         at = of_interest(nearest(case, nbytes), names)
