@@ -1,10 +1,10 @@
-"""Models of other frameworks in our sessions, and our collectives in PyTorch's programs.
+"""Adapt models of other frameworks to our sessions, and our collectives to PyTorch programs.
 
-Each file imports its framework, which is an extra of its own: nothing else of this package does.
+Each file imports its framework, a separate extra; no other file of this package does.
 
-    torch_session  any module, in a session of ours: ``torch_module`` says which part of it is needed when, with hooks
-    jax_layers     functions of JAX, layer by layer, in a plain session
-    torch_backend  DDP and FSDP2 as they are, over our collectives, which the thread of ``torch_group`` carries out
+    torch_session  any module in our session; ``torch_module`` finds with hooks when its parts are needed
+    jax_layers     JAX functions, layer by layer, in a plain session
+    torch_backend  unchanged DDP and FSDP2 over our collectives, which ``torch_group``'s thread runs
 
-What the files for PyTorch share is in ``torch_tensors``.
+``torch_tensors`` has the common code of the PyTorch files.
 """

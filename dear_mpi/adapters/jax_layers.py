@@ -1,11 +1,11 @@
-"""Functions of JAX as layers: ``y = function(parameters, x)``, differentiated by ``jax.vjp``.
+"""Train JAX functions as layers: ``y = function(parameters, x)``, differentiated by ``jax.vjp``.
 
     layers = [JaxLayer("dense", lambda p, x: jax.nn.relu(x @ p["w"] + p["b"]), {"w": w, "b": b}), ...]
     session = Session(layers, JaxLoss(loss), comm)
 
-What goes into a layer and comes out of it are NumPy's arrays. JAX takes the memory of its arrays for constant, and the
-line's changes: so values are copied when a layer runs forward, and gradients when it runs backward. Forward returns its
-pullback with what it keeps as arrays, so both passes are compiled, once for each function and shape.
+Layers take and return NumPy arrays. JAX arrays are immutable; our flat buffer is not. So values are copied when a layer
+runs forward, and gradients when it runs backward. Forward returns its pullback with the saved arrays, so both passes
+are compiled, once for each function and shape.
 """
 
 import copy
@@ -27,7 +27,7 @@ Function = Callable[[Any, Any], Any]
 
 @partial(jax.jit, static_argnums=0)
 def run(function: Function, varied: tuple[Any, ...], *fixed: Any) -> Any:
-    """What a function returns, and its pullback to the arguments that vary."""
+    """Return a function's result, and its pullback to the varying arguments."""
     return jax.vjp(lambda *those: function(*those, *fixed), *varied)
 
 
@@ -37,13 +37,16 @@ def pull(pullback: Any, dy: Any) -> Any:
 
 
 class JaxLayer:
-    """A function of parameters and an input.
+    """A function of parameters and an input, as a layer.
 
     Args:
-        name: comes in front of the parameters' names.
-        function: pure, for JAX may call it once for many passes.
-        parameters: arrays, in lists, dictionaries or whatever else JAX knows as a tree; or, for layers that are tied, a
-            ``Parameter`` of another one. ValueError if one has a type that JAX does not keep.
+        name: the prefix of the parameters' names.
+        function: pure, since JAX may call it once for many passes.
+        parameters: arrays, in lists, dictionaries or other JAX trees; or, for tied layers, a ``Parameter`` of another
+            layer.
+
+    Raises:
+        ValueError: a parameter has a type that JAX does not keep.
     """
 
     def __init__(self, name: str, function: Function, parameters: Any = ()) -> None:
@@ -64,7 +67,7 @@ class JaxLayer:
         return np.asarray(y)
 
     def backward(self, dy: Array) -> Array:
-        """Write all gradients; return the input's, or an empty array where the input is of integers."""
+        """Write all gradients; return the input's gradient, or an empty array for an integer input."""
         pullback, self.pullback = self.pullback, None
         gradients, *dx = pull(pullback, jnp.asarray(dy))
         for parameter, gradient in zip(self.parameters, jax.tree_util.tree_leaves(gradients), strict=True):
@@ -77,7 +80,7 @@ class JaxLayer:
 
 
 class JaxLoss:
-    """A loss that is a function of outputs and targets, and returns the *sum* over these examples, one number."""
+    """A loss function of outputs and targets; it returns the *sum* over these examples, one number."""
 
     def __init__(self, function: Function) -> None:
         if not callable(function):
@@ -97,7 +100,7 @@ class JaxLoss:
 
 
 def new_parameter(name: str, leaf: Any) -> Parameter:
-    """A parameter with a copy of some values; ValueError if JAX would give them another type."""
+    """Create a parameter with a copy of some values. Raises a ValueError if JAX would change their type."""
     value = np.array(leaf)
     kept = jnp.array(value[:0] if value.ndim else value).dtype if value.dtype.kind in "biufc" else value.dtype
     if kept != value.dtype:

@@ -1,12 +1,12 @@
-"""Our collectives as a backend of ``torch.distributed``: DDP and FSDP as they are, over any algorithm of ours.
+"""Run unchanged DDP and FSDP over our algorithms: a backend of ``torch.distributed``.
 
     from dear_mpi.adapters.torch_backend import init_process_group
     init_process_group(MPI.COMM_WORLD, algorithm="mine.py:my_ring")
     model = torch.nn.parallel.DistributedDataParallel(model)
 
-A collective is carried out by a thread of its group, in the order in which it was started, while the caller computes;
-its ``Work`` is over when the thread says so. Tensors are of the host. All bytes go over the communicator that is given,
-so ``torch.distributed`` needs no address and no port: its store is one that each rank has for itself.
+A group's thread runs its collectives in their starting order while the caller computes, and completes each ``Work``.
+Tensors are in host memory. All bytes go over the given communicator, so ``torch.distributed`` needs no address and no
+port: each rank has a separate store.
 """
 
 from collections.abc import Sequence
@@ -37,17 +37,17 @@ OPS |= {"BAND": "band", "BOR": "bor", "BXOR": "bxor"}
 
 
 def init_process_group(comm: Any, *, algorithm: str = "ring", stall_after_s: float = 0.0, **options: Any) -> None:
-    """Collective: make torch.distributed's default group of all ranks of a communicator.
+    """Collective: create torch.distributed's default group from all ranks of a communicator.
 
     Args:
         comm: an mpi4py communicator, or a ``Transport``.
-        algorithm: of all-reduce, reduce-scatter and all-gather; broadcast and reduce go by a binomial tree, and
-            gather, scatter and all-to-all straight from rank to rank.
-        stall_after_s: say so when a rank has waited for so long (``docs/faults.md``); 0 for never.
+        algorithm: of all-reduce, reduce-scatter and all-gather; broadcast and reduce use a binomial tree, and gather,
+            scatter and all-to-all direct messages.
+        stall_after_s: report a rank's wait after this time (``docs/faults.md``); 0: never.
         options: more of ``make_plan``, such as ``segment_bytes``.
 
     Raises:
-        ArgumentError, MismatchError: there is no such algorithm, or ranks differ in what they give; on all ranks.
+        ArgumentError, MismatchError: there is no such algorithm, or ranks differ in their arguments; on all ranks.
     """
     transport = transport_of(comm)
     options = {"algorithm": algorithm, **options}
@@ -63,13 +63,13 @@ def init_process_group(comm: Any, *, algorithm: str = "ring", stall_after_s: flo
 
 
 def group_of(transport: Transport, options: dict[str, Any], stall_after_s: float, asked: Any, _: Any) -> "DearGroup":
-    """The group that torch.distributed asks for: its default one, or one of the ranks that it names.
+    """Create the group that torch.distributed asks for: the default one, or one of the named ranks.
 
-    Each has a communicator of its own, made by its ranks alone, also where several have all ranks: their threads start
-    collectives in no common order. Where ranks have no communicator (ValueError) there is the default group alone. A
-    communicator stays until the program ends, because a thread may still wait on it.
+    Each group gets a separate communicator, made by its ranks only, even if several groups have all ranks: their
+    threads start collectives in no common order. Without an MPI communicator only the default group exists (ValueError
+    for others). A communicator stays until the program ends, because a thread may still wait on it.
     """
-    native, ranks = transport.native, list(asked.global_ranks_in_group)  # no ranks for the default group
+    native, ranks = transport.native, list(asked.global_ranks_in_group)  # the default group names no ranks
     if not ranks:
         own = transport if native is None else transport_of(native.Dup())
     elif native is None:
@@ -84,7 +84,7 @@ def group_of(transport: Transport, options: dict[str, Any], stall_after_s: float
 
 
 class DearGroup(TorchGroup):
-    """Ranks that communicate by our collectives; the methods are those that torch.distributed calls."""
+    """A group of ranks over our collectives, with the methods that torch.distributed calls."""
 
     def __init__(self, transport: Transport, options: dict[str, Any], name: str, stall_after_s: float = 0.0) -> None:
         super().__init__(transport, name, stall_after_s)
@@ -102,7 +102,7 @@ class DearGroup(TorchGroup):
 
     @collective
     def reduce(self, arrays: Arrays, tensors: Tensors, opts: Any) -> Calls:
-        """Only the root's tensor changes."""
+        """Reduce to the root: only its tensor changes."""
         how = {"root": opts.rootRank, "op": op_of(opts)}
         own = arrays if self.rank() == opts.rootRank else [array.copy() for array in arrays]
         return [partial(reduce, array, self.transport, **how) for array in own]
@@ -113,7 +113,7 @@ class DearGroup(TorchGroup):
 
     @collective
     def allgather(self, arrays: Arrays, outputs: Lists, given: Tensors, opts: Any = None) -> Calls:
-        """Ranks may give tensors of different sizes."""
+        """Gather tensors, which may differ in size between ranks."""
         (tensors,), (own,) = outputs, given
         check_fits("tensor", own, tensors[self.rank()])
         sizes = [array.nbytes for array in arrays]
@@ -124,7 +124,7 @@ class DearGroup(TorchGroup):
 
     @collective
     def all_gather_single_coalesced(self, arrays: Arrays, outputs: Tensors, given: Tensors, opts: Any = None) -> Calls:
-        """Output: what the ranks give, one after the other."""
+        """Gather the ranks' tensors into an output, in rank order."""
         calls: list[Call] = []
         for array, output, own in zip(arrays, outputs, given, strict=True):
             check_fits("output_tensor", output, own, self.size())
@@ -138,7 +138,7 @@ class DearGroup(TorchGroup):
 
     @collective
     def reduce_scatter_single_coalesced(self, arrays: Arrays, outputs: Tensors, given: Tensors, opts: Any) -> Calls:
-        """Given: a shard for each rank, one after the other; output: the sum of the shards with this rank's number."""
+        """Reduce a shard for each rank, in rank order, into the sum of this rank's shards."""
         for output, whole in zip(outputs, given, strict=True):
             check_fits("input", whole, output, self.size())
         return [self.scattered(*pair, opts) for pair in zip(arrays, map(contiguous, given), strict=True)]
@@ -148,27 +148,27 @@ class DearGroup(TorchGroup):
 
     @collective
     def reduce_scatter(self, arrays: Arrays, outputs: Tensors, given: Lists, opts: Any) -> Calls:
-        """Shards may be of different sizes."""
+        """Reduce and scatter shards, which may differ in size."""
         (output,), (shards,), (array,) = outputs, given, arrays
         check_fits("output", output, shards[self.rank()])
         whole = np.concatenate([contiguous(shard).reshape(-1) for shard in shards])
         return [self.scattered(array, whole, opts, **counts([shard.numel() for shard in shards]))]
 
     def scattered(self, array: Array, whole: Array, opts: Any, **sizes: Any) -> Call:
-        """The call that brings a shard of the sum of ``whole`` into an array."""
+        """Return the call that writes a shard of ``whole``'s sum into an array."""
         out, options = array.reshape(-1), {**sizes, **self.options}
         return partial(reduce_scatter, whole.reshape(-1), self.transport, out=out, op=op_of(opts), **options)
 
     @collective
     def gather(self, arrays: Arrays, outputs: Lists, given: Tensors, opts: Any) -> Calls:
-        """Outputs: a list at the root, none elsewhere."""
+        """Gather into the root's list of outputs; other ranks give no list."""
         (own,) = given
         outgoing, incoming = only(opts.rootRank, contiguous(own), self.size()), for_each(arrays, self.size())
         return [partial(exchange, self.transport, "gather", outgoing, incoming)]
 
     @collective
     def scatter(self, arrays: Arrays, outputs: Tensors, given: Lists, opts: Any) -> Calls:
-        """Given: a list at the root, none elsewhere."""
+        """Scatter the root's list; other ranks give no list."""
         (array,), (tensors,) = arrays, given or [[]]
         outgoing = for_each(list(map(contiguous, tensors)), self.size())
         incoming = only(opts.rootRank, array, self.size())
@@ -183,7 +183,7 @@ class DearGroup(TorchGroup):
     def all_to_all_single(
         self, arrays: Arrays, output: Any, given: Any, output_sizes: Any, given_sizes: Any, *opts: Any
     ) -> Calls:
-        """Cut along the first dimension: into the sizes given, or evenly if there are none."""
+        """Exchange slices of the first dimension, in the given sizes or of equal size."""
         outgoing = cut(contiguous(given), given_sizes, self.size())
         incoming = cut(arrays[0], output_sizes, self.size())
         return [partial(exchange, self.transport, "all_to_all_single", outgoing, incoming)]

@@ -1,15 +1,15 @@
-"""A process group of ``torch.distributed`` whose collectives a thread carries out, in the order in which they start.
+"""Run the collectives of a ``torch.distributed`` process group on a thread, in their starting order.
 
-A collective is a generator: the code above its ``yield`` looks at the arguments of this rank and moves nothing, and
-what it yields is the result. So whatever is wrong with the arguments is raised by all ranks, and the group goes on.
+A collective is a generator: the code before its ``yield`` checks this rank's arguments and communicates nothing; it
+yields the communicating calls. So bad arguments raise on all ranks, and the group continues.
 
 [Note: Order]
 A callback may start a collective and wait for it, as DDP's PowerSGD hook does. It runs inside ``then`` if the future is
-done by then, and otherwise later, on the group's thread. This differs between ranks, but all ranks must run collectives
-in one order. So each collective, and each future that ``get_future`` gives, has a place in the order of the program:
-(1,), (2,), ... The thread always does what has the lowest place: it runs a collective, or it completes a future. What a
-callback starts on the thread has the place of the future and one more number: (2, 0), (2, 1), ... So it runs where it
-would have run if the future had been done at once. Only this thread can run it, and does so inside ``start``.
+already done, and otherwise later, on the group's thread. This differs between ranks, but all ranks must run collectives
+in one order. So each collective, and each future of ``get_future``, has a place in program order: (1,), (2,), ... The
+thread always takes the lowest place: it runs a collective, or completes a future. A collective that a callback starts
+on the thread gets the future's place and one more number: (2, 0), (2, 1), ... So it runs at the place that an
+immediately completed future would give it. Only this thread can run it, and does so inside ``start``.
 """
 
 import atexit
@@ -36,7 +36,7 @@ from dear_mpi.collectives.transports.transport import Meeting, Transport
 from dear_mpi.collectives.transports.watchdog import Watchdog
 from dear_mpi.kernels.array import Array
 
-FAILED_S, EXIT_S = 2.0, 60.0  # for which a rank that fails, and one that ends, waits for collectives under way
+FAILED_S, EXIT_S = 2.0, 60.0  # wait for collectives in flight: of a failing rank, and of one that ends
 NOTHING = np.empty(0, np.uint8)
 Call = Callable[[], object]
 Calls = Sequence[Call]
@@ -46,7 +46,7 @@ LAST: Place = (math.inf,)
 
 
 class Work(dist.Work):  # type: ignore[misc]
-    """A collective under way; ``future`` is done when it is over. ``wait`` raises what went wrong."""
+    """A collective in flight; ``future`` is done when it completes. ``wait`` raises its error."""
 
     def __init__(self, group: "TorchGroup") -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Work(dist.Work):  # type: ignore[misc]
         return bool(self.future.done())
 
     def get_future(self) -> Any:
-        """What C++ waits for: an exception is an error there only if it leaves a callback."""
+        """Return the future for C++, which sees an exception only if it leaves a callback."""
         due: Any = torch.futures.Future()
         result = due.then(lambda _: self.future.wait())
         place = self.group.next_place()
@@ -74,7 +74,7 @@ class Work(dist.Work):  # type: ignore[misc]
 
 
 class Callback(Meeting):
-    """A callback that a group's thread runs, as its watchdog sees it."""
+    """A callback on a group's thread, as the watchdog sees it."""
 
     def waits_for(self) -> str:
         here, where = sys._current_frames().get(self.thread), ""
@@ -85,8 +85,11 @@ class Callback(Meeting):
 
 
 def collective(method: Callable[..., Calls]) -> Callable[..., Work]:
-    """Let the thread of a group carry out a method: it is given the arrays of its first argument's tensors, to which
-    results go, and looks at the other arguments of this rank. It moves nothing: the calls that it returns do."""
+    """Make a group's thread run a method, which returns the communicating calls.
+
+    The method gets arrays over its first argument's tensors, for the results, and checks this rank's other arguments
+    without communication.
+    """
 
     def steps(outputs: Any, *others: Any, **options: Any) -> Steps:
         group, *arguments = others
@@ -104,25 +107,25 @@ def collective(method: Callable[..., Calls]) -> Callable[..., Work]:
 
 
 class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
-    """Ranks of a transport, and the thread of this one."""
+    """A transport's ranks, and the thread of this rank."""
 
     group_name: str = ""
 
     def __init__(self, transport: Transport, name: str, stall_after_s: float = 0.0) -> None:
         super().__init__(transport.rank, transport.size)
-        self.group_name = name  # the base class's is from a C++ backend, which this group has not
+        self.group_name = name  # the base class takes it from a C++ backend, which this group lacks
         self.transport = transport
         self.queue: PriorityQueue[tuple[Place, Call]] = PriorityQueue()
         self.numbers = itertools.count(1)
         self.within: tuple[Place, Iterator[int]] = (), self.numbers  # the place of the thread's task
-        self.failure: BaseException | None = None  # that the other ranks may not know of
-        # A daemon: a rank that failed elsewhere ends, and the job with it, though the thread still waits.
+        self.failure: BaseException | None = None  # maybe unknown to the other ranks
+        # A daemon: a failing rank ends, and the job with it, even if the thread still waits.
         self.thread = threading.Thread(target=self.serve, args=[stall_after_s], name="torch_backend", daemon=True)
         self.thread.start()
         atexit.register(self.shutdown, EXIT_S)
 
     def serve(self, stall_after_s: float) -> None:
-        """Run what was started; after a failure nothing on the wire can be relied on, and nothing more is run."""
+        """Run started collectives; after a failure run no more, since messages in flight are undefined."""
         with Watchdog(self.transport, stall_after_s) if stall_after_s else nullcontext():
             while (task := self.queue.get())[0] < LAST:
                 self.do(*task)
@@ -132,7 +135,7 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
         return threading.get_ident() == self.thread.ident
 
     def next_place(self) -> Place:
-        """The place of a collective or a future that begins now: see [Note: Order]."""
+        """Return the place of a collective or a future that begins now: see [Note: Order]."""
         place, numbers = self.within if self.on_its_thread else ((), self.numbers)
         return (*place, next(numbers))
 
@@ -143,14 +146,16 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
         return work
 
     def complete(self, future: Any, place: Place) -> None:
-        """Complete a future whose collective is over: on the group's thread when it is due, on another one at once."""
+        """Complete the future of a completed collective: on the group's thread at its place, on another thread at
+        once.
+        """
         if self.on_its_thread:
             self.queue.put((place, partial(future.set_result, None)))
         else:
             future.set_result(None)
 
     def carry_on(self, work: Work) -> None:
-        """If a callback on this group's thread needs a collective: do what comes before, and the collective."""
+        """Let a callback on this thread use a collective: run the collectives before it, then run it."""
         while self.on_its_thread and not work.is_completed():
             self.do(*self.queue.get())
 
@@ -162,7 +167,7 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
         self.within, waits.now = before
 
     def carry_out(self, work: Work, name: str, steps: Steps) -> None:
-        """Run a collective, and tell its future."""
+        """Run a collective, and complete its future."""
         try:
             if self.failure is not None:
                 raise CollectiveError(f"the collective was not run, because one before it failed: {self.failure}")
@@ -176,7 +181,10 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
             work.future.set_result(result)
 
     def prepared(self, name: str, steps: Steps) -> Any:
-        """What a collective yields. If it raises before, all ranks get an ArgumentError: the others begin theirs."""
+        """Return the calls that a collective yields. If it raises first, all ranks get an ArgumentError.
+
+        The ranks agree because the others begin their collective.
+        """
         try:
             return next(steps)
         except Exception as error:
@@ -185,13 +193,13 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
         def facts() -> dict[str, Any]:
             raise failure
 
-        self.transport.next_tag()  # as the others take one
+        self.transport.next_tag()  # the others also take one
         return agree(self.transport, name, facts)
 
     def shutdown(self, limit_s: float | None = None) -> None:
-        """End the thread when it has run what was started: it must not touch a future while Python ends.
+        """End the thread after all started collectives: it must not touch a future while Python ends.
 
-        What a rank that fails has started, the others may never start. So such a rank does not wait for long.
+        A failing rank waits only briefly: the other ranks may never start its collectives.
         """
         atexit.unregister(self.shutdown)
         self.queue.put(((*LAST, next(self.numbers)), lambda: None))
@@ -203,39 +211,39 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
 
 
 def failing() -> bool:
-    """Whether an exception ends this rank: one is being handled, or has just left the program.
+    """Return whether an exception ends this rank: one is being handled, or has just left the program.
 
-    At a prompt no exception ends it: there ``last_type`` is the type of any exception that was ever shown.
+    At a prompt no exception ends it: there ``last_type`` is the type of the last exception shown.
     """
     return sys.exc_info()[0] is not None or (hasattr(sys, "last_type") and not hasattr(sys, "ps1"))
 
 
 def check_fits(name: str, tensor: Any, other: Any, times: int = 1) -> None:
-    """See that a tensor has the type of another one, and so many times its elements."""
+    """Check that a tensor has another one's type, and ``times`` its elements."""
     found, expected = (tensor.numel(), tensor.dtype), (times * other.numel(), other.dtype)
     if found != expected:
         raise ValueError("{} must have {} elements of {}, not {} of {}".format(name, *expected, *found))
 
 
 def counts(sizes: Sequence[int]) -> dict[str, Any]:
-    """How many elements each rank owns, as an option of a collective; none where all own equally many."""
+    """Return each rank's number of elements, as a collective's option; none if all are equal."""
     return {} if len(set(sizes)) == 1 else {"counts": list(sizes)}
 
 
 def for_each(arrays: Sequence[Array], ranks: int) -> list[Array]:
-    """The bytes of an array for each rank; where there is no array, no bytes."""
+    """Return an array's bytes for each rank; no bytes for a missing array."""
     if len(arrays) not in (0, ranks):
         raise ValueError(f"a list must have a tensor for each of {ranks} ranks, not {len(arrays)}")
     return [octets(array) for array in arrays] or [NOTHING] * ranks
 
 
 def only(rank: int, array: Array, ranks: int) -> list[Array]:
-    """An array's bytes for one rank, and none for the others."""
+    """Return an array's bytes for one rank, and none for the others."""
     return [octets(array) if each == rank else NOTHING for each in range(ranks)]
 
 
 def cut(array: Array, sizes: Sequence[int], ranks: int) -> list[Array]:
-    """The bytes for each rank of an array that is cut along its first dimension, in these sizes or evenly.
+    """Cut an array along its first dimension into each rank's bytes, in these sizes or evenly.
 
     >>> [piece.tolist() for piece in cut(np.arange(3, dtype=np.uint8), [2, 1], 2)]
     [[0, 1], [2]]

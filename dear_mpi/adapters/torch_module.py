@@ -1,19 +1,19 @@
-"""Any ``torch.nn.Module``, with branches: PyTorch runs and differentiates it as a whole, and hooks say how far it is.
+"""Train any ``torch.nn.Module``, with branches: PyTorch runs and differentiates it, and hooks report progress.
 
     forward   stem starts | block starts | head starts      a use begins where parameters are needed first
                 0 begins      1 begins       2 begins
-    backward      ... | 1 is there | 2 is there | 0 ...     in whatever order autograd comes to them
+    backward      ... | 1 is there | 2 is there | 0 ...     in autograd's order
 
-A **use** begins at a start of a module in the forward pass, from which on parameters are needed. A module needs its
-own parameters when it starts. One pass, whose results are thrown away, is watched to find the order, and which
-operation takes which parameter: a parameter that another module takes earlier is needed there. A parameter that the
-output does not depend on belongs to the first use. Its zero gradient is sure only when autograd has ended; in the first
-use, whose gradients come last, it keeps no other gradient waiting.
+A **use** (layer call) begins when a module starts in the forward pass and needs parameters. A module needs its direct
+parameters at its start. One watched pass, with discarded results, finds the order and each operation's parameters: a
+parameter that another module takes earlier is needed there. A parameter without influence on the output belongs to the
+first use. Its zero gradient is certain only when autograd ends; in the first use, whose gradients come last, it delays
+no other gradient.
 
-Parameters are views into the line. A gradient is copied into the line when autograd has all of it, in one pass, and the
-line's memory is ``tensor.grad`` from then on; when a batch is accumulated, autograd itself adds to it there.
+Parameters are views into the flat buffer. A complete gradient is copied there in one pass, and ``tensor.grad`` is the
+buffer's memory from then on; when a batch is accumulated, autograd adds to it there.
 
-If ``Between`` has found that this rank cannot go on, the rank takes part without its model, and the sum of the losses
+If ``Between`` finds that this rank cannot continue, the rank takes part without its model, and the sum of the losses
 tells the others: so all ranks end with one error.
 """
 
@@ -42,10 +42,10 @@ OUTSIDE = (
 
 @dataclass(eq=False)
 class TorchUse:
-    """A part of a forward pass, which a session takes for a layer: the parameters that are needed from its start on."""
+    """A part of a forward pass, a layer for the session: the parameters that are needed from its start on."""
 
     trained: list[TorchParameter]
-    frozen: tuple[TorchParameter, ...] = ()  # all of a module are with its first use
+    frozen: tuple[TorchParameter, ...] = ()  # a module's frozen parameters are all in its first use
 
     @property
     def parameters(self) -> list[TorchParameter]:
@@ -53,15 +53,15 @@ class TorchUse:
 
 
 class TorchModule:
-    """A module, as a ``Model`` of a ``Trainer``, which hears how far its passes are.
+    """A module, as a ``Model`` of a ``Trainer``; its hooks report the progress of passes.
 
     Its ``uses`` are in the order of the forward pass.
 
     Args:
-        example: an input, alike on all ranks; it goes through the module once, with no other trace.
+        example: an input, equal on all ranks; it goes through the module once, without other effects.
 
     Raises:
-        ValueError: the module cannot be trained, or does not take the example.
+        ValueError: the module cannot be trained, or does not accept the example.
     """
 
     sums = True
@@ -71,24 +71,24 @@ class TorchModule:
         self.module = module
         self.parameters = [TorchParameter(module, name) for name, _ in module.named_parameters()]
         watch = Watch(module)
-        watch.run(tensor_of(example.copy()))  # a module may change what it is given
+        watch.run(tensor_of(example.copy()))  # a module may change its input
         needed = {each: watch.needed.get(id(each.tensor), 0) for each in self.parameters if each.trained}
         starts = sorted(set(needed.values()))
         self.uses = [TorchUse([each for each in needed if needed[each] == start]) for start in starts]
         self.uses[0].frozen = tuple(each for each in self.parameters if not each.trained)
         self.begins = watch.begins(starts, self.uses)
         self.between = Between(module, self.parameters)
-        self.ahead: Trainer | None = None  # while a forward pass runs
-        self.back: Trainer | None = None  # while a backward pass runs
+        self.ahead: Trainer | None = None  # set during a forward pass
+        self.back: Trainer | None = None  # set during a backward pass
 
     @property
     def faults(self) -> list[str]:
         return self.between.faults
 
     def attach(self, stack: ExitStack) -> None:
-        """Set the hooks, until the stack ends. They do nothing while neither ``forward`` nor ``backward`` runs."""
+        """Set the hooks until the stack ends. They act only during ``forward`` and ``backward``."""
         for module in {module for module, _ in self.begins}:
-            # In front of hooks that are there: they may need parameters (weight_norm).
+            # Before existing hooks, which may need parameters (weight_norm).
             stack.enter_context(module.register_forward_pre_hook(self.started, prepend=True))
         for number, use in enumerate(self.uses):
             for parameter in use.trained:
@@ -96,7 +96,11 @@ class TorchModule:
                 stack.enter_context(parameter.tensor.register_post_accumulate_grad_hook(call))
 
     def forward(self, x: Array, trainer: Trainer) -> Any:
-        """The output or, if this rank cannot go on, None; ValueError if the output is not one tensor."""
+        """Return the output, or None if this rank cannot continue.
+
+        Raises:
+            ValueError: the output is not one tensor.
+        """
         self.between.look()
         if self.faults:
             self.y = None
@@ -144,11 +148,15 @@ class TorchModule:
                 trainer.wrote(number)
 
     def accumulated(self, use: int, parameter: TorchParameter, tensor: Any) -> None:
-        """Autograd has all of a gradient; ValueError if it comes a second time, or outside of ``backward``."""
+        """Handle a gradient that autograd has completed.
+
+        Raises:
+            ValueError: it comes twice, or outside of ``backward``.
+        """
         if self.back is None:
-            self.faults.append(OUTSIDE)  # this gradient is already added to one that was sent
+            self.faults.append(OUTSIDE)  # it was added to a gradient that was already sent
             raise ValueError(OUTSIDE)
-        if tensor.grad is None:  # a function returned None for it: as if the output did not depend on it
+        if tensor.grad is None:  # a function returned None: the output does not depend on it
             return
         if parameter not in self.missing[use]:
             advice = "checkpoints must be of the kind use_reentrant=False"
@@ -162,23 +170,25 @@ class TorchModule:
 
 
 class Watch(TorchDispatchMode):  # type: ignore[misc]
-    """Sees one forward pass: which module starts when, and after which start each parameter is needed first."""
+    """Watches one forward pass for modules' starts, and the start after which each parameter is first needed."""
 
     def __init__(self, module: Any) -> None:
         super().__init__()
         self.module = module
         self.known = {id(each) for each in module.parameters()}
         self.calls = Counter[Any]()
-        self.starts: list[tuple[Any, int]] = []  # of modules, each with how often it had started then
-        self.needed: dict[int, int] = {}  # a start's number, by the identity of a parameter that the output depends on
+        self.starts: list[tuple[Any, int]] = []  # of modules, each with its count of earlier starts
+        self.needed: dict[int, int] = {}  # a start's number, by the identity of a parameter with influence
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.need_now(tree_leaves((args, kwargs)))
         return function(*args, **(kwargs or {}))
 
     def run(self, example: Any) -> None:
-        """One pass, with gradients as in training; it changes copies of buffers such as running means, and after it
-        the generator of random numbers is as before."""
+        """Run one pass, with gradients as in training.
+
+        It changes copies of buffers such as running means, and restores the random number generator.
+        """
         buffers = {name: buffer.detach().clone() for name, buffer in self.module.named_buffers()}
         with ExitStack() as stack:
             for each in self.module.modules():
@@ -194,15 +204,17 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
         self.need_now(module.parameters(recurse=False))
 
     def need_now(self, values: Iterable[Any]) -> None:
-        """The parameters among these values are needed from the last start on, if not from an earlier one."""
+        """Record the parameters among these values as needed from the last start on, unless an earlier one needs
+        them.
+        """
         for each in values:
             if id(each) in self.known:
                 self.needed.setdefault(id(each), len(self.starts) - 1)
 
     def begins(self, starts: list[int], uses: list[TorchUse]) -> dict[tuple[Any, int], int]:
-        """Which use begins at which start of which module.
+        """Map starts of modules to the uses that begin there.
 
-        A module that holds a parameter needs it when it runs, also where it did not run, or ran later, in this pass.
+        A module needs its direct parameters when it runs, even if it ran later, or not at all, in this pass.
         """
         found = {self.starts[start]: use for use, start in enumerate(starts)}
         use_of = {parameter.tensor: number for number, use in enumerate(uses) for parameter in use.trained}
@@ -214,7 +226,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
 
 
 def one_tensor(module: Any, y: Any) -> Any:
-    """What a module has returned, or a ValueError."""
+    """Return a module's output. Raises a ValueError unless it is one tensor."""
     if not isinstance(y, torch.Tensor):
         advice = "wrap it in a module that returns the tensor which the loss takes"
         raise ValueError(f"module {type(module).__name__} must return one tensor, not {type(y).__name__}: {advice}")

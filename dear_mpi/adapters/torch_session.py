@@ -1,4 +1,4 @@
-"""A session for any ``torch.nn.Module``: three lines in a program of PyTorch, in place of DDP and of its optimiser.
+"""Train any ``torch.nn.Module`` in a session: three lines in a PyTorch program replace DDP and its optimiser.
 
 with TorchSession(model, torch.nn.CrossEntropyLoss(reduction="sum"), comm, example=x, optimizer=SGD(lr=0.1)) as session:
     for x, targets in batches:
@@ -35,12 +35,12 @@ __all__ = ["TorchSession"]
 
 
 class TorchSession(Session):
-    """Trains a module on all ranks; see ``Session``, and ``docs/other-frameworks.md`` for what does not work.
+    """Trains a module on all ranks; see ``Session``, and ``docs/other-frameworks.md`` for limitations.
 
     Args:
-        module: takes one tensor and returns one; the same on all ranks, with the same values.
-        loss: a loss of PyTorch that returns the sum over its examples.
-        example: an input, alike on all ranks, by which the order of the module's parameters is found: the first batch.
+        module: takes one tensor and returns one; equal on all ranks, with equal values.
+        loss: a PyTorch loss that returns the sum over its examples.
+        example: an input, equal on all ranks, that reveals the order of the module's parameters: the first batch.
         options: as for ``Session``, without ``uses``, on the host.
     """
 
@@ -53,14 +53,14 @@ class TorchSession(Session):
     def profile(
         cls, module: Any, loss: Any, x: Any, targets: Any, *, iterations: int = 20, name: str = "", **options: Any
     ) -> Profile:
-        """What the parts of a module take on this machine, without MPI, for ``dear-mpi simulate --profile FILE``.
+        """Measure a module's parts on this machine, without MPI, for ``dear-mpi simulate --profile FILE``.
 
-        A copy is trained on this one batch, at a learning rate too low to make it diverge: the module itself, its
-        gradients and PyTorch's random numbers stay as they are.
+        It trains a copy on this one batch, at a learning rate too low for divergence: the module, its gradients and
+        PyTorch's random numbers stay unchanged.
 
         Args:
-            name: of the model; its class's name if it is not given.
-            options: of a session, such as the optimiser, whose updates are measured.
+            name: of the model; by default its class's name.
+            options: of a session, such as the optimiser, to measure its updates.
         """
         x, targets, trained = given("x", x), given("targets", targets), copy.deepcopy(module)
         plain = {"schedule": "sequential", "fusion": "buckets:1", "learning_rate": lambda update: 1e-12}
@@ -84,13 +84,17 @@ class TorchSession(Session):
             raise ValueError(f"device must be 'cpu' for modules of PyTorch, not {self.options.device!r}")
         self.loss = TorchLoss(self.function)
         self.passes = self.model = TorchModule(self.module, given("example", self.example))
-        layers: Any = self.model.uses  # whose passes nobody calls
+        layers: Any = self.model.uses  # its passes are not called
         self.layers = tuple(layers)
         self.threads = 1 + torch.get_num_threads()
         return super().build(None)
 
     def step(self, x: Any, targets: Any, *, total: int | None = None) -> float:
-        """See ``Session.step``; ValueError if a tensor is not in the host's memory, or the module in eval mode."""
+        """Run a step, see ``Session.step``.
+
+        Raises:
+            ValueError: a tensor is not in host memory, or the module is in eval mode.
+        """
         check_mode(self.module)
         return super().step(given("x", x), given("targets", targets), total=total)
 
@@ -107,8 +111,8 @@ class TorchSession(Session):
             return found
 
     def finish(self) -> None:
-        """Finish what this rank has under way, since something uses a parameter between steps; not collective."""
-        with self.lock:  # on whatever thread
+        """Finish this rank's work in flight, because a parameter is used between steps; not collective."""
+        with self.lock:  # on any thread
             if self.model.between.paused:
                 self.group.trainers[self.last].finish()
                 self.model.between.resume()
@@ -124,11 +128,11 @@ class TorchSession(Session):
 
 
 class TorchLoss:
-    """A loss of PyTorch: called with outputs and targets, it returns the *sum* over these examples, one number.
+    """A PyTorch loss: called with outputs and targets, it returns the *sum* over these examples, one number.
 
     Raises:
-        ValueError: it says itself that it reduces in another way, as PyTorch's losses do unless they are told; later,
-            it returns something else, or depends on more than the outputs.
+        ValueError: it declares another reduction, as PyTorch's losses do by default; later, it returns another kind of
+            result, or depends on more than the outputs.
     """
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
@@ -141,7 +145,7 @@ class TorchLoss:
         self.function = function
 
     def forward(self, outputs: Any, targets: Array) -> float:
-        """0 if there are no outputs."""
+        """Return the loss; 0 if there are no outputs."""
         if outputs is None:
             self.total = None
             return 0.0
@@ -164,7 +168,7 @@ class TorchLoss:
 
 
 def reduction_of(function: Any) -> object:
-    """What a module, or a function's default, says about how it reduces; None if it says nothing."""
+    """Return the reduction that a module, or a function's default, declares; None if it declares none."""
     if isinstance(function, torch.nn.Module):
         return getattr(function, "reduction", None)
     try:
@@ -175,14 +179,18 @@ def reduction_of(function: Any) -> object:
 
 
 def flops_of(module: Any, x: Array) -> float | None:
-    """Floating-point operations of a forward pass; None if there are none that PyTorch counts."""
+    """Count a forward pass's floating-point operations; None if PyTorch counts none."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        module(tensor_of(x.copy()))  # a module may change what it is given
+        module(tensor_of(x.copy()))  # a module may change its input
     return float(counter.get_total_flops()) or None
 
 
 def given(name: str, value: Any) -> Array:
-    """An argument as an array, over the memory of a tensor; ValueError if it is not one tensor or array of the host."""
+    """View an argument as an array over a tensor's memory.
+
+    Raises:
+        ValueError: it is not one tensor or array of the host.
+    """
     if isinstance(value, torch.Tensor):
         try:
             return array_of(value)

@@ -1,9 +1,9 @@
-"""PyTorch's tensors as NumPy's arrays, and back, over the same memory; its parameters as ours; what it can train here.
+"""Convert between PyTorch tensors and NumPy arrays over one memory, wrap parameters, and check modules.
 
-    line     | weight | bias |......|      memory of the arena, in NumPy's words
+    line     | weight | bias |......|      memory of the arena, in NumPy's terms
                ^ tensor.data                the same memory, in PyTorch's: ``tensor_of(value)``
 
-So an update of the line is one of the module's parameters, and nothing is copied between the two.
+An update of the flat buffer (``line``) updates the module's parameters, without a copy.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ PARALLEL = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
 
 
 def array_of(tensor: Any) -> Array:
-    """The array over a tensor's memory; ValueError if that is not the host's, or not one that strides can describe.
+    """View a tensor's memory as an array. Raises a ValueError if it is not strided host memory.
 
     >>> array_of(torch.ones(2, requires_grad=True))
     array([1., 1.], dtype=float32)
@@ -30,7 +30,7 @@ def array_of(tensor: Any) -> Array:
         found = f"on {tensor.device}" if tensor.layout == torch.strided else f"of {tensor.layout}"
         raise ValueError(f"tensors must be dense and in the host's memory, not {found}")
     tensor = tensor.detach()
-    if tensor.dtype == torch.bfloat16:  # which NumPy does not know
+    if tensor.dtype == torch.bfloat16:  # unknown to NumPy
         bits: Array = tensor.view(torch.int16).numpy()
         return bits.view(DTYPES["bf16"])
     array: Array = tensor.resolve_conj().resolve_neg().numpy()
@@ -38,7 +38,7 @@ def array_of(tensor: Any) -> Array:
 
 
 def tensor_of(array: Array) -> Any:
-    """The tensor over an array's memory, or a copy if the array is read-only or has negative strides.
+    """View an array's memory as a tensor; copy if the array is read-only or has negative strides.
 
     >>> tensor_of(np.ones(2, np.float32))
     tensor([1., 1.])
@@ -52,13 +52,13 @@ def tensor_of(array: Array) -> Any:
 
 
 def contiguous(tensor: Any) -> Array:
-    """A tensor's elements in one piece: its own memory if it is one, else a copy."""
+    """Return a tensor's elements in contiguous memory: its memory if possible, else a copy."""
     return np.ascontiguousarray(array_of(tensor))
 
 
 @contextmanager
 def plain(tensors: Sequence[Any]) -> Iterator[list[Array]]:
-    """Contiguous arrays with the elements of tensors, which go back into the tensors at the end of the block."""
+    """Yield contiguous arrays with the tensors' elements, and copy them back at the end of the block."""
     arrays = [contiguous(tensor) for tensor in tensors]
     for tensor in tensors:
         if any(stride == 0 and length > 1 for stride, length in zip(tensor.stride(), tensor.shape, strict=True)):
@@ -70,12 +70,12 @@ def plain(tensors: Sequence[Any]) -> Iterator[list[Array]]:
 
 
 def octets(array: Array) -> Array:
-    """The bytes of a contiguous array, flat: what is not reduced may have any type."""
+    """View a contiguous array as flat bytes: data that is not reduced may have any type."""
     return array.reshape(-1).view(np.uint8)
 
 
 class TorchParameter(Parameter):
-    """The ``torch.nn.Parameter`` that a model has at ``name``; binding its ``value`` anew binds the data of the tensor.
+    """A model's ``torch.nn.Parameter`` at ``name``; binding its ``value`` also binds the tensor's data.
 
     Its ``module``, perhaps deep inside, has the ``tensor`` as its ``key``; ``gradient`` is the tensor over ``grad``.
     """
@@ -91,14 +91,14 @@ class TorchParameter(Parameter):
         dtype = getattr(tensor, "grad_dtype", None) or tensor.dtype
         if tensor.requires_grad and dtype != tensor.dtype:
             raise ValueError(f"parameter {name}: grad_dtype must be {tensor.dtype}, like the parameter, not {dtype}")
-        grad = np.zeros(value.shape, value.dtype)  # of pages that no code touches before the line takes its place
+        grad = np.zeros(value.shape, value.dtype)  # untouched pages until the flat buffer replaces it
         self.kind, self.sent = type(tensor), None
         outputs = None if isinstance(self.module, torch.nn.Embedding) else 0
         super().__init__(name, value, grad, trained=bool(tensor.requires_grad), outputs=outputs)
 
     @property
     def value(self) -> Array:
-        """The array that was bound, or a new one where the module has another tensor, or the tensor other memory."""
+        """Return the bound array, or a new one if the module has another tensor, or the tensor other memory."""
         held: Any = getattr(self.module, self.key, None)
         there = held is self.tensor and held.data_ptr() == self.address
         return self.bound if there else array_of(self.tensor)
@@ -109,18 +109,18 @@ class TorchParameter(Parameter):
         self.bound, self.address = array, self.tensor.data_ptr()
 
     def hold_gradient(self) -> None:
-        """Give the tensor the gradient, which is complete, and may be sent."""
+        """Give the tensor its complete gradient, which may be sent."""
         self.tensor.grad, self.sent = self.gradient, self.gradient._version
 
     def has_other_gradient(self) -> bool:
-        """Whether the tensor has another gradient than the one that was sent, and not zero, as after ``zero_grad``."""
+        """Return whether the tensor has another gradient than the sent one, and not zero, as after ``zero_grad``."""
         grad = self.tensor.grad
         if grad is None or self.sent is None or (grad is self.gradient and grad._version == self.sent):
             return False
         return bool(grad.to_dense().any())
 
     def pause(self, kinds: Mapping[type, type]) -> None:
-        """Give the tensor and its gradient other classes, until ``resume``."""
+        """Change the classes of the tensor and its gradient, until ``resume``."""
         self.version = self.tensor._version
         self.tensor.__class__, self.gradient.__class__ = kinds[self.kind], kinds[torch.Tensor]
 
@@ -137,7 +137,7 @@ class TorchParameter(Parameter):
 
 
 def leaves_of(tensor: Any) -> Iterator[Any]:
-    """The leaves of a tensor's graph: those whose gradients autograd would come to."""
+    """Return the leaves of a tensor's graph, which autograd would reach."""
     nodes, seen = [tensor.grad_fn], set[Any]()
     while nodes:
         node = nodes.pop()
@@ -150,14 +150,14 @@ def leaves_of(tensor: Any) -> Iterator[Any]:
 
 
 def check_mode(module: Any) -> None:
-    """See that it is in the mode for training, in which dropout drops and running means run."""
+    """Check that a module is in training mode, with active dropout and running means."""
     if not module.training:
         name = type(module).__name__
         raise ValueError(f"module {name} is in eval mode: call train() on it before it is trained")
 
 
 def check_module(module: Any) -> None:
-    """See that it is a module which can be trained here; the ValueError says why not."""
+    """Check that a module can be trained here. Raises a ValueError with the reason."""
     if not isinstance(module, torch.nn.Module):
         raise ValueError(f"module must be a torch.nn.Module, not {module!r:.99}")
     name = type(module).__name__

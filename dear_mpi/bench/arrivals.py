@@ -1,22 +1,21 @@
-"""How ranks come to a call: together, or some of them late, as in programs, where some have computed for longer.
+"""Delay ranks before a call, as in programs whose ranks compute for different times.
 
     rank 0   |call . . . . . . . . . . . . . .|
     rank 1   |- - - - its delay - - - -|call . . . . .|
-             common start              last arrival   end on the slowest rank: a sample is what lies between the two
+             common start              last arrival   end on the slowest rank: a sample is the time between the two
 
-An algorithm that works while it waits has little left to do after the last arrival; a ring has everything left. So the
-best algorithm depends on how ranks arrive. The number of a turn determines its delays: they are equal for all
-candidates and in all runs, and all ranks know them. All candidates of a case have one longest delay. By default it is
-the median over candidates of the medians of their balanced calls: a program does not come later because its collective
-is slow.
-The last arrival is when the last rank really came: a rank that sleeps, or loses its core, comes a little later.
+An algorithm that works while it waits has little left after the last arrival; a ring has everything left. So the best
+algorithm depends on the arrivals. The number of a turn determines its delays: all ranks know them, and they are equal
+for all candidates and runs. All candidates of a case share one longest delay. Its default is the median over candidates
+of the medians of balanced calls: a slow collective does not make a program later. The last arrival is measured: a rank
+that sleeps, or loses its core, arrives a little later than planned.
 
 Source: patterns and their effect: Faraj, Patarasuk and Yuan, A Study of Process Arrival Patterns for MPI Collective
-Operations (International Journal of Parallel Programming 36, 2008). One rank that is late, and ranks that are late by
-random times: Proficz, Improving Allreduce Collective Operations for Imbalanced Process Arrival Patterns (Journal of
-Supercomputing 74, 2018). Reductions: Marendic, Lemeire, Vucinic and Schelkens, A Novel MPI Reduction Algorithm
-Resilient to Imbalances in Process Arrival Times (Journal of Supercomputing 72, 2016); Parsons and Pai, Exploiting
-Process Imbalance to Improve MPI Collective Operations in Hierarchical Systems (ICS 2015).
+Operations (International Journal of Parallel Programming 36, 2008). One late rank, and random delays: Proficz,
+Improving Allreduce Collective Operations for Imbalanced Process Arrival Patterns (Journal of Supercomputing 74, 2018).
+Reductions: Marendic, Lemeire, Vucinic and Schelkens, A Novel MPI Reduction Algorithm Resilient to Imbalances in Process
+Arrival Times (Journal of Supercomputing 72, 2016); Parsons and Pai, Exploiting Process Imbalance to Improve MPI
+Collective Operations in Hierarchical Systems (ICS 2015).
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import SECONDS, check_distinct, parse
 from dear_mpi.training.declared import Declared, listed, option, parsed
 
-MOST_S = 10.0  # of a delay that a user gives
-CLOSE_S = 100e-6  # before its moment, a rank that sleeps begins to spin
+MOST_S = 10.0  # the longest delay that a user may ask for
+CLOSE_S = 100e-6  # a sleeping rank begins to spin this long before its moment
 ARRIVAL_HELP = (
     "Also measure calls to which ranks come late: one-late (another rank each turn), ramp (evenly spread), random; "
     "several with commas. one-late:2ms gives the longest delay, else it is the median time of balanced calls. Times "
@@ -43,13 +42,13 @@ ARRIVAL_HELP = (
 
 
 def one_late(turn: int, ranks: int) -> list[float]:
-    """One rank has the whole delay: each rank once in ``ranks`` turns, each time in another order."""
+    """Delay one rank fully: each rank once in ``ranks`` turns, in another order each time."""
     late = random.Random(f"one-late {turn // ranks}").sample(range(ranks), ranks)[turn % ranks]
     return [float(rank == late) for rank in range(ranks)]
 
 
 def ramp(turn: int, ranks: int) -> list[float]:
-    """Delays grow evenly from the first to the last rank, in another order of ranks each turn."""
+    """Delay ranks by evenly growing times, in another order of ranks each turn."""
     return [place / max(1, ranks - 1) for place in random.Random(f"ramp {turn}").sample(range(ranks), ranks)]
 
 
@@ -58,7 +57,7 @@ def uniform(turn: int, ranks: int) -> list[float]:
     return [drawn.random() for _ in range(ranks)]
 
 
-# The delays of all ranks in a turn, as parts of the longest one.
+# Returns the delays of all ranks in a turn, as shares of the longest one.
 PATTERNS: dict[str, Callable[[int, int], list[float]]] = {
     BALANCED: lambda turn, ranks: [0.0] * ranks,
     "one-late": one_late,
@@ -76,7 +75,7 @@ class Wait:
     came_s: float = 0.0  # when the rank really came, from the common start
 
     def since(self, begin_s: float) -> None:
-        """Return when the delay is over; it began at this time of ``perf_counter``."""
+        """Return when the delay is over; ``begin_s`` is its start by ``perf_counter``."""
         clock, end_s = time.perf_counter, begin_s + self.delay_s
         if self.asleep:
             while (left_s := end_s - clock()) > CLOSE_S:
@@ -87,7 +86,7 @@ class Wait:
 
 
 def after_last(ranks: Sequence[Sequence[tuple[float, float]]]) -> list[list[float]]:
-    """Turn end and arrival of each rank in each sample into the time from the last arrival to the end, at least 0.
+    """Convert each rank's ends and arrivals to times from the last arrival to the end, at least 0.
 
     >>> after_last([[(5.0, 0.0)], [(6.0, 4.0)], [(3.0, 0.0)]])
     [[1.0], [2.0], [0.0]]
@@ -98,29 +97,29 @@ def after_last(ranks: Sequence[Sequence[tuple[float, float]]]) -> list[list[floa
 
 @dataclass(frozen=True)
 class Arrival:
-    """How ranks come to calls.
+    """The arrival of ranks at calls.
 
-    Balanced calls that are compared with late ones wait for 0 s, which costs as much as the wait of a late rank.
+    Balanced calls that are compared with late ones wait for 0 s: they pay for a wait, like a late rank.
     """
 
     pattern: str
     scale_s: float | None = None  # the longest delay; None: the median of balanced calls
-    asleep: bool = False  # whether ranks sleep through their delays, because others need their cores
+    asleep: bool = False  # whether ranks sleep through their delays, because other ranks need their cores
     first: int = 0  # the number of the first turn
 
     def delays_s(self, turn: int, ranks: int) -> tuple[float, ...]:
-        """The delays of all ranks."""
+        """Return the delay of each rank."""
         return tuple((self.scale_s or 0.0) * share for share in PATTERNS[self.pattern](turn, ranks))
 
     def wait(self, number: int, transport: Transport) -> Wait | None:
-        """The wait of this rank in a turn after ``first``; None without a delay and without late calls to compare."""
+        """Return this rank's wait in a turn after ``first``; None without delays and without late calls to compare."""
         if self.pattern == BALANCED and self.scale_s is None:
             return None
         turn = max(self.first + number, 0)
         return Wait(self.delays_s(turn, transport.size)[transport.rank], self.asleep)
 
     def as_row(self) -> dict[str, Any]:
-        """The columns of a row."""
+        """Return the columns of a row."""
         return {"arrival": self.pattern, "arrival_us": 1e6 * (self.scale_s or 0.0)}
 
 
@@ -128,16 +127,16 @@ TOGETHER, AT_ONCE = Arrival(BALANCED), Arrival(BALANCED, 0.0)  # without late ca
 
 
 def delays_of(row: Row, most: int) -> list[tuple[float, ...]]:
-    """The distinct delays of all ranks, in s, in at most ``most`` turns of a row."""
+    """Return the distinct delays of all ranks, in s, in at most ``most`` turns of a row."""
     arrival = Arrival(row.arrival, row.arrival_us * 1e-6)
     return list(dict.fromkeys(arrival.delays_s(turn, row.ranks) for turn in range(min(row.samples, most))))
 
 
 def parse_arrivals(text: str) -> tuple[Arrival, ...]:
-    """Parse ``--arrival`` without the balanced calls, which are always made.
+    """Parse ``--arrival``, without the balanced calls, which every run makes.
 
     Raises:
-        ValueError: a pattern cannot be read, or is there twice.
+        ValueError: a pattern is invalid or repeated.
 
     >>> parse_arrivals("none,one-late:2ms,ramp")[0], len(parse_arrivals("none"))
     (Arrival(pattern='one-late', scale_s=0.002, asleep=False, first=0), 0)
@@ -159,14 +158,14 @@ def arrival_of(text: str) -> Arrival:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrivals(Declared):
-    """How ranks come to the calls of a run, in addition to balanced calls."""
+    """The arrival patterns of a run, in addition to balanced calls."""
 
     arrival: tuple[Arrival, ...] = option(
         f"{ARRIVAL_HELP}.", (), typed=str, shown=BALANCED, parse=lambda text: parsed("--arrival", parse_arrivals, text)
     )
 
     def check_arrivals(self, cadence: str, ranks: int) -> None:
-        """Raise a ValueError if ranks cannot come like that."""
+        """Raise a ValueError if these ranks cannot arrive so."""
         check_distinct("arrival", [each.pattern for each in self.arrival])
         for each in self.arrival:
             lookup("arrival", each.pattern, PATTERNS)

@@ -1,6 +1,6 @@
-"""The candidates of the benchmark, by the names that ``--algorithms`` takes.
+"""Find the benchmark's candidates by the names that ``--algorithms`` takes.
 
-They are calls of MPI (native.py), gloo (torch.distributed on the ranks and the memory of this job), and the ones below.
+Candidates are MPI calls (native.py), gloo (torch.distributed on this job's ranks and memory) and the functions below.
 Every other name is an algorithm of ``make_plan``.
 """
 
@@ -39,9 +39,9 @@ def check_torch() -> None:
 
 @contextmanager
 def gloo_group(world: World) -> Iterator[str]:
-    """Collective: torch's default process group over all ranks. Yields its name in reports.
+    """Collective: open torch's default process group over all ranks. Yields its name in reports.
 
-    The ranks meet at a TCP port of rank 0's host, on one of its interfaces.
+    The ranks meet at a TCP port on one interface of rank 0's host.
     """
     torch, distributed = map(import_module, ("torch", "torch.distributed"))
     hosts = world.transport.gather_values(platform.node())
@@ -58,7 +58,7 @@ def gloo_group(world: World) -> Iterator[str]:
 
 
 def meeting_place(hosts: Sequence[str]) -> str:
-    """The address of rank 0's host, which is this one, for the others; ``MASTER_ADDR`` if it is set."""
+    """Return an address of rank 0's host (this host) for the others; ``MASTER_ADDR`` if it is set."""
     others = [host for host in hosts if host != hosts[0]]
     if "MASTER_ADDR" in os.environ or not others:
         return os.environ.get("MASTER_ADDR", "127.0.0.1")
@@ -68,7 +68,7 @@ def meeting_place(hosts: Sequence[str]) -> str:
 
 
 def gloo(setup: Setup) -> Prepared:
-    """Prepare a collective of the default process group; a CannotRun if gloo has none."""
+    """Prepare a collective of the default process group. Raises a CannotRun if gloo lacks it."""
     case, x, out, rank, ranks = setup.case, setup.x, setup.out, setup.transport.rank, setup.transport.size
     if library_of(x) != "numpy":
         raise CannotRun("takes only host memory")
@@ -83,7 +83,7 @@ def gloo(setup: Setup) -> Prepared:
     source, target = tensor(x, case), tensor(x if out is None else out, case)
     shard = slice(*chunk_bounds(case.count, ranks, rank)) if out is None else slice(None)
     op = getattr(distributed.ReduceOp, GLOO_OPS[case.op]) if case.reduces else None
-    # Their names until torch 2.12, which later ones warn about.
+    # The names until torch 2.12; later versions warn about them.
     gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
     scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
     calls: dict[str, Callable[[], object]] = {
@@ -98,7 +98,7 @@ def gloo(setup: Setup) -> Prepared:
 
 
 def tensor(array: Array, case: Case) -> Any:
-    """A tensor over the memory of an array; torch does not know NumPy's bf16, so it gets the bits."""
+    """View an array's memory as a tensor; torch does not know NumPy's bf16, so the tensor has its bits."""
     torch = import_module("torch")
     if case.dtype == "bf16":
         return torch.from_numpy(array.view("i2")).view(torch.bfloat16)
@@ -114,14 +114,14 @@ LIBRARY, BEST = "native", "-best"  # the MPI of this job; a suffix for the faste
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to carry collectives out, and how the benchmark treats it."""
+    """A way to run collectives, and its treatment by the benchmark."""
 
     open: Callable[[Setup], Prepared]  # raises an ArgumentError or a CannotRun to leave a case out
     maker: str = "ours"  # or others, or LIBRARY
-    is_plan: bool = False  # one of our plans, in the memory that it would have in a program
+    is_plan: bool = False  # one of our plans, in the memory of a user's program
     segments: bool = True  # whether the segment size matters
     check: Callable[[], object] = lambda: None  # raises a ValueError if the candidate is not available
-    # Around all cases, for a backend with threads. Its turns are apart from others. Yields its long name.
+    # Wraps all cases, for a backend with threads: it takes turns separately. Yields its long name.
     session: Callable[[World], AbstractContextManager[str]] | None = None
 
     @property
@@ -130,7 +130,7 @@ class Candidate:
 
 
 def host_copies(setup: Setup) -> Prepared:
-    """The way without this package: copy the device's buffer out, run the collective on the host, copy it in."""
+    """Do without this package: copy the device's buffer out, run the collective on the host, copy it in."""
     if setup.out is not None:
         raise CannotRun("works only in place")
     host = Slab.pinned(setup.x).empty(setup.x.size, setup.x.dtype)
@@ -147,21 +147,21 @@ def host_copies(setup: Setup) -> Prepared:
 
 
 def function(setup: Setup) -> Prepared:
-    """A call by function on a private array, which looks for its plan each time."""
+    """Call by function on a private array; each call looks up its plan."""
     options = {"op": setup.case.op} if setup.case.reduces else {}
     call = getattr(functions, setup.case.collective)
     return Prepared(partial(call, setup.x, setup.transport, out=setup.out, algorithm="auto", **options))
 
 
 def staged(setup: Setup) -> Prepared:
-    """The ring on device memory, through pinned host memory."""
+    """Run the ring on device memory through pinned host memory."""
     if setup.case.device == "cpu":
         raise CannotRun("stages the memory of a device, and host memory needs none of it")
     return replace(setup, transport=StagedTransport(setup.transport)).prepared("ring")
 
 
 def direct(setup: Setup) -> Prepared:
-    """The ring on device memory, which MPI takes."""
+    """Run the ring on device memory that MPI accepts."""
     if not setup.transport.takes(setup.x):
         raise CannotRun("this MPI does not take device memory")
     return setup.prepared("ring")
@@ -186,22 +186,23 @@ def candidate(name: str) -> Candidate:
 
 
 def name_of(row: Row) -> str:
-    """The maker of a row: MPI, or the algorithm."""
+    """Name the maker of a row: MPI, or the algorithm."""
     return LIBRARY if candidate(row.algorithm).is_library else row.algorithm
 
 
 def label(row: Row, *, cuts: bool) -> str:
-    """The candidate, the choice of ``auto``, and the segment if there are several (``cuts``)."""
+    """Name the candidate, the choice of ``auto``, and the segment if there are several (``cuts``)."""
     return named(row.algorithm, row.chosen, row.segment_bytes if cuts else None)
 
 
 def several_cuts(rows: Sequence[Row]) -> bool:
-    """Whether the labels of these rows need their segments."""
+    """Return whether the labels of these rows need segments."""
     return len({row.segment_bytes for row in rows}) > 1
 
 
 def named(algorithm: str, chosen: str | None, segment_bytes: int | None = None) -> str:
-    """
+    """Join the parts of a label.
+
     >>> named("auto", "ring"), named("ring", "ring", 4096), named("native", None, 4096)
     ('auto (ring)', 'ring, 4 KiB', 'native')
     """
@@ -211,14 +212,14 @@ def named(algorithm: str, chosen: str | None, segment_bytes: int | None = None) 
 
 
 def calls_of(name: str, case: Case, ranks: int) -> list[str]:
-    """The calls that a name stands for in a case: all suitable calls of MPI, or itself."""
+    """Expand a name: ``native`` to all suitable MPI calls, other names to themselves."""
     if name != LIBRARY + BEST:
         return [name]
     return [LIBRARY + suffix for suffix, form in FORMS.items() if not form.why_not(case, ranks)]
 
 
 def prepare(name: str, setup: Setup) -> Prepared:
-    """Prepare a candidate on its buffers; a CannotRun if it has no call for this case, or does not exist."""
+    """Prepare a candidate on its buffers. Raises a CannotRun if it is unknown or has no call for this case."""
     who = candidate(name)
     if not who.is_library and setup.case.collective not in COLLECTIVES:
         raise CannotRun("has no program for it: only MPI's own calls are measured")

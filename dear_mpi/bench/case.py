@@ -1,4 +1,4 @@
-"""Cases (one operation at one size), the samples that a candidate yields, and their row.
+"""Define cases (an operation at one size), a candidate's samples, and their row.
 
 Operations are the collectives with programs (``COLLECTIVES``), and some that only an MPI library has:
 
@@ -6,11 +6,11 @@ Operations are the collectives with programs (``COLLECTIVES``), and some that on
     sendrecv           a ring: each rank sends to its successor while it receives from its predecessor
     barrier            moves nothing
     ping_pong          a message from the first to the last rank, and one back
-    bandwidth          ``WINDOW`` messages in a row from the first to the last rank, then a short answer
+    bandwidth          ``WINDOW`` messages in sequence from the first to the last rank, then a short answer
     both_ways          ``WINDOW`` messages in each direction at once
 
 The last three repeat osu_latency, osu_bw and osu_bibw: only the first and the last rank communicate, and the first one
-takes the time. Source: nccl-tests (busbw), OSU Micro-Benchmarks 7.4 (c/mpi/pt2pt/standard).
+is timed. Source: nccl-tests (busbw), OSU Micro-Benchmarks 7.4 (c/mpi/pt2pt/standard).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.reporting.stats import median
 from dear_mpi.training.declared import Declared, option
 
-WINDOW = 64  # messages in a row, as OSU has them
-WINDOW_BYTES, FEWEST_IN_A_ROW = 64 << 20, 4  # fewer large messages: at most these bytes, but at least these messages
+WINDOW = 64  # messages in sequence, as in OSU
+WINDOW_BYTES, FEWEST_IN_A_ROW = 64 << 20, 4  # large messages: at most these bytes at once, but at least these messages
 Factor = Callable[[int], float]
 Source = Callable[[int, int], int | None]
 """From a rank and the number of ranks to the rank whose message it ends with, or None."""
@@ -48,7 +48,7 @@ def the_predecessor(rank: int, ranks: int) -> int:
 
 
 def the_first(rank: int, ranks: int) -> int | None:
-    """The last rank ends with the message of the first one."""
+    """The last rank ends with the first rank's message."""
     return 0 if rank == ranks - 1 else None
 
 
@@ -62,14 +62,14 @@ class Operation:
     """An operation, without sizes and types."""
 
     factor: Factor  # busbw / algbw: what crosses a rank's link per byte of the buffer
-    contract: Contract | None = None  # the parts with which ranks begin and end; None: whole messages travel
+    contract: Contract | None = None  # the parts of each rank at start and end; None: whole messages
     source: Source = nobody  # without a contract
     sized: bool = True
-    # Only the first and the last rank communicate. Messages arrive in a second buffer, as in OSU's programs, so these
+    # Only the first and the last rank communicate. As in OSU's programs, messages arrive in a second buffer: these
     # operations are always out of place.
     pair: bool = False
     window: int = 1  # the most messages to a rank in one run, each to a separate place
-    parts: int = 1  # how often a run repeats what is timed, for each message of its window
+    parts: int = 1  # repetitions of the timed part in a run, for each message of the window
 
     @property
     def reduces(self) -> bool:
@@ -77,7 +77,7 @@ class Operation:
 
     @property
     def addressed(self) -> bool:
-        """Whether all chunks must have one length."""
+        """Return whether all chunks must have one length."""
         return self.contract is not None and self.contract.addressed
 
     @property
@@ -86,11 +86,11 @@ class Operation:
 
     @property
     def clocks(self) -> int | None:
-        """The number of ranks, from the first on, whose time counts; None: all."""
+        """Return the number of timed ranks, from the first on; None: all."""
         return 1 if self.pair else None
 
     def sends(self, rank: int, ranks: int) -> bool:
-        """Whether some rank ends with the message of this rank."""
+        """Return whether some rank ends with this rank's message."""
         return any(self.source(other, ranks) == rank for other in range(ranks))
 
 
@@ -134,7 +134,7 @@ CADENCE = (
     "isolated: a sample is one call, from its start to its end on the slowest rank. streaming: a sample is the mean "
     "over calls in a row and over ranks, and barriers between calls are not timed, as in the OSU benchmarks."
 )
-SPIKE = 1.5  # medians: the analyser of nccl-tests calls a sample above it a spike
+SPIKE = 1.5  # times the median; the analyser of nccl-tests calls a slower sample a spike
 PLACEMENTS = {"in": "in place", "out": "out of place"}
 
 
@@ -160,7 +160,7 @@ class Case(Conditions):
 
     @classmethod
     def of(cls, collective: str, nbytes: int, ranks: int, conditions: Mapping[str, Any]) -> Case:
-        """Round the size to whole elements (of each rank, if chunks must be equal), and settle what does not matter."""
+        """Round the size to whole elements (of each rank, if chunks must be equal); fix settings without effect."""
         operation, settled = OPERATIONS[collective], dict[str, Any]()
         if not operation.reduces:
             settled["op"] = "sum"
@@ -181,13 +181,13 @@ class Case(Conditions):
 
     @property
     def window(self) -> int:
-        """The number of messages to a rank in one run."""
+        """Return the number of messages to a rank in one run."""
         fitting = max(WINDOW_BYTES // max(self.nbytes, 1), FEWEST_IN_A_ROW)
         return min(self.operation.window, fitting)
 
     @property
     def parts(self) -> int:
-        """How often a run repeats what is timed."""
+        """Return the repetitions of the timed part in a run."""
         return self.operation.parts * self.window
 
     @property
@@ -196,13 +196,13 @@ class Case(Conditions):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The columns of a row about its elements and the placement of results."""
+        """Return a row's columns about elements and the placement of results."""
         op = self.op if self.reduces else "none"
         return {"dtype": self.dtype, "op": op, "placement": PLACEMENTS[self.placement]}
 
 
 class CannotRun(ValueError):
-    """A candidate cannot run a case; the message gives the reason. All ranks raise it."""
+    """A candidate cannot run a case, for the reason in the message. All ranks raise it."""
 
 
 class Startable(Protocol):
@@ -240,7 +240,7 @@ class Setup:
 
     def plan(self, algorithm: str) -> Plan:
         case, op = self.case, self.case.op if self.case.reduces else "sum"
-        segment = self.segment_bytes if rules_of(algorithm) is None else None  # rules of auto contain segments
+        segment = self.segment_bytes if rules_of(algorithm) is None else None  # the rules of auto contain segments
         return make_plan(
             case.collective, self.x, self.transport, out=self.out, algorithm=algorithm, op=op, segment_bytes=segment
         )
@@ -255,16 +255,16 @@ class Samples:
     """Measurements of one candidate."""
 
     times_s: list[list[float]]  # a list per rank; for a pair only one, of the first rank
-    late: int = 0  # samples that do not count, because a rank was late for their start
-    memory: str = "private"  # where the buffers were
+    late: int = 0  # dropped samples: a rank was late for their start
+    memory: str = "private"  # of the buffers
     chosen: str | None = None  # the algorithm that a plan chose
     start: str = "barrier"  # how each sample started (timing.py)
-    wrong: int = 0  # elements that differed from the exact result, over all ranks and calls
+    wrong: int = 0  # wrong elements, over all ranks and calls
     turn_s: float | None = None  # the mean time of a turn of all candidates
     page_faults: float = 0.0  # per call, on the rank with the most
 
     def job_s(self, cadence: str) -> list[float]:
-        """The samples of the job, in the order of the turns."""
+        """Return the job's samples in the order of the turns."""
         found: list[float] = of_job(np.array(self.times_s), cadence).tolist()
         return found
 
@@ -276,7 +276,7 @@ class Samples:
         return replace(later.after(self), times_s=times_s, late=late, page_faults=faults)
 
     def after(self, earlier: Samples | None) -> Samples:
-        """Add the wrong results of earlier calls, whose times do not count."""
+        """Add the wrong results of earlier calls; their times do not count."""
         return self if earlier is None else replace(self, wrong=earlier.wrong + self.wrong)
 
 
@@ -287,7 +287,7 @@ def of_job(by_rank: Array, cadence: str) -> Array:
 
 
 def job_us(row: Row) -> list[float]:
-    """The samples of the job in the order of the turns; empty if the row has no samples."""
+    """Return the job's samples in the order of the turns; empty if the row has no samples."""
     return [] if row.times_us is None else of_job(np.array(row.times_us), row.cadence).tolist()
 
 

@@ -1,16 +1,16 @@
-"""Buffers whose result is known exactly: small whole numbers that differ by rank, by element and by turn.
+"""Fill buffers with small whole numbers that have an exact result and differ by rank, element and turn.
 
-Element i of a rank is ``pattern(i + turn)``, and the pattern is periodic. So a turn's data is a window into an array
-that is computed once: filling is one copy, and checking is one comparison of bits.
+Element i of a rank is ``pattern(i + turn)``, a periodic pattern. So a turn's data is a window into an array that is
+computed once: filling is one copy, and checking is one comparison of bits.
 
     reductions            pattern depends on the rank; expected: the patterns of all ranks, combined
     all_gather, broadcast one pattern on all ranks; other elements of the buffer have the next turn's pattern
     gather, scatter       like all_gather and broadcast
     all_to_all            pattern depends on the rank; expected: the chunk for this rank from each rank's pattern
-    messages              pattern depends on the rank; expected: the pattern of the sender
+    messages              pattern depends on the rank; expected: the sender's pattern
 
-Expected patterns are rows: one for the whole result, but one for each chunk in an all_to_all. Each of several messages
-arrives in a separate place, so that all of them are checked.
+Expected patterns are rows: one for the whole result, or one for each chunk of an all_to_all. Each of several messages
+arrives in a separate place, so all of them are checked.
 """
 
 from collections.abc import Callable
@@ -30,8 +30,8 @@ from dear_mpi.kernels.dtypes import TYPES, compute_dtype, is_floating
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
 
-PERIOD = 31  # a prime: chunks begin at different values
-# All whole numbers up to here are exact.
+PERIOD = 31  # a prime, so chunks begin at different values
+# The largest number below which all whole numbers are exact.
 EXACT = {
     name: 2 ** (finfo(dtype).nmant + 1) if is_floating(dtype) else int(iinfo(dtype).max)  # type: ignore[no-untyped-call]
     for name, dtype in TYPES.items()
@@ -40,10 +40,10 @@ COMBINE: dict[str, Any] = {"sum": np.sum, "average": np.sum, "prod": np.prod, "m
 
 
 class Data:
-    """The arrays ``x`` and ``out`` of a call on this rank (``out`` is None in place), filled and checked each turn.
+    """A call's arrays on this rank, ``x`` and ``out`` (None in place), filled and checked each turn.
 
-    They begin at a page boundary: MPI libraries copy from one to the other, and memcpy is slow if the second one is
-    where NumPy often puts it (see ``SLOW_TO_COPY`` in kernels/reference.py).
+    They begin at a page boundary: MPI libraries copy from one to the other, and memcpy is slow for some offsets that
+    NumPy often chooses (see ``SLOW_TO_COPY`` in kernels/reference.py).
     """
 
     def __init__(self, case: Case, world: World, streams: Streams, memory: str) -> None:
@@ -63,7 +63,7 @@ class Data:
         width = count // len(rows) + PERIOD + 1
         expected = streams.put(np.stack([np.resize(row.view(bits), width) for row in rows]))
         self.mine, self.expected = mine[part.begins.start :], expected[:, part.ends.start :]
-        self.others = mine[part.x.start + 1 :]  # for elements that this rank does not contribute
+        self.others = mine[part.x.start + 1 :]  # elements that this rank does not contribute
         self.all, self.given = self.x.view(bits), self.x.view(bits)[within(part.begins, part.x)]
         if self.out is None:
             result = self.all[within(part.ends, part.x)]
@@ -80,19 +80,19 @@ class Data:
         self.given[...] = self.mine[shift:][: self.given.size]
 
     def clear(self) -> None:
-        """Write zeros, which stay zeros however often they are combined."""
+        """Write zeros: combining them gives zeros."""
         self.all[...] = 0
 
     def errors(self, turn: int) -> int:
         """Count the wrong elements of this rank's result."""
         due = self.expected[:, turn % PERIOD :][:, : self.result.shape[1]]
-        # Row by row: comparing 64 messages of 16 MiB at once would take 256 MiB of new memory each time.
+        # Row by row: comparing 64 messages of 16 MiB at once would allocate 256 MiB each time.
         return sum(int(self.count_nonzero(row != exact)) for row, exact in zip(self.result, cycle(due)))
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Elements of the full buffer that a rank begins with, ends with, and has arrays for."""
+    """The elements of the full buffer that a rank starts with, ends with, and stores."""
 
     begins: slice
     ends: slice
@@ -102,7 +102,7 @@ class Parts:
     @classmethod
     def of(cls, case: Case, rank: int, ranks: int) -> "Parts":
         operation, whole, none = case.operation, slice(0, case.count), slice(0, 0)
-        if (contract := operation.contract) is None:  # nothing but messages
+        if (contract := operation.contract) is None:  # only messages
             brings = whole if operation.sends(rank, ranks) else none
             ends = none if operation.source(rank, ranks) is None else whole
             return cls(brings, ends, brings, ends)
@@ -113,18 +113,18 @@ class Parts:
 
 
 def extent(holder: Callable[[int, int], bool], rank: int, ranks: int, count: int) -> slice:
-    """The elements that a rank holds at the beginning or at the end: all, its shard, or none."""
+    """Return the elements that a rank holds at start or end: all, its shard, or none."""
     bounds = [chunk_bounds(count, ranks, owner) for owner in range(ranks) if holder(rank, owner)]
     return slice(bounds[0][0], bounds[-1][1]) if bounds else slice(0, 0)
 
 
 def within(part: slice, whole: slice) -> slice:
-    """A part of the full buffer as a slice of an array that holds a larger part."""
+    """Convert a part of the full buffer to a slice of an array that holds a larger part."""
     return slice(part.start - whole.start, part.stop - whole.start) if part.stop > part.start else slice(0, 0)
 
 
 def patterns(case: Case, rank: int, ranks: int) -> tuple[Array, Array]:
-    """One period of this rank's values, and of each row of the exact result."""
+    """Return one period of this rank's values, and of each row of the exact result."""
     dtype, places = TYPES[case.dtype], np.arange(PERIOD**2)
     operation = case.operation
     if operation.addressed or operation.contract is None:
@@ -146,7 +146,7 @@ def patterns(case: Case, rank: int, ranks: int) -> tuple[Array, Array]:
 
 
 def contribution(case: Case, rank: int, ranks: int) -> Array:
-    """A rank's values. In a product all factors but one are 1, so that it stays small."""
+    """Return a rank's values. In a product all factors but one are 1, to keep it small."""
     if case.op == "prod":
         places = np.arange(PERIOD * ranks)
         return np.where(places % ranks == rank, 1 + places % PERIOD, 1)
@@ -154,12 +154,12 @@ def contribution(case: Case, rank: int, ranks: int) -> Array:
 
 
 def values_below(case: Case, ranks: int) -> int:
-    """The bound below which sums of values are exact in the type."""
+    """Return the bound below which sums are exact in the type."""
     return PERIOD if case.op in ("min", "max") else min(PERIOD, EXACT[case.dtype] // ranks + 1)
 
 
 def check_exact(case: Case, ranks: int) -> None:
-    """Raise a ValueError if sums over these ranks are inexact in this type, or an average of integers is asked for."""
+    """Raise a ValueError if sums over these ranks are inexact in this type, or for an average of integers."""
     if case.reduces and case.op == "average" and not is_floating(TYPES[case.dtype]):
         raise ValueError(f"op 'average' needs a floating dtype, not {case.dtype!r}: take 'sum'")
     if case.reduces and case.op != "prod" and values_below(case, ranks) < 2:

@@ -1,17 +1,17 @@
-"""Whether a run of the benchmark is slower than another one, at each point that both have.
+"""Test whether one benchmark run is slower than another, at each point of both.
 
-The medians of both runs are compared on a logarithmic scale. The test asks whether the second one takes longer by more
-than a share, ``at_least``; a slow-down below it never counts, however certain it is.
+The test compares medians on a logarithmic scale: is the second run slower by more than a share, ``at_least``? A smaller
+slow-down never counts, however certain.
 
 The standard error of a median comes from
 
-* launches, if a side has several: their medians scatter, also by differences between launches (cores and memory of the
-  ranks), and usually by more than samples within a launch. Student's test, with the common spread of both sides.
-* else the intervals of the two medians: half of each is 1.96 standard errors. Neighbouring samples that are alike count
-  less (``worth_one``), if the samples are in the file (bench --raw). Differences between launches are not seen.
+- launches, if a side has several: their medians also scatter by launch (cores and memory of the ranks), usually more
+  than samples within a launch. Student's test, with the common spread of both sides.
+- otherwise the intervals of the two medians: half of each is 1.96 standard errors. Similar neighbouring samples count
+  less (``worth_one``), if the file has samples (bench --raw). This ignores differences between launches.
 
-All points are tested at once, so some would be slower by chance. With the adjustment of Holm
-(``dear_mpi/reporting/stats.py``), equal runs have any slower point with at most 5 %.
+All points are tested at once. Holm's adjustment (``dear_mpi/reporting/stats.py``) bounds the chance of any slower point
+between equal runs at 5 %.
 
 Source for several launches: Hunold and Carpen-Amarie, MPI Benchmarking Revisited (arXiv 1505.07734).
 """
@@ -33,42 +33,42 @@ from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, holm, quantile, 
 from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, grouped, plural
 
-IN_TITLE = CHOSEN.index("algorithm")  # the columns of a point before it
-CHANCE = 0.05  # that any point of equal runs is said to be slower
+IN_TITLE = CHOSEN.index("algorithm")  # the columns of a point before the algorithm
+CHANCE = 0.05  # that any point of equal runs is reported as slower
 LEAST_US = 1e-6
 UNSURE = "cannot tell"
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The logarithm of B / A with its standard error and the degrees of freedom of that."""
+    """The logarithm of B / A, its standard error and the degrees of freedom."""
 
     log_ratio: float
     error: float
     freedom: int
 
     def chance(self, least: float, sign: int = 1) -> float:
-        """The p-value of the ratio if B took at most ``least`` longer; or shorter, if ``sign`` is -1."""
+        """Return the p-value of the ratio if B is at most ``least`` slower (faster, if ``sign`` is -1)."""
         over = sign * self.log_ratio - math.log1p(least)
         if self.error == 0:
             return float(over <= 0)
         return tail(over / self.error, self.freedom)
 
     def least_seen(self, least: float, tests: int) -> float:
-        """The least B / A at which this point would be called slower, if no other test found anything."""
+        """Return the least B / A that counts as slower at this point, if no other test found anything."""
         reach = quantile(CHANCE / tests, self.freedom) * self.error if self.error else 0.0
         return math.exp(min(math.log1p(least) + reach, 700)) if reach < math.inf else math.inf
 
     @property
     def ratio(self) -> Median:
-        """B / A with its 95 % interval."""
+        """Return B / A with its 95 % interval."""
         reach = quantile((1 - 0.95) / 2, self.freedom) * self.error
         return Median(*(math.exp(min(self.log_ratio + each, 700)) for each in (0.0, -reach, reach)))
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A point of both runs: its rows in the launches of each side, and the result of the test."""
+    """A point of both runs: its rows in each side's launches, and the test's result."""
 
     a: Sequence[Row]
     b: Sequence[Row]
@@ -76,7 +76,7 @@ class Compared:
     slower: float  # adjusted p-values
     faster: float
     at_least: float
-    detectable: float  # the least B / A that would have been called slower
+    detectable: float  # the least B / A that would be reported as slower
 
     @property
     def verdict(self) -> str:
@@ -90,14 +90,14 @@ class Compared:
 
 @dataclass(frozen=True)
 class Diff:
-    """Two sides, each of one or more launches; ``alone``: the points of only one side."""
+    """Two sides, each of one or more launches; ``alone`` has the points that only one side has."""
 
     a: Sequence[Run]
     b: Sequence[Run]
     at_least: float
     points: list[Compared]
     alone: tuple[list[Row], list[Row]]
-    differs: dict[str, tuple[str, str]]  # of what the files say of where and how they were made
+    differs: dict[str, tuple[str, str]]  # differing facts about where and how the files were made
 
     @property
     def slower(self) -> list[Compared]:
@@ -109,7 +109,7 @@ class Diff:
 
     @property
     def exit_code(self) -> int:
-        """1 if any point is slower, 3 if no point could be judged."""
+        """Return 1 if any point is slower, 3 if no point could be tested."""
         return 1 if self.slower else 3 * (len(self.unsure) == len(self.points))
 
     @property
@@ -118,7 +118,7 @@ class Diff:
 
 
 def compare_runs(a: Sequence[Run], b: Sequence[Run], at_least: float) -> Diff:
-    """Test whether ``b`` takes at least this share longer than ``a``; a ValueError if the runs cannot be compared."""
+    """Test whether ``b`` is slower than ``a`` by at least this share. Raises a ValueError for incomparable runs."""
     for other in (*a[1:], *b):
         check_comparable(a[0], other)
     sides = launches(a), launches(b)
@@ -139,7 +139,7 @@ def compare_runs(a: Sequence[Run], b: Sequence[Run], at_least: float) -> Diff:
 
 
 def launches(runs: Sequence[Run]) -> dict[Point, list[Row]]:
-    """The rows of the launches by point, sorted by size within equal choices."""
+    """Group the launches' rows by point, sorted by size within equal choices."""
     found = grouped((row for run in runs for row in run.points.values()), point_of)
     kinds = {kind: place for place, kind in enumerate(dict.fromkeys(point[:IN_TITLE] for point in found))}
     return dict(sorted(found.items(), key=lambda each: (kinds[each[0][:IN_TITLE]], each[1][0].bytes)))
@@ -150,7 +150,7 @@ def middle_us(rows: Sequence[Row]) -> float:
 
 
 def estimate(a: Sequence[Row], b: Sequence[Row]) -> Estimate:
-    """B / A of a point from the launches of each side."""
+    """Estimate a point's B / A from the launches of each side."""
     log_ratio, told = math.log(middle_us(b) / middle_us(a)), [[within(row) for row in side] for side in (a, b)]
     inside = math.hypot(*(error / len(side) for side in told for error, _ in side))
     freedom = len(a) + len(b) - 2
@@ -163,7 +163,7 @@ def estimate(a: Sequence[Row], b: Sequence[Row]) -> Estimate:
 
 
 def within(row: Row) -> tuple[float, float]:
-    """The standard error of the logarithm of a median, and the number of independent samples.
+    """Return the standard error of a median's logarithm, and the number of independent samples.
 
     It is infinite for fewer than ``FEWEST_SAMPLES`` samples.
     """
@@ -213,7 +213,7 @@ def names(runs: Sequence[Run]) -> str:
 
 
 def titled(row: Row) -> str:
-    """The title of a table: all choices but the algorithm and the size."""
+    """Return a table's title: all choices but the algorithm and the size."""
     collective, ranks, *others, start = point_of(row)[:IN_TITLE]
     told = (each for each in others if each != "none")
     return ", ".join([collective, plural(ranks, "rank"), *told, f"start {start}"])
@@ -244,7 +244,7 @@ def interval(point: Compared) -> str:
 
 
 def alone(rows: Sequence[Row]) -> Iterator[str]:
-    """The points of only one side: the sizes of each algorithm on a line."""
+    """List the points that only one side has: an algorithm's sizes on a line."""
     for title, same in groupby(rows, lambda row: titled(row)):
         sizes: dict[str, list[str]] = {}
         for row in same:
@@ -253,7 +253,7 @@ def alone(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def unlike_starts(diff: Diff) -> bool:
-    """Whether some point is missing in one run only because its samples start differently."""
+    """Return whether a point is missing in one run only because its samples start differently."""
     sides = [{point_of(replace(row, start="")) for row in rows} for rows in diff.alone]
     return not sides[0].isdisjoint(sides[1])
 
@@ -271,7 +271,7 @@ def summary(diff: Diff) -> str:
 
 
 def detectable(diff: Diff) -> Iterator[str]:
-    """The slow-downs that could have been detected at undecided points."""
+    """Name the slow-downs that were detectable at undecided points."""
     if diff.unsure:
         ends = [of(diff.unsure, key=lambda each: each.detectable) for of in (min, max)]
         said = [f"{slow_down(each)} ({each.a[0].algorithm}, {format_bytes(each.a[0].bytes)})" for each in ends]
@@ -282,7 +282,8 @@ def detectable(diff: Diff) -> Iterator[str]:
 
 
 def slow_down(point: Compared) -> str:
-    """
+    """Format a detectable slow-down.
+
     >>> from types import SimpleNamespace
     >>> [slow_down(SimpleNamespace(detectable=ratio)) for ratio in (1.314, 250.0, math.inf)]
     ['1.31x', '250x', 'none (too few samples)']
@@ -291,7 +292,7 @@ def slow_down(point: Compared) -> str:
 
 
 def report_of(diff: Diff) -> dict[str, Any]:
-    """The report of ``--json``."""
+    """Return the report of ``--json``."""
     return {
         "a": [run.name for run in diff.a],
         "b": [run.name for run in diff.b],

@@ -1,11 +1,11 @@
-"""The network that explains what was measured: alpha, beta, gamma and o from rows of algorithms that have programs.
+"""Fit a network (alpha, beta, gamma, o) to the measured times of programs.
 
-The time of a program, ``cost``, is a sum of these four along its longest path; which path that is depends on them.
-So: take the coefficients at the current estimate (by differences, which are exact on such a path), solve for the
-least squares of relative errors with nothing below zero, and repeat.
+A program's time, ``cost``, is a sum of these four along its longest path, and the path depends on them. So iterate:
+take the coefficients at the current estimate (by differences, which are exact on such a path), and solve for the least
+squares of relative errors without negative costs.
 
-Rows do not tell all of them apart: every message of a ring costs alpha and o, and only where a rank has several in a
-step does o weigh more. A cost that the rows cannot tell from those before it is left at 0, and these have both.
+Rows do not determine all four: each message of a ring costs alpha and o; o weighs more only if a rank has several
+messages in a step. A cost that cannot be separated from earlier ones stays 0, and the earlier ones include it.
 """
 
 import itertools
@@ -28,24 +28,24 @@ from dear_mpi.kernels.dtypes import TYPES
 UNKNOWNS = ("alpha", "beta", "gamma", "o")
 FIRST = (1e-6, 1e-9, 1e-10, 1e-7)  # s, s/byte, s/byte, s
 ROUNDS = 3
-MOST_RANKS = 64  # a replay of all ranks takes seconds beyond
+MOST_RANKS = 64  # a replay of more ranks takes seconds
 STEP = 1e-4  # relative
-MOST_TURNS = 16  # of late arrivals that are priced for a row; each takes as long as a balanced one
-ALIKE = 0.02  # how far a column must lie outside the span of those before it, to be told from them
+MOST_TURNS = 16  # late arrivals priced for a row; each costs as much as a balanced call
+ALIKE = 0.02  # the least distance of a separable column from the span of earlier columns
 
 
 @dataclass(frozen=True)
 class Fit:
     network: Network
-    told: tuple[str, ...]  # the costs that the rows tell apart; the others are 0
-    residual: float  # the median over rows of the relative error
+    told: tuple[str, ...]  # the costs that the rows determine; the others are 0
+    residual: float  # the median relative error of the rows
     rows: int
 
 
 def programs_of(row: Row, hosts: Sequence[int] = (), rates: Rates | None = None) -> list[Program]:
-    """The programs of messages that a row ran; empty if it ran something else.
+    """Return the programs of messages that a row ran; empty if it ran something else.
 
-    ``hosts`` and ``rates`` belong to the whole job, whose first ranks ran the row. Default: one host.
+    ``hosts`` and ``rates`` describe the whole job; the row ran on its first ranks. Default: one host.
     """
     if runner_of(row.chosen) != "messages":
         return []
@@ -57,13 +57,13 @@ def programs_of(row: Row, hosts: Sequence[int] = (), rates: Rates | None = None)
 
 
 def time_s(row: Row, written: Sequence[Program], network: Network, arrivals_s: Sequence[float] = ()) -> float:
-    """The seconds of a row by the model, from the last arrival on."""
+    """Return a row's modelled seconds, from the last arrival on."""
     end_s = cost(written, row.count, TYPES[row.dtype].itemsize, network, arrivals_s=arrivals_s).time_s
     return end_s - max(arrivals_s, default=0.0)
 
 
 def gradient(row: Row, written: Sequence[Program], point: Array, *, relative: float = STEP) -> list[float]:
-    """How often alpha and o, and how many bytes of beta and gamma, are on the longest path."""
+    """Count alpha and o, and the bytes of beta and gamma, on the longest path."""
     here = time_s(row, written, Network(*point))
     steps = [(value or first) * relative for value, first in zip(point, FIRST, strict=True)]
     moved = point + np.diag(steps)
@@ -73,9 +73,9 @@ def gradient(row: Row, written: Sequence[Program], point: Array, *, relative: fl
 def fit_network(
     rows: Sequence[Row], hosts: Sequence[int] = (), rates: Rates | None = None, *, explains: str = "p50_us"
 ) -> Fit | None:
-    """The network that explains a figure of these rows. Only balanced calls count.
+    """Fit the network to one figure of these rows (``explains``), from balanced calls only.
 
-    None if fewer than two sizes have programs, or there are too many ranks.
+    Returns None if fewer than two sizes have programs, or for too many ranks.
     """
     known = [
         (row, ran)
@@ -96,7 +96,7 @@ def fit_network(
 
 
 def distinct(relative: Array) -> list[int]:
-    """The columns that are not a mixture of earlier columns; alpha and beta always count."""
+    """Return the columns that are not mixtures of earlier ones; alpha and beta always count."""
     kept = [0, 1]
     for column in range(2, relative.shape[1]):
         others, new = relative[:, kept], relative[:, column]
@@ -107,7 +107,7 @@ def distinct(relative: Array) -> list[int]:
 
 
 def non_negative(relative: Array, unknowns: Sequence[int]) -> Array:
-    """Least squares of ``relative @ point - 1`` with nothing below zero: the best of all subsets of the unknowns."""
+    """Solve for the least squares of ``relative @ point - 1`` without negatives: the best subset of the unknowns."""
     best, error = np.zeros(relative.shape[1]), np.inf
     scale = np.maximum(np.linalg.norm(relative, axis=0), 1e-300)
     for size in range(1, len(unknowns) + 1):
@@ -122,7 +122,7 @@ def non_negative(relative: Array, unknowns: Sequence[int]) -> Array:
 
 
 def predicted_us(row: Row, fit: Fit, hosts: Sequence[int] = (), rates: Rates | None = None) -> float | None:
-    """The median over a row's first turns, which differ in the late rank; None without a program."""
+    """Predict a row: the median over its first turns, which differ in the late rank. None without a program."""
     written = programs_of(row, hosts, rates)
     if not written:
         return None
@@ -130,6 +130,6 @@ def predicted_us(row: Row, fit: Fit, hosts: Sequence[int] = (), rates: Rates | N
 
 
 def modelled(rows: Sequence[Row], hosts: Sequence[int], rates: Rates | None) -> tuple[Fit | None, list[float | None]]:
-    """The network that explains the rows, and its prediction for each row."""
+    """Return the network that explains the rows, and its prediction for each row."""
     fit = fit_network(rows, hosts, rates)
     return fit, [None if fit is None else predicted_us(row, fit, hosts, rates) for row in rows]

@@ -1,7 +1,7 @@
-"""Time the kernels of one rank: pack and unpack of the models' tensor lists, and the sums of a ring.
+"""Time one rank's kernels: pack and unpack for the models' tensor lists, and a ring's sums.
 
-They take turns with what they are compared with: one copy of the whole bucket, which shows the bandwidth that there
-is, and one copy per tensor, which is the cost of a bucket without them. GB/s counts bytes read and bytes written.
+They take turns with one copy of the whole bucket, which shows the available bandwidth, and with one copy per tensor,
+which is the cost without these kernels. GB/s counts bytes read and written.
 """
 
 import math
@@ -25,15 +25,18 @@ from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval, table
 MODELS = ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large")
 SEGMENTS = (1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 WARM_UP = 3
-WORK_S = 500e-6  # of the calls in a sample
-BUDGET_S = 2.0  # for the samples of one row's backends; decides their number
+WORK_S = 500e-6  # of calls in a sample
+BUDGET_S = 2.0  # of samples for one row's backends; determines their number
 SAMPLES = (7, 50)
 Call = Callable[[], object]
 KernelRow = dict[str, Any]
 
 
 def bench_kernels(streams: Streams, models: Mapping[str, Sequence[Module]]) -> Iterator[KernelRow]:
-    """A row per kernel, as they come: pack and unpack to fp32 and bf16 for each model, then sums of fp32 by size."""
+    """Yield a row per kernel.
+
+    First pack and unpack to fp32 and bf16 for each model, then sums of fp32 by size.
+    """
     with streams.compute.use():
         for (name, modules), wire in product(models.items(), ("fp32", "bf16")):
             yield from of_model(streams, name, [count for module in modules for count in module.counts], wire)
@@ -42,7 +45,7 @@ def bench_kernels(streams: Streams, models: Mapping[str, Sequence[Module]]) -> I
 
 
 def check_memory(models: Mapping[str, Sequence[Module]]) -> None:
-    """A ValueError if the tensors of one of them and two buckets of fp32 find no room in memory."""
+    """Raise a ValueError if a model's tensors and two fp32 buckets do not fit in memory."""
     for name, modules in models.items():
         check_room(f"model {name!r}", 12 * sum(count for module in modules for count in module.counts), ranks=1)
 
@@ -75,10 +78,10 @@ def of_segment(streams: Streams, nbytes: int) -> KernelRow:
 
 
 def in_turns(streams: Streams, calls: dict[str, Call]) -> dict[str, list[float]]:
-    """Seconds of each call, between two marks of the compute stream.
+    """Measure the seconds of each call, between two events of the compute stream.
 
-    Short calls are repeated between the marks, or a sample would be the time of a launch, and not of the kernel.
-    Copies one by one do take the time of their launches.
+    Short calls are repeated between the events, so a sample measures the kernel and not a launch. Copies of single
+    tensors include their launches.
     """
     times = {name: list[float]() for name in calls}
     spent_s = {name: spent(streams, call, WARM_UP) for name, call in calls.items()}
@@ -91,7 +94,7 @@ def in_turns(streams: Streams, calls: dict[str, Call]) -> dict[str, list[float]]
 
 
 def spent(streams: Streams, call: Call, repeats: int) -> float:
-    """Seconds of one call, from several in a row."""
+    """Return the mean seconds of several calls in sequence."""
     begin = streams.compute.mark()
     for _ in range(repeats):
         call()
@@ -99,7 +102,7 @@ def spent(streams: Streams, call: Call, repeats: int) -> float:
 
 
 def row(kernel: str, times: dict[str, list[float]], moved: dict[str, int], **facts: Any) -> KernelRow:
-    """One kernel on one list of tensors, as ``--json`` has it."""
+    """Return the ``--json`` row of one kernel on one list of tensors."""
     middle = median(times[kernel])
     bandwidth = moved[kernel] / middle.value
     return {
@@ -111,8 +114,8 @@ def row(kernel: str, times: dict[str, list[float]], moved: dict[str, int], **fac
         "ci_low_us": middle.low * 1e6,
         "ci_high_us": middle.high * 1e6,
         "GBps": bandwidth * 1e-9,
-        "of_copy": bandwidth / (moved["copy"] / statistics.median(times["copy"])),  # bandwidth over that of one copy
-        "faster_than_each": statistics.median(times["each"]) / middle.value if "each" in times else None,  # as fast
+        "of_copy": bandwidth / (moved["copy"] / statistics.median(times["copy"])),  # compared with one copy's bandwidth
+        "faster_than_each": statistics.median(times["each"]) / middle.value if "each" in times else None,  # (speed-up)
     }
 
 

@@ -1,12 +1,12 @@
-"""The layouts of nccl-tests 2.19 and of OSU's benchmarks 7.4, for their readers.
+"""Print in the layouts of nccl-tests 2.19 and OSU's benchmarks 7.4, for programs that read them.
 
 nccl-tests: 13 fields in each row; all other lines begin with #.
 
     size  count  type  redop  root | time  algbw  busbw  #wrong | time  algbw  busbw  #wrong
                                           out-of-place                   in-place
 
-A line does not name its algorithm: the lines of each candidate follow a remark that does. There is one header and one
-trailer, since some readers take everything between the last two. Source of columns, widths and number formats:
+A line does not name its algorithm: a remark before each candidate's lines does. There is one header and one trailer,
+since some readers take everything between the last two. Source of columns, widths and number formats:
 ``writeResultHeader`` and ``writeBenchmarkLineBody``.
 
 OSU: a block for each candidate of a collective.
@@ -17,7 +17,7 @@ OSU: a block for each candidate of a collective.
     4                       1.06              0.18              1.95          50              Pass
 
 Avg is over calls and ranks; Min and Max are of the ranks' means. If a buffer has a part for each rank, the size is one
-part, except in a reduce-scatter. Source: OSU's programs, and ``print_stats_validate`` in util/osu_util_mpi.c.
+part, except for reduce-scatter. Source: OSU's programs, and ``print_stats_validate`` in util/osu_util_mpi.c.
 """
 
 import statistics
@@ -41,14 +41,14 @@ NCCL_TYPES = {"fp64": "double", "fp32": "float", "fp16": "half", "bf16": "bfloat
 OPS = {"average": "avg"}
 SHARED, TIMES = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}", "  {:>7}  {:>6}  {:>6}  {:>6}"
 FORM = f"{SHARED}{2 * TIMES}"
-HEADS = (  # the name of a column, and its unit
+HEADS = (  # a column's name, and its unit
     *(("size", "(B)"), ("count", "(elements)"), ("type", ""), ("redop", ""), ("root", "")),
     *2 * (("time", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("#wrong", "")),
 )
 
 
 def check_nccl(collectives: Sequence[str], placements: Sequence[str]) -> None:
-    """Raise a ValueError, before the work, if the layout cannot show what is measured."""
+    """Raise a ValueError, before the work, if the layout cannot show the measurement."""
     if missing := [each for each in collectives if each not in PROGRAMS]:
         raise ValueError(f"--format nccl has no layout for {', '.join(missing)}: it has {', '.join(PROGRAMS)}")
     if set(placements) != set(BOTH):
@@ -94,18 +94,18 @@ def nccl_lines(report: Report) -> Iterator[str]:
 
 
 def mean_busbw(rows: Sequence[Row]) -> float:
-    """The mean of the printed rows, without rows whose interval is wider than their median."""
+    """Return the mean of the printed rows, without rows with an interval wider than the median."""
     found = [row.busbw_GBps for row in rows if not is_noisy(row)]
     return statistics.fmean(found) if found else 0.0
 
 
 def nccl_block(row: Row) -> tuple[object, ...]:
-    """The columns that are equal in the lines after a remark."""
+    """Return the columns that are equal in the lines after a remark."""
     return row.collective, row.ranks, row.device, row.cadence, row.arrival, row.algorithm, row.segment_bytes
 
 
 def nccl_line(rows: Sequence[Row]) -> str:
-    """A line for the rows of one candidate, which differ in their placement."""
+    """Format a line for one candidate's rows, which differ in placement."""
     first, found = rows[0], {row.placement: row for row in rows}
     kind = NCCL_TYPES.get(first.dtype, first.dtype), OPS.get(first.op, first.op)
     times = [cell for placement in BOTH for cell in times_of(found[PLACEMENTS[placement]])]
@@ -116,7 +116,7 @@ def times_of(row: Row) -> Sequence[str]:
     return fitted(row.p50_us, 7), fitted(row.algbw_GBps, 6), fitted(row.busbw_GBps, 6), f"{row.wrong:6g}"
 
 
-OSU_TYPES = {  # MPI has no names of the others
+OSU_TYPES = {  # MPI has no names for the others
     "fp64": "MPI_DOUBLE",
     "fp32": "MPI_FLOAT",
     **{f"{sign}int{bits}": f"MPI_{sign.upper()}INT{bits}_T" for sign in ("", "u") for bits in (8, 16, 32, 64)},
@@ -128,8 +128,8 @@ class Layout:
     """The layout of one of OSU's benchmarks."""
 
     name: str
-    whole: bool = True  # whether sizes are of the whole buffer
-    rate: int = 0  # the number of directions of messages, if it prints MB/s instead of times
+    whole: bool = True  # whether sizes are the whole buffer's
+    rate: int = 0  # directions of messages, for MB/s instead of times
 
 
 LAYOUTS = {
@@ -141,7 +141,7 @@ LAYOUTS = {
     "all_to_all": Layout("All-to-All Personalized Exchange Latency", whole=False),
     "gather": Layout("Gather Latency", whole=False),
     "scatter": Layout("Scatter Latency", whole=False),
-    "sendrecv": Layout("Sendrecv Latency"),  # which OSU has not
+    "sendrecv": Layout("Sendrecv Latency"),  # OSU lacks it
     "barrier": Layout("Barrier Latency"),
     "ping_pong": Layout("Latency"),
     "bandwidth": Layout("Bandwidth", rate=1),
@@ -150,7 +150,7 @@ LAYOUTS = {
 
 
 def osu_block(row: Row) -> tuple[object, ...]:
-    """The columns that are equal in a block: all but the size."""
+    """Return the columns that are equal in a block: all but the size."""
     return row.algorithm, row.backend, row.segment_bytes, row.kind
 
 
@@ -167,7 +167,7 @@ def osu_lines(report: Report) -> Iterator[str]:
 
 
 def remarks(rows: Sequence[Row]) -> Iterator[str]:
-    """Remarks that OSU's benchmarks lack: candidate, conditions and noise."""
+    """Return remarks that OSU's benchmarks lack: candidate, conditions and noise."""
     first = rows[0]
     op = "" if first.op == "none" else f", {first.op}"
     yield f"In this layout by dear-mpi bench: {label(first, cuts=True)}, {first.ranks} ranks, {first.placement}{op}"
@@ -197,5 +197,5 @@ def osu_line(row: Row) -> str:
 
 
 def size_of(row: Row) -> int:
-    """The size by OSU's definition."""
+    """Return the size by OSU's definition."""
     return row.bytes if LAYOUTS[row.collective].whole else of_one_part(row, row.bytes)

@@ -1,4 +1,4 @@
-"""The file of a machine: ``bench`` writes its rows, ``doctor`` and ``links`` its links, and ``simulate`` reads it."""
+"""Read a machine file: ``bench`` writes its rows, ``doctor`` and ``links`` its links; ``simulate`` reads it."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -9,7 +9,7 @@ from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.stats import Median
 
-MOST, MOST_US = 10**15, 86400e6  # in a row that can be measured; a day
+MOST, MOST_US = 10**15, 86400e6  # limits of a measurable row; a day
 Size = Annotated[int, Meta(ge=0, le=MOST)]
 Count = Annotated[int, Meta(ge=1, le=MOST)]
 Microseconds = Annotated[float, Meta(ge=0, le=MOST_US)]
@@ -17,8 +17,8 @@ Measured = Annotated[float, Meta(ge=1e-6, le=MOST_US)]  # us
 Speed = Annotated[float, Meta(ge=1e-9, le=1e9)]  # GB/s
 
 
-BALANCED = "none"  # the arrival of ranks that come to a call together
-# The columns of a row that are chosen, without its size and its candidate.
+BALANCED = "none"  # the arrival of ranks that start a call together
+# The chosen columns of a row, without its size and its candidate.
 KIND = ("collective", "ranks", "device", "dtype", "op", "placement", "cadence", "arrival")
 
 
@@ -47,45 +47,45 @@ class Row:
     max_us: float
     algbw_GBps: float
     busbw_GBps: float
-    wrong: int  # elements that differed from the exact result, over all ranks and calls
-    slow_rank: int  # the one that was most often the slowest
-    model_us: float | None  # what fit.py predicts, where it can
+    wrong: int  # elements that differ from the exact result, over all ranks and calls
+    slow_rank: int  # the most frequent slowest rank
+    model_us: float | None  # the prediction of fit.py; None without one
     hosts: list[int]  # ranks on each host
-    cadence: str  # isolated: a sample is a call on its slowest rank; streaming: calls in a row, the mean over ranks
-    rank_min_us: float  # of the ranks' means, the smallest
+    cadence: str  # isolated: a sample is a call on its slowest rank; streaming: calls in sequence, the mean over ranks
+    rank_min_us: float  # the smallest of the ranks' means
     rank_max_us: float
-    memory: str  # where the buffers were: shared, private or device
-    chosen: str  # the algorithm that was carried out, which may be another one than ``auto``
+    memory: str  # of the buffers: shared, private or device
+    chosen: str  # the algorithm that ran, the choice of ``auto``
     peer: str = ""  # the fastest call of an MPI library at this size, else the first candidate
-    over_peer: float = 1.0  # time / its time
-    start: str = "barrier"  # how the ranks of a sample began together
-    late: int = 0  # samples that do not count, because a rank was late for the start
-    arrival: str = BALANCED  # how ranks came to a call; if they did not come together, times are from the last one
-    spikes: float = 0.0  # the part of the samples that took over 1.5 times the median
-    times_us: list[list[float]] | None = None  # all samples of each rank whose time counts, where --raw asks for them
-    rank_mean_us: Microseconds | None = None  # the mean of the ranks' means, as OSU's benchmarks have it
-    arrival_us: Microseconds = 0.0  # the longest delay of a rank
-    over_peer_low: float | None = None  # ends of its 95 % interval (peers.py); None of too few samples
+    over_peer: float = 1.0  # time / the peer's time
+    start: str = "barrier"  # the kind of common start
+    late: int = 0  # dropped samples: a rank was late for the start
+    arrival: str = BALANCED  # of ranks at a call; times of late arrivals start at the last one
+    spikes: float = 0.0  # the share of samples over 1.5 times the median
+    times_us: list[list[float]] | None = None  # all samples of each timed rank, with --raw
+    rank_mean_us: Microseconds | None = None  # the mean of the ranks' means, as in OSU's benchmarks
+    arrival_us: Microseconds = 0.0  # a rank's longest delay
+    over_peer_low: float | None = None  # ends of its 95 % interval (peers.py); None for too few samples
     over_peer_high: float | None = None
-    turn_us: Microseconds | None = None  # of a turn of all candidates: their calls, new data, and the check of results
-    page_faults: float = 0.0  # of a call, on the rank that has most: pages that the system had to give it first
+    turn_us: Microseconds | None = None  # of a turn of all candidates: their calls, new data, and checks
+    page_faults: float = 0.0  # per call, on the rank with the most: pages that the system had to provide
     bound_us: float | None = (
-        None  # the least time of any algorithm on the fitted network (``bound_us`` in run.py), where known
+        None  # the least time of any algorithm on the fitted network (``bound_us`` in run.py), if known
     )
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """The choices without the size and the candidate."""
+        """Return the choices without the size and the candidate."""
         return tuple(getattr(self, name) for name in KIND)
 
     @property
     def case(self) -> tuple[object, ...]:
-        """The columns that comparable rows share: kind and size."""
+        """Return the columns that comparable rows share: kind and size."""
         return (*self.kind, self.bytes)
 
     @property
     def elements(self) -> str:
-        """Their type, and how they are combined, if they are: fp32, sum."""
+        """Name the element type and the op, if there is one: fp32, sum."""
         return self.dtype if self.op == "none" else f"{self.dtype}, {self.op}"
 
     @property
@@ -99,7 +99,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Link:
-    """One rank to another, measured as ``doctor/links.py`` says; ``path`` is host, device (handed to MPI) or staged."""
+    """A link between two ranks, measured by ``doctor/links.py``; ``path``: host, device (handed to MPI) or staged."""
 
     source: Size
     dest: Size
@@ -114,8 +114,8 @@ class Link:
     latency_high_us: Microseconds
     GBps_low: Speed
     GBps_high: Speed
-    messages: Count = 1  # of ``bytes`` in a stream one way
-    both_GBps: Speed | None = None  # of both directions together, while both are busy
+    messages: Count = 1  # of ``bytes`` in a one-way stream
+    both_GBps: Speed | None = None  # sum of both directions, both busy
     both_GBps_low: Speed | None = None
     both_GBps_high: Speed | None = None
 
@@ -127,7 +127,7 @@ class Place:
 
 @dataclass(frozen=True)
 class MachineFile:
-    """What counts of a file; its other keys are ignored. It has rows, or links and the place of each rank."""
+    """The known keys of a file; others are ignored. It has rows, or links and each rank's host."""
 
     rows: list[Row] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)

@@ -1,10 +1,9 @@
-"""The calls of an MPI library for a case. Our plans are compared with the fastest of them.
+"""Prepare an MPI library's calls for a case; our plans are compared with the fastest of them.
 
-    native          blocking; MPI_Reduce_scatter_block and MPI_Allgather where all shards are equal
+    native          blocking; MPI_Reduce_scatter_block and MPI_Allgather if all shards are equal
     -nonblocking    MPI_Iallreduce and a wait
     -persistent     MPI_Allreduce_init once; a start and a wait in each call (MPI-4)
-    -counts         MPI_Reduce_scatter, MPI_Allgatherv, MPI_Gatherv and MPI_Scatterv, which are given the count of each
-                    rank
+    -counts         MPI_Reduce_scatter, MPI_Allgatherv, MPI_Gatherv and MPI_Scatterv, with each rank's count
     -beside         from the buffer into a second one; all other calls work in place
 
 Moving the result to its place is not timed. Messages are sent as in OSU's point-to-point benchmarks:
@@ -14,8 +13,8 @@ Moving the result to its place is not timed. Messages are sent as in OSU's point
     -nonblocking    the ring by MPI_Isend and MPI_Irecv
     -persistent     MPI_Send_init and MPI_Recv_init once; starts and waits in each call, as in osu_bw_persistent
 
-A rank goes through a few stages. All messages of a stage are under way at once, and the stage ends when the last one
-does. Source: OSU Micro-Benchmarks 7.4, c/mpi/pt2pt.
+A rank runs a few stages. All messages of a stage are in flight at once, and the stage ends with the last one. Source:
+OSU Micro-Benchmarks 7.4, c/mpi/pt2pt.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,18 +45,18 @@ class Message(NamedTuple):
     tag: int = DATA
 
     def call(self, comm: Any, name: str) -> Call:
-        """The call of mpi4py; {} in ``name`` is replaced with the verb."""
+        """Return mpi4py's call; {} in ``name`` is replaced with the verb."""
         return partial(getattr(comm, name.format(self.verb).capitalize()), octets(self.data), self.peer, self.tag)
 
 
 def neighbours(setup: Setup) -> tuple[int, int]:
-    """Source and destination of this rank's messages."""
+    """Return source and destination of this rank's messages."""
     rank, ranks = setup.transport.rank, setup.transport.size
     return (ranks - 1 - rank,) * 2 if setup.case.operation.pair else ((rank - 1) % ranks, (rank + 1) % ranks)
 
 
 def stages(setup: Setup) -> list[list[Message]]:
-    """The messages of this rank, stage by stage, if they arrive in a second buffer; empty if it has none."""
+    """Return this rank's messages by stage, if they arrive in a second buffer; empty if it has none."""
     (source, dest), window, arrive = neighbours(setup), setup.case.window, setup.out
     assert arrive is not None, "Form.why_not has seen it"
     sends = [Message("send", setup.x, dest)] * (window if setup.x.size else 0)
@@ -65,7 +64,7 @@ def stages(setup: Setup) -> list[list[Message]]:
     match setup.case.collective:
         case "ping_pong":
             found = [receives, sends] if setup.transport.rank else [sends, receives]
-        case "bandwidth":  # a byte tells the sender that all messages have come
+        case "bandwidth":  # a byte tells the sender that all messages have arrived
             byte = np.zeros(1, np.uint8)
             answers = [Message("recv", byte, each.peer, ANSWER) for each in sends[:1]]
             answers += [Message("send", byte, each.peer, ANSWER) for each in receives[:1]]
@@ -94,7 +93,7 @@ def begins(setup: Setup, stage: Sequence[Message]) -> Callable[[], All]:
 
 
 def one_by_one(calls: Sequence[Call]) -> Call:
-    """Calls as one call; two calls, the usual case, without the 0.04 us of a loop."""
+    """Combine calls into one; two calls, the usual case, avoid a loop's 0.04 us."""
     if len(calls) == 2:
         first, second = calls
 
@@ -196,14 +195,14 @@ COUNTED = ("reduce_scatter", "all_gather", "gather", "scatter")
 
 @dataclass(frozen=True)
 class Form:
-    """A kind of call."""
+    """A form of MPI calls."""
 
     prepare: Prepare = blocking
     counts: bool = False
     beside: bool = False
 
     def why_not(self, case: Case, ranks: int) -> str:
-        """The reason why a case has no row for this form; empty if it has one."""
+        """Return the reason why a case has no row for this form; empty if it has one."""
         if self.counts and (case.collective not in COUNTED or case.count % ranks):
             return f"-counts only for {', '.join(COUNTED)} of equal shards"
         if self.beside and not (case.collective in ("reduce_scatter", "all_reduce") and case.placement == "in"):
@@ -228,16 +227,16 @@ FORMS = {  # by the suffix of a candidate's name
 
 
 def native(setup: Setup, form: Form) -> Prepared:
-    """Prepare a call of the library."""
+    """Prepare an MPI library's call."""
     if why := form.why_not(setup.case, setup.transport.size):
         raise CannotRun(why)
     return with_program(setup, form) if setup.case.collective in COLLECTIVES else without_program(setup, form)
 
 
 def with_program(setup: Setup, form: Form) -> Prepared:
-    """Prepare a call for a collective with a program; our plan, if MPI has no call for these arrays or this op."""
+    """Prepare a call for a collective with a program; our plan if MPI lacks the arrays or the op."""
     case, x, result, ranks = setup.case, setup.x, setup.out, setup.transport.size
-    plan = setup.plan("native")  # an ArgumentError where the library cannot do it
+    plan = setup.plan("native")  # an ArgumentError if the library cannot do it
     alone = case.device == "cpu" and case.op != "average" and (result is None or case.collective != "broadcast")
     if not alone and form == FORMS[""]:
         return Prepared(plan, plan.free)
@@ -274,10 +273,10 @@ def without_program(setup: Setup, form: Form) -> Prepared:
 
 
 def check_memory(setup: Setup, comm: Any) -> None:
-    """Raise a CannotRun if this MPI does not take the arrays."""
+    """Raise a CannotRun if this MPI does not accept the arrays."""
     case, transport = setup.case, setup.transport
     taken = transport.takes(setup.x)
-    if case.operation.contract is not None:  # a collective needs more than messages do
+    if case.operation.contract is not None:  # a collective needs more than messages
         taken = built_for(setup.x, comm, taken=taken)
     if case.operation.sized and not taken:
         raise CannotRun(f"needs an MPI built for GPUs, which {transport.name.partition(';')[0]} is not")
@@ -286,9 +285,9 @@ def check_memory(setup: Setup, comm: Any) -> None:
 
 
 def parts_call(setup: Setup, *, by_counts: bool) -> tuple[str, tuple[Any, ...]]:
-    """Name and arguments of the call for a barrier, a gather or a scatter; all forms have these arguments.
+    """Return name and arguments of the call for a barrier, a gather or a scatter; all forms share these arguments.
 
-    MPI_Gatherv and MPI_Scatterv if parts differ, or if asked for. None is MPI_IN_PLACE.
+    MPI_Gatherv and MPI_Scatterv if parts differ, or on request. None is MPI_IN_PLACE.
     """
     case, x, out, rank = setup.case, setup.x, setup.out, setup.transport.rank
     if not case.operation.sized:

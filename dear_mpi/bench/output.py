@@ -1,4 +1,4 @@
-"""What a benchmark prints on rank 0, in a format of ``FORMATS``; CSV and Markdown are in this file."""
+"""Print a benchmark on rank 0 in a format of ``FORMATS``; this file has CSV and Markdown."""
 
 import csv
 import io
@@ -29,12 +29,12 @@ COLUMNS = CHOSEN + tuple(each.name for each in fields(Row) if each.name not in (
 
 
 def object_of(row: Row, *, raw: bool) -> dict[str, Any]:
-    """A row of ``--json``; ``raw``: with all samples of each rank."""
+    """Return a row for ``--json``; ``raw``: with all samples of each rank."""
     return {name: value for name, value in asdict(row).items() if raw or name != "times_us"}
 
 
 def csv_lines(report: Report) -> Iterator[str]:
-    """A line of names as in ``--json``, then one for each row. Unknown values are empty, lists are JSON."""
+    """Format a line of the names of ``--json``, then one per row. Unknown values are empty, lists are JSON."""
     yield csv_line(COLUMNS)
     for row in report.rows:
         values = [getattr(row, name) for name in COLUMNS]
@@ -68,11 +68,11 @@ MORE = "model: us that the network below predicts; slow rank: the one that was m
 ON_THE_LEFT = ("arrival", "collective", "type", "op", "placement", "algorithm")
 
 
-ARRIVAL: dict[str, Callable[[Row], str]] = {"arrival": lambda row: row.arrival}  # if ranks arrive in several ways
+ARRIVAL: dict[str, Callable[[Row], str]] = {"arrival": lambda row: row.arrival}  # if there are several arrival patterns
 
 
 def markdown_lines(report: Report) -> Iterator[str]:
-    """A table of the candidates that are shown, and explanations of its columns."""
+    """Format a table of the shown candidates, and explain its columns."""
     columns_of = MARKDOWN if all(row.is_balanced for row in report.rows) else ARRIVAL | MARKDOWN
     yield f"| {' | '.join(columns_of)} |"
     yield f"|{'|'.join('---' if head in ON_THE_LEFT else '---:' for head in columns_of)}|"
@@ -96,7 +96,7 @@ DEFAULT = "table"
 
 
 def show_bench(world: World, report: Report, form: str = DEFAULT) -> None:
-    """Print the rows. If a format has no place for candidates that were left out, notes on standard error name them."""
+    """Print the rows. If a format cannot show missing candidates, notes on standard error name them."""
     lines = lookup("format", form, FORMATS)
     if world.rank:
         return

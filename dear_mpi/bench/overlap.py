@@ -1,17 +1,17 @@
-"""How much of a collective compute hides: *overlap (OMB)* by the definition of OSU, and the exposed rest.
+"""Measure how much of a collective compute hides: OSU's *overlap (OMB)*, and the exposed rest.
 
     pure       | start, wait                    |
     compute    | passes over an array           |              they take as long as pure does on this rank
     overall    | start | passes, N tests . . . . . . | wait |
 
     overlap (OMB)  max(0, 100 (1 - (overall - compute meanwhile) / pure)), without the time of tests in the compute
-    exposed        overall - compute by itself: the price of the collective, including a slower compute
+    exposed        overall - compute by itself: the price of the collective, including slower compute
 
-Times are means over turns and ranks, from a barrier on. The collective makes progress by ``tests``, which are calls of
+Times are means over turns and ranks, from a barrier on. The collective progresses by ``tests``, which are calls of
 ``advance`` (``MPI_Test``) between passes, or in a ``thread``, as in training.
 
-A pass is one call of NumPy that takes a 64th of pure, on 1024 to 131072 numbers. NumPy releases the interpreter lock,
-and Python holds it between passes, so a thread gets the lock about as often as in a training loop.
+A pass is one NumPy call of a 64th of pure, on 1024 to 131072 numbers. NumPy releases the interpreter lock, and Python
+holds it between passes, so a thread gets the lock about as often as in a training loop.
 
 Source: OSU Micro-Benchmarks 7.4, osu_iallreduce.c and do_compute_and_probe in osu_util_mpi.c.
 """
@@ -50,25 +50,25 @@ class Subject:
 
     @property
     def kind(self) -> str:
-        """All but algorithm and size, for example: all_reduce, 2 ranks, fp32, sum, in place, over MPICH."""
+        """Return all but algorithm and size, for example: all_reduce, 2 ranks, fp32, sum, in place, over MPICH."""
         op = [self.op] * (self.op != "none")
         texts = [self.collective, plural(self.ranks, "rank"), self.dtype, *op, self.placement, f"over {self.backend}"]
         return ", ".join(texts)
 
     @property
     def name(self) -> str:
-        """For example: all_reduce, 2 ranks, ring, 4 KiB."""
+        """Return a short name, for example: all_reduce, 2 ranks, ring, 4 KiB."""
         return f"{self.collective}, {plural(self.ranks, 'rank')}, {self.algorithm}, {format_bytes(self.bytes)}"
 
 
 def subject(name: str, case: Case, transport: Transport) -> dict[str, Any]:
-    """The fields of a ``Subject``; ``name`` is the candidate's label."""
+    """Return the fields of a ``Subject``; ``name`` is the candidate's label."""
     where = {"backend": transport.name, "ranks": transport.size}
     return {"collective": case.collective, "algorithm": name, **where, "bytes": case.nbytes, **case.facts}
 
 
-NUMBERS, PASSES = (1024, 2**17), 64  # the fewest and the most numbers in a pass; passes that last as long as pure
-WARM_UP, TURNS = 3, (5, 100)  # turns that do not count; the fewest and the most that do
+NUMBERS, PASSES = (1024, 2**17), 64  # the fewest and the most numbers in a pass; passes in a time of pure
+WARM_UP, TURNS = 3, (5, 100)  # uncounted turns; the fewest and the most counted turns
 WAYS = ("tests", "thread")
 
 
@@ -86,10 +86,10 @@ class Compute:
         self.run(self.passes)
 
     def last(self, wanted_s: float, seconds: Callable[[Callable[[], object]], float]) -> None:
-        """Take ``wanted_s`` from now on, by larger passes first, then by more passes."""
+        """Make compute take ``wanted_s``, by larger passes first, then by more passes."""
         count = int(self.numbers.size * wanted_s / seconds(self.all))
         self.numbers = np.ones(min(max(count, NUMBERS[0]), NUMBERS[1]))
-        for _ in range(2):  # the second time the loop has its length, and other ranks compute as well
+        for _ in range(2):  # the second time with the final loop, while other ranks compute
             self.passes = max(1, round(self.passes * wanted_s / seconds(self.all)))
 
     def parts(self, count: int) -> list[int]:
@@ -99,7 +99,7 @@ class Compute:
 
 
 def seconds_of(call: Callable[[], object], transport: Transport) -> float:
-    """Seconds of a call that begins after a barrier."""
+    """Return the seconds of a call after a barrier."""
     transport.barrier()
     begin = perf_counter()
     call()
@@ -109,7 +109,9 @@ def seconds_of(call: Callable[[], object], transport: Transport) -> float:
 def at_once(
     thread: ThreadPoolExecutor, run: Callable[[], object], compute: Callable[[], object]
 ) -> tuple[float, float]:
-    """Run a collective on a thread and compute on this one. Returns seconds until both end, and until compute ends."""
+    """Run a collective on a thread and compute on this one. Returns the seconds until both end, and until compute
+    ends.
+    """
     begin = perf_counter()
     running = thread.submit(run)
     computing = perf_counter()
@@ -128,7 +130,7 @@ class Turn(NamedTuple):
 
 
 class Driven:
-    """A prepared collective, and compute at the same time."""
+    """A prepared collective, with simultaneous compute."""
 
     def __init__(self, prepared: Prepared, transport: Transport, thread: ThreadPoolExecutor, tests: int) -> None:
         assert prepared.startable is not None, "the caller has seen it"
@@ -137,7 +139,7 @@ class Driven:
         self.seconds = partial(seconds_of, transport=transport)
 
     def turn(self) -> Turn:
-        """Collective."""
+        """Collective: take one turn."""
         pure, alone = self.seconds(self.pure), self.seconds(self.compute.all)
         self.transport.barrier()
         by_tests = self.by_tests()
@@ -167,13 +169,13 @@ class Driven:
 
 @dataclass(frozen=True)
 class Overlap(Subject):
-    """A candidate that makes progress in one way; times in us, means over turns and ranks."""
+    """A candidate's overlap with one kind of progress; times in us, means over turns and ranks."""
 
     carried_on_by: str
-    tests: int  # as many were asked for
+    tests: int  # the requested number
     turns: int
     overall_us: float
-    compute_us: float  # while the collective is under way, without tests
+    compute_us: float  # during the collective, without tests
     tests_us: float
     pure_us: float
     compute_alone_us: float
@@ -187,19 +189,19 @@ class Overlap(Subject):
         return self.overall_us - self.compute_alone_us
 
     def as_row(self) -> dict[str, Any]:
-        """For a report."""
+        """Return a row of the report."""
         return asdict(self) | {"overlap_percent": self.overlap_percent, "exposed_us": self.exposed_us}
 
 
 class Effort(NamedTuple):
     tests: int  # in each compute
-    seconds: float  # for all turns, if that is neither too few nor too many
+    seconds: float  # for all turns, within the bounds of their number
 
 
 def overlap_of(name: str, case: Case, prepared: Prepared, transport: Transport, effort: Effort) -> list[Overlap]:
-    """Collective: run a prepared collective during compute; a result for each way to make progress.
+    """Collective: run a prepared collective during compute; return a result for each kind of progress.
 
-    The buffer must hold values that combining does not change, such as zeros.
+    Fill the buffer with values that combining does not change, such as zeros.
     """
     with ThreadPoolExecutor(1) as thread:
         driven = Driven(prepared, transport, thread, effort.tests)
@@ -232,7 +234,7 @@ def overlap_of(name: str, case: Case, prepared: Prepared, transport: Transport, 
 
 
 def mean_us(seconds: Iterable[Sequence[float]]) -> list[float]:
-    """The mean of each column."""
+    """Return each column's mean."""
     return [1e6 * fmean(column) for column in zip(*seconds, strict=True)]
 
 

@@ -1,9 +1,8 @@
-"""How rows compare with the fastest call of MPI: the ratio with its interval, in words, and means of ratios.
+"""Compare rows with the fastest MPI call: ratios with intervals, sentences, and means of ratios.
 
-The fastest call may have been lucky, the more so the more calls are about as fast. So all that are not clearly slower
-than it are rivals. The upper end of a ratio is the highest upper end over the rivals. The lower end is the highest
-lower end, of intervals widened so that any of them is too high with 2.5 % (Bonferroni). ``reporting/stats.py`` explains
-single intervals.
+The fastest of many similar calls may have been lucky. So all calls that are not clearly slower than it are rivals. A
+ratio's upper end is the highest upper end over the rivals. Its lower end is the highest lower end of widened intervals,
+so that the chance of any too high end is 2.5 % (Bonferroni). ``reporting/stats.py`` explains single intervals.
 """
 
 import math
@@ -26,12 +25,12 @@ Mean: TypeAlias = float | str
 CLASSES = {"below 16 KiB": (0, 2**14 - 1), "16 KiB to 2 MiB": (2**14, 2**21), "above 2 MiB": (2**21 + 1, 2**63)}
 OURS = "our best"
 NOISE, FAULTY, NO_SIZE, NOT_COMMON = "noise", "wrong", "no size", "no common size"
-LEAST = 0.03  # a difference that matters; an interval of this width tells it
-LONGEST_S = 600  # more seconds of samples are not worth a recommendation
+LEAST = 0.03  # the least important difference; an interval of this width resolves it
+LONGEST_S = 600  # more seconds of samples are not recommended
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:
-    """Add to each row its peer: the fastest call of MPI in its case, or the first candidate if MPI has none."""
+    """Add each row's peer: the fastest MPI call in its case, or the first candidate without MPI."""
     found = dict[int, Row]()
     for places in grouped(range(len(rows)), lambda place: rows[place].case).values():
         found |= zip(places, in_one_case([rows[place] for place in places]), strict=True)
@@ -58,35 +57,35 @@ def in_one_case(rows: Sequence[Row]) -> list[Row]:
 
 
 def over_each(own: Batches, others: Sequence[Batches]) -> tuple[float, float]:
-    """The interval of a time over the least time of the others."""
+    """Return the interval of a time over the least time of the others."""
     found = [own.over(each, len(others)) for each in others]
     return max(each.low for each in found), max(each.high for each in found)
 
 
 def is_noisy(row: Row) -> bool:
-    """Whether the interval of the median is wider than the median; such a row tells nothing."""
+    """Return whether the interval of the median is wider than the median; the row is then useless."""
     return row.median_us.is_noisy
 
 
 def is_silent(row: Row) -> bool:
-    """Whether its time tells nothing about an algorithm."""
+    """Return whether a row's time reveals nothing about an algorithm."""
     return is_noisy(row) or row.wrong > 0
 
 
 def ratio_mark(row: Row) -> str:
-    """A star if the interval of the time over the peer's excludes 1."""
+    """Return a star if the interval of the time over the peer's excludes 1."""
     low, high = row.over_peer_low, row.over_peer_high
     is_clear = low is not None and high is not None and (high < 1 or low > 1)
     return "*" * (is_clear and not is_noisy(row))
 
 
 def merit(row: Row) -> tuple[bool, float]:
-    """A sort key: right results first, then the fastest."""
+    """Return a sort key: right results first, then the fastest."""
     return row.wrong > 0, row.p50_us
 
 
 def spread(row: Row) -> float | None:
-    """Half of the interval of the median, in % of the median; None if there are too few samples."""
+    """Return half of the median's interval, in % of the median; None for too few samples."""
     return None if row.samples < FEWEST_SAMPLES else 50 * (row.ci_high_us - row.ci_low_us) / row.p50_us
 
 
@@ -96,7 +95,7 @@ def spread_text(row: Row, write: Callable[[float], str]) -> str:
 
 
 def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-    """The rows of the named candidates; ``native-best`` stands for the best row of MPI in each case."""
+    """Return the rows of the named candidates; ``native-best`` stands for MPI's best row in each case."""
     best: dict[Case, Row] = {}
     for row in rows if LIBRARY + BEST in names else ():
         if candidate(row.algorithm).is_library:
@@ -106,10 +105,11 @@ def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
 
 
 def against_mpi(rows: Sequence[Row]) -> dict[str, list[Mean]]:
-    """Geometric means of times over peers' times, by class of sizes, for each of our algorithms and the best of them.
+    """Return geometric means of times over peers' times, by size class and algorithm.
 
-    Rows that are noisy or wrong, or whose peers are, do not count. A class counts only the cases that are known for
-    every algorithm with a mean there. Without such a case, a word tells the reason.
+    There is a mean for each of our algorithms and for the best of them. Rows that are noisy or wrong, or have such
+    peers, do not count. A class counts only cases that are known for every algorithm with a mean there. Without such a
+    case, a word gives the reason.
     """
     silent = {(row.case, row.algorithm) for row in rows if is_silent(row)}
     ours: dict[str, list[Row]] = {}
@@ -132,7 +132,7 @@ def against_mpi(rows: Sequence[Row]) -> dict[str, list[Mean]]:
 
 
 def column(rows: Sequence[Sequence[Row]], told: Callable[[Row], bool]) -> list[Mean]:
-    """For the rows of each algorithm, the mean over the cases that are common to all algorithms with any case."""
+    """Return each algorithm's mean over the cases that all algorithms with any case share."""
     ratios = [least_ratios(filter(told, mine)) for mine in rows]
     some = [set(mine) for mine in ratios if mine]
     common = set.intersection(*some) if some else set()
@@ -148,7 +148,7 @@ def column(rows: Sequence[Sequence[Row]], told: Callable[[Row], bool]) -> list[M
 
 
 def least_ratios(rows: Iterable[Row]) -> dict[Case, float]:
-    """The least time over the peer's in each case."""
+    """Return the least time over the peer's in each case."""
     return {case: min(row.over_peer for row in same) for case, same in grouped(rows, lambda row: row.case).items()}
 
 
@@ -157,7 +157,8 @@ def figure(us: float | None) -> str:
 
 
 def mean_text(mean: Mean) -> str:
-    """
+    """Format a mean, or its missing reason.
+
     >>> mean_text(1.234), mean_text("noise")
     ('1.23', 'noise')
     """
@@ -165,7 +166,7 @@ def mean_text(mean: Mean) -> str:
 
 
 def verdicts(rows: Sequence[Row], *, cuts: bool) -> Iterator[str]:
-    """A line for each row but the peers, sizes from the least to the greatest."""
+    """Return a line for each row but the peers, in ascending order of sizes."""
     peers = {row.case: label(row, cuts=cuts) for row in rows if is_peer(row)}
     for row in sorted(rows, key=lambda row: row.bytes):
         if not is_peer(row):
@@ -195,7 +196,8 @@ def verdict(row: Row, name: str, peer: str) -> str:
 
 
 def percent(ratio: float, low: float, high: float) -> str:
-    """
+    """Format a ratio's difference from 1, with its interval.
+
     >>> percent(1.0312, 1.02, 1.044), percent(12.0, 11.0, 14.0)
     ('3.1 % (2.0 to 4.4 %)', '1100 % (1000 to 1300 %)')
     """
@@ -204,7 +206,7 @@ def percent(ratio: float, low: float, high: float) -> str:
 
 
 def more_samples(row: Row, width: float) -> str:
-    """How many more samples make the interval as narrow as ``LEAST``: it shrinks with the root of their number."""
+    """Return the factor of samples for an interval of ``LEAST``: it shrinks with the root of their number."""
     needed = row.samples * (width / math.log1p(LEAST)) ** 2
     more, text = needed - row.samples, f"would be needed for {LEAST:.0%}"
     if row.turn_us is None:
@@ -219,7 +221,8 @@ def more_samples(row: Row, width: float) -> str:
 
 
 def two_digits(number: float) -> str:
-    """
+    """Format a number with two digits.
+
     >>> two_digits(1234.0), two_digits(0.0321), two_digits(7.46)
     ('1200', '0.032', '7.5')
     """

@@ -1,4 +1,4 @@
-"""Where and how a report was made: who reads it later needs it to tell two machines, or two states of one, apart."""
+"""Record where and how a report was made, to tell machines, or states of one machine, apart."""
 
 import os
 import platform
@@ -15,8 +15,8 @@ from dear_mpi.collectives.transports.wait_policy import own_cores
 from dear_mpi.ranks.host import CLOCK, CONGESTION, cpu_model, read, system, versions
 from dear_mpi.ranks.world import World
 
-# Variables that configure an MPI library, a network, memory or a pool of threads. No other variable is kept, because it
-# may contain a secret.
+# Variables that configure an MPI library, a network, memory or a pool of threads. Others are omitted, because they may
+# contain a secret.
 SETTINGS = (
     *("OMPI_", "PMIX_MCA_", "PRTE_MCA_", "UCX_", "FI_", "MPICH_", "MPIR_CVAR_", "I_MPI_", "MV2_", "NCCL_", "CUDA_"),
     *("HCOLL_", "PSM2_", "SHARP_", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "MPI4PY_LIBMPI"),
@@ -25,17 +25,17 @@ SETTINGS = (
 
 
 def now() -> str:
-    """UTC, in ISO 8601."""
+    """Return the time in UTC, in ISO 8601."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def provenance(world: World, began: str) -> dict[str, Any]:
-    """Collective: where and how the run that ``began`` then was made, by rank 0.
+    """Collective: describe where and how a run was made, on rank 0; ``began`` is its start time.
 
-    ``ranks`` contains the host and the cores of each rank. Processors, kernels and TCP's congestion control are texts;
-    different ones are separated by semicolons.
+    ``ranks`` has each rank's host and cores. Processors, kernels and TCP's congestion control are texts; semicolons
+    separate differing ones.
     """
-    made = commit(Path(__file__).parents[1]) if world.rank == 0 else None  # one process asks git, not all ranks
+    made = commit(Path(__file__).parents[1]) if world.rank == 0 else None  # only one process asks git
     here = platform.node(), sorted(own_cores()), cpu_model(), system(), read(CONGESTION), made
     hosts, cores, cpus, kernels, congestion, commits = zip(*world.transport.gather_values(here), strict=True)
     clock = time.get_clock_info("perf_counter")
@@ -64,7 +64,7 @@ def all_of(texts: tuple[str, ...]) -> str:
 
 
 def git(folder: Path, *arguments: str) -> str | None:
-    """The output of git in a folder; None if it fails or is not there."""
+    """Return git's output in a folder; None if it fails or is missing."""
     try:
         said = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
     except OSError:
@@ -73,7 +73,7 @@ def git(folder: Path, *arguments: str) -> str | None:
 
 
 def commit(package: Path) -> str | None:
-    """The commit of these files, and whether they differ from it; None if they belong to no checkout."""
+    """Return these files' commit, and whether they differ from it; None outside a checkout."""
     name = git(package, "rev-parse", "--short=10", "HEAD")
     if name is None or git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
@@ -82,7 +82,7 @@ def commit(package: Path) -> str | None:
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are settings, without those of a launcher and those named like a secret."""
+    """Return the variables that are settings, without a launcher's and without names like a secret's."""
     kept = child_environment(environment)
     return {name: kept[name] for name in sorted(kept) if name.startswith(SETTINGS) and not is_secret(name)}
 

@@ -1,4 +1,4 @@
-"""A run of the benchmark: from a suite to a ``Report``. Candidates are our plans, calls of MPI, and gloo."""
+"""Run the benchmark, from a suite to a ``Report``. Candidates are our plans, MPI calls, and gloo."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from dear_mpi.reporting.terminal import note
 from dear_mpi.reporting.units import format_bytes, grouped, plural
 
 T = TypeVar("T")
-BLOCKS = 4  # at least, where not all take turns call by call
-BALANCED_TURNS = 11  # before late arrivals: their median may be by how much ranks are late
+BLOCKS = 4  # the fewest, if some candidates do not alternate call by call
+BALANCED_TURNS = 11  # before late arrivals: their median sets the default delay
 NONBLOCKING = "native-nonblocking"
-PROBE_BYTES = 2**20  # from here on, times are proportional to bytes
+PROBE_BYTES = 2**20  # from this size on, times are proportional to bytes
 WORTH_SAYING_S = 10.0
-MANY = 50  # iterations; fewer take less time than an estimate
-Cases: TypeAlias = Mapping[Case, Sequence[Key]]  # with the candidates of each
+MANY = 50  # fewer iterations take less time than an estimate
+Cases: TypeAlias = Mapping[Case, Sequence[Key]]  # with each case's candidates
 ByArrival: TypeAlias = dict[tuple[Arrival, Key], Samples]
 
 
 class LateStarts(Exception):
-    """On all ranks: some was late for most moments at which a sample was to start."""
+    """On all ranks: some rank was late for most start moments."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Report:
         left_out: the reasons why candidates have no row; by collective, the sizes.
         own_cost: the cost of the loop.
         clock: facts about the clocks.
-        asleep: whether ranks that arrived late slept until then.
+        asleep: whether late ranks slept through their delays.
     """
 
     rows: list[Row]
@@ -91,7 +91,7 @@ class Report:
 
     @property
     def closer(self) -> dict[str, list[dict[str, Any]]]:
-        """The results of ``--steps`` and ``--overlap`` for ``--json``, if there are any."""
+        """Return the results of ``--steps`` and ``--overlap`` for ``--json``, if there are any."""
         found = {"steps": [each.as_row() for each in self.steps], "overlap": [each.as_row() for each in self.overlap]}
         return {name: rows for name, rows in found.items() if rows}
 
@@ -109,7 +109,7 @@ def agreed(suite: Suite, world: World) -> Suite:
 
 
 def bench(suite: Suite, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
-    """Collective: measure a suite on each number of ranks; a row per case and candidate, in order.
+    """Collective: measure a suite on each number of ranks; return a row per case and candidate, in order.
 
     All samples start in one way, which ``decided_start`` chooses on the most ranks. If many starts are late
     nevertheless, the whole run is measured again, from barriers.
@@ -138,7 +138,7 @@ def bench(suite: Suite, world: World, progress: Callable[[str], object] = lambda
 def on_first(world: World, ranks: int, act: Callable[[World], T]) -> T:
     """Collective: call ``act`` on the first ranks of a world; all ranks get the result.
 
-    The others sleep meanwhile, and raise the error of the first ranks.
+    The others sleep meanwhile, and raise the first ranks' error.
     """
     if ranks == world.size:
         return act(world)
@@ -147,7 +147,7 @@ def on_first(world: World, ranks: int, act: Callable[[World], T]) -> T:
     with world.part(ranks) as here:
         try:
             found = None if here is None else act(here)
-        except (AgreedError, LateStarts) as error:  # beyond the block it would leave the others asleep
+        except (AgreedError, LateStarts) as error:  # outside of the block it would leave the others asleep
             fault = error
     found, fault = world.transport.gather_values((found, fault) if world.rank == 0 else None)[0]
     if isinstance(fault, AgreedError):
@@ -158,9 +158,9 @@ def on_first(world: World, ranks: int, act: Callable[[World], T]) -> T:
 
 
 def bench_here(suite: Suite, world: World, progress: Callable[[str], object]) -> Report:
-    """Collective: the report of all ranks of a world."""
+    """Collective: return the report of all ranks of a world."""
     context, rows, left_out = Context.of(world, suite), list[Row](), dict[str, dict[str, list[int]]]()
-    # Ranks sleep through their delays where they share cores, or the interpreter of one process.
+    # Ranks sleep through their delays if they share cores, or one process's interpreter.
     asleep = context.crowded or not world.transport.spins
     suite = replace(suite, arrival=tuple(replace(each, asleep=asleep) for each in suite.arrival))
     with ExitStack() as stack, context.streams.compute.use():
@@ -201,14 +201,14 @@ def bench_here(suite: Suite, world: World, progress: Callable[[str], object]) ->
 
 
 def bound_us(row: Row, network: Network) -> float | None:
-    """The least time of any algorithm: the latency of one message and, at full bandwidth, the bytes of busbw.
+    """Return the least time of any algorithm: one message's latency, and busbw's bytes at full bandwidth.
 
-    None for unlimited bandwidth, and after late arrivals, because messages may be over before the last rank comes.
+    None for unlimited bandwidth, and after late arrivals, because messages may end before the last rank arrives.
 
-    Nothing moves before a message has begun, o + alpha, and the last one costs its receiver o. In between, those bytes
-    must go through one side of the port of some rank (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for
-    clusters of workstations, 2009). More rounds are no part of it: a rank may send to several at once, so some
-    algorithms have one round. Sums are taken to cost nothing.
+    Nothing moves before a message has begun, o + alpha, and the last message costs its receiver o. In between, those
+    bytes must pass one side of some rank's port (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for
+    clusters of workstations, 2009). The bound has no more rounds: a rank may send to several ranks at once, so some
+    algorithms have one round. Sums are free.
     """
     if row.collective not in COLLECTIVES or row.ranks == 1 or not network.beta or not row.is_balanced:
         return None
@@ -217,14 +217,14 @@ def bound_us(row: Row, network: Network) -> float | None:
 
 
 def programs(suite: Suite, otherwise: Iterable[str] = ("all_reduce",)) -> list[str]:
-    """The collectives of a suite that have programs; ``otherwise`` if none has."""
+    """Return the collectives of a suite that have programs; ``otherwise`` if none has."""
     return [each for each in suite.collectives if each in COLLECTIVES] or list(otherwise)
 
 
 def check_plans(suite: Suite, context: Context) -> None:
     """Collective: raise an ArgumentError, before the work, if one of our algorithms has no program for this suite.
 
-    If no collective of the suite has programs, the algorithm must have one for any collective.
+    If no collective of the suite has programs, a program for any collective is enough.
     """
     plans = [(name, min(suite.segments)) for name in suite.algorithms if candidate(name).is_plan]
     size, first = context.world.size, suite.cases(context.world.size)[0]
@@ -239,7 +239,7 @@ def check_plans(suite: Suite, context: Context) -> None:
 
 
 def measured(case: Case, suite: Suite, context: Context) -> tuple[list[tuple[Arrival, Key, Samples]], dict[str, str]]:
-    """Collective: the samples of all candidates in the order of rows, and the reasons why some are missing.
+    """Collective: return all candidates' samples in the order of rows, and the reasons why some are missing.
 
     Raises:
         LateStarts: ranks were late for too many starts.
@@ -259,7 +259,11 @@ def measured(case: Case, suite: Suite, context: Context) -> tuple[list[tuple[Arr
 
 
 def samples_of(interleaved: Interleaved, suite: Suite) -> ByArrival:
-    """Collective: the samples of a case by arrival and candidate; or a LateStarts."""
+    """Collective: return a case's samples by arrival and candidate.
+
+    Raises:
+        LateStarts: ranks were late for too many starts.
+    """
     arrivals, taken = [TOGETHER], 0
     untimed: Mapping[Key, Samples] = {}  # only their wrong results count
     if suite.arrival:
@@ -283,7 +287,7 @@ def samples_of(interleaved: Interleaved, suite: Suite) -> ByArrival:
 
 
 def scaled(arrival: Arrival, balanced: Mapping[Any, Samples]) -> Arrival:
-    """Set the longest delay, if the user gave none, to the median of balanced calls."""
+    """Set the longest delay, unless the user gave one, to the median of balanced calls."""
     if arrival.scale_s is not None:
         return arrival
     calls = [median(samples.job_s("isolated")) for samples in balanced.values() if samples.times_s[0]]
@@ -299,7 +303,7 @@ def check_starts(found: Mapping[Any, Samples]) -> None:
 
 
 def announce(cases: Sequence[Case], suite: Suite, context: Context) -> None:
-    """Collective: announce the duration of these cases, if it is long."""
+    """Collective: announce the duration of these cases if it is long."""
     if len(cases) * suite.budget_s < WORTH_SAYING_S or (suite.iterations or MANY) < MANY:
         return
     seconds = estimated_s(cases, suite, context)
@@ -311,7 +315,7 @@ def announce(cases: Sequence[Case], suite: Suite, context: Context) -> None:
 
 
 def estimated_s(cases: Sequence[Case], suite: Suite, context: Context) -> float:
-    """Collective: estimate the most seconds for the samples of these cases, from two turns of the first case.
+    """Collective: estimate the maximum seconds of these cases' samples, from two turns of the first case.
 
     A point takes at most its ``--budget``, unless the fewest samples take longer: so large sizes decide.
     """
@@ -331,7 +335,7 @@ def estimated_s(cases: Sequence[Case], suite: Suite, context: Context) -> float:
 
 
 def recorded(cases: Cases, context: Context, seconds: float) -> list[Steps]:
-    """Collective: record our plans at the largest size of each collective; ``seconds`` for each size."""
+    """Collective: record our plans at each collective's largest size; ``seconds`` for each size."""
     by_collective, found = grouped(cases, lambda case: case.collective).values(), list[Steps]()
     for case in (max(each, key=lambda case: case.nbytes) for each in by_collective):  # the first of several
         with ready(case, ours(cases[case]), context) as plans:
@@ -359,7 +363,7 @@ def ours(keys: Sequence[Key]) -> list[Key]:
 
 @contextmanager
 def ready(case: Case, keys: Sequence[Key], context: Context) -> Iterator[dict[str, Prepared]]:
-    """Prepare candidates on buffers of zeros, which stay zeros; by label, without those that cannot run the case."""
+    """Prepare candidates on buffers of zeros, which stay zeros; by label, without those that cannot run."""
     several = len({cut for _, cut in keys}) > 1
     interleaved = Interleaved(case, keys, context)
     found = {}

@@ -1,4 +1,4 @@
-"""Saved runs of the benchmark: their points, and whether two runs can be compared."""
+"""Read saved benchmark runs, find their points, and check that two runs are comparable."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ from dear_mpi.bench.machine_file import KIND, MachineFile, Row
 from dear_mpi.collectives.program.json_file import reading
 from dear_mpi.reporting.units import check_distinct
 
-# Rows that agree in these columns belong to one point: all that is chosen, and how samples start.
+# Rows that agree in these columns are one point: all choices, and the start of samples.
 CHOSEN = (*KIND, "start", "algorithm", "memory", "segment_bytes", "bytes")
-# Keys of the file that tell where and how it was made (provenance.py), without the cores of each rank.
+# Keys of the file about where and how it was made (provenance.py), without the cores of each rank.
 HEAD = (
     *("host", "date", "version", "commit", "command", "mpi", "launcher", "hosts", "cores", "clock", "cpu", "kernel"),
     *("congestion_control", "versions", "environment"),
@@ -26,7 +26,7 @@ Point: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Run:
-    """The rows of one run of ``bench``, the name of its file, and the rest of the file (``head``)."""
+    """A run's rows, its file's name, and the rest of the file (``head``)."""
 
     name: str
     rows: Sequence[Row]
@@ -34,7 +34,7 @@ class Run:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """The part of the head that tells where and how the run was made; empty in a file with only rows."""
+        """Return the facts about where and how the run was made; empty in a file with only rows."""
         return {name: self.head[name] for name in HEAD if name in self.head}
 
     @property
@@ -47,7 +47,7 @@ def point_of(row: Row) -> Point:
 
 
 def read_run(text: str) -> Run:
-    """Read a file of ``bench --json``; a ValueError if it is none."""
+    """Read a file of ``bench --json``. Raises a ValueError for other files."""
     with reading("run", Path(text), "dear-mpi bench --json") as content:
         rows = convert(content, MachineFile).rows
         if not rows:
@@ -59,13 +59,13 @@ def read_run(text: str) -> Run:
 
 
 def read_runs(what: str, files: Sequence[str]) -> list[Run]:
-    """Read several files; a ValueError also if two names are equal."""
+    """Read several files. Also raises a ValueError if two names are equal."""
     check_distinct(what, files)
     return list(map(read_run, files))
 
 
 def check_comparable(one: Run, other: Run) -> None:
-    """Raise a ValueError of one line if no point is in both runs, or only one of them had emulated links."""
+    """Raise a one-line ValueError if runs share no point, or only one has emulated links."""
     emulated = [any(EMULATED in row.backend for row in run.rows) for run in (one, other)]
     if emulated[0] != emulated[1]:
         real, slowed = (other, one) if emulated[0] else (one, other)
@@ -84,7 +84,7 @@ def check_comparable(one: Run, other: Run) -> None:
 
 
 def heads(runs: Sequence[Run]) -> dict[str, str]:
-    """Where and how the runs of one side were made, as a text for each name."""
+    """Return where and how one side's runs were made, as a text by name."""
     found: dict[str, dict[str, None]] = {}
     for run in runs:
         libraries = {"library": ", ".join(dict.fromkeys(row.backend for row in run.rows))}
@@ -95,7 +95,7 @@ def heads(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def flat(head: Mapping[str, Any], within: str = "") -> Sequence[tuple[str, str]]:
-    """Names and texts of all values.
+    """Flatten nested values to names and texts.
 
     >>> flat({"host": "a", "versions": {"numpy": "2"}, "command": ["dear-mpi", "bench"]})
     [('host', 'a'), ('versions.numpy', '2'), ('command', 'dear-mpi bench')]

@@ -1,8 +1,7 @@
-"""Where the time of a collective goes, step by step: waiting for peers, transfer, combining, copying.
+"""Split a collective's time by step: waiting for peers, transfer, combining, copying.
 
-``collectives/plans/steps.py`` says what is what. The calls of a rank follow one another, so these times, and what
-passes outside of them, add up to the time of the collective on it. Clocks are compared before and after
-(``ranks/clock.py``).
+``collectives/plans/steps.py`` defines these kinds. A rank's calls are sequential, so these times, and the time outside
+of steps, add up to the collective's time on it. Clocks are compared before and after (``ranks/clock.py``).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, grouped, plural
 
-WARM_UP, RUNS = 2, (5, 20)  # the fewest and the most that count
+WARM_UP, RUNS = 2, (5, 20)  # uncounted runs; the fewest and the most counted runs
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Cell:
     transfer_us: float
     combining_us: float
     copying_us: float
-    waits_for: int | None  # the peer that most of the waiting was for
+    waits_for: int | None  # the peer with the largest part of the waits
 
     @property
     def total_us(self) -> float:
@@ -50,42 +49,42 @@ class Cell:
 
 @dataclass(frozen=True)
 class Steps(Subject):
-    """The steps of one plan of ours."""
+    """The steps of one of our plans."""
 
     segment_bytes: int
-    runs: int  # that count: those whose length is in the middle half
-    time_us: list[float]  # of the collective on each rank, recorded; means, as all that follows
+    runs: int  # counted runs: those with a length in the middle half
+    time_us: list[float]  # of the recorded collective on each rank; means, like the following fields
     plain_us: list[float]  # not recorded
-    outside_us: list[float]  # of the steps: copies before and after, Python between the calls
-    clocks_us: float  # by which times on different hosts may be wrong; 0 on one host
+    outside_us: list[float]  # outside of steps: copies before and after, Python between calls
+    clocks_us: float  # the possible error of times on different hosts; 0 on one host
     cells: list[Cell]
     noted: Ranks = field(repr=False)  # the run of median length
 
     @cached_property
     def spans(self) -> list[list[StepSpan]]:
-        """Of each rank, in the run of median length."""
+        """Return each rank's spans in the run of median length."""
         starts = starts_of(self.noted)
         return [list(spans_of(rank, noted, starts)) for rank, noted in self.noted.items()]
 
     def as_row(self) -> dict[str, Any]:
-        """For a report: all but the notes."""
+        """Return a row of the report: all but the spans."""
         row = asdict(replace(self, noted={}))
         del row["noted"]
         return row
 
     @property
     def recording(self) -> float:
-        """By how much recording made the collective slower, as a part of its time."""
+        """Return the slow-down by recording, as a share of the collective's time."""
         return float(np.mean(self.time_us) / np.mean(self.plain_us)) - 1
 
 
 def steps_of(name: str, case: Case, plan: Plan, world: World, seconds: float) -> list[Steps]:
-    """Collective: record as many runs of a plan as the seconds have room for; none if it has no steps.
+    """Collective: record a plan as often as the seconds allow; none if it has no steps.
 
-    Its buffer must hold what stays the same however often it is combined, such as zeros. Plain and recorded runs take
-    turns, each from a barrier on.
+    Fill its buffer with values that combining does not change, such as zeros. Plain and recorded runs take turns, each
+    after a barrier.
     """
-    if any(part.step is None for part in plan.run.parts):  # it is the MPI library's
+    if any(part.step is None for part in plan.run.parts):  # the MPI library's
         return []
     watch = Watch(plan, world)
     watch.turns(WARM_UP)
@@ -101,11 +100,11 @@ class Run(NamedTuple):
     noted: Noted
     begin_s: float
     end_s: float
-    plain_s: float  # of the plain run before it
+    plain_s: float  # of the preceding plain run
 
 
 class Watch:
-    """Collective: runs a plan, recorded and not."""
+    """Collective: runs a plan, recorded and plain."""
 
     def __init__(self, plan: Plan, world: World) -> None:
         self.plan, self.transport = plan, world.transport
@@ -142,7 +141,7 @@ class Watch:
         return begin_s, perf_counter()
 
     def summary(self, facts: Mapping[str, Any], runs: Sequence[Run]) -> Steps:
-        """What all ranks found, folded; the same on all. ``facts`` say of whom."""
+        """Return the summary of all ranks' runs, equal on all ranks. ``facts`` identify the candidate."""
         transport = self.transport
         by_rank = self.gathered(runs)
         spans = [self.spans_of(ranks) for ranks in by_rank]
@@ -167,7 +166,7 @@ class Watch:
         )
 
     def gathered(self, runs: Sequence[Run]) -> list[dict[int, Noted]]:
-        """The notes of all ranks of each run, by rank 0's clock."""
+        """Return each run's spans of all ranks, by rank, on rank 0's clock."""
         offset_s = [self.aligned.offset_s(run.begin_s) for run in runs]
         mine = [run.noted.earlier(ahead_s) for run, ahead_s in zip(runs, offset_s, strict=True)]
         return [dict(enumerate(each)) for each in zip(*self.transport.gather_values(mine), strict=True)]
@@ -177,7 +176,7 @@ class Watch:
 
 
 def cells_of(rank: int, runs: Sequence[Sequence[StepSpan]]) -> list[Cell]:
-    """The steps of a rank, means over runs."""
+    """Return a rank's steps, in means over runs."""
     found = []
     for step, spans in grouped((span for run in runs for span in run), lambda span: span.step).items():
         assert step is not None, "it is a message's"
@@ -187,7 +186,7 @@ def cells_of(rank: int, runs: Sequence[Sequence[StepSpan]]) -> list[Cell]:
     return sorted(found, key=lambda cell: cell.step)
 
 
-TOLD = 0.1  # of the time of a collective: shorter waits are not traced
+TOLD = 0.1  # share of a collective's time: shorter waits are not traced
 
 
 @dataclass(frozen=True)
@@ -223,7 +222,7 @@ def table_of(steps: Steps) -> Table:
 
 
 def lines_of(steps: Steps) -> list[list[Line]]:
-    """Of each step; of what is outside of them; of all, whose sum is the time of the collective."""
+    """Return a line per step, one for the time outside of steps, and their sum: the collective's time."""
     by_step = sorted(steps.cells, key=lambda cell: (cell.step, cell.rank))
     found = [line_of(str(step), list(cells), steps.ranks) for step, cells in groupby(by_step, lambda cell: cell.step)]
     outside = Line("outside", [None] * len(KINDS), fmean(steps.outside_us), named(steps.outside_us))
@@ -238,7 +237,7 @@ def line_of(name: str, cells: Sequence[Cell], ranks: int) -> Line:
 
 
 def named(by_rank_us: Sequence[float]) -> str:
-    """The slowest rank, and its time."""
+    """Name the slowest rank, with its time."""
     slowest = max(range(len(by_rank_us)), key=by_rank_us.__getitem__)
     return f"{slowest} ({in_us(by_rank_us[slowest])})"
 
@@ -248,7 +247,7 @@ def in_us(value: float | None) -> str:
 
 
 def words_of(steps: Steps) -> list[str]:
-    """Which step is slowest, on which rank; whose lateness the longest wait is; what recording costs; the clocks."""
+    """Describe the slowest step and its rank, the cause of the longest wait, the cost of recording, and the clocks."""
     said = []
     if steps.cells:
         slow = max(steps.cells, key=lambda cell: cell.total_us)
@@ -270,8 +269,11 @@ def words_of(steps: Steps) -> list[str]:
 
 
 def traced(spans: Sequence[Sequence[StepSpan]]) -> list[tuple[int, StepSpan]]:
-    """The longest wait of a run, with its rank, and where it comes from: meanwhile the peer waited itself, for at least
-    half as long, and so on. The peer of the last one was late itself, or slow to send."""
+    """Trace a run's longest wait from its rank to its cause.
+
+    The trace continues while the peer waited at least half as long at that time. The last peer was late, or slow to
+    send.
+    """
     waits = [(rank, span) for rank, mine in enumerate(spans) for span in mine if span.kind == "waiting"]
     chain = [max(waits, key=lambda wait: wait[1].seconds)] if waits else []
     while chain:

@@ -1,4 +1,4 @@
-"""A suite: the flags of a run of the benchmark, their cases, and the candidates of each case."""
+"""Define a suite: the flags of a benchmark run, their cases, and each case's candidates."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ RANKS = (
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """
+    """Parse numbers with commas.
+
     >>> numbers("2,4")
     (2, 4)
     """
@@ -92,11 +93,13 @@ class Suite(Pace, Arrivals, Conditions):
 
     @property
     def in_blocks(self) -> bool:
-        """Whether some candidates take turns in blocks of calls, because ranks arrive late or a backend has threads."""
+        """Return whether candidates alternate in blocks of calls, because ranks arrive late or a backend has
+        threads.
+        """
         return bool(self.arrival) or any(candidate(name).session for name in self.names)
 
     def cases(self, ranks: int) -> list[Case]:
-        """All cases, each once."""
+        """Return all cases, each once."""
         conditions = {each.name: getattr(self, each.name) for each in fields(Conditions)}
         chosen = product(self.collectives, self.dtypes, self.ops, self.placements, self.sizes)
         return list(
@@ -107,11 +110,11 @@ class Suite(Pace, Arrivals, Conditions):
         )
 
     def points(self, ranks: int) -> int:
-        """The number of cases on all numbers of ranks of a job of ``ranks`` ranks."""
+        """Return the number of cases over all numbers of ranks of a job of ``ranks`` ranks."""
         return sum(len(self.cases(each)) for each in self.ranks or (ranks,))
 
     def check_for(self, world: World) -> None:
-        """Raise a ValueError if something cannot be measured on these ranks."""
+        """Raise a ValueError if these ranks cannot measure something."""
         self.check()
         self.check_pace()
         self.check_lists(world.size)
@@ -129,7 +132,7 @@ class Suite(Pace, Arrivals, Conditions):
             check_exact(case, most)
         for name in self.names:
             candidate(name).check()
-            rules_of(name)  # raises if they are in a bad file
+            rules_of(name)  # raises for a bad rules file
 
     def check_lists(self, ranks: int) -> None:
         known: dict[str, Mapping[str, object]]
@@ -148,9 +151,9 @@ class Suite(Pace, Arrivals, Conditions):
         check_distinct("ranks", self.ranks)
 
     def keys(self, case: Case, ranks: int) -> list[Key]:
-        """The candidates of a case and their segments, with each call of MPI by its name.
+        """Return a case's candidates and their segments, with each MPI call by its name.
 
-        Candidates without segments have the largest one in all cases.
+        Candidates without segments get the largest one in all cases.
         """
         cuts = [cut for cut in sorted(self.segments) if cut < case.nbytes]
         cuts += sorted(set(self.segments) - set(cuts))[:1]
@@ -163,7 +166,7 @@ THIS_RUN = "this run"
 
 
 def baseline_before(files: Sequence[str], suite: Suite, world: World) -> list[Run]:
-    """Collective: read the launches of the baseline, before a run.
+    """Collective: read the baseline's launches, before a run.
 
     Raises:
         ArgumentError: they cannot be read, or cannot be compared with each other or with this run.
@@ -179,10 +182,10 @@ def baseline_before(files: Sequence[str], suite: Suite, world: World) -> list[Ru
 
 
 def planned(suite: Suite, world: World, before: Sequence[Row]) -> Run:
-    """A run with all points that this run may have; its times are made up.
+    """Return a run with all points that this run may have; its times are made up.
 
-    The memory of buffers, the start of samples and the segments of ``auto`` are not known yet, so all values in the
-    rows before count as possible.
+    Buffers' memory, samples' start and ``auto``'s segments are not known yet, so all values in earlier rows count as
+    possible.
     """
     found = {(row.memory, row.start) for row in before}
     name, hosts = world.transport.name, world.transport.hosts
@@ -198,7 +201,7 @@ def planned(suite: Suite, world: World, before: Sequence[Row]) -> Run:
 
 
 def segments(name: str, given: int, before: Sequence[Row]) -> set[int]:
-    """Segments that a candidate may have: the given one, unless a table of rules contains others."""
+    """Return a candidate's possible segments: the given one, unless a table of rules has others."""
     if candidate(name).segments or not candidate(name).is_plan:
         return {given}
     return {row.segment_bytes for row in before if row.algorithm == name} or {given}

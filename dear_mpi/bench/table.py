@@ -1,7 +1,7 @@
-"""The table of a benchmark, at most ``WIDTH`` characters wide, and the texts that explain figures in all formats.
+"""Format a benchmark's table, at most ``WIDTH`` characters wide, and explain figures in all formats.
 
-Only rows begin with blanks; all other lines begin with ``#``. Settings that all rows share are above them; ``--json``
-contains all figures.
+Only rows begin with blanks; all other lines begin with ``#``. Settings that all rows share come first; ``--json`` has
+all figures.
 """
 
 import statistics
@@ -35,7 +35,7 @@ from dear_mpi.reporting.stats import FEWEST_SAMPLES
 from dear_mpi.reporting.units import format_bytes, format_hosts, grouped, plural
 
 WIDTH = 110
-LEAST_NAME = 12  # characters of an algorithm
+LEAST_NAME = 12  # characters of an algorithm's name
 WRONG = " WRONG"
 Key = tuple[object, ...]
 
@@ -86,14 +86,18 @@ STARTS = {
 
 
 def of_one_part(row: Row, of: int) -> int:
-    """The count or size (``of``) of a row as in other tools: that of the largest part, if the buffer has parts."""
+    """Return a row's count or size (``of``) as in other tools.
+
+    If the buffer has parts, it is the largest part's.
+    """
     if not row.count or not MEANINGS[row.collective].parted:
         return of
     return -(-row.count // row.ranks) * (of // row.count)
 
 
 def span(numbers: Sequence[int], what: str) -> str:
-    """
+    """Format a range of counts.
+
     >>> span([11, 200, 11], "sample"), span([1], "sample")
     ('11 to 200 samples', '1 sample')
     """
@@ -102,7 +106,7 @@ def span(numbers: Sequence[int], what: str) -> str:
 
 
 def title(rows: Sequence[Row]) -> str:
-    """The subject of the rows of one collective and number of ranks."""
+    """Return a title for the rows of one collective and number of ranks."""
     first = rows[0]
     others = {name_of(row): row.backend for row in rows if row.backend != first.backend}
     over = ", ".join([f"over {first.backend}", *(f"{name}: {library}" for name, library in others.items())])
@@ -110,7 +114,7 @@ def title(rows: Sequence[Row]) -> str:
 
 
 def meaning(rows: Sequence[Row]) -> Iterator[str]:
-    """How to read the rows of one collective and number of ranks: sizes, times, bandwidths."""
+    """Explain the rows of one collective and number of ranks: sizes, times, bandwidths."""
     first = rows[0]
     about = MEANINGS[first.collective]
     yield f"size: bytes of {about.size}"
@@ -125,7 +129,7 @@ def meaning(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def fitted(value: float, width: int) -> str:
-    """A number in at most ``width`` characters: with 2, 1 or 0 decimals, else with an exponent.
+    """Format a number in at most ``width`` characters: with 2, 1 or 0 decimals, else with an exponent.
 
     >>> [fitted(value, 7) for value in (0.123, 9999.994, 12345.67, 1e7 - 1, 1e9)], fitted(1e9, 6)
     (['0.12', '9999.99', '12345.7', '9999999', '1.0e+09'], '1e+09')
@@ -135,7 +139,7 @@ def fitted(value: float, width: int) -> str:
 
 
 def time_text(rows: Sequence[Row]) -> str:
-    """Describe how the times of rows of one cadence were measured."""
+    """Describe the measurement of one cadence's times."""
     first = rows[0]
     sample = SAMPLES[first.cadence].format(**OF_PAIR if OPERATIONS[first.collective].pair else OF_ALL)
     return f"median over {span([row.samples for row in rows], 'sample')}, in us; {sample} ({first.cadence})"
@@ -157,7 +161,7 @@ def columns(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def left_out(report: Report) -> Iterator[str]:
-    """Candidates that were not measured, and the reason. A collective without sizes was left out at all sizes."""
+    """List candidates that were not measured, with the reason. Without sizes, it holds for all sizes."""
     by_collective = grouped(report.rows, lambda row: row.collective)
     measured = {name: {row.bytes for row in rows} for name, rows in by_collective.items()}
 
@@ -171,7 +175,7 @@ def left_out(report: Report) -> Iterator[str]:
 
 
 def fits_text(report: Report) -> Iterator[str]:
-    """The fitted network of each number of ranks."""
+    """Describe the fitted network of each number of ranks."""
     for ranks, fit in report.fits.items():
         yield f"On {plural(ranks, 'rank')}: {fit_text(fit)}" if len(report.fits) > 1 else fit_text(fit)
 
@@ -194,7 +198,7 @@ def fit_text(fit: Fit | None) -> str:
 
 
 def clocks(report: Report) -> Iterator[str]:
-    """The loop's own cost in a figure, and the difference of the ranks' clocks."""
+    """Describe the loop's cost, and the difference of the ranks' clocks."""
     if own := report.own_cost:
         calls = ", ".join(f"{name} {us:.2f} us" for name, us in own.self_us.items())
         alone = f"; MPI's call of 4 B on a communicator of one rank: {calls}" if calls else ""
@@ -217,7 +221,10 @@ FAULT_US, FELT = 0.5, 0.1
 
 
 def page_faults(rows: Sequence[Row]) -> Iterator[str]:
-    """Calls that spend a part of their time on memory that each of them takes from the system and gives back."""
+    """List calls that spend time on pages.
+
+    Each such call takes memory from the system and gives it back.
+    """
     felt = [row for row in rows if row.page_faults * FAULT_US >= FELT * row.p50_us]
     for name, several in grouped(felt, name_of).items():
         most = max(several, key=attrgetter("page_faults"))
@@ -228,7 +235,7 @@ def page_faults(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
-# A column if rows differ in it, else above the rows. Memory: where the buffers were.
+# They are a column if rows differ, else a line above the rows. Memory: of the buffers.
 SETTINGS: dict[str, Callable[[Row], str]] = {
     "type": lambda row: row.dtype,
     "op": lambda row: row.op,
@@ -245,7 +252,7 @@ FIGURES: dict[str, Callable[[Row], str]] = {
 
 
 def table_lines(report: Report) -> Iterator[Text]:
-    """A table for each collective and number of ranks; all lines but rows begin with ``#``."""
+    """Return a table for each collective and number of ranks; all lines but rows begin with ``#``."""
     for rows in grouped(report.rows, table_of).values():
         first, alike = rows[0], [name for name, text in SETTINGS.items() if len(set(map(text, rows))) == 1]
         words = {"type": first.dtype, "op": first.op, "placed": first.placement, "memory": f"{first.memory} memory"}
@@ -257,12 +264,12 @@ def table_lines(report: Report) -> Iterator[Text]:
 
 
 def table_of(row: Row) -> Key:
-    """The columns that are equal in a table."""
+    """Return the columns that are equal in a table."""
     return row.collective, row.ranks, row.device, row.cadence, row.arrival
 
 
 def comments(*texts: str) -> Iterator[Text]:
-    """Lines that begin with ``#``; long texts are folded and indented."""
+    """Format lines that begin with ``#``; long texts are folded and indented."""
     for text in texts:
         indent = " " * (len(text) - len(text.lstrip()) + 4)
         lines = textwrap.wrap(text, WIDTH - 2, subsequent_indent=indent, break_on_hyphens=False) or [""]
@@ -270,7 +277,7 @@ def comments(*texts: str) -> Iterator[Text]:
 
 
 def lines_of(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Text]:
-    """The heads, and a line for each row that is shown; the fastest of each case is bold."""
+    """Return the heads, and a line for each shown row; each case's fastest is bold."""
     cuts, rows = several_cuts(rows), shown(rows, names)
     varied = {name: text for name, text in SETTINGS.items() if len(set(map(text, rows))) > 1}
     texts = {"size": lambda row: format_bytes(row.bytes), **varied, **FIGURES}
@@ -295,7 +302,8 @@ def lines_of(rows: Sequence[Row], names: Sequence[str]) -> Iterator[Text]:
 
 
 def shortened(name: str, width: int) -> str:
-    """
+    """Shorten a name from the left.
+
     >>> shortened("recursive_doubling", 12), shortened("ring", 12)
     ('…ve_doubling', 'ring')
     """
@@ -303,7 +311,7 @@ def shortened(name: str, width: int) -> str:
 
 
 def footer(rows: Sequence[Row], report: Report) -> Iterator[str]:
-    """The two sums of nccl-tests, explanations of columns, means over the fastest MPI calls, and differences."""
+    """Return nccl-tests' two sums, explanations of columns, means over the fastest MPI calls, and differences."""
     wrong, quiet = sum(row.wrong for row in rows), [row.busbw_GBps for row in rows if not is_noisy(row)]
     yield f"{'Out of bounds values':20} : {wrong} {'FAILED' if wrong else 'OK'}"
     average = f"{statistics.fmean(quiet):g}" if quiet else "none: all rows are noisy"
@@ -319,7 +327,7 @@ def footer(rows: Sequence[Row], report: Report) -> Iterator[str]:
 
 
 def summary(rows: Sequence[Row]) -> Iterator[str]:
-    """Means of our times over the fastest call of MPI; nothing without calls of MPI."""
+    """Return means of our times over the fastest MPI call; nothing without MPI calls."""
     found = against_mpi(rows)
     if not found:
         return
@@ -335,7 +343,7 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def differences(rows: Sequence[Row], names: Sequence[str]) -> Iterator[str]:
-    """Candidates that are faster or slower than the peer, or cannot be told from it."""
+    """List candidates that are faster or slower than the peer, or cannot be told from it."""
     found = list(verdicts(shown(rows, names), cuts=several_cuts(rows)))
     if found:
         yield ""

@@ -1,18 +1,17 @@
-"""How the ranks begin a call together, and the loops that time it.
+"""Start a call on all ranks at once, and time it.
 
-    barrier    | barrier ----.| call          ranks leave a barrier one after the other, the last one when others are
-                                              half done: so a call may seem longer, or shorter, than it is
-    moment     | MAX of clocks | spin  .| call    all begin within the uncertainty of the clocks
+    barrier    | barrier ----.| call          ranks leave a barrier in sequence, the last when others are half done: a
+                                              call may seem longer, or shorter, than it is
+    moment     | MAX of clocks | spin  .| call    all begin within the clocks' uncertainty
 
-The moment is a little later than the time at which the last rank came. A rank is late if the moment is over before it
-can wait for it, or if it loses its core while it waits; then the sample does not count. Ranks that are often late share
-their cores with something else. Then the whole run starts at barriers, so that its samples are alike.
+The moment is a little later than the last rank's arrival. A rank is late if the moment passes before it can wait, or if
+it loses its core while it waits; then the sample does not count. Ranks that are often late share their cores with other
+work. Then the whole run starts at barriers, so that its samples are comparable.
 
-A loop looks everything up before it begins. Two readings of the clock and a call from Python remain; ``own_cost``
-measures them.
+A loop looks everything up before it begins. Two clock readings and a Python call remain; ``own_cost`` measures them.
 
 Source: Hunold and Carpen-Amarie, Reproducible MPI Benchmarking Is Still Not as Easy as You Think (IEEE TPDS 27, 2016),
-which calls it the Round-Time scheme.
+the Round-Time scheme.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from dear_mpi.ranks.streams import Stream, Streams, open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import note
 
-LEAD, TRIALS = 3.0, 21  # from now to the moment, in durations of an agreement; measured in these trials
-MOST_LEAD_S = 1e-3  # on a busy machine an agreement may take as long as a turn on a core
-MOST_LATE, LONGEST = 0.1, 64.0  # if more of a block's calls are late, the lead doubles, up to LONGEST times LEAD
-LOST_S = 20e-6  # a rank that wakes up later after the moment had lost its core: reading the clock takes below 1 us
+LEAD, TRIALS = 3.0, 21  # from now to the moment, in durations of an agreement; trials to measure it
+MOST_LEAD_S = 1e-3  # on a busy machine an agreement may take a time slice
+MOST_LATE, LONGEST = 0.1, 64.0  # if a larger share of a block is late, the lead doubles, up to LONGEST times LEAD
+LOST_S = 20e-6  # a rank that wakes up later had lost its core: reading the clock takes below 1 us
 BLOCKS, BLOCK_S, FEWEST = 3, 0.05, 20  # of the trial: their number, duration and fewest starts
 
 
@@ -47,20 +46,20 @@ class Start(Protocol):
     name: str
 
     def holds(self) -> bool:
-        """Collective: try a few blocks of starts; return whether at most a tenth of the starts of one were late."""
+        """Collective: try a few blocks of starts; return whether at most a tenth of one block's starts were late."""
 
     def prepare(self) -> None:
-        """Collective: get ready for a block of calls."""
+        """Collective: prepare a block of calls."""
 
     def __call__(self) -> bool:
-        """Collective: return when this rank is to begin, and whether it was in time."""
+        """Collective: wait for the start; return its time, and whether this rank was in time."""
 
     def report(self) -> dict[str, Any] | None:
-        """Collective: facts about the clocks."""
+        """Collective: return facts about the clocks."""
 
 
 class AtBarrier:
-    """Begin after a barrier."""
+    """Starts after a barrier."""
 
     name = "barrier"
 
@@ -71,7 +70,7 @@ class AtBarrier:
         return True
 
     def prepare(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def __call__(self) -> bool:
         self.barrier()
@@ -82,7 +81,7 @@ class AtBarrier:
 
 
 class AtMoment:
-    """Begin at a moment of the common clock, which is later if many ranks are late."""
+    """Starts at a moment of the common clock; after many late starts the lead grows."""
 
     name = "clock"
 
@@ -92,7 +91,7 @@ class AtMoment:
         self.calls = self.late = 0
 
     def holds(self) -> bool:
-        """After a block with many late starts the lead doubles."""
+        """Try blocks; the lead doubles after a block with many late starts."""
         for _ in range(BLOCKS):
             self.prepare()
             for _ in range(max(FEWEST, int(BLOCK_S / self.lead_s))):
@@ -102,7 +101,7 @@ class AtMoment:
         return False
 
     def prepare(self) -> None:
-        """Measure the clocks again, and how long ranks take to agree on a moment."""
+        """Measure the clocks again, and the duration of an agreement on a moment."""
         self.clock.look()
         took_s = []
         for _ in range(TRIALS):
@@ -129,8 +128,8 @@ class AtMoment:
 
 
 SMALL_BYTES = 64 * 1024
-CALLS = 100, 10  # in a row: with small buffers, and with others
-COST_TRIALS, TRIAL_CALLS = 11, 20  # the loop's own cost is their median
+CALLS = 100, 10  # in sequence: with small buffers, and with others
+COST_TRIALS, TRIAL_CALLS = 11, 20  # the loop's cost is their median
 
 
 def calls_in_a_row(nbytes: int) -> int:
@@ -138,9 +137,9 @@ def calls_in_a_row(nbytes: int) -> int:
 
 
 def isolated(run: Callable[[], object], start: Start, stream: Stream, wait: Wait | None = None) -> tuple[float, bool]:
-    """Seconds from a common start to the end of a call's last kernel, and whether this rank was in time.
+    """Return the seconds from a common start to the end of a call's last kernel, and whether this rank was in time.
 
-    A rank that is to arrive late waits in between.
+    A rank with a delay waits in between.
     """
     mark = stream.mark
     in_time = start()
@@ -152,7 +151,7 @@ def isolated(run: Callable[[], object], start: Start, stream: Stream, wait: Wait
 
 
 def streaming(run: Callable[[], object], between: Callable[[], object], calls: int, stream: Stream) -> float:
-    """Mean seconds of calls in a row, each to the end of its last kernel; ``between`` is not timed.
+    """Return the mean seconds of calls in sequence, each to the end of its last kernel; ``between`` is not timed.
 
     The first call is not timed: its data were just written and are not yet in the caches.
     """
@@ -167,7 +166,7 @@ def streaming(run: Callable[[], object], between: Callable[[], object], calls: i
 
 
 def on_host(run: Callable[[], object], between: Callable[[], object], calls: int) -> float:
-    """Like ``streaming`` on the host only: its clock is read without a call in between."""
+    """Measure like ``streaming``, on the host only, which reads the clock without a call in between."""
     clock, elapsed_s = time.perf_counter, 0.0
     run()
     for _ in repeat(None, calls):
@@ -179,27 +178,27 @@ def on_host(run: Callable[[], object], between: Callable[[], object], calls: int
 
 
 def quick_barrier(transport: Transport) -> Callable[[], object]:
-    """The library's barrier, if there is one.
+    """Return the library's barrier, if there is one.
 
-    A transport's barrier takes notes for the watchdog, which would be in the time of ranks that share a core.
+    A transport's barrier reports to the watchdog, which would distort times if ranks share a core.
     """
     return transport.barrier if transport.native is None else transport.native.Barrier
 
 
 @dataclass(frozen=True)
 class OwnCost:
-    """What the loop adds to a call, in us.
+    """The loop's addition to a call, in us.
 
     If ranks share a core, a rank's time contains the others' calls and barriers.
     """
 
-    empty_us: float  # the clock, and a call that does nothing
+    empty_us: float  # the clock, and an empty call
     self_us: dict[str, float]  # by collective, MPI's call of 4 bytes from Python on a communicator of one rank
-    barrier_us: float | None  # a barrier there; None without MPI
+    barrier_us: float | None  # a barrier on that communicator; None without MPI
 
 
 def own_cost(transport: Transport, collectives: Iterable[str]) -> OwnCost:
-    """Collective: the costs on the slowest rank, in the loop that times, with its barriers.
+    """Collective: return the slowest rank's costs, in the timing loop with its barriers.
 
     Without MPI only the cost of an empty call is known.
     """
@@ -222,19 +221,19 @@ LATE = "ranks were late for more than a tenth of the starts by the clock: all sa
 
 @dataclass(frozen=True)
 class Context:
-    """A world, its streams, and one start for all cases, whose clocks are known better with each case."""
+    """A world, its streams, and one start for all cases, with clocks that improve with each case."""
 
     world: World
     streams: Streams
     start: Start
-    crowded: bool  # whether some machine has more ranks than cores for them
+    crowded: bool  # whether some machine has more ranks than cores
 
     @classmethod
     def of(cls, world: World, conditions: Conditions) -> Context:
         """Collective: open the streams and choose a start.
 
-        Ranks that share cores may miss the moment while another one has the core, and threads share an interpreter.
-        Both begin at barriers.
+        Ranks that share cores may miss the moment while another rank runs, and threads share an interpreter: both begin
+        at barriers.
 
         Raises:
             ArgumentError: on all ranks: there is no such device.

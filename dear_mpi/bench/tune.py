@@ -1,8 +1,7 @@
-"""From measured rows to the rules of ``auto``: the fastest of our algorithms at each size.
+"""Convert measured rows to rules of ``auto``: the fastest of our algorithms at each size.
 
-If others are within its interval, the algorithm of the size below is preferred, then the one that was named first.
-Some ranks and buffers cannot use shared memory, so an algorithm in shared memory gets an additional rule, if it is
-faster on the whole.
+If others are within its interval, the next smaller size's algorithm is preferred, then the first named. Some ranks and
+buffers cannot use shared memory, so a shared-memory algorithm that is fastest overall gets an additional rule.
 """
 
 import math
@@ -22,23 +21,23 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, replacing
 from dear_mpi.reporting.units import grouped
 
-ONE = ("dtypes", "ops", "placements")  # rules do not name these: of several the fastest would be a mixture
+ONE = ("dtypes", "ops", "placements")  # rules do not name these: with several values the fastest would be a mixture
 
 
 def may_be_chosen(name: str) -> bool:
-    """Whether ``auto`` may choose an algorithm. It may not choose a user's, because a table of rules has no code."""
+    """Return whether ``auto`` may choose an algorithm. User algorithms are excluded: a table of rules has no code."""
     return name in ALGORITHMS and runner_of(name) == "messages"
 
 
 def tuned(rows: Sequence[Row]) -> list[Rule]:
-    """The rules of the collectives and numbers of ranks of these rows."""
+    """Return the rules for these rows' collectives and numbers of ranks."""
     right = [row for row in rows if row.is_balanced and not row.wrong]
     groups = grouped(right, lambda row: (row.collective, row.ranks))
     return [rule for group in groups.values() for rule in of_collective(group)]
 
 
 def of_collective(rows: list[Row]) -> list[Rule]:
-    """The rules of one collective on one number of ranks. Borders are in the middle of two sizes' logarithms."""
+    """Return one collective's rules on one number of ranks. Borders are geometric means of two sizes."""
     ours = sorted((row for row in rows if may_be_chosen(row.algorithm)), key=lambda row: row.bytes)
     if not ours:
         return []
@@ -60,17 +59,17 @@ def key(row: Row) -> tuple[str, int]:
 
 
 def chosen_row(rows: list[Row], below: Row | None) -> Row:
-    """The row that ``auto`` takes at one size, given the row of the size below."""
+    """Return the row that ``auto`` takes at one size, given the next smaller size's row."""
     best = min(rows, key=lambda row: row.p50_us)
     as_good = [row for row in rows if row.p50_us <= best.ci_high_us]
     return next((row for row in as_good if below is not None and key(row) == key(below)), as_good[0])
 
 
 def rules_before(path: Path, suite: Suite, world: World) -> tuple[Rule, ...]:
-    """Collective: the rules that the file contains, before a run.
+    """Collective: return the file's existing rules, before a run.
 
     Raises:
-        ArgumentError: it is no table of rules or cannot be written, no algorithm can be chosen, or the run has several
+        ArgumentError: it is no table of rules or not writable, no algorithm can be chosen, or the run has several
             dtypes, ops or placements.
     """
 

@@ -1,15 +1,15 @@
-"""Candidates take turns at one case, call by call and with the same data, so disturbances hit all of them.
+"""Run a case's candidates in turns, call by call and with equal data, so disturbances hit all of them.
 
-A sample is one call, whose result is checked, or (``streaming``) the mean over calls in a row after such a call.
+A sample is one call with a checked result, or (``streaming``) the mean over calls in sequence after such a call.
 
-Each candidate works in the memory that it would have in a user's program. Our plans share memory among the ranks of a
-host if they make use of it, as in training, unless they are told otherwise. All others have private memory.
+Each candidate works in the memory of a user's program. Our plans share memory among a host's ranks if they use it, as
+in training, unless told otherwise. All others have private memory.
 
 A point is measured until the medians are known well, or its time is over:
 
     warm-up | 6 turns | as many again, while some median is not known well enough and there is time | ...
 
-All ranks get all samples after each block, so they agree on when to stop; rank 0 takes the time.
+All ranks get all samples after each block, so they agree on the end; rank 0's clock decides.
 """
 
 import itertools
@@ -38,7 +38,7 @@ Key = tuple[str, int]  # a candidate and its segment_bytes
 
 
 def wanted_memory(name: str, case: Case, hosts: Sequence[int]) -> str:
-    """The memory in which a candidate's buffers should be."""
+    """Return the kind of memory for a candidate's buffers."""
     if case.device != "cpu":
         return "device"
     shared = candidate(name).is_plan and case.memory != "private" and case.collective in COLLECTIVES
@@ -48,7 +48,7 @@ def wanted_memory(name: str, case: Case, hosts: Sequence[int]) -> str:
 
 
 def needed_bytes(case: Case, names: Sequence[str], hosts: Sequence[int]) -> int:
-    """The least memory of a rank: buffer, data, expected result and second buffer, for each kind of memory."""
+    """Return a rank's least memory: buffer, data, expected result and second buffer, for each kind of memory."""
     homes = {wanted_memory(name, case, hosts) for name in names}
     received = case.window if case.placement == "out" else 0
     return (3 + received) * case.nbytes * len(homes)
@@ -65,7 +65,7 @@ class Interleaved:
             context.streams.compute,
             context.start,
         )
-        # Calls in a row: messages of a pair wait for each other by themselves, and OSU has no barriers there.
+        # Calls in sequence: messages of a pair synchronise the ranks, and OSU has no barriers there.
         self.between: Callable[[], object] = int if case.operation.pair else quick_barrier(self.transport)
         self.data = cache(partial(Data, case, world, context.streams))  # by memory
         self.ready: dict[Key, tuple[Prepared, Data]] = {}
@@ -86,7 +86,7 @@ class Interleaved:
         """Collective: take ``turns`` samples of each candidate."""
         mine: dict[Key, list[tuple[float, float]]] = {key: [] for key in self.ready}
         wrong, faults = dict.fromkeys(self.ready, 0), dict.fromkeys(self.ready, 0.0)
-        # Threads of a backend that are still at work would disturb others: these backends take turns separately.
+        # A backend's threads that still work would disturb others: these backends take turns separately.
         alone = [key for key in self.ready if candidate(key[0]).session]
         groups = [key for key in self.ready if key not in alone], alone
         skipped = int(all(groups))  # the first turn after another group does not count
@@ -94,7 +94,7 @@ class Interleaved:
         for group, number in itertools.product(groups, range(-skipped, turns)):
             self.turn += 1
             wait = arrival.wait(number, self.transport)
-            # In another order each time, so that none always follows the slowest; all ranks use the same order.
+            # In another order each turn, so that none always follows the slowest; all ranks use one order.
             for key in random.Random(self.turn).sample(group, len(group)):
                 elapsed_s, faulted, errors = self.sample(*self.ready[key], wait)
                 wrong[key] += errors
@@ -117,8 +117,9 @@ class Interleaved:
     def sample(self, prepared: Prepared, data: Data, wait: Wait | None) -> tuple[float, float, int]:
         """Measure one sample.
 
-        Returns: the seconds from the common start, NaN if this rank was late for it, or those of one of several calls
-            in a row; the page faults of a call; and the wrong elements of the result.
+        Returns:
+            The seconds from the common start (NaN if this rank was late), or the mean of several calls in sequence; a
+                call's page faults; and the result's wrong elements.
         """
         data.fill(self.turn)
         faults = page_faults()
@@ -136,9 +137,10 @@ class Interleaved:
         return elapsed_s, (page_faults() - faults) / calls, errors
 
     def in_time(self, times_s: list[list[float]]) -> tuple[list[list[float]], int]:
-        """Keep samples for which all ranks were in time, of the ranks whose times count, for one part of a call.
+        """Keep samples with all ranks in time, of the timed ranks, for one part of a call.
 
-        Returns: the samples, a list per rank; and the number of samples that were dropped.
+        Returns:
+            The samples, a list per rank; and the number of dropped samples.
         """
         kept = [sample for sample in zip(*times_s, strict=True) if not any(map(math.isnan, sample))]
         found = [list(mine) for mine in zip(*kept, strict=True)] or [[] for _ in times_s]
@@ -152,17 +154,17 @@ class Interleaved:
 
 
 K = TypeVar("K")
-MOST_SAMPLES = 10_000  # of each candidate at a point, unless --iterations asks for more
+MOST_SAMPLES = 10_000  # per candidate at a point, unless --iterations asks for more
 MOST_ASKED = 10**7  # by --iterations: all samples of all ranks are kept
 WARM_UP_SHARE = 0.25  # the most of a point's time
-FEWEST_IN_A_BLOCK = 11  # turns, if each block needs an extra one that does not count
-MORE_BLOCKS = 3  # at most, if too few samples count; the lead of a start by the clock grows with each
+FEWEST_IN_A_BLOCK = 11  # turns, if each block has an extra, uncounted one
+MORE_BLOCKS = 3  # the most, if too few samples count; a clock start's lead grows with each
 Found = Mapping[K, Samples]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace(Declared):
-    """How much is measured of each collective at each size."""
+    """The effort for each collective at each size."""
 
     budget_s: float = option(
         f"Time for each collective at each size; {FEWEST_SAMPLES} samples are taken at least.",
@@ -202,7 +204,7 @@ class Pace(Declared):
         return all(self.is_known(samples, cadence) for samples in found.values())
 
     def is_known(self, samples: Samples, cadence: str) -> bool:
-        """Whether a median is known well. Neighbouring samples that are alike count less."""
+        """Return whether a median is known well. Similar neighbouring samples count less."""
         times_s = samples.job_s(cadence)
         if len(times_s) < FEWEST_SAMPLES:
             return False
@@ -213,11 +215,11 @@ class Pace(Declared):
 def paced(
     pace: Pace, run: Callable[[int], dict[K, Samples]], transport: Transport, *, cadence: str, blocks: int
 ) -> dict[K, Samples]:
-    """Collective: the samples of a point, including the wrong results of warm-up.
+    """Collective: return a point's samples, including warm-up's wrong results.
 
     Args:
         run: takes this number of turns.
-        blocks: the fewest blocks, if candidates do not take turns call by call.
+        blocks: the fewest blocks, if candidates do not alternate call by call.
     """
     begin_s = time.perf_counter()
 
@@ -240,7 +242,7 @@ def paced(
         if more < 1:
             break
         found, turns = together(found, run(more)), turns + more
-    for _ in range(MORE_BLOCKS):  # if so many starts were late that too few samples count, but some do
+    for _ in range(MORE_BLOCKS):  # late starts left too few samples that count, but some
         if not 0 < fewest_of(found) < FEWEST_SAMPLES:
             break
         found, turns = together(found, run(FEWEST_SAMPLES)), turns + FEWEST_SAMPLES

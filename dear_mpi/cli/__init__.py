@@ -1,1 +1,1 @@
-"""The command line."""
+"""Run the command line."""

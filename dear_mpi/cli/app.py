@@ -22,7 +22,7 @@ from dear_mpi.reporting.terminal import complain, console
 
 HELP_COLUMNS = 120
 
-# Flags of nccl-tests and of OSU's benchmarks, and what ``bench`` has for them.
+# Flags of nccl-tests and OSU's benchmarks, with the equivalent of ``bench``.
 SIZES = "--sizes 8B:128MiB:x2 (nccl-tests: -b 8 -e 128M -f 2; OSU: -m 8:134217728)"
 INSTEAD = dict.fromkeys(("-b", "-e", "-f", "-m", "--minbytes", "--maxbytes", "--stepfactor"), SIZES)
 INSTEAD |= {"--datatype": "--dtype", "-d": "--dtype (nccl-tests: -d) or --device (OSU: -d)", "-o": "--op"}
@@ -32,14 +32,14 @@ INSTEAD |= {"-w": "--warmup", "-x": "--warmup"} | dict.fromkeys(
     ("-g", "-t"), "--threads, or mpirun (nccl-tests: -g, -t)"
 )
 
-UsageError: type[Any] = typer.BadParameter.__bases__[0]  # of the click that this Typer brings or uses
+UsageError: type[Any] = typer.BadParameter.__bases__[0]  # from the click that this Typer bundles or uses
 
 
 class Commands(TyperGroup):
-    """Help, the version, and flags that cannot be read: told by one rank. The group knows a command's name and a line
-    of its help; the rest is imported when the command runs.
+    """Load commands lazily, show help and the version, and report unreadable flags from one rank.
 
-    After a wrong flag, ``__main__.py`` lets the ranks of a job meet through MPI, so that all end together.
+    The group knows a command's name and first help line; it imports the rest when the command runs. After a wrong flag,
+    ``__main__.py`` lets the ranks of a job meet through MPI, so that all end together.
     """
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -55,7 +55,7 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         if find_command(args[0]) is None:
             known: Any = all_commands()
-            self.commands = known  # from which Typer suggests some
+            self.commands = known  # Typer suggests names from it
         name, _, rest = super().resolve_command(ctx, args)
         return name, load_command(args[0]), rest
 
@@ -76,17 +76,17 @@ class Commands(TyperGroup):
             sys.exit(super().main(*given, **how | {"standalone_mode": False}))
         except UsageError as error:
             said = ""
-            if error.message or hasattr(error, "param"):  # not so where help was shown because nothing was asked for
+            if error.message or hasattr(error, "param"):  # not after help for an empty command line
                 where = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
                 said = f"{error.format_message().rstrip('.')}{typed_for(error, arguments)}"
                 instead = INSTEAD.get(getattr(error, "option_name", ""), "") if "bench" in arguments[:1] else ""
                 said += f": use {instead}" * bool(instead) + where
                 complain(said, rank)
-            raise SystemExit(2) from ValueError(said)  # for ``__main__.py``: without the flag its own text tells little
+            raise SystemExit(2) from ValueError(said)  # for ``__main__.py``: without the flag, click's text is unclear
 
 
 def typed_for(error: Any, arguments: Sequence[str]) -> str:
-    """What was typed for the flag that an error is about, if the error does not say it: not all Typers do."""
+    """Return the typed flag of an error if its text lacks it: some Typers omit it."""
     names = getattr(getattr(error, "param", None), "opts", ())
     typed = [value for name, value in pairwise(arguments) if name in names]
     typed += [each.partition("=")[2] for each in arguments if each.partition("=")[0] in names and "=" in each]
@@ -94,8 +94,8 @@ def typed_for(error: Any, arguments: Sequence[str]) -> str:
 
 
 def fit_help_to_screen() -> None:
-    """Let help come as the tables do: plain in a file."""
-    from typer import rich_utils  # for help alone: it takes longer to import than a small simulation runs
+    """Format help like the tables: plain in a file."""
+    from typer import rich_utils  # only for help: the import takes longer than a small simulation
 
     screen = console()
     rich_utils.FORCE_TERMINAL = screen.is_terminal
@@ -103,7 +103,7 @@ def fit_help_to_screen() -> None:
 
 
 def load_command(name: str) -> Any:
-    """The command of a name as Typer runs it, with its flags."""
+    """Load a command by name as Typer runs it, with its flags."""
     command = find_command(name)
     assert command is not None, "only commands that were found are loaded"
     function = load_place(command.place)
@@ -118,7 +118,7 @@ app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, pret
 
 def show_version(asked: bool) -> None:
     if asked:
-        print(f"dear-mpi {sys.modules['dear_mpi'].__version__}")  # the package is in no room: nothing here imports it
+        print(f"dear-mpi {sys.modules['dear_mpi'].__version__}")  # ``__main__`` imported the package; nothing here does
         raise typer.Exit
 
 

@@ -1,4 +1,4 @@
-"""The command ``dear-mpi bench``: its flags are the fields of ``Suite``, and those of a job."""
+"""Run ``dear-mpi bench``: its flags are the fields of ``Suite``, and a job's flags."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -93,11 +93,11 @@ def why_of(flags: Flags) -> list[int]:
 
 def bench_and_show(world: World, suite: Suite, flags: Flags, baseline: Sequence[str]) -> Output:
     began = now()
-    suite = agreed(suite, world)  # first of all: what follows looks its names up
+    suite = agreed(suite, world)  # first: later code looks up its names
     before = rules_before(flags["tune"], suite, world) if "tune" in flags else ()
     older = baseline_before(baseline, suite, world) if baseline else []
     if suite.start == "auto" and {row.start for each in older for row in each.rows} == {AtBarrier.name}:
-        suite = replace(suite, start=AtBarrier.name)  # or no point would be in both
+        suite = replace(suite, start=AtBarrier.name)  # or no point would match
     with bar(world, suite.points(world.size), "warming up") as progress:
         report = run_bench(suite, world, progress)
     head = provenance(world, began)
@@ -110,10 +110,10 @@ def bench_and_show(world: World, suite: Suite, flags: Flags, baseline: Sequence[
 
 
 def said(world: World, report: Report, older: Sequence[Run], run: Run, flags: Flags) -> dict[str, Any]:
-    """Print rows and what they mean, on rank 0. Returns what --json has of it beside rows."""
+    """Print rows and their explanations on rank 0. Returns the rest of ``--json``."""
     form = flags.get("format", DEFAULT)
     show_bench(world, report, form)
-    # Other formats are read by programs: what is no row goes beside them.
+    # Programs read the other formats, so everything but rows goes to standard error.
     screen = console(world, stderr=form != DEFAULT)
     more = dict(explanations(screen, world, report, flags))
     if older:
@@ -124,7 +124,7 @@ def said(world: World, report: Report, older: Sequence[Run], run: Run, flags: Fl
 def files_after(
     report: Report, run: Run, before: Sequence[Rule], mpi: str, flags: Flags
 ) -> dict[str, Callable[[], object]]:
-    """What writes the files of a run, but that of --json."""
+    """Return the writers of a run's files, except ``--json``."""
     writers: dict[str, Callable[[Path], object]] = {
         "tune": lambda path: write_tuned(path, before, report.rows, mpi),
         "timeline": lambda _: write_steps(report.steps, flags),
@@ -134,7 +134,7 @@ def files_after(
 
 
 def explanations(screen: Console, world: World, report: Report, flags: Flags) -> Mapping[str, Any]:
-    """Show what rows mean. Returns what --json has of it."""
+    """Explain rows. Returns the explanations for ``--json``."""
     found: dict[str, Any] = {"guidelines": show_guidelines(screen, report.rows)}
     if arrived := show_arrivals(screen, report):
         found["arrival"] = arrived
@@ -147,7 +147,7 @@ def explanations(screen: Console, world: World, report: Report, flags: Flags) ->
 
 
 def write_steps(found: Sequence[Steps], flags: Flags) -> None:
-    """The files of --timeline, if there are any, and something to draw."""
+    """Write the files of --timeline, if asked for and if there are steps."""
     write = timeline_writer(flags, draw_steps)
     if write is not None and found:
         title = f"Where the time goes, over {', '.join(dict.fromkeys(each.backend for each in found))}"
@@ -156,10 +156,10 @@ def write_steps(found: Sequence[Steps], flags: Flags) -> None:
 
 
 def against(screen: Console, world: World, older: Sequence[Run], run: Run, at_least: float) -> dict[str, Any]:
-    """Hold a run against the baseline, and show that. Returns what --json has of it.
+    """Compare a run with the baseline, and show the result. Returns it for ``--json``.
 
-    Only now it is known in which memory the run was, and what was left out of it. If no point is in both, this is an
-    error, but what was measured is not lost.
+    The run's memory and missing candidates are known only now. If no point matches, this is an error, but the
+    measurements are kept.
     """
     try:
         diff = compare_runs(older, [run], at_least)

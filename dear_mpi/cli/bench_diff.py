@@ -1,4 +1,4 @@
-"""The command ``dear-mpi bench-diff``, and what ``bench --baseline`` shares with it."""
+"""Run ``dear-mpi bench-diff``; ``bench --baseline`` shares its parts."""
 
 import typer
 
@@ -13,7 +13,7 @@ from dear_mpi.reporting.units import parse_percentage
 from dear_mpi.training.declared import listed
 
 AT_LEAST = "5%"
-MOST_AT_LEAST = 10.0  # eleven times as slow
+MOST_AT_LEAST = 10.0  # eleven times the time
 SHARE = "How much longer something must take to be called slower: less never counts."
 SHARE_FLAG = flag("at_least", str, SHARE, AT_LEAST)
 RUNS = "of dear-mpi bench --json; several launches of the same with commas."

@@ -1,4 +1,4 @@
-"""The command ``dear-mpi bench-kernels``."""
+"""Run ``dear-mpi bench-kernels``."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""The commands: a line of help and the place of a function for each. The function is imported when its command runs.
+"""Register commands: a help line and a function's place each, imported when the command runs.
 
-An extra publishes a ``Command`` in the group ``dear_mpi.commands``. In the group ``dear_mpi.flags`` it publishes an
-``AddedFlag`` for a command of core, under the name ``COMMAND.FLAG``. docs/how-to/extra.md shows how.
+An extra publishes a ``Command`` in the group ``dear_mpi.commands``, and an ``AddedFlag`` for a command of core in the
+group ``dear_mpi.flags`` as ``COMMAND.FLAG``. docs/how-to/extra.md shows an example.
 """
 
 import os
@@ -14,18 +14,18 @@ from dear_mpi.collectives.program.extras import entry_points_of, load_extra, loa
 from dear_mpi.reporting.terminal import console
 
 WITHOUT_WORK = ("--help", "--version")
-OPEN = ("train", "compare", "explain", "simulate")  # commands to which extras may add flags
+OPEN = ("train", "compare", "explain", "simulate")  # commands that accept flags of extras
 
 
 class Command(NamedTuple):
-    """``help`` begins the help of the command, and the docstring of the function at ``place`` goes on with it."""
+    """A command: ``help`` starts its help, and the docstring of the function at ``place`` continues it."""
 
     help: str
     place: str  # module:function
 
 
 class AddedFlag(NamedTuple):
-    """A flag that an extra adds to a command of core, which calls what is at ``place`` if the flag is typed."""
+    """A flag that an extra adds to a command of core; typing it calls the object at ``place``."""
 
     help: str
     place: str  # module:name
@@ -34,7 +34,7 @@ class AddedFlag(NamedTuple):
 
 KINDS: dict[str, type[Any]] = {"commands": Command, "flags": AddedFlag}  # by group
 
-# To add a command to core, write its file and its line here.
+# To add a command to core, write its file and add a line here.
 COMMANDS = {
     "train": Command("Train a model with one communication schedule.", "dear_mpi.cli.train:train"),
     "compare": Command(
@@ -84,19 +84,19 @@ COMMANDS = {
 
 
 def find_command(name: str) -> Command | None:
-    """The command of a name, of core or of an extra; None if there is none that can be imported."""
+    """Return a named command of core or an extra; None if it does not exist or cannot be imported."""
     return COMMANDS.get(name) or published("commands", name)
 
 
 def all_commands() -> dict[str, Command]:
-    """All commands by name, those of extras last."""
+    """Return all commands by name, extras last."""
     extras = extras_in("commands")
     return COMMANDS | {name: extras[name] for name in extras if name not in COMMANDS}
 
 
 @cache
 def added_flags(command: str) -> dict[str, AddedFlag]:
-    """The flags that extras add to a command of core, by their names in Python. Core's flags cannot be replaced."""
+    """Return extras' flags for a command of core, by Python name. They cannot replace core's flags."""
     if command not in OPEN:
         return {}
     from dear_mpi.cli.panels import PLACES
@@ -115,17 +115,17 @@ def added_flags(command: str) -> dict[str, AddedFlag]:
 
 
 def spelled(name: str) -> str:
-    """A flag as it is typed."""
+    """Spell a flag as users type it."""
     return f"--{name.replace('_', '-')}"
 
 
 def added_files(command: str) -> dict[str, str]:
-    """Those of them that take a file, as ``written_by`` in files.py takes them."""
+    """Return the added flags that take a file, for ``written_by`` in files.py."""
     return {name: spelled(name) for name, flag in added_flags(command).items() if flag.file}
 
 
 def typed_acts(command: str, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """What the flags lead to that extras add and that were typed, by the names of the flags."""
+    """Return the actions of typed added flags, by flag name."""
     return {name: load_place(flag.place) for name, flag in added_flags(command).items() if flags.get(name)}
 
 
@@ -136,7 +136,7 @@ def extras_in(group: str) -> dict[str, Any]:
 
 @cache
 def published(group: str, name: str) -> Any:
-    """What an extra publishes under a name; None, and a warning of rank 0, if that cannot be used."""
+    """Return an extra's object by name; None, with a warning of rank 0, if it is unusable."""
     if name not in entry_points_of(group):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The command ``dear-mpi compare``: the flags of ``train``, with several schedules instead of one."""
+"""Run ``dear-mpi compare``: the flags of ``train``, with several schedules instead of one."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,7 +25,7 @@ from dear_mpi.training.schedules import NAMES
 
 SCHEDULES = f"Schedules to compare, with commas: {', '.join(NAMES)}, or FILE.py:NAME. Speed-ups are over the first one."
 FUSIONS = f"{FUSION} Several with commas, e.g. 25MB,cut:4MB,own."
-SPLIT = ("fusion", "wire")  # of which there may be several
+SPLIT = ("fusion", "wire")  # they take several values
 FLAGS = (
     JOB_FLAGS
     | flag("schedules", str, SCHEDULES)
@@ -63,7 +63,7 @@ def compare_and_show(
 ) -> Output:
     contest = Contest(config, world, schedules, **split)
     show, keepers = timeline, dict[str, Any]()
-    for name, path, act in acts:  # each hands the timeline on
+    for name, path, act in acts:  # each passes the timeline on
         show = keepers[f"--{name}"] = act(f"--{name}", path, show)
     with bar(world, contest.steps, config.model) as advance:
         rows = outcome(contest, lambda name: advance(f"{config.model}, {name}"), timeline=show)

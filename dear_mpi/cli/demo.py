@@ -1,8 +1,9 @@
-"""The command ``dear-mpi demo``: the main job end to end, then DeAR beside the schedules it competes with.
+"""Run ``dear-mpi demo``: train end to end, then compare DeAR with competing schedules.
 
 (a) handwritten digits, a convolutional network, DeAR over rings, to its test accuracy;
-(b) a synthetic ResNet-50 over an emulated link on which an all-reduce takes four times as long as the forward
-    pass, where the bounds of DeAR and of WFBP with the same buckets are farthest apart: 1.25.
+
+(b) a synthetic ResNet-50 over an emulated link: an all-reduce takes four times the forward pass. There the bounds of
+DeAR and WFBP with equal buckets differ most: 1.25.
 """
 
 from dear_mpi.cli.compare import compare_and_show
@@ -22,8 +23,8 @@ RESNET = {
     "iterations": 15,
     "segment": "1MiB",
 }
-# ResNet-50 has 102.2 MB of fp32 gradients, of which a ring on 4 ranks sends 2 * 3/4 in each direction: 153 MB, which
-# takes four times the forward time at this bandwidth.
+# ResNet-50 has 102.2 MB of fp32 gradients; a ring on 4 ranks sends 2 * 3/4 of them in each direction: 153 MB, which
+# take four times the forward pass at this bandwidth.
 LINK = "1.227gbit,50us"
 NOTE = (
     "\nThree schedules on an EMULATED link, on which an all-reduce of 4 ranks takes 4 times the forward pass\n"

@@ -1,4 +1,4 @@
-"""The command ``dear-mpi doctor``: runs wherever it is started, also where there is no MPI that works."""
+"""Run ``dear-mpi doctor`` anywhere, even without a working MPI."""
 
 import os
 from typing import Any
@@ -31,11 +31,11 @@ def doctor(flags: Flags) -> None:
     def command(world: World) -> dict[str, Any]:
         facts = examine(world, alone, device_memory=device_memory, nbytes=nbytes)
         found = findings(facts)
-        if launch.rank == world.rank == 0:  # without MPI, each is alone in its world
+        if launch.rank == world.rank == 0:  # without MPI, each process is rank 0 of a separate world
             show_doctor(facts, found)
         return as_object(facts, found)
 
-    alone = look(launch, device)  # collective: before an error of this rank, which is told to the others
+    alone = look(launch, device)  # collective: before errors of single ranks, which all ranks share later
     lookup("device", device or "cpu", STREAMS)
     lookup("device_memory", device_memory, OVERRIDES)
     nbytes = parsed("--size", parse_message, flags["size"])

@@ -1,4 +1,4 @@
-"""The command ``dear-mpi explain``."""
+"""Run ``dear-mpi explain``."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from dear_mpi.training.declared import listed, parsed
 from dear_mpi.training.options import NAMES
 from dear_mpi.training.routes.find import EXAMPLES, FULL, ROUTES
 
-MOST_PIECES = 256  # of 64 ranks they take some seconds
+MOST_PIECES = 256  # which take some seconds for 64 ranks
 OF_ROUTES = ("route", "wire")
 RATES = "Bandwidths inside and between hosts, for themis: 100gbit/10gbit, or FILE.json."
 PICTURE = "Draw the steps into FILE.png, FILE.pdf or FILE.svg, or into FILE.gif: a frame for each step."
@@ -59,7 +59,7 @@ def explain(flags: Flags) -> None:
     if how["rates"] is not None:
         how["rates"] = parsed("--rates", read_rates, how["rates"])
     what = how.pop("collective"), how.pop("ranks")
-    for added_flag, act in typed_acts("explain", flags).items():  # first: of a wrong algorithm, too
+    for added_flag, act in typed_acts("explain", flags).items():  # first: also for a wrong algorithm
         layout = {name: how[name] for name in ("hosts", "rates", "pieces")}
         act(spelled(added_flag), flags[added_flag], algorithms, *what, **layout)
         console().print(f"The page is {flags[added_flag]}", markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The files of a command: what they end in, no two that it writes are one, and none that it reads is written over."""
+"""Check a command's files: their endings, no file written twice, and no input overwritten."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 Written: TypeAlias = Sequence[tuple[str, Path]]
 """Flags, each with a file that it names."""
 
-WRITTEN = {"plot": "--plot", "json_file": "--json", "timeline": "--timeline"}  # of several commands
-PICTURES = (".png", ".pdf", ".svg")  # matplotlib has others, in some of which colours are lost
+WRITTEN = {"plot": "--plot", "json_file": "--json", "timeline": "--timeline"}  # shared by several commands
+PICTURES = (".png", ".pdf", ".svg")  # matplotlib has others, and some lose colours
 PAGES = (".html", ".htm")
-MOVING = ".gif"  # a frame for each step
+MOVING = ".gif"  # a frame per step
 ENDINGS = {"--plot": PICTURES, "--picture": (*PICTURES, MOVING), "--timeline": (".json", *PICTURES), "--html": PAGES}
-OLDER = ("--json", "--save")  # a file that is there becomes FILE.old
+OLDER = ("--json", "--save")  # an existing file becomes FILE.old
 
 
 def written_by(flags: Mapping[str, Any], **own: str) -> Written:
-    """The files that a command is to write, also by flags of its own; of --timeline several, with commas."""
+    """Return a command's output files, also by its special flags (``own``); --timeline takes several, with commas."""
     names = own | WRITTEN
     files = {name: [flags[name]] for name in names if name in flags}
     if "timeline" in flags:
@@ -35,7 +35,7 @@ def written_by(flags: Mapping[str, Any], **own: str) -> Written:
 
 
 def timeline_writer(flags: Mapping[str, Any], draw: Callable[[Timeline], Any] | None = None) -> TimelineFiles | None:
-    """What writes the files of --timeline, pictures by ``draw``; None if there are none."""
+    """Return the writer of --timeline's files, with ``draw`` for pictures; None without files."""
     files = [path for flag, path in written_by(flags) if flag == "--timeline"]
     if not files:
         return None
@@ -45,7 +45,7 @@ def timeline_writer(flags: Mapping[str, Any], draw: Callable[[Timeline], Any] | 
 
 
 def try_files(written: Written) -> None:
-    """A ValueError, before the work, if a file cannot be written, or matplotlib is missing, which draws pictures."""
+    """Raise a ValueError, before the work, if a file is not writable or a picture needs missing matplotlib."""
     for flag, path in written:
         check_writable(flag, path)
         if flag in ENDINGS and path.suffix.lower() in (*PICTURES, MOVING):
@@ -56,7 +56,7 @@ def try_files(written: Written) -> None:
 
 
 def check_files(read: Mapping[str, Iterable[str]], written: Written) -> None:
-    """A ValueError if an ending does not tell what to write, or a file would be lost; ``read``: what may name files."""
+    """Raise a ValueError if an ending is unknown or a file would be lost; ``read``: texts that may name files."""
     for flag, path in written:
         if flag in ENDINGS and path.suffix.lower() not in ENDINGS[flag]:
             *others, last = ENDINGS[flag]
@@ -76,15 +76,15 @@ def check_files(read: Mapping[str, Iterable[str]], written: Written) -> None:
 
 
 def is_same(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one file, be it through links."""
+    """Return whether two paths lead to one file, also through links."""
     try:
         return one.samefile(other)
-    except OSError:  # not both are there
+    except OSError:  # one does not exist
         return at_end(one) == at_end(other)
 
 
 def file_of(text: str) -> str:
-    """The file in what was given to a flag; "" if that is a name alone.
+    """Extract the file from a flag's value; "" if it is only a name.
 
     >>> [file_of(text) for text in ("mine.py:Mine(a=b:c)", "synthetic:mine.json", "mine.npz", "synthetic:bert")]
     ['mine.py', 'mine.json', 'mine.npz', '']

@@ -1,6 +1,6 @@
-"""Flags: those of options, as their classes declare them, and others.
+"""Declare flags: the fields of option classes, and others.
 
-A table has flags by name, as Typer reads them: as parameters of a function.
+A table maps names to flags as Typer reads them: as a function's parameters.
 """
 
 import inspect
@@ -26,7 +26,7 @@ def parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
 
 
 def flag(name: str, kind: Any, help: str, default: Any = None, *, spelled: str = "", **said: Any) -> Table:
-    """A table of one flag. It is spelled like its name unless ``spelled`` says otherwise; ``said`` is for Typer."""
+    """Return a table of one flag, spelled like its name unless ``spelled`` is given; ``said`` is for Typer."""
     if Path in get_args(kind):
         said["parser"] = named_file
     option = Option(spelled or f"--{name.replace('_', '-')}", help=help, **said)
@@ -40,17 +40,17 @@ def named_file(text: str) -> Path:
 
 
 def argument(name: str, kind: Any, help: str, metavar: str) -> Table:
-    """A table of what stands behind the command without a flag, and must be there."""
+    """Return a table of a required argument after the command."""
     return {name: parameter(name, Annotated[kind, Argument(help=help, metavar=metavar)], inspect.Parameter.empty)}
 
 
 def arguments(name: str, help: str, metavar: str) -> Table:
-    """A table of all that stands behind the command's arguments, or behind ``--``; there may be none."""
+    """Return a table of all values after the command's arguments, or after ``--``; it may be empty."""
     return {name: parameter(name, Annotated[list[str] | None, Argument(help=help, metavar=metavar)], None)}
 
 
 def added(command: str) -> Table:
-    """The flags that extras add to a command, last in their panel."""
+    """Return extras' flags for a command, last in their panel."""
     table = Table()
     for name, each in added_flags(command).items():
         kind, default, metavar = (Path | None, None, "FILE") if each.file else (bool, False, None)
@@ -59,11 +59,11 @@ def added(command: str) -> Table:
 
 
 def flags_of(kind: type[Declared]) -> Table:
-    """The flags of a kind of options, each with the help, the type and the default of its field."""
+    """Return a flag per option field, with the field's help, type and default."""
     hints, found = get_type_hints(kind), Table()
     for name, said in options_of(kind).items():
         default = getattr(kind, name, None)
-        if isinstance(default, tuple):  # of several values, with commas
+        if isinstance(default, tuple):  # several values, with commas
             default = ",".join(map(str, default)) or None
         shown: Any = said.shown or True
         option = Option(*said.flags, help=said.help, show_default=shown, metavar=said.metavar)
@@ -73,7 +73,7 @@ def flags_of(kind: type[Declared]) -> Table:
 
 
 def typed_as(table: Table) -> dict[str, str]:
-    """What a user types for each name that an error may have: a flag's parameter, or the field that declares it."""
+    """Return the typed spelling of each name in errors: of a flag's parameter, or of its field."""
     found: dict[str, str] = {}
     for name, each in table.items():
         option, *field = each.annotation.__metadata__
@@ -84,7 +84,7 @@ def typed_as(table: Table) -> dict[str, str]:
 
 
 def chosen(kind: type[Declared], flags: Flags) -> dict[str, Any]:
-    """What was typed for the options of a kind, as their values."""
+    """Return the typed options of a class, as values."""
     found = {}
     for name, said in options_of(kind).items():
         if said.name(name) in flags:
@@ -94,7 +94,7 @@ def chosen(kind: type[Declared], flags: Flags) -> dict[str, Any]:
 
 
 def files_of(kind: type[Declared], flags: Flags) -> dict[str, Sequence[str]]:
-    """What was typed for the options that may name files, by their flags."""
+    """Return the typed options that may name files, by flag."""
     found: dict[str, Sequence[str]] = {}
     for name, said in options_of(kind).items():
         if said.may_be_file and said.name(name) in flags:
@@ -104,7 +104,7 @@ def files_of(kind: type[Declared], flags: Flags) -> dict[str, Sequence[str]]:
 
 
 STALL_AFTER = "30s"
-MOST_THREADS = 256  # they share one interpreter: more would take minutes for what takes seconds elsewhere
+MOST_THREADS = 256  # they share one interpreter: more threads take minutes for seconds of work
 LINK = (
     "Emulate a link of this bandwidth and latency by delaying messages, e.g. 10gbit,50us; or INSIDE/BETWEEN,hosts=N "
     "(or per_host=N): links inside and between emulated hosts, the ranks of each of which share a port to the others."
@@ -124,7 +124,7 @@ TIMELINE = (
     "or FILE.pdf as a picture; several with commas."
 )
 
-# What ``run_ranks`` takes.
+# The flags of ``run_ranks``.
 RUN_FLAGS = (
     flag("device_memory", str, MEMORY, "auto")
     | flag("link", str | None, LINK, show_default="the real one")
@@ -139,5 +139,5 @@ FILE_FLAGS |= flag("timeline", str | None, TIMELINE, metavar="FILE", show_defaul
 
 
 def shared(*names: str) -> Table:
-    """Some of the flags that several commands have."""
+    """Return flags that several commands share."""
     return {name: (RUN_FLAGS | FILE_FLAGS)[name] for name in names}

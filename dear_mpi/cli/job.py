@@ -1,4 +1,4 @@
-"""What commands share that train."""
+"""Run training jobs for several commands."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ JOB_FLAGS = flags_of(Config) | RUN_FLAGS | shared("timeline")
 
 
 def run_job(command: Callable[[World, Config], Any], flags: Flags, written: Written = ()) -> None:
-    """Call ``command`` as every rank of the training job that the flags ask for; rank 0 tries the files first."""
+    """Call ``command`` on every rank of the flags' training job; rank 0 checks the files first."""
     config = Config.of(chosen(Config, flags))
     if config.device == "cpu" and "device_memory" in flags:
         raise ValueError("--device-memory does not apply to the device 'cpu'")

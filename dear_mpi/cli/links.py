@@ -1,4 +1,4 @@
-"""The command ``dear-mpi links``: every pair of ranks, measured."""
+"""Run ``dear-mpi links``: measure every pair of ranks."""
 
 import os
 import time
@@ -26,7 +26,7 @@ from dear_mpi.see.figure import write_figure
 from dear_mpi.see.measured import draw_heat_maps
 from dear_mpi.training.declared import parsed
 
-QUIET_S = 2.0  # of what takes longer, something is said before
+QUIET_S = 2.0  # longer work is announced
 AT_ONCE = "Measure pairs without a common rank at the same time: sooner done, but they may share a wire or a core."
 FLAGS = shared("device_memory", "link", "threads", "stall_after", "stall_abort", "plot", "json_file")
 FLAGS |= flag("device", str, "Whose memory travels: cpu or cuda.")
@@ -62,7 +62,7 @@ def links_of(world: World, flags: Flags, nbytes: int) -> Output:
 
 
 def asked(world: World, flags: Flags, nbytes: int, opened: list[Streams]) -> dict[str, Any]:
-    """What must be the same on all ranks; opens the device, or raises where there is none."""
+    """Return the values that all ranks must agree on. Opens the device, or raises if there is none."""
     if world.size < 2:
         raise ValueError("there must be at least 2 ranks, not 1: mpirun -n 2, or --threads 2")
     opened.append(open_streams(flags["device"]))
@@ -70,12 +70,12 @@ def asked(world: World, flags: Flags, nbytes: int, opened: list[Streams]) -> dic
 
 
 def path_of(world: World) -> str:
-    """How device memory travels here; collective, because it may be tried out."""
+    """Collective: return the path of device memory here, by a trial if necessary."""
     return "device" if world.transport.takes(device_ones(1, np.uint8)) else "staged"
 
 
 def host_names(transport: Transport) -> list[str]:
-    """A name for the host of each rank: a number, where several hosts have one name, as emulated ones do."""
+    """Name each rank's host, by numbers if several hosts share a name (emulated ones do)."""
     hosts, names = transport.hosts, transport.gather_values(os.uname().nodename)
     if len(set(names)) < len(set(hosts)):
         return [f"host {host}" for host in hosts]
@@ -83,7 +83,7 @@ def host_names(transport: Transport) -> list[str]:
 
 
 def measured(world: World, rounds: Sequence[Sequence[Pair]], nbytes: int, path: str) -> list[Link]:
-    """The first round tells how long the others will take."""
+    """Measure all rounds; the first round predicts the duration of the rest."""
     begin_s = time.perf_counter()
     found = measure_links(world.transport, rounds[:1], nbytes, path)
     left_s = (time.perf_counter() - begin_s) * (len(rounds) - 1)
@@ -97,6 +97,6 @@ def measured(world: World, rounds: Sequence[Sequence[Pair]], nbytes: int, path: 
 
 
 def format_pairs(pairs: Sequence[Pair]) -> str:
-    """For the bar: the first of them."""
+    """Name the first pairs, for the progress bar."""
     one, other = pairs[0]
     return f"ranks {one} and {other}"

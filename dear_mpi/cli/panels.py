@@ -1,10 +1,10 @@
-"""How ``--help`` shows a command: in panels."""
+"""Show a command's ``--help`` in panels."""
 
 from typing import Any
 
 from typer.core import TyperCommand
 
-# Every flag of core is here; panels are shown in this order. What extras add to a panel comes last in it.
+# Core's flags, in the order of panels. Extras' flags come last in their panel.
 PANELS = {
     "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
     "context iterations pieces at_once device seed",
@@ -18,7 +18,7 @@ PANELS = {
     "Job": "threads stall_after stall_abort debug check worst",
     "Output": "save every resume profile tune plot picture timeline format json_file raw",
 }
-# Of commands in which a flag means something else than in others; it comes first.
+# For commands that use a flag in another meaning; these entries come first.
 OWN = {"bench": {"iterations": "How measured", "warmup": "How measured", "algorithms": "Peers"}}
 ORDER = list(PANELS)
 PLACES = {
@@ -26,11 +26,11 @@ PLACES = {
     for number, (panel, names) in enumerate(PANELS.items())
     for place, name in enumerate(names.split())
 }
-FIRST = (-1, 0, None)  # for what has no panel
+FIRST = (-1, 0, None)  # without a panel
 
 
 class PanelledCommand(TyperCommand):
-    """A command whose help has panels; there a switch has no type, and ``--help`` no line."""
+    """A command with panels in its help; switches show no type, and ``--help`` has no line."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         flags: list[Any] = super().get_params(ctx)
@@ -40,16 +40,16 @@ class PanelledCommand(TyperCommand):
         return sorted(map(as_switch, flags), key=self.place)
 
     def place(self, flag: Any) -> tuple[int, int, str | None]:
-        """Where a flag stands: the number of its panel, its place there, and the panel's name."""
+        """Return a flag's position: panel number, place in the panel, panel name."""
         number, place, panel = PLACES.get(flag.name, FIRST)
         own = OWN.get(self.name or "", {}).get(flag.name)
-        if flag.name not in PLACES and flag.rich_help_panel in PANELS:  # an extra's
+        if flag.name not in PLACES and flag.rich_help_panel in PANELS:  # an extra's flag
             return ORDER.index(flag.rich_help_panel), len(PLACES), flag.rich_help_panel
         return (number, place, panel) if own is None else (ORDER.index(own), -1, own)
 
 
 def as_switch(flag: Any) -> Any:
-    """A flag that takes no value is shown without a type."""
-    if getattr(flag, "is_flag", False):  # an argument has no such thing
+    """Show a flag without a value without a type."""
+    if getattr(flag, "is_flag", False):  # arguments lack the attribute
         flag.metavar = ""
     return flag

@@ -1,4 +1,4 @@
-"""The command ``dear-mpi plot``, and what ``bench --plot`` shares with it."""
+"""Run ``dear-mpi plot``; ``bench --plot`` shares its parts."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -33,5 +33,5 @@ def write_plot(path: Path, runs: Sequence[Run]) -> None:
 
 
 def drawn(run: Run) -> list[dict[str, Any]]:
-    """The rows of a run as they are drawn: with its name."""
+    """Return a run's rows for the picture, with the run's name."""
     return [asdict(row) | {"run": Path(run.name).stem} for row in run.rows]

@@ -1,4 +1,4 @@
-"""What commands share: they run on all ranks, write JSON, and end with one line and exit code 2 if input is bad."""
+"""Run commands on all ranks, write JSON, and end with one line and exit code 2 after bad input."""
 
 import inspect
 import json
@@ -29,13 +29,13 @@ from dear_mpi.reporting.units import parse_links, parse_seconds
 from dear_mpi.training.declared import parsed
 
 STAGES = ("input", "job")
-NAMED = r"^((?:\w+: )?)(\w+)(?= (?:must|does not apply) )"  # an option, maybe behind a collective
+NAMED = r"^((?:\w+: )?)(\w+)(?= (?:must|does not apply) )"  # an option, maybe after a collective
 SPELLED = [f"--{name.removesuffix('_file').replace('_', '-')}" for names in PANELS.values() for name in names.split()]
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a command gives: what --json writes, and what writes its other files, by their flags."""
+    """A command's result: the ``--json`` report, and writers of other files, by flag."""
 
     report: Any
     files: Mapping[str, Callable[[], object]] = field(default_factory=dict)
@@ -45,9 +45,8 @@ class Output:
 def complaining(command: str, *, mpi: bool, flags: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
     """Turn bad input into one line of rank 0 on standard error, and exit code 2 on all ranks.
 
-    The line does not say in which stage ranks found it where that is the whole command, and has the name of an option
-    as users type it, by ``flags``. MPI, which this may start, says who is rank 0; if not ``mpi``, the launcher's
-    variables do.
+    The line omits the stage if that is the whole command, and names options as users type them (``flags``). MPI
+    identifies rank 0 and may start for it; without ``mpi``, the launcher's variables do.
     """
     try:
         yield
@@ -60,14 +59,16 @@ def complaining(command: str, *, mpi: bool, flags: Mapping[str, str] = MappingPr
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         launch = launch_of(os.environ)
-        if launch.size > 1:  # of one rank alone, __main__.py says so: it may still import the command
+        if launch.size > 1:  # __main__.py handles a single failing rank, which may still be importing the command
             print(f"rank {launch.rank} was interrupted", file=sys.stderr)
         raise
 
 
 def command_line(arguments: Sequence[str]) -> dict[str, str | None]:
-    """The command and the names of the flags, which must be equal on all ranks. Values are compared where they are
-    used; files may differ."""
+    """Return the command and its flag names, which must be equal on all ranks.
+
+    Values are compared at their use; files may differ.
+    """
     typed = {each.partition("=")[0] for each in arguments}
     asked = [each for each in arguments if each in WITHOUT_WORK]
     added = [spelled(name) for command in arguments[:1] for name in added_flags(command)]
@@ -76,14 +77,14 @@ def command_line(arguments: Sequence[str]) -> dict[str, str | None]:
 
 
 def check_all_ask(arguments: Sequence[str]) -> None:
-    """Collective, of the ranks that are to show help: an error on all ranks if others have work to do."""
+    """Collective over ranks that show help: raise an error on all ranks if others have work."""
     if agreed := disagreement(lambda rank: command_line(arguments)):
         complain(str(agreed).removeprefix("input: "), launched_rank())
         sys.exit(2)
 
 
 def disagreement(facts: Callable[[int], Mapping[str, Any]]) -> AgreedError | None:
-    """Collective: compare facts as ``run_world`` does; return the error. None if no MPI can be used: nobody waits."""
+    """Collective: compare facts like ``run_world``, and return the error. None without MPI: no rank waits then."""
     try:
         run_world(lambda world: None, facts=facts, stall_after_s=parse_seconds(STALL_AFTER))
     except AgreedError as agreed:
@@ -94,7 +95,7 @@ def disagreement(facts: Callable[[int], Mapping[str, Any]]) -> AgreedError | Non
 
 
 def agreed_on(error: Exception) -> Exception:
-    """An error of this rank's input as all ranks raise it: the others may wait for it in ``run_world``."""
+    """Convert a rank's input error to one that all ranks raise: they may wait for it in ``run_world``."""
 
     def complain(rank: int) -> Mapping[str, Any]:
         raise error
@@ -103,10 +104,10 @@ def agreed_on(error: Exception) -> Exception:
 
 
 def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..., Callable[..., None]]:
-    """Make a command of a function that takes a mapping of flags: those that were typed, and these defaults.
+    """Turn a function of a flag mapping into a command: typed flags, and these defaults.
 
-    Bad input ends it as ``complaining`` says. ``alone`` is the name of a command that runs in one process: under mpirun
-    it is refused, as --threads is.
+    Bad input ends it as in ``complaining``. ``alone`` names a command of one process: it refuses mpirun, like
+    --threads.
     """
     shown = [each.replace(default=defaults.get(name, each.default)) for name, each in table.items()]
     names = typed_as(table)
@@ -131,14 +132,13 @@ def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..
 
 
 def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "cpu", others: Written = ()) -> Any:
-    """Call ``command(world)`` as every rank, as ``RUN_FLAGS`` say. The result, or the report of an ``Output``: rank 0
-    writes it as JSON, and then the other files of the output.
+    """Call ``command(world)`` on every rank of ``RUN_FLAGS``. Returns its result, or its ``Output``'s report.
 
-    First the ranks compare their flags: one that acts on some ranks alone, such as --timeline, would leave the others
-    waiting. Before the work rank 0 sees that the file of --json and ``others`` can be written. An older report is
-    ``aside`` during the work: where all processes of a host die, a launcher may return 0, and then no report must be
-    there. A file that cannot be written in the end is no reason to lose another one: it is said, and the exit code is
-    1; 2 if it is that of --json.
+    First the ranks compare their flags: a flag on only some ranks, such as --timeline, would make the others hang.
+    Before the work rank 0 checks that it can write the --json file and ``others``. An older report is ``aside``
+    meanwhile: if all processes of a host die, a launcher may return 0, and then no report may exist. After the work
+    rank 0 writes the report and the output's other files. A failed write does not stop the others: it is reported, with
+    exit code 1, or 2 for --json.
     """
     json_file, stall_after = flags.get("json_file"), flags.get("stall_after", STALL_AFTER)
 
@@ -167,18 +167,21 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
         raise ValueError(f"--stall-abort needs a --stall-after above 0s, not {stall_after}")
     select_gpu(device)
     try:
-        with aside(json_file) as set_aside:  # around all ranks: of threads, rank 0 may end because another did
+        with aside(json_file) as set_aside:  # around all threads: rank 0's may end because of another rank
             report, whole = run_world(on_each_rank, facts=facts, **how)
     except TransportError:
-        raise typer.Exit(1) from None  # the rank that failed has said why
+        raise typer.Exit(1) from None  # the failing rank has reported the reason
     if not whole:
         raise typer.Exit(1)
     return report
 
 
 def write_files(world: World, files: Mapping[str, Callable[[], object]]) -> bool:
-    """Collective: rank 0 writes all files that it can, and says which it cannot; whether it could write all. An
-    AgreedError, after the others are written, if the first one cannot be."""
+    """Collective: rank 0 writes all files that it can and reports the others. Returns whether it wrote all.
+
+    Raises:
+        AgreedError: the first file cannot be written; the others are written before.
+    """
     failed: dict[str, AgreedError] = {}
     for flag, write in files.items():
         try:
@@ -194,7 +197,7 @@ def write_files(world: World, files: Mapping[str, Callable[[], object]]) -> bool
 
 
 def write_json(content: Any, path: Path | None) -> None:
-    """Write a report to the file of ``--json``, if it is asked for."""
+    """Write a report to the ``--json`` file, if there is one."""
     if path is not None:
         with replacing("--json", path) as file:
             file.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")

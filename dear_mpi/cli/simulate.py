@@ -1,4 +1,4 @@
-"""The command ``dear-mpi simulate``."""
+"""Run ``dear-mpi simulate``."""
 
 from collections.abc import Sequence
 
@@ -48,7 +48,7 @@ def simulate(flags: Flags) -> None:
 
 
 def what_helps(found: Sequence[Simulated]) -> list[tuple[str, float]]:
-    """What would help the fastest row; of several models and numbers of ranks, that which waits longest."""
+    """Suggest improvements for the fastest row; of several models and sizes, for the one with the longest waits."""
     first, *_ = fastest(found)
     if not first.row["exposed_comm_s"]:
         return []

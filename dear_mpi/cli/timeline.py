@@ -1,4 +1,4 @@
-"""The command ``dear-mpi timeline``."""
+"""Run ``dear-mpi timeline``."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The command ``dear-mpi train``."""
+"""Run ``dear-mpi train``."""
 
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,7 @@ def train(flags: Flags) -> None:
 
 
 def train_and_show(world: World, config: Config, **how: Any) -> dict[str, Any]:
-    """Train, with what else ``train`` in training/runs/train.py takes."""
+    """Train with additional arguments of ``train`` in training/runs/train.py, and show the result."""
     what = f"{config.model}, {config.schedule}"
     with bar(world, config.iterations, what) as advance:
         report = run_training(config, world, lambda _, loss: advance(f"{what}, loss {loss:.4f}"), **how)

@@ -1,1 +1,1 @@
-"""``dear-mpi doctor``: which MPI, GPUs and links a job really has, what is wrong with them, and how to mend it."""
+"""Find a job's real MPI, GPUs and links, its faults, and their remedies: ``dear-mpi doctor``."""

@@ -1,11 +1,11 @@
-"""Examine a job: start MPI if that can be, gather what each rank knows about itself, and measure their links.
+"""Examine a job: start MPI if possible, gather each rank's facts, and measure links.
 
-What is found are plain values, so that tests can make them up. Which parts of the MPI library carry messages is told as
-far as it says so; not what it was only built with:
+Facts are plain values, so tests can make them up. The components that carry messages are reported if the MPI library
+reveals its selection; components that it was only built with do not count:
 
-Open MPI    the pml that it has selected in this process (ob1, ucx, or cm with an mtl), and for ob1 the smsc, which
-            copies from process to process; it has no call that names them, so its variables are read
-MPICH       the netmod and the provider, which a process of its own prints if asked for a summary
+Open MPI    the selected pml in this process (ob1, ucx, or cm with an mtl), and for ob1 the smsc, which copies from
+            process to process; no call names them, so we read the library's variables
+MPICH       the netmod and the provider, from the summary that a separate process prints on request
 """
 
 import ctypes
@@ -35,31 +35,31 @@ from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World
 
 INTERFACES = Path("/sys/class/net")
-UP = ("up", "unknown")  # some that are up, such as tunnels, do not know it
-NAMES = {"python": "Python", "numpy": "NumPy"}  # of what has another one where versions are compared
+UP = ("up", "unknown")  # some interfaces that are up, such as tunnels, report unknown
+NAMES = {"python": "Python", "numpy": "NumPy"}  # names that differ in the comparison of versions
 
 
 def software(mpi_library: str | None) -> dict[str, str]:
-    """Versions of what this process has imported; mpi4py where MPI could be started."""
+    """Return the versions of this process's imports; mpi4py if MPI started."""
     found = {NAMES.get(name, name): version for name, version in versions().items()}
     found |= {"the MPI library": mpi_library, "dear-mpi": str(sys.modules["dear_mpi"].__version__)}
     return {name: version or "none" for name, version in found.items()}
 
 
 def mtus(folder: Path = INTERFACES) -> dict[str, int]:
-    """The largest packets, in bytes, of each interface that is up; but for the loopback, which leads nowhere."""
-    found = sorted(folder.iterdir()) if folder.is_dir() else []  # only Linux has it
+    """Return the largest packets, in bytes, of each interface that is up, without loopback."""
+    found = sorted(folder.iterdir()) if folder.is_dir() else []  # Linux only
     up = [path for path in found if path.name != "lo" and read(path / "operstate") in UP]
     return {path.name: int(text) for path in up if (text := read(path / "mtu")).isdigit()}
 
 
-# Where a component of Open MPI has the names of project, kind and itself; their bytes.
+# The position of the names of project, kind and component in Open MPI's structures; their bytes.
 CARRIERS = {12: 16, 40: 32, 84: 64}
 SMSCS = ("cma", "xpmem", "knem", "accelerator")
 
 
 def in_use(library: str) -> str | None:
-    """What carries messages; None where that is not known."""
+    """Name the components that carry messages; None if unknown."""
     if library.startswith("Open MPI"):
         return of_open_mpi()
     if library.startswith("MPICH"):
@@ -78,7 +78,7 @@ def of_open_mpi() -> str | None:
 
 
 def variable(library: str, name: str) -> int | None:
-    """The address of a variable of this process's library; None if the library keeps it elsewhere, or otherwise."""
+    """Return the address of a variable in this process's library; None if it is not found."""
     for path in loaded(library):
         with suppress(OSError, ValueError):
             return ctypes.addressof(ctypes.c_char.in_dll(ctypes.CDLL(path), name))
@@ -91,7 +91,7 @@ def pointer(library: str, name: str) -> int | None:
 
 
 def component(kind: str, address: int | None) -> str | None:
-    """The name of the component that is at an address, if it is one of this kind."""
+    """Name the component at an address, if it is of this kind."""
     names = (
         [ctypes.string_at(address + at, size).partition(b"\0")[0] for at, size in CARRIERS.items()] if address else []
     )
@@ -99,7 +99,7 @@ def component(kind: str, address: int | None) -> str | None:
 
 
 def of_summary(text: str) -> str | None:
-    """What MPICH's summary says.
+    """Parse MPICH's summary.
 
     >>> of_summary("==== UCX netmod Capability ===="), of_summary("libfabric provider: tcp - 192.0.2.0/24")
     ('netmod ucx', 'netmod ofi, provider tcp')
@@ -109,7 +109,7 @@ def of_summary(text: str) -> str | None:
     return f"netmod ofi, provider {provider[1]}" if provider else netmod and f"netmod {netmod[1].lower()}"
 
 
-# Settings that decide how messages travel, where they are set.
+# Settings that decide how messages travel, if set.
 SETTINGS = (
     *("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl", "OMPI_MCA_smsc", "OMPI_MCA_opal_cuda_support"),
     *("OMPI_MCA_opal_common_ucx_tls", "OMPI_MCA_opal_common_ucx_devices"),
@@ -122,7 +122,7 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 @dataclass(frozen=True)
 class RankFacts:
-    """One rank; ``gpu_problem`` says why it has no GPU."""
+    """The facts of one rank; ``gpu_problem`` is the reason for a missing GPU."""
 
     rank: int
     host: str
@@ -132,22 +132,22 @@ class RankFacts:
     cores: tuple[int, ...]
     host_cores: int
     blas_threads: int
-    huge_pages: bool  # whether memory that it shares can have them
-    huge_pages_text: str  # and how that is known
+    huge_pages: bool  # whether shared memory can have them
+    huge_pages_text: str  # the source of that answer
     gpu: Gpu | None = None
     gpu_problem: str | None = None
-    congestion: str = ""  # TCP's congestion control, if the kernel says it
+    congestion: str = ""  # TCP's congestion control, if the kernel reports it
     software: Mapping[str, str] = field(default_factory=dict)  # versions
     kernel: str = ""
-    mtus: Mapping[str, int] = field(default_factory=dict)  # of the interfaces that are up, in bytes
-    clock: Offset | None = None  # of the wall clock, from rank 0's
-    machine: str = ""  # whose kernel schedules it: several hosts may be one machine
-    limit: Limit | None = None  # the cgroup that allows it the fewest cores
+    mtus: Mapping[str, int] = field(default_factory=dict)  # of interfaces that are up, in bytes
+    clock: Offset | None = None  # of the wall clock, compared with rank 0's
+    machine: str = ""  # with the kernel that schedules it: several hosts may be one machine
+    limit: Limit | None = None  # the cgroup that allows the fewest cores
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The job. Without an MPI that can be used, ``problem`` says why, and ``ranks`` holds this process alone."""
+    """The facts of a job. Without a usable MPI, ``problem`` has the reason, and ``ranks`` only this process."""
 
     launch: Launch
     mpi: MpiFacts | None
@@ -155,7 +155,7 @@ class Facts:
     problem: str | None = None
     device: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
-    in_use: str | None = None  # what carries messages, if that is known
+    in_use: str | None = None  # components that carry messages, if known
     ucx: str | None = None
     ucx_cuda: bool = False
     queries: Mapping[str, bool | str | None] = field(default_factory=dict)
@@ -173,12 +173,12 @@ class Facts:
 
     @property
     def foreign(self) -> bool:
-        """Whether the launcher belongs to another MPI than the library."""
+        """Return whether the launcher belongs to another MPI than the library."""
         return self.mpi is not None and self.mpi.size == 1 < self.launch.size
 
 
 def look(launch: Launch, device: str | None) -> Facts:
-    """What this process finds out by itself. It starts MPI if that is possible."""
+    """Collect this process's facts, and start MPI if possible."""
     gpu, why = gpu_of(device)  # before MPI starts
     mpi, problem = started(launch)
     huge_pages, huge_pages_text = shared_huge_pages()
@@ -216,7 +216,7 @@ def started(launch: Launch) -> tuple[MpiFacts | None, str | None]:
 
 
 def gpu_of(device: str | None) -> tuple[Gpu | None, str | None]:
-    """The GPU of this rank, or why there is none; neither where it is not wanted."""
+    """Return this rank's GPU, or the reason for its absence; neither if no GPU is requested."""
     if device == "cpu":
         return None, None
     select_gpu()
@@ -227,7 +227,7 @@ def gpu_of(device: str | None) -> tuple[Gpu | None, str | None]:
 
 
 def blas_threads(environment: Mapping[str, str], cores: int) -> int:
-    """How many threads NumPy's linear algebra starts in a process: as it is told, else one on each core it may use.
+    """Return the threads of NumPy's linear algebra in a process: as set, else one per usable core.
 
     >>> blas_threads({"OMP_NUM_THREADS": "2,1"}, 8), blas_threads({}, 8)
     (2, 8)
@@ -237,9 +237,9 @@ def blas_threads(environment: Mapping[str, str], cores: int) -> int:
 
 
 def shared_huge_pages(folder: Path = HUGE_PAGES) -> tuple[bool, str]:
-    """Whether memory that plans share can have huge pages, by a trial; and what the kernel is set to.
+    """Return whether plans' shared memory can have huge pages, by a trial, and the kernel's setting.
 
-    Messages from shared memory with pages of 4 KiB take up to twice as long, where MPI lets the kernel copy them (CMA).
+    From shared memory with pages of 4 KiB, messages take up to twice as long if MPI lets the kernel copy them (CMA).
     """
     try:
         descriptor, block = file_in_memory("dear-mpi-doctor", HUGE_BYTES)
@@ -247,7 +247,7 @@ def shared_huge_pages(folder: Path = HUGE_PAGES) -> tuple[bool, str]:
         problem = collapse(block)
     except (OSError, AttributeError) as error:
         problem = f"none: {error}"
-    # Of several words the one in brackets is set.
+    # The kernel marks the active word with brackets.
     words = {name: read(folder / name).partition("[")[2].partition("]")[0] for name in ("enabled", "shmem_enabled")}
     said = ", ".join(f"{name} {word}" for name, word in words.items() if word)
     return not problem, f"{problem or 'collapsed on demand'} ({said or 'no such kernel settings'})"
@@ -256,8 +256,10 @@ def shared_huge_pages(folder: Path = HUGE_PAGES) -> tuple[bool, str]:
 def examine(
     world: World, alone: Facts, *, device_memory: str, nbytes: int, clock: Callable[[], float] = time.time
 ) -> Facts:
-    """Collective: what each rank knows by itself, what they can only find out together, and their links, with messages
-    of ``nbytes``; only this rank's facts, where MPI is not usable. ``clock`` is compared between ranks."""
+    """Collective: gather each rank's facts, the job's common facts, and links (messages of ``nbytes``).
+
+    Without a usable MPI, only this rank's facts. ``clock`` is compared between ranks.
+    """
     flags = {"device": alone.device, "device_memory": device_memory, "size": nbytes}
     agree(world.transport, "doctor", lambda: flags)
     if not alone.usable:
@@ -286,7 +288,7 @@ def examine(
 
 
 def paths(facts: Facts) -> list[str]:
-    """The paths on which messages are measured; none on which MPI would crash."""
+    """Return the paths to measure; none that would crash MPI."""
     memory, probed = facts.device_memory, facts.probed
     if memory is None or probed is None or not all(rank.gpu for rank in facts.ranks):
         return ["host"]

@@ -1,4 +1,4 @@
-"""From the facts of a job to what is wrong with it and what to do about it. Pure functions, one for each subject."""
+"""Derive findings and remedies from a job's facts: pure functions, one per subject."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ SEVERITIES = ("broken", "warning", "note")
 
 @dataclass(frozen=True)
 class Finding:
-    """``severity``: broken (the job cannot do what it is for), warning (slower or wrong in part), or note."""
+    """A finding; ``severity``: broken (the job cannot work), warning (slower or partly wrong), or note."""
 
     severity: str
     text: str
@@ -29,8 +29,8 @@ def ranks_of(ranks: Sequence[RankFacts]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {format_numbers(rank.rank for rank in ranks)}"
 
 
-MOST_HOSTS = 3  # that are named
-KEPT_S = 1e-3  # clocks that NTP keeps in one network may differ by so much
+MOST_HOSTS = 3  # the most hosts that are named
+KEPT_S = 1e-3  # the difference that NTP allows in one network
 FAR_S = 0.1
 SAME = "start all ranks from one environment that the hosts share, or install the same on each"
 PACKETS = "large packets may get lost on the way: ip link set NAME mtu BYTES, the same on all hosts and on their switch"
@@ -38,7 +38,7 @@ PACKETS = "large packets may get lost on the way: ip link set NAME mtu BYTES, th
 
 @dataclass(frozen=True)
 class Subject:
-    """``value`` of a rank is compared, ``said`` is shown of it."""
+    """A fact to compare: ``value`` of a rank is compared, ``said`` is shown."""
 
     severity: Callable[..., Finding]
     value: Callable[[RankFacts], Any]
@@ -80,7 +80,7 @@ def differences(facts: Facts) -> Iterator[Finding]:
 
 
 def clocks(facts: Facts) -> Iterator[Finding]:
-    """Wall clocks that differ from rank 0's for sure."""
+    """Report wall clocks that certainly differ from rank 0's."""
     first = facts.ranks[0].clock
     if first is None:
         return
@@ -100,7 +100,7 @@ def clocks(facts: Facts) -> Iterator[Finding]:
 
 
 def where(ranks: Sequence[RankFacts]) -> str:
-    """Their hosts, and the ranks there."""
+    """Name the ranks' hosts, and the ranks there."""
     hosts = list(dict.fromkeys(rank.host for rank in ranks))
     more = f" and {plural(len(hosts) - MOST_HOSTS, 'more host')}" if len(hosts) > MOST_HOSTS else ""
     return f"{', '.join(hosts[:MOST_HOSTS])}{more} ({ranks_of(ranks)})"
@@ -110,7 +110,7 @@ GUIDE = "docs/gpu.md, 'Installing a CUDA-aware MPI'"
 
 
 def findings(facts: Facts) -> list[Finding]:
-    """All there is to say, the worst first."""
+    """Return all findings, the worst first."""
     found = [finding for check in CHECKS for finding in check(facts)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 

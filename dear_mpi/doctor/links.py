@@ -1,8 +1,8 @@
-"""Latency and bandwidth between pairs of ranks, both directions of a pair apart.
+"""Measure latency and bandwidth between pairs of ranks, each direction separately.
 
-latency        half of a round trip of 8 bytes: one figure for both directions, which a round trip cannot tell apart
-one way        ``MESSAGES`` messages from one rank to the other, which answers with 8 bytes when all have come: their
-               bytes, divided by the time until the answer is there (as osu_bw does)
+latency        half of a round trip of 8 bytes: one figure for both directions, which a round trip cannot separate
+one way        ``MESSAGES`` messages from one rank to the other, then an 8-byte answer: their bytes, divided by the
+               time until the answer arrives (like osu_bw)
 both at once   as many messages each way: the bytes of both directions, divided by the time until the answer
 """
 
@@ -26,9 +26,9 @@ Programs: TypeAlias = Callable[[int, int, int, int], Program]
 """Of rank, size, source and dest."""
 
 SMALL_BYTES = 8
-MESSAGES = 8  # of a stream
+MESSAGES = 8  # in a stream
 SAMPLES = (100, 30)  # of small and of large messages, at most
-BUDGET_S = 0.3  # for as many samples as fit in, but for the fewest of which a median has an interval
+BUDGET_S = 0.3  # for samples, beyond the fewest that give a median an interval
 WARM_UP = 2
 MOST_BYTES = 1 << 30  # of a large message
 
@@ -40,7 +40,7 @@ class Timed:
 
 
 def parse_message(text: str) -> int:
-    """The bytes of a large message, or a ValueError."""
+    """Parse the bytes of a large message. Raises a ValueError for other texts."""
     nbytes = parse_bytes(text)
     if not 1 <= nbytes <= MOST_BYTES:
         raise ValueError(f"size must be from 1 B to {format_bytes(MOST_BYTES)}, not {text}")
@@ -48,7 +48,7 @@ def parse_message(text: str) -> int:
 
 
 def neighbours(size: int) -> list[list[Pair]]:
-    """The pairs of a ring, one at a time.
+    """Return a ring's pairs, one at a time.
 
     >>> neighbours(2), neighbours(3)
     ([[(0, 1)]], [[(0, 1)], [(1, 2)], [(2, 0)]])
@@ -57,7 +57,7 @@ def neighbours(size: int) -> list[list[Pair]]:
 
 
 def one_at_a_time(size: int) -> list[list[Pair]]:
-    """All pairs; the first is of the first and the last rank, which are on two hosts if there are two.
+    """Return all pairs; first the first and last rank, which are on two hosts if there are two.
 
     >>> one_at_a_time(3)
     [[(0, 2)], [(0, 1)], [(1, 2)]]
@@ -67,12 +67,12 @@ def one_at_a_time(size: int) -> list[list[Pair]]:
 
 
 def at_once(size: int) -> list[list[Pair]]:
-    """All pairs, in rounds of pairs that have no rank in common, as in a tournament (Kirkman, 1847).
+    """Return all pairs, in rounds of disjoint pairs, as in a tournament (Kirkman, 1847).
 
     >>> at_once(4)
     [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]
     """
-    others = list(range(1, size + size % 2))  # of an odd number of ranks, whoever meets rank ``size`` has a rest
+    others = list(range(1, size + size % 2))  # for an odd number of ranks, the partner of rank ``size`` rests
     rounds, half = [], (len(others) + 1) // 2
     for _ in others:
         seats = [0, *others]
@@ -89,11 +89,11 @@ def measure_links(
     path: str,
     advance: Callable[[Sequence[Pair]], object] = lambda pairs: None,
 ) -> list[Link]:
-    """Collective: a row for each direction of each pair, the same on all ranks.
+    """Collective: return a row for each direction of each pair, equal on all ranks.
 
     Args:
-        rounds: pairs that are measured at once; the other ranks leave their cores to them.
-        nbytes: of a large message. A rank allocates 2 ``MESSAGES`` of these.
+        rounds: pairs that are measured at once; the other ranks sleep meanwhile.
+        nbytes: the size of a large message. A rank allocates 2 ``MESSAGES`` of these.
         path: host, device (memory handed to MPI), or staged.
         advance: is called after each round, with its pairs.
     """
@@ -110,7 +110,7 @@ def measure_links(
 
 
 def rows(found: dict[tuple[str, Pair], Timed], pair: Pair, nbytes: int, path: str) -> Iterator[Link]:
-    """Of what was timed, the two directions of a pair."""
+    """Return both directions of a pair from its timings."""
     small, both = found["latency", pair], found["both", pair]
     latency, low_us, high_us = (seconds / 2 * 1e6 for seconds in astuple(small.seconds))
     together, least_both, most_both = (2 * MESSAGES * nbytes / s * 1e-9 for s in astuple(both.seconds))
@@ -128,11 +128,11 @@ def rows(found: dict[tuple[str, Pair], Timed], pair: Pair, nbytes: int, path: st
 
 
 class Talks:
-    """What a rank has to measure with others, and what it has found."""
+    """One rank's measurements with its partners."""
 
     def __init__(self, transport: Transport, nbytes: int, path: str) -> None:
         self.transport, self.nbytes, self.staged = transport, nbytes, path == "staged"
-        allocate = np.ones if path == "host" else device_ones  # written: pages that never were are all one page
+        allocate = np.ones if path == "host" else device_ones  # written, because untouched pages are all one page
         self.small, self.large = allocate(2 * SMALL_BYTES, np.uint8), allocate(2 * MESSAGES * nbytes, np.uint8)
         self.found: dict[tuple[str, Pair], Timed] = {}
 
@@ -162,7 +162,7 @@ class Talks:
         )
 
     def timed(self, what: str, runs: Sequence[MessagesRun], pair: Pair, tag: int) -> None:
-        """Time the runs, one after the other, as often as the first of the two ranks says."""
+        """Time the runs in sequence; the first of the two ranks decides the number of repetitions."""
         warm_s = [self.sample(runs) for _ in range(WARM_UP)][-1]
         most = SAMPLES[what != "latency"]
         count = self.told(int(min(most, max(FEWEST_SAMPLES, BUDGET_S / warm_s))), *pair, tag)
@@ -181,7 +181,7 @@ class Talks:
         return time.perf_counter() - begin_s
 
     def told(self, number: int, source: int, dest: int, tag: int) -> int:
-        """The number of ``source``, on both ranks."""
+        """Send ``source``'s number to ``dest``; both return it."""
         box, sends = np.array([number]), self.transport.rank == source
         init, peer = (self.transport.send_init, dest) if sends else (self.transport.recv_init, source)
         request = init(box, peer, tag)
@@ -192,9 +192,9 @@ class Talks:
 
 
 def there_and_back(rank: int, size: int, source: int, dest: int) -> Program:
-    """Chunk 0 goes from ``source`` to ``dest`` and back.
+    """Send chunk 0 from ``source`` to ``dest`` and back.
 
-    It comes back into chunk 1, so that its receive can be posted before it is sent, as in any ping-pong.
+    It returns into chunk 1, so that its receive can be posted before the send, as in any ping-pong.
     """
     forth, back = range(1), range(1, 2)
     steps = {
@@ -205,13 +205,13 @@ def there_and_back(rank: int, size: int, source: int, dest: int) -> Program:
 
 
 def one_way(rank: int, size: int, source: int, dest: int) -> Program:
-    """Chunk 0 goes from ``source`` to ``dest``."""
+    """Send chunk 0 from ``source`` to ``dest``."""
     steps = {source: Step(sends=(Send(dest, range(1)),)), dest: Step(receives=(Receive(source, range(1)),))}
     return Program("one way", rank, size, (steps[rank],))
 
 
 def both_ways(rank: int, size: int, source: int, dest: int) -> Program:
-    """Chunk 0 goes from ``source`` to ``dest``, while chunk 1 comes from there."""
+    """Send chunk 0 from ``source`` to ``dest``, and chunk 1 in the other direction at the same time."""
     forth, back = range(1), range(1, 2)
     steps = {
         source: Step(sends=(Send(dest, forth),), receives=(Receive(dest, back),)),
@@ -221,7 +221,7 @@ def both_ways(rank: int, size: int, source: int, dest: int) -> Program:
 
 
 def device_ones(nbytes: int, dtype: type) -> Array:
-    """Device memory, ready to be handed to MPI; allocated as buckets are, which decides how they travel."""
+    """Allocate device memory for MPI like buckets, since the allocation decides the path of messages."""
     from dear_mpi.kernels.cuda_backend import allocate  # imports CuPy
 
     array = allocate(nbytes)

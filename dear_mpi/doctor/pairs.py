@@ -1,8 +1,8 @@
-"""Links as people read them: a line for each pair of ranks, inside hosts and between them; and what stands out.
+"""Summarise links: a line for each pair of ranks, inside hosts and between them, and outliers.
 
-A slow rank is named once, not in each pair: a host or a rank with several links is slow if its best one is ``FACTOR``
-times worse than the median of the others' best. Single links are compared with those that are left. The whole 95 %
-interval must be beyond.
+A slow rank is named once, not in each pair: a host or a rank with several links is slow if its best link is ``FACTOR``
+times worse than the median of the others' best. Single links are compared with the remaining ones. The whole 95 %
+interval must exceed the factor.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -20,11 +20,11 @@ INSIDE, BETWEEN = "inside hosts", "between hosts"
 
 @dataclass(frozen=True)
 class Measure:
-    """What counts of a link, as a cost: the more, the worse. ``least`` is the better end of its 95 % interval."""
+    """A link's measure as a cost: higher is worse. ``least`` is the better end of its 95 % interval."""
 
     cost: Callable[[Link], float]
     least: Callable[[Link], float]
-    shown: Callable[[float], str]  # of a cost
+    shown: Callable[[float], str]  # formats a cost
 
 
 MEASURES = {
@@ -40,14 +40,14 @@ def kind_of(row: Link, hosts: Sequence[str]) -> str:
 
 
 def by_kind(links: Sequence[Link], hosts: Sequence[str]) -> dict[str, list[Link]]:
-    """The links inside hosts and those between them, where there are any."""
+    """Return the links inside hosts and between hosts, if there are any."""
     kinds = {kind: [row for row in links if kind_of(row, hosts) == kind] for kind in (INSIDE, BETWEEN)}
     return {kind: rows for kind, rows in kinds.items() if rows}
 
 
 @dataclass(frozen=True)
 class PairLinks:
-    """Both directions of a pair. ``slowdown``: the worst of latency and bandwidth, over the median of its kind."""
+    """Both directions of a pair. ``slowdown``: the worst of latency and bandwidth, over its kind's median."""
 
     forth: Link
     back: Link
@@ -60,7 +60,7 @@ class PairLinks:
 
 
 def pairs_of(links: Sequence[Link], hosts: Sequence[str]) -> list[PairLinks]:
-    """The pairs, in the order in which their first links are."""
+    """Return the pairs, in the order of their first links."""
     usual = {
         (kind, name): median(map(measure.cost, rows))
         for kind, rows in by_kind(links, hosts).items()
@@ -104,7 +104,8 @@ PAIR_COLUMNS: dict[str, Callable[[PairLinks], str]] = {
 
 
 def places_of(speed: float) -> int:
-    """
+    """Return the decimals for a speed.
+
     >>> places_of(12.5), places_of(0.125)
     (2, 3)
     """
@@ -112,7 +113,7 @@ def places_of(speed: float) -> int:
 
 
 def explained(links: Sequence[Link]) -> str:
-    """What the figures are, for below a table."""
+    """Explain the figures, for a note below the table."""
     first = links[0]
     latencies, speeds = (most_of(getattr(row, name) for row in links) for name in ("latency_samples", "samples"))
     return (
@@ -124,7 +125,8 @@ def explained(links: Sequence[Link]) -> str:
 
 
 def most_of(counts: Iterable[int]) -> str:
-    """
+    """Format a count, or the range of counts.
+
     >>> most_of([30, 30]), most_of([6, 30])
     ('30', '6 to 30')
     """
@@ -135,7 +137,7 @@ def most_of(counts: Iterable[int]) -> str:
 T = TypeVar("T", bound=Hashable)
 
 FACTOR = 1.5
-FEWEST = 3  # of two, nobody knows which is the slow one
+FEWEST = 3  # two cannot show the slow one
 ADVICE = {
     INSIDE: "look at what else runs on its cores, and where these are: lscpu, numactl --hardware",
     BETWEEN: "look at its card, its cable and its port of the switch: ethtool -S, ibstat; and at what else uses them",
@@ -144,7 +146,7 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Slow:
-    """A host or a rank: the ``cost`` of its best link, and what is ``usual`` of others."""
+    """A slow host or rank: the ``cost`` of its best link, and the ``usual`` cost of others."""
 
     cost: float
     usual: float
@@ -161,7 +163,7 @@ class Slow:
 
 
 def outliers(links: Sequence[Link], hosts: Sequence[str]) -> list[Finding]:
-    """Hosts and ranks that stand out, then single links, the worst first. ``links``: both directions of each pair."""
+    """Return outlying hosts and ranks, then single links, the worst first. ``links``: both directions of each pair."""
     found = [
         each
         for kind, rows in by_kind(links, hosts).items()
@@ -173,7 +175,7 @@ def outliers(links: Sequence[Link], hosts: Sequence[str]) -> list[Finding]:
 
 
 def of_kind(rows: Sequence[Link], hosts: Sequence[str], kind: str, name: str) -> Iterator[tuple[float, Finding]]:
-    """Each with how many times worse it is than usual."""
+    """Return outliers of one kind, each with its factor over the usual cost."""
     slow_hosts = slow_ends(rows, hosts, name) if kind == BETWEEN else {}
     for host, slow in slow_hosts.items():
         yield slow.factor, warning(slow_end(f"host {host}", slow, kind, name), ADVICE[kind])
@@ -185,7 +187,7 @@ def of_kind(rows: Sequence[Link], hosts: Sequence[str], kind: str, name: str) ->
 
 
 def slow_ends(rows: Sequence[Link], names: Sequence[T], name: str) -> dict[T, Slow]:
-    """The slow ones, by the name of each rank's host or its own."""
+    """Return slow ends; ``names`` has each rank's host, or the rank."""
     measure, ways = MEASURES[name], list[dict[T, tuple[float, float]]]()
     ends: Sequence[Callable[[Link], int]] = (lambda row: row.source, lambda row: row.dest)
     for end in ends:
@@ -214,7 +216,7 @@ def slow_links(rows: Sequence[Link], kind: str, name: str) -> Iterator[tuple[flo
     usual = median_low(map(measure.cost, rows)) if rows else 0.0
     slow = [row for row in rows if measure.least(row) > FACTOR * usual]
     if name == "latency":
-        slow = [row for row in slow if row.source < row.dest]  # both directions have one latency
+        slow = [row for row in slow if row.source < row.dest]  # both directions share one latency
     if slow:
         worst = max(slow, key=measure.cost)
         where = f"between ranks {worst.source} and {worst.dest}"

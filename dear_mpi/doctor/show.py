@@ -1,4 +1,4 @@
-"""The reports of ``doctor`` and ``links``, for people and for files."""
+"""Print the reports of ``doctor`` and ``links``, and write them to files."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -88,14 +88,14 @@ RANK_COLUMNS: dict[str, Callable[[RankFacts], str]] = {
     "GPU": lambda rank: (
         f"{rank.gpu.number}: {rank.gpu.name}, {rank.gpu.address}"
         if rank.gpu
-        else (rank.gpu_problem or "-").partition(" (")[0]  # what to do about it is said once, as a finding
+        else (rank.gpu_problem or "-").partition(" (")[0]  # the finding has the remedy
     ),
 }
 
 
 @dataclass(frozen=True)
 class LinksReport:
-    """Both directions of each pair of ranks; ``hosts`` has a name for the host of each rank."""
+    """Both directions of each pair of ranks; ``hosts`` names each rank's host."""
 
     links: Sequence[Link]
     hosts: Sequence[str]
@@ -111,7 +111,7 @@ class LinksReport:
         return outliers(self.links, self.hosts)
 
     def as_object(self) -> dict[str, Any]:
-        """What ``simulate --network FILE`` reads, and more."""
+        """Return the input of ``simulate --network FILE``, and more."""
         return {
             "transport": self.transport,
             "hosts": self.ranks_per_host,
@@ -123,12 +123,12 @@ class LinksReport:
 
 
 def show_links(screen: Console, report: LinksReport, worst: int) -> None:
-    """The ``worst`` pairs, what is usual inside hosts and between them, and what stands out."""
+    """Print the ``worst`` pairs, the usual values inside and between hosts, and the outliers."""
     pairs = sorted(pairs_of(report.links, report.hosts), key=lambda pair: -pair.slowdown)
     shown, title = pairs[:worst], f"{format_hosts(report.ranks_per_host)}, over {report.transport}"
     columns = {"ranks": PAIR_COLUMNS["ranks"], "hosts": lambda pair: pair.where, **PAIR_COLUMNS}
     columns |= {"slowdown": lambda pair: f"{pair.slowdown:.2f}"}
-    del columns["memory"]  # the same in all rows
+    del columns["memory"]  # equal in all rows
     screen.print(table([shown], columns, left=("ranks", "hosts"), title=title))
     if left := len(pairs) - len(shown):
         screen.print(f"left out: {plural(left, 'pair')} less slow than these; --worst shows more, --json has all")
@@ -146,7 +146,7 @@ def show_links(screen: Console, report: LinksReport, worst: int) -> None:
 
 
 def usual(rows: Sequence[Link]) -> str:
-    """The median of each measure, and from the best to the worst."""
+    """Return the median of each measure, and its range from the best to the worst."""
     said = []
     for name, measure in MEASURES.items():
         costs = [measure.cost(row) for row in rows]

@@ -1,1 +1,1 @@
-"""What is trained: the protocol of a layer, layers, networks made of them, and data."""
+"""Define the trainer's input: the protocol of a layer, layers, networks, and data."""

@@ -1,15 +1,14 @@
-"""Training examples: scikit-learn's digits, a user's ``.npz`` or text; and one global order of them for all ranks.
+"""Load training examples (scikit-learn's digits, a ``.npz``, text) in one global order for all ranks.
 
     epoch 0: a permutation of all examples | epoch 1: another one | ...
     |---- batch 0 ----|---- batch 1 ----|---- batch 2 ----| ...        batches run on across epochs
-    | rank 0 | rank 1 |                                                     equal parts, or by weights
+    | rank 0 | rank 1 |                                                     equal parts, or by rank speeds
 
-The order depends on the seed alone. So the number of ranks changes which rank computes what, not what is computed;
-every example is seen once per epoch, by one rank, and all ranks do the same number of iterations.
+The order depends only on the seed. So the number of ranks changes which rank computes an example, not the result. Every
+example is seen once per epoch, by one rank, and all ranks run equally many iterations.
 
-The digits are read from the file that scikit-learn brings. To import scikit-learn takes a second, most of it for SciPy
-and pandas, and each rank would pay it. Where the file is not in its place, as in another version, scikit-learn itself
-is asked.
+We read the digits from scikit-learn's file: importing scikit-learn takes each rank a second, mostly for SciPy and
+pandas. If the file is elsewhere, as in another version, we import scikit-learn.
 """
 
 import threading
@@ -29,17 +28,17 @@ from numpy.lib.stride_tricks import sliding_window_view
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.array import Array
 
-SPLIT_SEED = 0  # not the user's seed: runs with other seeds are tested on the same examples
+SPLIT_SEED = 0  # independent of the user's seed: runs with other seeds are tested on the same examples
 TEST_SHARE = 0.2
 TEST_SHARE_OF_TEXT = 0.1
-MOST_CLASSES = 100_000  # a label is the number of an output, so one huge label would be a huge model
+MOST_CLASSES = 100_000  # a label is an output's number, so one huge label would make a huge model
 READING = threading.Lock()
 Indices = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples 0 to ``len - 1``: row i of ``x`` with the label ``y[i]``, or for a text the labels of all its bytes.
+    """Examples 0 to ``len - 1``: row i of ``x`` with ``y[i]``, a label, or labels of a text's bytes.
 
     Rows of a text are windows, views of its bytes. ``arrays`` has all data once, for a fingerprint.
     """
@@ -52,14 +51,14 @@ class Examples:
         return len(self.x)
 
     def take(self, indices: Indices) -> tuple[Array, Array]:
-        """Inputs (n, ...) and integer targets (n, ...) of these examples."""
+        """Return inputs (n, ...) and integer targets (n, ...) of these examples."""
         x, y = self.x[indices], self.y[indices]
         return x.astype(np.int64) if x.dtype.kind == "u" else x, y.astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """``shape`` is the shape of one input, ``classes`` the number of labels."""
+    """Training and test examples; ``shape`` is one input's shape, ``classes`` the number of labels."""
 
     train: Examples
     test: Examples
@@ -68,9 +67,10 @@ class Dataset:
 
 
 class Batches:
-    """One rank's parts of the batches of a job, of ``batch`` examples on all ranks together; ``seed`` fixes the order.
+    """One rank's shares of a job's batches; ``batch`` counts examples on all ranks, ``seed`` fixes the order.
 
-    ValueError if there are no examples, or fewer in a batch than there are ranks.
+    Raises:
+        ValueError: there are no examples, or fewer in a batch than ranks.
     """
 
     def __init__(self, examples: Examples, batch: int, *, rank: int, size: int, seed: int) -> None:
@@ -82,7 +82,7 @@ class Batches:
         self.rank, self.size = rank, size
 
     def part(self, iteration: int, weights: Sequence[float] | None = None) -> tuple[Array, Array]:
-        """Inputs and targets of this rank in one iteration, counted from 0; a part by weights may be empty."""
+        """Return this rank's inputs and targets in one iteration, from 0 on; a share by ``weights`` may be empty."""
         own = Partition.of(self.batch, self.size, weights).shard(self.rank)
         start, stop = iteration * self.batch + own.start, iteration * self.batch + own.stop
         count = len(self.examples)
@@ -91,9 +91,9 @@ class Batches:
         return self.examples.take(order[start - epochs.start * count : stop - epochs.start * count])
 
 
-@lru_cache(maxsize=4)  # a part may straddle two epochs, and ranks that are threads share them
+@lru_cache(maxsize=4)  # a share may straddle two epochs, and ranks that are threads use one cache
 def order_of(seed: int, epoch: int, count: int) -> Indices:
-    """The order of the examples in one epoch."""
+    """Return the order of the examples in one epoch."""
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
@@ -101,11 +101,13 @@ def load_data(name: str, dtype: np.dtype[Any], context: int) -> Dataset:
     """Load a data set by the name that ``--data`` gives.
 
     Args:
-        name: ``digits`` (1797 images of 8 x 8, needs scikit-learn), a ``.npz`` with arrays ``x`` (n, ...) and
-            ``y`` (n,) of labels from 0, or any other file, which is read as bytes of text. ValueError if it is unknown,
-            or the file is missing, malformed, or too small.
+        name: ``digits`` (1797 images of 8 x 8, needs scikit-learn), a ``.npz`` with arrays ``x`` (n, ...) and ``y``
+            (n,) of labels from 0, or any other file, which is read as bytes of text.
         dtype: the type of image inputs; text stays integer.
         context: the number of bytes in a window of text.
+
+    Raises:
+        ValueError: the name is unknown, or the file is missing, malformed, or too small.
     """
     if name == "digits":
         return load_digits(dtype)
@@ -115,9 +117,9 @@ def load_data(name: str, dtype: np.dtype[Any], context: int) -> Dataset:
     return load_arrays(path, dtype) if path.suffix == ".npz" else load_text(path, context)
 
 
-@lru_cache  # threads that are ranks share it
+@lru_cache  # shared by ranks that are threads
 def load_digits(dtype: np.dtype[Any]) -> Dataset:
-    """The handwritten digits of scikit-learn, scaled to 0..1."""
+    """Load scikit-learn's handwritten digits, scaled to 0..1."""
     images, labels = read_digits()
     return from_arrays(images.reshape(-1, 8, 8).astype(dtype) / 16, labels)
 
@@ -141,8 +143,8 @@ def load_arrays(path: Path, dtype: np.dtype[Any]) -> Dataset:
 
 
 def read_arrays(path: Path) -> tuple[Array, Array]:
-    """``x`` and ``y`` as they are in a user's file."""
-    # NumPy parses headers with ast, which fails at random if threads do so at once ("SystemError: AST constructor
+    """Read ``x`` and ``y`` from a user's file, unchanged."""
+    # NumPy parses headers with ast, which fails at random if several threads parse ("SystemError: AST constructor
     # recursion depth mismatch", seen with Python 3.11.7).
     with READING, path.open("rb") as file:
         if not zipfile.is_zipfile(file):
@@ -162,16 +164,16 @@ def from_arrays(x: Array, y: Array) -> Dataset:
 
 
 def split(count: int) -> tuple[Indices, Indices]:
-    """Which of ``count`` examples to train on, and which to test on; at least one of each."""
+    """Choose training and test examples out of ``count``; at least one of each."""
     order = np.random.default_rng(SPLIT_SEED).permutation(count)
     tested = min(count - 1, max(1, round(count * TEST_SHARE)))
     return order[tested:], order[:tested]
 
 
 def load_text(path: Path, context: int) -> Dataset:
-    """A file as bytes: windows of ``context`` of them, whose targets are the bytes that follow each.
+    """Load a file's bytes in windows of ``context`` bytes; a byte's target is the next byte.
 
-    The last tenth is tested on, each byte once; training takes all windows before it.
+    The last tenth is for tests, each byte once; training uses all windows before it.
     """
     try:
         text = np.frombuffer(path.read_bytes(), np.uint8)
@@ -184,16 +186,16 @@ def load_text(path: Path, context: int) -> Dataset:
 
 
 def windows_of(text: Array, context: int, stride: int = 1) -> Examples:
-    """The windows that begin at each ``stride``-th byte."""
+    """Return the windows at each ``stride``-th byte."""
     windows = sliding_window_view(text, context + 1)[::stride]
     return Examples(windows[:, :-1], windows[:, 1:], (text,))
 
 
-PLACE = "datasets/data/digits.csv.gz"  # a line for each image: 64 points, and what it shows
+PLACE = "datasets/data/digits.csv.gz"  # a line per image: 64 points, and the digit
 
 
 def read_digits() -> tuple[Array, Array]:
-    """Images (1797, 64) of 0 to 16, and labels; a ValueError without scikit-learn."""
+    """Read images (1797, 64) of 0 to 16, and labels. Raises a ValueError without scikit-learn."""
     found = find_spec("sklearn")  # imports nothing
     if found is None:
         raise ValueError("data 'digits' needs scikit-learn: pip install scikit-learn (our extra 'data')")

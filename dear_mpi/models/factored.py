@@ -1,15 +1,15 @@
-"""Layers whose gradients are multiplied by the inverses of their Kronecker factors, for K-FAC.
+"""Precondition gradients with the inverses of Kronecker factors, for K-FAC.
 
-    forward, backward     the layer's own; what it sees are rows of inputs a, and of gradients g
-    then                  factors.grad = sums of a^T a and g^T g, which travel with the layer's gradients
-                          dW = A^-1 dW G^-1 with the inverses of the iteration before, which are factors.value
+    forward, backward     unchanged; the layer sees rows of inputs a, and of gradients g
+    then                  factors.grad = sums of a^T a and g^T g, reduced with the layer's gradients
+                          dW = A^-1 dW G^-1 with the previous iteration's inverses, which are factors.value
 
-A layer's factors are a parameter like its weights: schedules, fusion, routes and checkpoints treat it as any other. So
-factors are reduced during the backward pass; with a sharded update their owner alone inverts them, and their inverses
-are gathered during the next forward pass.
+A layer's factors are a parameter: schedules, fusion, routes and checkpoints treat it like any other. So factors are
+reduced during the backward pass; with a sharded update only their owner inverts them, and the next forward pass gathers
+the inverses.
 
-Each rank multiplies its own gradients before they are added up: as A^-1 x G^-1 is linear in x, and the inverses are
-the same on all ranks, that is as if their sum was multiplied.
+Each rank multiplies its gradients before they are summed. A^-1 x G^-1 is linear in x, and the inverses are equal on all
+ranks, so the result equals a multiplication of the sum.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from dear_mpi.models.layers.any_data import Residual
 class RowsLayer(SplitLayer, Protocol):
     """A layer that multiplies rows of inputs by a weight, and adds a bias.
 
-    Its weight is (inputs, outputs), or the kernel of a convolution, (outputs, ...).
+    The weight is (inputs, outputs), or a convolution kernel, (outputs, ...).
     """
 
     weight: Parameter
     bias: Parameter
 
     def rows(self) -> tuple[Array, Array, int]:
-        """Between the halves of its backward pass: the inputs and the gradients of its outputs, a row for each use of
-        the weight; and the number of targets that they are of."""
+        """Return the inputs and output gradients, a row per application of the weight, and their number of targets.
+
+        Call it between the halves of the backward pass.
+        """
 
 
 class Factored(Split):
@@ -60,7 +62,7 @@ class Factored(Split):
         return self.layer.backward_input(dy)
 
     def backward_weights(self) -> None:
-        """Write the gradients of the layer, multiplied by the inverses, and its factors."""
+        """Write the layer's gradients, multiplied by the inverses, and its factors."""
         inputs, grads, targets = self.layer.rows()
         inputs = np.hstack([inputs, np.ones((len(inputs), 1), inputs.dtype)])
         self.layer.backward_weights()
@@ -72,15 +74,17 @@ class Factored(Split):
 
 
 def as_matrix(weight: Array) -> Array:
-    """A weight as (inputs, outputs): a view."""
+    """View a weight as (inputs, outputs)."""
     return weight if weight.ndim == 2 else weight.reshape(len(weight), -1).T
 
 
 def factored(layers: Sequence[Layer], optimizer: KFAC) -> list[Layer]:
-    """The layers, those with rows of inputs as ``Factored``; also within a ``Residual``.
+    """Wrap layers that have rows of inputs as ``Factored``, also within a ``Residual``.
 
-    A layer is left as it is where its weight or its bias is frozen, or belongs to another layer, too. ValueError if no
-    layer has rows of inputs.
+    A layer with a frozen or tied weight or bias stays unchanged.
+
+    Raises:
+        ValueError: no layer has rows of inputs.
     """
     found = with_factors(layers, optimizer, [id(each) for layer in layers for each in layer.parameters])
     if not any(each.optimizer for layer in found for each in layer.parameters):

@@ -1,13 +1,13 @@
-"""Three small models to train, each a flat list of layers.
+"""Build three small models, each a flat list of layers.
 
-Flat, because a layer is what the trainer communicates: it reduces the gradients of one layer while those before it
-are still going backward. A model is built for the shape of *one* sample. Weights are drawn in float64 and rounded, so
-that all ranks, and both dtypes, start from the same model.
+The list is flat because the trainer communicates by layer: it reduces a layer's gradients while earlier layers still go
+backward. A model is built for the shape of *one* sample. Weights are drawn in float64 and rounded, so all ranks, and
+both dtypes, start from the same model.
 
 Legend: C channels, H x W space, T tokens, V classes. Shapes of one sample, and of its logits:
 
 - ``mlp``  any shape -> (V,): two hidden dense layers;
-- ``cnn``  (H, W) or (C, H, W) -> (V,): three convolutions, of which one halves the space, and a dense head;
+- ``cnn``  (H, W) or (C, H, W) -> (V,): three convolutions, one with stride 2, and a dense head;
 - ``gpt``  (T,) integers below V -> (T, V): a decoder-only transformer that predicts the next token at every position.
 
 >>> [len(build((8, 8), 10, np.random.default_rng(0), np.dtype(np.float32))) for build in (mlp, cnn)]
@@ -31,7 +31,7 @@ from dear_mpi.models.layers.tokens import CausalSelfAttention, Embedding
 
 
 def mlp(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Layer]:
-    """Two hidden layers of 128 units."""
+    """Build two hidden layers of 128 units."""
     draw = partial(draw_weight, rng, dtype)
     inputs, hidden = math.prod(shape), 128
     return [
@@ -45,7 +45,9 @@ def mlp(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: n
 
 
 def cnn(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Layer]:
-    """Convolutions of 16, 32 and 32 filters. A stride, not max-pooling, halves the space: ties have no gradient."""
+    """Build convolutions of 16, 32 and 32 filters. A stride halves the space, not max-pooling: ties have no
+    gradient.
+    """
     if len(shape) not in (2, 3):
         raise ValueError(f"shape of a sample for cnn must be (H, W) or (C, H, W), not {shape}")
     draw = partial(draw_weight, rng, dtype)
@@ -64,7 +66,7 @@ def cnn(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: n
 
 
 def gpt(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Layer]:
-    """Two pre-norm blocks of width 64, 4 heads."""
+    """Build two pre-norm blocks of width 64 with 4 heads."""
     if len(shape) != 1:
         raise ValueError(f"shape of a sample for gpt must be (T,), a window of tokens, not {shape}")
     draw = partial(draw_weight, rng, dtype)
@@ -80,7 +82,7 @@ def gpt(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: n
 def block(
     name: str, draw: Callable[..., Array], *, width: int, branch_gain: float, dtype: np.dtype[Any]
 ) -> list[Layer]:
-    """Attention, then two dense layers, each inside a residual connection.
+    """Build attention, then two dense layers, each inside a residual connection.
 
     ``branch_gain`` divides the unit variance among the branches that add up on the residual stream.
     """
@@ -99,7 +101,7 @@ def block(
 def draw_weight(
     rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...], *, fan_in: int, gain: float = 1.0
 ) -> Array:
-    """Normal weights of variance gain / fan_in: a sum keeps the scale of its terms; a gain of 2 makes up for Relu."""
+    """Draw normal weights of variance gain / fan_in. A sum keeps its terms' scale; a gain of 2 compensates for Relu."""
     return (rng.standard_normal(shape) * math.sqrt(gain / fan_in)).astype(dtype)
 
 

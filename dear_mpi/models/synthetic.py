@@ -1,19 +1,19 @@
-"""Layers that only take a given time and have gradients of a given size: the five models of the DeAR paper, by tables.
+"""Simulate layers by their compute time and gradient sizes, with tables of the DeAR paper's five models.
 
-Communication does not care what is computed, only when gradients are ready and how many bytes they have. A
-synthetic layer writes gradients (a small multiple of its parameters, so that they are no zeros and any error in
-their sum shows) and lets the rest of its time pass: asleep, as a host is while its GPU computes, or spinning, as a
-busy host. It may exchange bytes with the other ranks before each pass, as a mixture of experts does.
+Communication depends only on the times and sizes of gradients. A synthetic layer writes gradients (a small multiple of
+its parameters: not zero, so any error in their sum shows) and waits for the rest of its time: asleep, like a host while
+its GPU computes, or spinning, like a busy host. It may exchange bytes with the other ranks before each pass, as a
+mixture of experts does.
 
-The tables in ``paper_models.json`` list for every module the elements of its tensors, its forward FLOPs at the
-paper's batch size, and when the forward pass calls it. A user's own table has the same form:
+The tables in ``paper_models.json`` list for every module its tensors' elements, its forward FLOPs at the paper's batch
+size, and its place in the forward pass. A user's table has the same form:
 
     {"batch": 64, "modules": [{"name": "conv1", "params": [9408], "fwd_flops": 15105785856}, ...]}      in forward order
 
-The batch is the one at which FLOPs are counted; only ``dear-mpi simulate --batch`` asks for it. A module with
-``"exchange_bytes": 4194304`` has so many bytes for all ranks together, before each pass: an all-to-all. With
-``"out_elems": 51380224``, the elements of its output, ``simulate --optimizer kfac`` knows its factors. A profile
-(``dear_mpi/training/profiles/profile.py``) is a table, too, in which seconds take the place of FLOPs.
+FLOPs are counted at this batch; only ``dear-mpi simulate --batch`` needs it. ``"exchange_bytes": 4194304`` are a
+module's bytes for all ranks together, before each pass: an all-to-all. With ``"out_elems": 51380224``, its output's
+elements, ``simulate --optimizer kfac`` knows its factors. A profile (``dear_mpi/training/profiles/profile.py``) is also
+a table, with seconds in place of FLOPs.
 """
 
 import json
@@ -34,9 +34,9 @@ from dear_mpi.kernels.kfac import Sides
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.layer import Layer, Parameter
 
-FORWARD_S = 0.1  # where nothing is said
+FORWARD_S = 0.1  # default
 MOST_EXCHANGED = 10**13  # bytes
-HALF = 0.5  # of a backward pass: a product of matrices has as many FLOPs for either of its gradients
+HALF = 0.5  # of a backward pass: each of a matrix product's two gradients takes equally many FLOPs
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,19 @@ class Module:
 
     name: str
     counts: tuple[int, ...]  # elements of each tensor
-    flops: float  # of the forward pass; of a profile its seconds
-    backward: float | None = None  # the same of the backward pass; None: it has the same share of that
-    weights: float = HALF  # the part of its backward pass that is its tensors' gradients, and may be done later
+    flops: float  # of the forward pass; in a profile, seconds
+    backward: float | None = None  # of the backward pass; None: proportional to the forward pass
+    weights: float = HALF  # share of the backward pass for the parameters' gradients, which may be delayed
     exchange_bytes: int = 0  # for all ranks together, before each pass
-    sides: Sides | None = None  # of its factors; None where its weight is no matrix that is known
-    rows: float = 0.0  # that each factor is a sum over
+    sides: Sides | None = None  # of its factors; None if its weight is no known matrix
+    rows: float = 0.0  # terms in each factor's sum
 
 
 def load_modules(name: str) -> list[Module]:
-    """The modules of one of the paper's models, or of a JSON file, in the order of the forward pass.
+    """Load the modules of a paper model, or of a JSON file, in forward order.
 
-    ValueError if the name is unknown, or the file is missing or malformed.
+    Raises:
+        ValueError: the name is unknown, or the file is missing or malformed.
     """
     table, model = load_table(name), f"synthetic model {name!r}"
     profiled = isinstance(table, dict) and "uses" in table
@@ -80,7 +81,7 @@ def load_modules(name: str) -> list[Module]:
 
 
 def load_table(name: str) -> Any:
-    """The table of one of the paper's models, or what is in a JSON file."""
+    """Load a paper model's table, or a JSON file's."""
     if name.endswith(".json"):
         return read_json("synthetic model", Path(name))
     tables = json.loads(resources.files("dear_mpi.models").joinpath("paper_models.json").read_text())
@@ -100,8 +101,10 @@ def module_of_row(row: Any) -> Module:
 
 
 def matrix(row: Any) -> tuple[int, int] | None:
-    """Outputs and inputs of the weight of a row that has ``out_elems``: each of its elements has two FLOPs for each row
-    of outputs. None where it is no matrix, as in a normalisation."""
+    """Return outputs and inputs of a row's weight, from ``out_elems``: an element takes two FLOPs per row of outputs.
+
+    None if the weight is no matrix, as in a normalisation.
+    """
     (weight, *_), flops, out_elems = row["params"] or [0], row["fwd_flops"], row.get("out_elems", 0)
     outputs = 2 * weight * out_elems / flops if flops else 0.0
     is_whole = outputs >= 1 and outputs == int(outputs) and weight % int(outputs) == 0
@@ -109,7 +112,9 @@ def matrix(row: Any) -> tuple[int, int] | None:
 
 
 def modules_of_profile(profile: Any) -> list[Module]:
-    """The uses of a profile: a tied tensor belongs to the first of them, and seconds are the shares of the passes."""
+    """Convert a profile to layer calls: a tied tensor belongs to its first call; seconds become shares of the
+    passes.
+    """
     seen, modules = set[Any](), []
     for use in profile["uses"]:
         own = {tensor["key"]: math.prod(tensor["shape"]) for tensor in use["tensors"] if tensor["key"] not in seen}
@@ -128,7 +133,7 @@ def count(value: Any) -> int:
 
 
 def load_batch(name: str) -> int:
-    """The batch at which the FLOPs of a model's modules are counted; ValueError if its table does not say it."""
+    """Return the batch at which a model's FLOPs are counted. Raises a ValueError if its table omits it."""
     batch = load_table(name).get("batch")
     if type(batch) is not int or batch < 1:
         raise ValueError(f"synthetic model {name!r}: batch must be a whole number above zero, not {batch!r}")
@@ -136,7 +141,7 @@ def load_batch(name: str) -> int:
 
 
 def measured_seconds(modules: Sequence[Module]) -> tuple[float, float] | None:
-    """What the passes of a profile take; None for other tables, which do not say it."""
+    """Return the measured seconds of a profile's passes; None for other tables."""
     back = [module.backward for module in modules if module.backward is not None]
     return (sum(module.flops for module in modules), sum(back)) if back else None
 
@@ -144,9 +149,9 @@ def measured_seconds(modules: Sequence[Module]) -> tuple[float, float] | None:
 def both_passes(
     forward_s: float | None, backward_s: float | None, measured: tuple[float, float] | None = None
 ) -> tuple[float, float]:
-    """Seconds of the forward and the backward pass: those that are given, and what follows for a pass that is not.
+    """Return the seconds of the forward and the backward pass, and derive those that are missing.
 
-    The ratio of passes that were ``measured`` stays; without them backward takes twice as long as forward.
+    The ratio of ``measured`` passes stays; the default is a backward pass of two forward passes.
 
     >>> both_passes(0.5, None), both_passes(0.5, None, (1.0, 3.0)), both_passes(None, 0.5, (1.0, 3.0))
     ((0.5, 1.0), (0.5, 1.5), (1.0, 0.5))
@@ -158,14 +163,14 @@ def both_passes(
 
 
 def shares_of(modules: Sequence[Module]) -> tuple[list[float], list[float]]:
-    """The share of each in the forward and in the backward pass."""
+    """Return each module's share of the forward and of the backward pass."""
     ahead = [module.flops for module in modules]
     back = [module.flops if module.backward is None else module.backward for module in modules]
     return shares(ahead), shares(back)
 
 
 def shares(amounts: Sequence[float]) -> list[float]:
-    """The share of each in their sum; equal ones if that is 0."""
+    """Return each amount's share of the sum; equal shares if the sum is 0."""
     total = sum(amounts)
     return [each / total if total else 1 / len(amounts) for each in amounts]
 
@@ -182,18 +187,18 @@ def spin(seconds: float) -> None:
 
 
 class ComputeTime:
-    """Lets time pass for the layers of one model.
+    """Lets time pass for one model's layers.
 
-    Short times are saved up until a sleep is worth it, and what a sleep took too long is taken off the next one:
-    the sum is right though the clock of the system is coarse.
+    Short times add up until a sleep is worthwhile, and the next sleep is shortened by the last one's excess: the sum is
+    exact despite a coarse system clock.
     """
 
     def __init__(self, compute: str = "sleep") -> None:
         self.rest = lookup("compute", compute, {"sleep": time.sleep, "spin": spin})
-        self.owed_s, self.pace = 0.0, 1.0  # the pace is how many times as long as they say layers take
+        self.owed_s, self.pace = 0.0, 1.0  # the pace multiplies the layers' times
 
     def spend(self, seconds: float, since_s: float) -> None:
-        """Let ``seconds`` pass, times the pace, counted from the time ``since_s`` of ``time.perf_counter``."""
+        """Wait until ``seconds`` times the pace have passed since ``since_s`` of ``time.perf_counter``."""
         self.owed_s += self.pace * seconds - (time.perf_counter() - since_s)
         if self.owed_s > 1e-3:
             begin_s = time.perf_counter()
@@ -203,13 +208,13 @@ class ComputeTime:
 
 @dataclass(eq=False)
 class Synthetic:
-    """A layer whose forward and backward take given times in seconds."""
+    """A layer with given forward and backward times in seconds."""
 
     parameters: Sequence[Parameter]
     compute_time: ComputeTime
     forward_s: float
     backward_s: float
-    weights_s: float = 0.0  # of ``backward_s``, for its second half
+    weights_s: float = 0.0  # the second half's part of ``backward_s``
 
     def forward(self, x: Array) -> Array:
         self.compute_time.spend(self.forward_s, time.perf_counter())
@@ -236,7 +241,7 @@ class Synthetic:
 
 @dataclass(eq=False, kw_only=True)
 class Exchanging(Synthetic):
-    """A synthetic layer that calls ``exchange`` before each pass, and goes on when it returns."""
+    """A synthetic layer that calls ``exchange`` before each pass, and continues when it returns."""
 
     exchange: Callable[[], object]
 
@@ -267,11 +272,11 @@ def synthetic_layers(
     compute_time: ComputeTime | None = None,
     exchange: Callable[[int], object] = lambda nbytes: None,
 ) -> list[Layer]:
-    """Layers that share ``forward_s`` and ``backward_s`` seconds in proportion to their FLOPs.
+    """Create layers that share ``forward_s`` and ``backward_s`` seconds in proportion to their FLOPs.
 
     Args:
-        compute_time: lets their time pass; asleep, if it is not given.
-        exchange: collective: sends to all ranks, and receives from them, what a module says in bytes.
+        compute_time: lets their time pass; asleep by default.
+        exchange: collective: exchanges a module's bytes with all ranks.
     """
     compute_time = compute_time or ComputeTime()
     layers: list[Layer] = []

@@ -1,8 +1,7 @@
-"""Models of users: a function in a file of their own, named as ``path/to/mine.py:build``.
+"""Load users' models: a function in their file, named as ``path/to/mine.py:build``.
 
-It has the signature of our networks (``networks.py``), and returns layers, or ``(layers, loss)``. One example goes
-through them, forward and backward, before they are trained: what fails there is told by the layer's name, on all ranks
-alike and before anything is sent.
+It has the signature of our networks (``networks.py``), and returns layers, or ``(layers, loss)``. Before training, one
+example goes through them, forward and backward: errors name the layer, on all ranks and before any communication.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,17 +19,19 @@ from dear_mpi.models.layers.any_data import SoftmaxCrossEntropy
 def build_model(
     spec: str, dataset: Dataset, rng: np.random.Generator, dtype: np.dtype[Any]
 ) -> tuple[list[Layer], Loss, str]:
-    """Call a user's function as ``build(shape, classes, rng, dtype)``, and try out what it returns.
+    """Call a user's function as ``build(shape, classes, rng, dtype)``, and try its result.
 
     Args:
         spec: ``path/to/mine.py:build``.
-        dataset: its ``shape`` is the shape of one input; ``classes`` is the number of labels, 256 for text.
+        dataset: ``shape`` is one input's shape; ``classes`` is the number of labels, 256 for text.
         rng: in the same state on all ranks.
-        dtype: the type of the parameters that are to be trained.
+        dtype: the type of the trained parameters.
 
     Returns:
-        The layers, their loss (without one of its own the model is a classifier), and what ranks compare: a checksum
-        of the file. ValueError if there is no such function, it fails, or it returns no layers that can be trained.
+        The layers, their loss (by default a classifier's), and a checksum of the file, which ranks compare.
+
+    Raises:
+        ValueError: there is no such function, it fails, or it returns no trainable layers.
     """
     source, name = source_of(spec, "model", "build"), f"model {spec!r}"
     build, shape, classes = load(source), dataset.shape, dataset.classes
@@ -45,7 +46,7 @@ def build_model(
 
 
 def check_layers(model: str, layers: Any, dtype: np.dtype[Any]) -> None:
-    """See that they are layers, some parameter of which is trained."""
+    """Check that they are layers with a trained parameter."""
     if not isinstance(layers, Sequence):
         raise ValueError(f"{model} must return a sequence of layers, or (layers, loss), not {type(layers).__name__}")
     trained = []
@@ -66,7 +67,7 @@ def check_layers(model: str, layers: Any, dtype: np.dtype[Any]) -> None:
 
 
 def check_methods(what: str, thing: Any) -> None:
-    """See that something goes forward and backward."""
+    """Check that an object has forward and backward."""
     for method in ("forward", "backward"):
         if not callable(getattr(thing, method, None)):
             raise ValueError(f"{what} must have the methods forward and backward: it has no {method}")
@@ -77,14 +78,14 @@ def named(number: int, layer: Any, model: str) -> str:
 
 
 def try_out(model: str, layers: Sequence[Layer], loss: Loss, dataset: Dataset) -> None:
-    """Let one example through, forward and backward. Its gradients stay in the parameters, and are never read."""
+    """Run one example forward and backward. Its gradients stay in the parameters, and are never read."""
     x, targets = dataset.train.take(np.zeros(1, np.intp))
     with telling(f"{model}: a layer that is there twice must be one that copy.deepcopy can copy"):
         layers = in_order(layers)
     shapes: list[tuple[int, ...] | None] = []
-    with np.errstate(all="ignore"):  # what is not finite is looked for in training
+    with np.errstate(all="ignore"):  # training looks for non-finite values
         for number, layer in enumerate(layers):
-            shapes.append(x.shape if number else None)  # nothing takes the gradient of the first input
+            shapes.append(x.shape if number else None)  # the first input's gradient is unused
             x = returned(named(number, layer, model), layer.forward, x)
         dy = gradient_of_loss(model, loss, x, targets, classes=dataset.classes)
         for number, layer in reversed([*enumerate(layers)]):
@@ -92,7 +93,7 @@ def try_out(model: str, layers: Sequence[Layer], loss: Loss, dataset: Dataset) -
 
 
 def returned(what: str, method: Callable[..., Array], given: Any, due: tuple[int, ...] | None = None) -> Array:
-    """What a method returns, an array; of the shape that is due, the gradient of something."""
+    """Return a method's result, an array; with the ``due`` shape if it is a gradient."""
     about = f"{given.dtype}{list(given.shape)}" if hasattr(given, "shape") else repr(given)
     call = f"{what}: {method.__name__}({about})"
     with telling(f"{call} fails"):

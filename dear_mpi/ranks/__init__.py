@@ -1,1 +1,1 @@
-"""The ranks of a job, the memory of their hosts, and the streams on which each of them works."""
+"""Represent a job's ranks, their hosts' memory, and the streams of each rank."""

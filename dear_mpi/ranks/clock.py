@@ -1,19 +1,19 @@
-"""How far the ranks' clocks are apart, found out by messages there and back; and one clock for all: that of rank 0.
+"""Measure the offsets between ranks' clocks by round trips, and provide one clock: rank 0's.
 
     rank 0   begin ----.                   .----> end
                         \\                 /
     rank r               `---> reading ---'
 
-The reading was taken between ``begin`` and ``end``; the middle is wrong by half the round trip at most. Of many rounds
-the shortest counts (Cristian, Distributed Computing 3, 1989).
+The reading was taken between ``begin`` and ``end``; the error of the middle is at most half the round trip. The
+shortest of many rounds counts (Cristian, Distributed Computing 3, 1989).
 
-    offset of a rank |            . o        o  found now and then, which is a look;
-                     |     o . '             between, the line through two; its slope is the drift
+    offset of a rank |            . o        o  a measurement, called a look;
+                     |     o . '             between looks, the line through two; its slope is the drift
                      +-----------------> time
 
-``CommonClock`` tells the time now. ``Aligned`` is for times that were noted before, between its two looks: the farther
-a time is from a look, the less is known. Without a second look a clock may drift by ``DRIFT``, with one by what the
-looks leave open and by ``WANDER``.
+``CommonClock`` tells the current time. ``Aligned`` converts earlier times, between its two looks; uncertainty grows
+with the distance from a look. Without a second look a clock may drift by ``DRIFT``; with one, by the looks' uncertainty
+and by ``WANDER``.
 """
 
 import time
@@ -32,27 +32,27 @@ ROUNDS = 100
 
 @dataclass(frozen=True)
 class Offset:
-    """The clock of a rank shows ``seconds`` more than that of rank 0, give or take ``uncertainty_s``."""
+    """A rank's clock shows ``seconds`` more than rank 0's, within ``uncertainty_s``."""
 
     seconds: float
-    uncertainty_s: float  # half of the shortest round trip, by the clock of rank 0
-    at_s: float = field(default=0.0, compare=False)  # when, by the clock of the rank itself; not of rank 0
+    uncertainty_s: float  # half of the shortest round trip, by rank 0's clock
+    at_s: float = field(default=0.0, compare=False)  # the time, by the rank's clock; not set on rank 0
 
     def is_beyond(self, other: "Offset") -> bool:
-        """Whether two clocks differ for sure: by more than both uncertainties together."""
+        """Return whether two clocks certainly differ: by more than the sum of both uncertainties."""
         return abs(self.seconds - other.seconds) > self.uncertainty_s + other.uncertainty_s
 
 
 def offsets(
     transport: Transport, clock: Callable[[], float] = time.perf_counter, *, rounds: int = ROUNDS
 ) -> list[Offset]:
-    """Collective: the offset of each rank's clock, in the order of ranks, the same on all; rank 0 has 0.
+    """Collective: return the offset of each rank's clock, in rank order, equal on all ranks; rank 0 has 0.
 
-    Rank 0 meets one rank after the other, for ``rounds`` round trips of 8 bytes, while the others leave their cores. An
-    offset is of the moment at which it was taken: clocks drift by up to 100 us a second.
+    Rank 0 exchanges ``rounds`` round trips of 8 bytes with each rank in turn, while the others sleep. An offset holds
+    only at its time: clocks drift by up to 100 us a second.
 
     Args:
-        clock: seconds since any time: ``time.perf_counter``, or ``time.time``, whose floats are 0.2 us apart.
+        clock: seconds since any time: ``time.perf_counter``, or ``time.time`` with a resolution of 0.2 us.
     """
     tag, found = transport.next_tag(), [Offset(0.0, 0.0)]
     for peer in range(1, transport.size):
@@ -66,7 +66,7 @@ def offsets(
 
 
 def ask(transport: Transport, peer: int, tag: int, clock: Callable[[], float], rounds: int) -> Offset:
-    """What rank 0 does."""
+    """Measure one peer's offset, on rank 0."""
     question, reading = np.zeros(1), np.zeros(1)
     sends, receives = transport.send_init(question, peer, tag), transport.recv_init(reading, peer, tag)
     best = Offset(0.0, float("inf"))
@@ -86,7 +86,7 @@ def ask(transport: Transport, peer: int, tag: int, clock: Callable[[], float], r
 
 
 def answer(transport: Transport, tag: int, clock: Callable[[], float], rounds: int) -> None:
-    """What the rank does that rank 0 asks."""
+    """Answer rank 0's messages."""
     question, reading = np.zeros(1), np.zeros(1)
     sends, receives = transport.send_init(reading, 0, tag), transport.recv_init(question, 0, tag)
     for _ in range(rounds):
@@ -99,14 +99,14 @@ def answer(transport: Transport, tag: int, clock: Callable[[], float], rounds: i
     receives.Free()
 
 
-APART_S = 0.5  # two looks that are closer do not tell a drift: their uncertainties are all that is seen
-DRIFT = 200e-6  # s/s: more than two clocks drift by themselves, 100 us a second each
-WANDER = 1e-6  # s/s: how much a drift changes, as the temperature does
+APART_S = 0.5  # closer looks show no drift, only their uncertainties
+DRIFT = 200e-6  # s/s: more than two clocks can drift, 100 us a second each
+WANDER = 1e-6  # s/s: a drift's change, with the temperature
 
 
 @dataclass(frozen=True)
 class Look:
-    """This rank's clock showed ``at_s``, and ``offset_s`` more than that of rank 0, give or take ``uncertainty_s``."""
+    """A look: at ``at_s``, this rank's clock was ``offset_s`` ahead of rank 0's, within ``uncertainty_s``."""
 
     at_s: float
     offset_s: float
@@ -115,13 +115,13 @@ class Look:
 
 @dataclass(frozen=True)
 class Aligned:
-    """``looks``: the first and the last one; none where all ranks have one clock."""
+    """Offsets between the first and the last of ``looks``; no looks if all ranks share a clock."""
 
     looks: tuple[Look, ...] = ()
 
     @property
     def seconds(self) -> float:
-        """Between the looks."""
+        """Return the time between the looks."""
         return self.looks[-1].at_s - self.looks[0].at_s if self.looks else 0.0
 
     @property
@@ -131,14 +131,14 @@ class Aligned:
         return (self.looks[-1].offset_s - self.looks[0].offset_s) / self.seconds
 
     def offset_s(self, at_s: float) -> float:
-        """By how much this rank's clock was ahead when it showed ``at_s``."""
+        """Return how far this rank's clock was ahead when it showed ``at_s``."""
         if not self.looks:
             return 0.0
         last = self.looks[-1]
         return last.offset_s + self.drift * (at_s - last.at_s)
 
     def uncertainty_s(self, at_s: float) -> float:
-        """By which that may be wrong."""
+        """Return the bound on that offset's error."""
         if not self.looks:
             return 0.0
         found_s = [look.uncertainty_s for look in self.looks]
@@ -147,7 +147,7 @@ class Aligned:
         return max(found_s) + rate * min(abs(at_s - look.at_s) for look in self.looks)
 
     def doubt(self) -> str:
-        """Why the offset cannot be known; nothing if it can."""
+        """Return the reason why the offset is unknown; nothing if it is known."""
         if not all(isfinite(look.uncertainty_s) for look in self.looks):
             return "no message came back from rank 0 without its clock being set meanwhile"
         if not self.looks:
@@ -159,12 +159,12 @@ class Aligned:
         return ""
 
     def as_dict(self) -> dict[str, Any]:
-        """For a file."""
+        """Convert to JSON objects."""
         return {"looks": [asdict(look) for look in self.looks]}
 
 
 def aligned_of(content: Mapping[str, Sequence[Mapping[str, float]]]) -> Aligned:
-    """What ``as_dict`` gave."""
+    """Read the result of ``as_dict``."""
     return Aligned(tuple(Look(**look) for look in content["looks"]))
 
 
@@ -172,10 +172,10 @@ REMEMBERED_S = 30.0  # a drift changes with the temperature
 
 
 class CommonClock:
-    """The clock of rank 0 on each rank: that of this rank, less ``offset_s()``. Constructing is collective.
+    """Rank 0's clock on each rank: this rank's clock minus ``offset_s()``. Constructing it is collective.
 
     Args:
-        now: seconds since any time, by the clock of this rank.
+        now: seconds since any time, by this rank's clock.
     """
 
     def __init__(self, transport: Transport, now: Callable[[], float] = time.perf_counter) -> None:
@@ -183,18 +183,18 @@ class CommonClock:
         self.looks: list[Look] = []
         self.drift, self.residual_s = 0.0, 0.0
         self.look()
-        alike = abs(self.looks[0].offset_s) <= self.looks[0].uncertainty_s  # a container may have a clock of its own
+        alike = abs(self.looks[0].offset_s) <= self.looks[0].uncertainty_s  # a container may have a separate clock
         machines, clocks = zip(*transport.gather_values((machine(), alike)), strict=True)
         if len(set(machines)) == 1 and all(clocks):
             self.is_one, self.looks = True, []
         self.first = self.looks[:1]
 
     def look(self) -> None:
-        """Collective: find out this rank's offset anew, and how far the line was off (``residual_s`` has the most)."""
+        """Collective: measure this rank's offset again, and the line's error (``residual_s`` keeps the largest)."""
         if self.is_one:
             return
         found = offsets(self.transport, self.now)[self.transport.rank]
-        now_s = found.at_s or self.now()  # of rank 0 it does not matter
+        now_s = found.at_s or self.now()  # irrelevant on rank 0
         if self.looks:
             self.residual_s = max(self.residual_s, abs(found.seconds - self.offset_s()))
         self.looks = [each for each in self.looks if now_s - each.at_s < REMEMBERED_S]
@@ -204,18 +204,18 @@ class CommonClock:
             self.drift = (found.seconds - first.offset_s) / (now_s - first.at_s)
 
     def offset_s(self) -> float:
-        """By how much this rank's clock is ahead of rank 0's now."""
+        """Return how far this rank's clock is ahead of rank 0's now."""
         if not self.looks:
             return 0.0
         last = self.looks[-1]
         return last.offset_s + self.drift * (self.now() - last.at_s)
 
     def aligned(self) -> Aligned:
-        """For times that were noted since the first look."""
+        """Return the alignment of times since the first look."""
         return Aligned((*self.first, *self.looks[-1:]) if self.transport.rank else ())
 
     def report(self) -> dict[str, Any]:
-        """Collective: the largest of all ranks, in s; the drift in s/s."""
+        """Collective: return the largest values over ranks, in s; the drift in s/s."""
         mine = (
             abs(self.looks[-1].offset_s) if self.looks else 0.0,
             self.looks[-1].uncertainty_s if self.looks else 0.0,

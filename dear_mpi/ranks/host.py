@@ -1,4 +1,4 @@
-"""The host of this rank: its kernel and processors, the memory that it has left, the software that is loaded."""
+"""Describe this rank's host: kernel, processors, free memory, and loaded software."""
 
 import math
 import platform
@@ -15,7 +15,7 @@ CLOCK = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 
 
 def read(file: Path) -> str:
-    """What the kernel has in one of its files; "" if it cannot be read."""
+    """Read a kernel file; "" if it cannot be read."""
     try:
         return file.read_text("utf-8").strip()
     except OSError:
@@ -35,28 +35,28 @@ MEMINFO, GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> float:
-    """The memory that this host can still give to this process; infinite where the system does not say it."""
+    """Return the memory that this process can still get from the host; infinite if unknown."""
     found = [math.inf]
     with suppress(OSError, KeyError, ValueError):
         lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
         found.append(1024 * int(lines["MemAvailable"].removesuffix("kB")))
-    with suppress(OSError, KeyError, ValueError):  # "max" where there is no limit
+    with suppress(OSError, KeyError, ValueError):  # "max" without a limit
         limit = int((GROUP / "memory.max").read_text())
         found.append(limit)
         used = int((GROUP / "memory.current").read_text())
         stat = dict(line.split() for line in (GROUP / "memory.stat").read_text().splitlines())
-        cached = int(stat["active_file"]) + int(stat["inactive_file"])  # files, dropped when memory is short
+        cached = int(stat["active_file"]) + int(stat["inactive_file"])  # file caches, dropped if memory is short
         found.append(limit - used + cached)
     return min(found)
 
 
 def page_faults() -> int:
-    """How often this process has touched a page of memory that the system had to give it first."""
+    """Return how often this process touched a page that the system had to provide first."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def check_room(what: str, nbytes: int, ranks: int) -> None:
-    """A ValueError if so many ranks of this host need more than it has, each of them so many bytes."""
+    """Raise a ValueError if ``ranks`` ranks of this host need more memory than it has, ``nbytes`` each."""
     available = available_bytes()
     if ranks * nbytes > available:
         needs = f"needs at least {ranks * nbytes / 2**30:.1f} GiB for the ranks of a host ({ranks})"
@@ -64,7 +64,7 @@ def check_room(what: str, nbytes: int, ranks: int) -> None:
 
 
 def versions() -> dict[str, str | None]:
-    """Of Python and of what it has loaded; a job of threads has no mpi4py."""
+    """Return the versions of Python and loaded packages; a job of threads has no mpi4py."""
     mpi4py = sys.modules.get("mpi4py")
     return {
         "python": platform.python_version(),

@@ -1,12 +1,12 @@
-"""Where a rank works: the host or a GPU, with one stream for computing and one for communicating.
+"""Run a rank's work on the host or a GPU, with one stream for compute and one for communication.
 
     compute        | backward 3 | backward 2 | ...   kernels of the layers, packing, updates     (main thread)
                         o mark        ^ wait
     communication       ^ wait        o mark         kernels that combine and copy               (engine's thread)
 
-What is launched on a stream runs later, in order. A **mark** is set after what was launched so far: the other stream
-waits for it, without the host. (That the host waits before MPI touches a buffer is up to the plan, see the note in
-``collectives/plans/runners/messages.py``.) The time between two marks of a stream is what its work took, with pauses.
+Work launched on a stream runs later, in order. A **mark** is an event after all launched work: the other stream waits
+for it, without the host. (The plan makes the host wait before MPI touches a buffer: see the note in
+``collectives/plans/runners/messages.py``.) The time between two marks of a stream is its work's time, with pauses.
 """
 
 import os
@@ -23,25 +23,25 @@ from dear_mpi.kernels.lookup import lookup
 
 
 class Stream:
-    """An order of work. This is the host's, whose code is over when it returns: a mark is a time."""
+    """An order of work. This is the host's, which completes work at once: a mark is a time."""
 
     def use(self) -> AbstractContextManager[object]:
-        """Let this thread work on it."""
+        """Make this thread launch work on it."""
         return nullcontext()
 
-    # A mark after all that was launched so far. Each layer sets four: no method around the clock.
+    # Returns a mark after all launched work. Each layer sets four: the clock without a method around it.
     mark: Callable[[], Any] = staticmethod(time.perf_counter)
 
     def wait(self, mark: Any) -> None:
-        """Let what is launched from now on begin after a mark of another stream."""
+        """Delay future work until a mark of another stream."""
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """The time from one mark of this stream to another; blocks the host until the second is reached."""
+        """Return the time between two marks of this stream; blocks the host until the second is reached."""
         return float(end - begin)
 
 
 class CudaStream(Stream):
-    """A stream of a GPU; a mark is an event."""
+    """A GPU's stream; a mark is a CUDA event."""
 
     def __init__(self, cupy: Any, gpu: int) -> None:
         self.cuda, self.gpu = cupy.cuda, gpu
@@ -49,7 +49,7 @@ class CudaStream(Stream):
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        self.cuda.Device(self.gpu).use()  # each thread has to: the engine's would be on GPU 0, or on none
+        self.cuda.Device(self.gpu).use()  # needed on each thread: the engine's would be on GPU 0, or on none
         with self.stream:
             yield
 
@@ -68,7 +68,7 @@ class CudaStream(Stream):
 
 @dataclass(frozen=True)
 class Streams:
-    """The two streams of a rank; ``put`` brings an array of the host to where they work."""
+    """A rank's two streams; ``put`` copies a host array to their device."""
 
     compute: Stream
     communication: Stream
@@ -80,7 +80,7 @@ def host_streams() -> Streams:
 
 
 def cuda_streams() -> Streams:
-    gpu = current_gpu().number  # which ``select_gpu`` chose
+    gpu = current_gpu().number  # chosen by ``select_gpu``
     import cupy
 
     return Streams(CudaStream(cupy, gpu), CudaStream(cupy, gpu), cupy.asarray)
@@ -90,12 +90,14 @@ STREAMS: dict[str, Callable[[], Streams]] = {"cpu": host_streams, "cuda": cuda_s
 
 
 def open_streams(device: str) -> Streams:
-    """The streams of this rank on ``cpu`` or ``cuda``; a ValueError says that there is no such device here."""
+    """Open this rank's streams on ``cpu`` or ``cuda``. Raises a ValueError if there is no such device here."""
     return lookup("device", device, STREAMS)()
 
 
 def select_gpu(device: str = "cuda") -> None:
-    """For ``cuda``: make this process use its GPU, by its local rank, before MPI starts, which binds to it. Where there
-    is none nothing happens: ``open_streams`` will say so, on all ranks."""
+    """For ``cuda``: select this process's GPU by its local rank, before MPI starts and binds to it.
+
+    Without a GPU it does nothing: ``open_streams`` will raise, on all ranks.
+    """
     if device == "cuda":
         use_gpu(launch_of(os.environ).local_rank or 0)

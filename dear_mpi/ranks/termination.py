@@ -1,10 +1,10 @@
-"""Something to do before this process ends, because another rank ends the job.
+"""Act before this process ends because another rank ends the job.
 
-A launcher that hears of an abort tells the other ranks to end (SIGTERM), as Open MPI's does, or kills them at once, as
-MPICH's. So a rank that fails first tells those of its host (SIGUSR2), and leaves them a moment.
+After an abort, a launcher asks the other ranks to end (SIGTERM), as Open MPI's does, or kills them at once, as MPICH's.
+So a failing rank first signals the ranks of its host (SIGUSR2), and waits for a moment.
 
-Python runs the handlers of signals on the main thread, which may be blocked in MPI. So a signal wakes another thread.
-A forked child has none of this: it would wake the rank's thread, by the socket that it inherits, and end the rank.
+Python runs signal handlers on the main thread, which may be blocked in MPI. So a signal wakes another thread. A forked
+child must not listen: it would wake the rank's thread through the inherited socket, and end the rank.
 """
 
 import os
@@ -22,14 +22,16 @@ from dear_mpi.collectives.launch.neighbours import own_monitor
 
 TOLD, ENDS = signal.SIGUSR2, signal.SIGTERM
 STATUS = 128 + ENDS
-SIGNALS: dict[signal.Signals, Any] = {}  # what we listen to at present, each with its handler before
-MASKS = threading.local()  # of the thread that forks
+SIGNALS: dict[signal.Signals, Any] = {}  # the signals we listen to, each with its previous handler
+MASKS = threading.local()  # of the forking thread
 
 
 @contextmanager
 def before_the_end(act: Callable[[], object]) -> Iterator[None]:
-    """Meanwhile, let this process act when another rank tells it to, or when it is to end. On other threads than the
-    main one this does nothing."""
+    """Run ``act`` when another rank signals, or when this process is asked to end, during the block.
+
+    It does nothing on threads other than the main one.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -55,7 +57,7 @@ def before_the_end(act: Callable[[], object]) -> Iterator[None]:
     finally:
         stop_listening()
         signal.set_wakeup_fd(descriptor)
-        inside.shutdown(socket.SHUT_WR)  # the thread reads no more, even if a child still has this end
+        inside.shutdown(socket.SHUT_WR)  # the thread stops reading, even if a child still has this end
         thread.join()
         inside.close()
         outside.close()
@@ -70,7 +72,7 @@ def stop_listening() -> None:
 
 @cache
 def protect_children() -> None:
-    """Let children that are forked from now on be as if we did not listen. Their signals wait until they are so far."""
+    """Make forked children ignore our signals. They are blocked until the child is ready."""
 
     def begin() -> None:
         MASKS.before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -86,8 +88,10 @@ def protect_children() -> None:
 
 
 def tell_others(*, idle: bool = False) -> bool:
-    """Tell the other ranks of this host that the job ends; of ``idle`` ones alone, those that wait for nobody. Whether
-    there are any, and each will act."""
+    """Tell this host's other ranks that the job ends; ``idle``: only ranks that wait for no message.
+
+    Returns whether there are any, and each will act.
+    """
     if launch_of(os.environ).size == 1:
         return False
     told = False
@@ -100,7 +104,7 @@ def tell_others(*, idle: bool = False) -> bool:
 
 
 def listens(process: int | None) -> bool:
-    """Whether a process acts on being told, which would end it otherwise."""
+    """Return whether a process handles our signal, which would kill it otherwise."""
     with suppress(OSError):
         for line in Path(f"/proc/{process}/status").read_text("ascii", "replace").splitlines():
             name, _, mask = line.partition(":")

@@ -1,4 +1,4 @@
-"""The ranks of a job, seen from one of them, and the transport between them. A world is an argument, never global."""
+"""Give a rank its view of the job: its ranks and their transport. A world is an argument, never global."""
 
 import faulthandler
 import os
@@ -25,7 +25,7 @@ from dear_mpi.collectives.transports.watchdog import Watchdog
 from dear_mpi.kernels.lookup import lookup
 
 T = TypeVar("T")
-WATCHED_S = 10.0  # that a watchdog has to end a job before faulthandler does
+WATCHED_S = 10.0  # for a watchdog to end a job before faulthandler does
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class World:
     """All ranks of the job."""
 
     transport: Transport
-    link: Link | None = None  # the emulated one between them
-    machines: tuple[int, ...] = ()  # the real host of each rank, where those of the transport are emulated
+    link: Link | None = None  # emulated between the ranks
+    machines: tuple[int, ...] = ()  # each rank's real host, if the transport's hosts are emulated
 
     @property
     def rank(self) -> int:
@@ -46,7 +46,7 @@ class World:
 
     @property
     def ranks_here(self) -> int:
-        """How many ranks this machine has, also where its hosts are emulated."""
+        """Return the number of ranks on this machine, even if its hosts are emulated."""
         hosts = self.machines or self.transport.hosts
         return hosts.count(hosts[self.rank])
 
@@ -56,8 +56,10 @@ class World:
 
     @contextmanager
     def part(self, ranks: int) -> Iterator["World | None"]:
-        """Collective: the first so many ranks as a world of their own, to these; None to the others, which sleep at the
-        end of the block until it is over."""
+        """Collective: yield a world of the first ``ranks`` ranks to these ranks, and None to the others.
+
+        The others sleep at the end of the block until the first ranks leave it.
+        """
         if ranks == self.size:
             yield self
             return
@@ -71,7 +73,8 @@ class World:
 
 
 def ranks_per_host(hosts: Sequence[int]) -> list[int]:
-    """
+    """Count the ranks on each host.
+
     >>> ranks_per_host((0, 0, 2))
     [2, 1]
     """
@@ -89,20 +92,20 @@ def run_world(
     stall_abort: bool = False,
     facts: Callable[[int], Mapping[str, Any]] = lambda rank: {},
 ) -> T:
-    """Call ``function(world)`` as every rank of this job; the result on this rank.
+    """Call ``function(world)`` as every rank of this job, and return the result on this rank.
 
-    First the ranks compare their input: the arguments, and ``facts(rank)``. An error that all ranks raise alike
-    (``AgreedError``) is passed on; any other error ends the whole job, because the other ranks would wait for ever.
+    First the ranks compare their input: the arguments, and ``facts(rank)``. An error that all ranks raise
+    (``AgreedError``) is passed on; any other error ends the whole job, because the other ranks would hang.
 
     Args:
         link: emulated between the ranks.
         rates: bytes/s of a rank inside its host, and of a host to others, for algorithms that ask for them.
         threads: run that many ranks as threads of this process instead of an MPI job; the result is rank 0's.
-        device_memory: how a GPU's buffers get to MPI: ``direct``, ``staged``, or ``auto`` (see ``MpiTransport``).
-        stall_after_s: say so when a rank has waited for so long (``collectives/transports/watchdog.py``); 0 for never.
-        stall_abort: and end the job.
-        facts: names and values that must be equal on all ranks, as in ``agree``. A rank whose input is bad raises
-            here, and no earlier, where the others would wait for it.
+        device_memory: how MPI gets a GPU's buffers: ``direct``, ``staged``, or ``auto`` (see ``MpiTransport``).
+        stall_after_s: report a rank's wait after this time (``collectives/transports/watchdog.py``); 0: never.
+        stall_abort: also end the job then.
+        facts: names and values that must be equal on all ranks, as in ``agree``. Check a rank's input here and not
+            earlier: the others would wait for it.
 
     Raises:
         ValueError: there is no MPI library, or it cannot be called from two threads.
@@ -114,14 +117,14 @@ def run_world(
         if rates is not None and link is not None:
             raise ValueError("rates must be left out where a link is emulated, which has its own")
         if link is not None:
-            link.hosts(transport.hosts)  # which may be none
+            link.hosts(transport.hosts)  # may be None
         said = {"device_memory": device_memory, "link": None if link is None else str(link), "rates": rates}
         return {**facts(transport.rank), **said}
 
     def guarded(transport: Transport) -> T:
         if rates is not None:
             transport.rates = rates_of(*rates, transport.hosts)
-        if threads is not None and device_memory == "staged":  # MPI's transport stages by itself
+        if threads is not None and device_memory == "staged":  # MPI's transport stages without it
             transport = StagedTransport(transport)
         try:
             watchdog = Watchdog(transport, stall_after_s, abort=stall_abort) if stall_after_s else nullcontext()
@@ -133,7 +136,7 @@ def run_world(
         except AgreedError:
             raise
         except BaseException as error:
-            if transport.size > 1 or not isinstance(error, KeyboardInterrupt):  # alone: nobody waits for this rank
+            if transport.size > 1 or not isinstance(error, KeyboardInterrupt):  # a single rank: no other rank waits
                 transport.abort(last_words(transport.rank, error))
             raise
 
@@ -147,9 +150,9 @@ def run_world(
 
 @contextmanager
 def starting(after_s: float, *, abort: bool) -> Iterator[None]:
-    """Report if MPI takes longer to start, and end the job if it is to ``abort``.
+    """Report if MPI takes longer to start, and with ``abort`` end the job.
 
-    The library starts with the interpreter's lock held: no watchdog runs then, and Python's own traceback has to do.
+    The library starts while it holds the interpreter's lock: no watchdog can run, so Python's traceback has to do.
     """
     launch = launch_of(os.environ)
     if not after_s or launch.size == 1 or "mpi4py.MPI" in sys.modules:
@@ -166,33 +169,33 @@ def starting(after_s: float, *, abort: bool) -> Iterator[None]:
 
 
 def last_words(rank: int, error: BaseException) -> str:
-    """Of a job that an error ends: where it was raised, then a line with the rank."""
+    """Print where an error ended the job, then a line with the rank."""
     line = " ".join(f"{type(error).__name__}: {error}".split())
     return f"{''.join(traceback.format_exception(error))}rank {rank} failed: {line}"
 
 
 @contextmanager
 def world_transport(device_memory: str) -> Iterator[Transport]:
-    """Collective: all processes of the MPI job, on a communicator that is theirs until the end of the block."""
+    """Collective: yield a transport of all MPI processes, on a private communicator until the end of the block."""
     communicator = None
     try:
         communicator = started()
         from dear_mpi.collectives.transports.mpi import MpiTransport
 
         transport = MpiTransport(communicator, device_memory=device_memory)
-    except BaseException as error:  # Ctrl-C, say: MPI runs, and at its end this rank would wait for the others
+    except BaseException as error:  # such as Ctrl-C: MPI runs, and at exit this rank would wait for the others
         if communicator is None and isinstance(error, ValueError):
-            raise  # there is no MPI to wait in
+            raise  # no MPI to wait in
         abort_job(last_words(launch_of(os.environ).rank, error))
         raise
     try:
         yield transport
     finally:
-        transport.free()  # after an error, too: it is one that all ranks raise, or the job has ended
+        transport.free()  # also after an error: all ranks raise it, or the job has ended
 
 
 def launched_rank() -> int:
-    """This process's rank in the MPI job; 0 where there is none that could be used."""
+    """Return this process's rank in the MPI job; 0 without a usable MPI."""
     try:
         return int(started().Get_rank())
     except ValueError:

@@ -1,1 +1,1 @@
-"""How figures are read, summed up and written: units, statistics, and what is on the terminal."""
+"""Read, summarise and print figures: units, statistics and the terminal."""

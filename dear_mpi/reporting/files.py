@@ -1,4 +1,4 @@
-"""Files that a command writes: tried before the work, and in the end there as a whole or not at all."""
+"""Write a command's files atomically, after a trial before the work."""
 
 import fcntl
 import os
@@ -13,11 +13,13 @@ from typing import BinaryIO
 
 from dear_mpi.collectives.program.errors import AgreedError
 
-TRIAL = bytes(4096)  # one block: on a full disk an empty file can still be made
+TRIAL = bytes(4096)  # one block: a full disk still allows empty files
 
 
 def check_writable(flag: str, path: Path) -> None:
-    """A ValueError if a file cannot be written; ``flag`` is how the user named it. One that is there is not touched."""
+    """Raise a ValueError if a file is not writable; ``flag`` is its name for the user. An existing file stays
+    untouched.
+    """
     with explaining(flag, path):
         if path.is_dir():
             raise OSError("it is a folder")
@@ -30,33 +32,40 @@ def check_writable(flag: str, path: Path) -> None:
 
 @contextmanager
 def replacing(flag: str, path: Path) -> Iterator[Path]:
-    """A path to write to, or a ValueError. After the block it replaces the file; after an error the old file stays."""
+    """Yield a path to write to, which replaces the file after the block; after an error the old file stays.
+
+    Raises:
+        ValueError: the file is not writable.
+    """
     with explaining(flag, path):
         if is_plain(path):
             with unfinished(path) as partial:
                 yield partial
-                partial.replace(at_end(path))  # a link stays one
+                partial.replace(at_end(path))  # a link stays a link
         else:
             yield path
 
 
 def at_end(path: Path) -> Path:
-    """Where a link leads, which need not exist; a link to itself leads to itself."""
-    return Path(os.path.realpath(path))  # Path.resolve raises RuntimeError for such a link, before Python 3.13
+    """Return a link's target, which need not exist; a link to itself leads to itself."""
+    return Path(os.path.realpath(path))  # before Python 3.13, Path.resolve raises a RuntimeError for such a link
 
 
 def is_plain(path: Path) -> bool:
-    """Whether it may be replaced: not so a pipe, or /dev/stdout, also where that leads to a file. An OSError if it is a
-    link to itself, which no file can be written through."""
+    """Return whether a file may be replaced: a pipe or /dev/stdout may not, even if it leads to a file.
+
+    Raises:
+        OSError: the path is a link to itself.
+    """
     with suppress(FileNotFoundError):
         path.stat()
     return not path.exists() or (path.is_file() and not is_stream(path))
 
 
 def is_stream(path: Path) -> bool:
-    """Whether the standard output, or that of errors, ends in this file."""
+    """Return whether standard output or standard error ends in this file."""
     for number in (1, 2):
-        with suppress(OSError):  # it is closed
+        with suppress(OSError):  # the stream is closed
             if os.path.samestat(os.fstat(number), path.stat()):
                 return True
     return False
@@ -64,10 +73,9 @@ def is_stream(path: Path) -> bool:
 
 @contextmanager
 def unfinished(path: Path) -> Iterator[Path]:
-    """A file beside this one, of the same ending, with the mode and owner of the file that it replaces; gone after the
-    block. The replaced file may have been set aside.
+    """Yield an unfinished file in the same folder, with equal ending, mode and owner; it is gone after the block.
 
-    It is locked meanwhile, so that ``tidy`` can tell it from what a killed run left.
+    The replaced file may have been set aside. A lock tells ``tidy`` that the file is not the rest of a killed run.
     """
     whole = at_end(path)
     with locked(whole) as mine:
@@ -82,32 +90,32 @@ def unfinished(path: Path) -> Iterator[Path]:
 
 
 def keep_access(partial: Path, replaced: os.stat_result) -> None:
-    """Give a new file the owner, if we may, and then the mode of another: a change of owner can clear bits."""
+    """Copy the owner, if permitted, and then the mode of another file: changing the owner can clear mode bits."""
     for owner in ((replaced.st_uid, -1), (-1, replaced.st_gid)):
-        with suppress(OSError):  # not permitted, or an owner that this name space does not know
+        with suppress(OSError):  # not permitted, or an owner unknown to this name space
             os.chown(partial, *owner)
     of_group = 0 if partial.stat().st_gid == replaced.st_gid else stat.S_IRWXG  # bits for another group
     partial.chmod(stat.S_IMODE(replaced.st_mode) & ~of_group | stat.S_IWUSR)
 
 
 def locked(whole: Path) -> BinaryIO:
-    """A new unfinished file; another one where the ``tidy`` of another run was faster than the lock."""
+    """Create a locked unfinished file; retry if another run's ``tidy`` was faster than the lock."""
     while True:
         mine = whole.with_name(named(whole, secrets.token_hex(4))).open("xb")
         with suppress(OSError):  # a file system without locks: tidy gets none either, and removes nothing
-            fcntl.flock(mine, fcntl.LOCK_EX)  # which waits for such a tidy
+            fcntl.flock(mine, fcntl.LOCK_EX)  # waits for such a tidy
         if Path(mine.name).exists():
             return mine
         mine.close()
 
 
 def named(whole: Path, token: str) -> str:
-    """The name of an unfinished file. It has the host in it, since some file systems lock on each host for itself."""
+    """Name an unfinished file. The name contains the host, since some file systems lock only within a host."""
     return f".dear-mpi-{socket.gethostname()}-{token}-{whole.name}"
 
 
 def tidy(path: Path) -> None:
-    """Remove the unfinished files that killed runs on this host left of this file; what is being written stays."""
+    """Remove this file's unfinished versions by killed runs of this host; files in progress stay."""
     whole = at_end(path)
     for each in whole.parent.glob(named(Path(escape(whole.name)), "?" * 8)):
         with suppress(OSError), each.open("r+b") as left:
@@ -116,15 +124,15 @@ def tidy(path: Path) -> None:
 
 
 def set_aside(path: Path) -> None:
-    """Let the file that was there be FILE.old."""
+    """Rename an existing file to FILE.old."""
     if path.is_file() and is_plain(path):
-        with suppress(FileNotFoundError):  # another run has just done it
+        with suppress(FileNotFoundError):  # another run has just renamed it
             at_end(path).rename(older(path))
 
 
 @contextmanager
 def aside(path: Path | None) -> Iterator[Callable[[], None]]:
-    """A call that sets a file aside; an error that all ranks end with, such as of bad input, then puts it back."""
+    """Yield a call that sets a file aside; an error of all ranks, such as bad input, restores it."""
     moved = []
 
     def move() -> None:
@@ -141,7 +149,7 @@ def aside(path: Path | None) -> Iterator[Callable[[], None]]:
 
 
 def older(path: Path) -> Path:
-    """Where the file before the last is kept: beside the file to which a link leads, so that the link stays a link."""
+    """Return the place of the previous file: next to a link's target, so that the link stays a link."""
     whole = at_end(path)
     return whole.with_name(f"{whole.name}.old")
 

@@ -1,4 +1,4 @@
-"""Standard output that cannot be written, such as on a full disk or after ``>&-``, is one line and exit code 1."""
+"""Report unwritable standard output (a full disk, ``>&-``) in one line, with exit code 1."""
 
 import io
 import os
@@ -9,9 +9,9 @@ from typing import IO, Any
 
 
 def printable(text: str) -> str:
-    """The text with all that could command a terminal as escapes; line breaks stay.
+    """Escape all characters that could command a terminal; line breaks stay.
 
-    Names, kernels and hosts come from files of others: their escape sequences could hide or forge lines.
+    Names, kernels and hosts come from other people's files: escape sequences could hide or forge lines.
 
     >>> printable("a\\x1b[2Jb"), printable("µs")
     ('a\\\\x1b[2Jb', 'µs')
@@ -22,15 +22,17 @@ def printable(text: str) -> str:
 
 
 def to_nowhere(stream: IO[str]) -> None:
-    """From now on what is written there is lost."""
+    """Discard all further output to this stream."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
 class StandardOutput(io.TextIOWrapper):
-    """What it cannot write it says once, unless nobody reads any more, as behind ``head``; from then on text goes
-    nowhere. All else that a command does is done, so that no rank waits for this one."""
+    """Standard output that reports a failed write once and then discards text.
+
+    It reports nothing if the reader has left, as ``head`` does. The command finishes its work, so that no rank waits.
+    """
 
     lost = False
 
@@ -57,16 +59,16 @@ class StandardOutput(io.TextIOWrapper):
 
 
 def open_closed() -> None:
-    """Open each standard stream that the caller has closed, so that no file of the job gets its number.
+    """Open each standard stream that the caller closed, so that no other file gets its number.
 
-    As in GNU's tools, input and output get a descriptor that fails with "Bad file descriptor" when it is used. Errors
-    go to /dev/null.
+    As in GNU's tools, input and output get a descriptor that fails with "Bad file descriptor" on use. Errors go to
+    /dev/null.
     """
     for number, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, mode), True)  # the least free number: those below are open
+            os.set_inheritable(os.open(os.devnull, mode), True)  # the least free number: lower ones are open
     if sys.stdout is None:
         sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)))
     if sys.stderr is None:
@@ -75,8 +77,7 @@ def open_closed() -> None:
 
 @contextmanager
 def output() -> Iterator[None]:
-    """From here to the end of the process standard output is such a one; a command that lost text ends with exit code
-    1, if not with another."""
+    """Guard standard output until the process ends; after lost text the exit code is 1, or a command's other code."""
     open_closed()
     given: Any = sys.stdout
     how = {name: getattr(given, name) for name in ("encoding", "errors", "line_buffering", "write_through")}

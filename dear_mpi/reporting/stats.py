@@ -1,22 +1,21 @@
-"""Medians and their ratios with intervals, from samples of unknown distribution; Student's t; many tests at once.
+"""Compute medians and their ratios with distribution-free intervals, Student's t, and multiple tests.
 
-``in_batches`` is for the ratio of the medians of two that took turns, sample by sample or block by block. What disturbs
-a machine comes and goes, so neighbouring samples are alike, over more of them than a correlation of neighbours shows;
-and it hits both. So both series are cut at the same places, into up to 20 batches of turns; each batch has its ratio of
-medians, and the scatter of their logarithms tells how far off the ratio of all is: Student's t of their trimmed mean,
-wider where neighbouring batches are still alike. What hits a whole batch of both drops out of its ratio, and a fifth of
-the batches may be far off. Nothing is assumed of what one sample has to do with another, so blocks of samples (of a job
-under another MPI) will do as well.
+``in_batches`` estimates the ratio of two medians from samples that took turns, singly or in blocks. Disturbances last
+for a while and hit both series, so neighbouring samples are correlated, over longer distances than a correlation of
+neighbours shows. So both series are cut at equal places into up to 20 batches of turns. Each batch has a ratio of
+medians, and the scatter of their logarithms gives the error of the overall ratio: Student's t of their trimmed mean,
+wider if neighbouring batches still correlate. A disturbance of a whole batch of both series cancels, and a fifth of the
+batches may be far off. The method assumes nothing about dependence between samples, so blocks of samples (of a job
+under another MPI) also work.
 
-Sources: batch means, Schmeiser, Batch size effects in the analysis of simulation output (Operations Research 30, 1982),
-who finds 10 to 30 batches to be enough; trimmed means, Tukey and McLaughlin, Less vulnerable confidence and
-significance procedures for location based on a single sample (Sankhya A 25, 1963).
+Sources: batch means, Schmeiser, Batch size effects in the analysis of simulation output (Operations Research 30, 1982):
+10 to 30 batches are enough; trimmed means, Tukey and McLaughlin, Less vulnerable confidence and significance procedures
+for location based on a single sample (Sankhya A 25, 1963).
 
-The ratio of all medians and the mean of those of batches differ where the machine becomes slower for good in the
-middle of a run (which spoils the former) or where times have two modes (the latter). The interval reaches from below
-the lesser to above the greater, so it is a little wide.
+The ratio of all medians is biased if the machine becomes slower for good within a run; the mean of the batches' ratios
+is biased if times have two modes. The interval covers both, so it is a little wide.
 
-How often equals were told apart, in % of 2000 runs (1000 of 1000 turns), where 5 are right;
+How often equal candidates were told apart, in % of 2000 runs (1000 for 1000 turns); 5 is correct.
 ``tests/reporting/test_turns.py`` has these kinds of noise:
 
     turns                                          12    30   200  1000
@@ -28,10 +27,10 @@ How often equals were told apart, in % of 2000 runs (1000 of 1000 turns), where 
     a tenth of the turns five times as slow       1.8   0.6   0.3   0.1
     slow, bursts, a drift, a step: of both        1.5   2.0   1.7   1.5  at most
 
-So few samples do not show that noise lasts as long as they do, if it hits one alone, which it hardly does where both
-take turns. ``ratio``, a bootstrap of samples, tells equals apart in 21 % of 200 turns with such bursts, and from
-noise of both it gets an interval of the whole noise. The median of the ratios of turns would be another quantity than
-the ratio of medians: 0.91 and 0.96 where one of both has two modes (ring and a persistent call, 256 KiB, 3000 turns).
+Few samples cannot reveal noise that lasts as long as they do and hits one candidate only; this is rare if both take
+turns. ``ratio``, a bootstrap of samples, tells equals apart in 21 % of 200 turns with such bursts, and its interval
+includes all common noise. The median of the turns' ratios is a different quantity: 0.91 instead of a ratio of medians
+of 0.96 if one candidate has two modes (ring and a persistent call, 256 KiB, 3000 turns).
 """
 
 import math
@@ -43,16 +42,16 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array
 
-Z = 1.96  # 95 %
+Z = 1.96  # standard errors in half of a 95 % interval
 Z_ONE_SIDED = 1.645
-FEWEST_ORDERED = 15  # samples in which it is mostly seen that neighbours are alike
-FEWEST_SAMPLES = 6  # samples of which a median has a 95 % interval
+FEWEST_ORDERED = 15  # samples that mostly reveal a correlation of neighbours
+FEWEST_SAMPLES = 6  # samples that give a median a 95 % interval
 RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
 class Median:
-    """A median with the borders of its 95 % interval."""
+    """A median with the ends of its 95 % interval."""
 
     value: float
     low: float
@@ -60,14 +59,14 @@ class Median:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether the interval is wider than the median's value."""
+        """Return whether the interval is wider than the median's value."""
         return self.high - self.low > self.value
 
 
 def median(samples: Sequence[float]) -> Median:
-    """The median and its distribution-free interval, by ranks (Hoefler and Belli, SC 2015, section 3.1.3).
+    """Return the median and its distribution-free interval, by ranks (Hoefler and Belli, SC 2015, section 3.1.3).
 
-    With fewer than ``FEWEST_SAMPLES`` samples there is no such interval at 95 %; then it spans all of them.
+    Fewer than ``FEWEST_SAMPLES`` samples have no such interval at 95 %; then it spans all of them.
 
     >>> median([5.0, 1.0, 3.0])
     Median(value=3.0, low=1.0, high=5.0)
@@ -79,10 +78,10 @@ def median(samples: Sequence[float]) -> Median:
 
 
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Median:
-    """The ratio of two medians, with its 95 % interval.
+    """Return the ratio of two medians, with its 95 % interval.
 
-    Both have their samples in the order in which they were taken. The interval is from a bootstrap (fixed seed) of
-    independent samples. Where neighbours are alike it is wider, on a scale of logarithms by the root of ``worth_one``.
+    Samples are in the order of measurement. The interval is a bootstrap (fixed seed) of independent samples. If
+    neighbours correlate, it is wider, on a logarithmic scale by the root of ``worth_one``.
     """
     rng = np.random.default_rng(0)
     both = numerators, denominators
@@ -95,10 +94,10 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Median:
 
 
 def worth_one(samples: Sequence[float]) -> float:
-    """How many successive samples are worth one independent sample; 1 unless neighbours are clearly alike.
+    """Return how many successive samples equal one independent sample; 1 unless neighbours clearly correlate.
 
-    It is (1 + r) / (1 - r), where r is the rank correlation of neighbours, corrected for its bias in few samples
-    (Kendall, 1954). Fewer than ``FEWEST_ORDERED`` samples often do not show it. A trend counts as well.
+    It is (1 + r) / (1 - r) with the rank correlation r of neighbours, corrected for its bias in few samples (Kendall,
+    1954). Fewer than ``FEWEST_ORDERED`` samples often do not show it. A trend counts as correlation.
 
     >>> worth_one([1.0, 3.0, 2.0, 1.5, 2.5, 1.2]), worth_one([1.0] * 9)
     (1.0, 1.0)
@@ -113,7 +112,7 @@ def worth_one(samples: Sequence[float]) -> float:
 
 
 def worth(found: float, count: int) -> float:
-    """How many of ``count`` samples are worth an independent one, at least 1, by the correlation found of neighbours.
+    """Return how many of ``count`` samples equal an independent one (at least 1), given the neighbours' correlation.
 
     >>> round(worth(0.4, 13), 3), worth(-0.4, 13)
     (4.0, 1.0)
@@ -123,7 +122,7 @@ def worth(found: float, count: int) -> float:
 
 
 def tail(t: float, freedom: int) -> float:
-    """The probability of a value above ``t``, with so many degrees of freedom, at least 1.
+    """Return the probability of a value above ``t`` with these degrees of freedom, at least 1.
 
     A finite series: Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.7.3 and 26.7.4.
 
@@ -142,7 +141,7 @@ def tail(t: float, freedom: int) -> float:
 
 @lru_cache
 def quantile(above: float, freedom: int) -> float:
-    """The ``t`` above which a value lies with this probability, of at most 0.5.
+    """Return the ``t`` that a value exceeds with this probability, at most 0.5.
 
     >>> round(quantile(0.025, 10), 3), round(quantile(0.025, 1000), 2)
     (2.228, 1.96)
@@ -157,8 +156,9 @@ def quantile(above: float, freedom: int) -> float:
 
 
 def holm(chances: Sequence[float]) -> list[float]:
-    """Adjusted p-values: of tests whose value is at most 5 %, with 95 % none says what is not so, however they depend
-    on each other. Source: Holm, A simple sequentially rejective multiple test procedure (1979).
+    """Adjust p-values: with 95 % probability no test at or below 5 % is a false positive, under any dependence.
+
+    Source: Holm, A simple sequentially rejective multiple test procedure (1979).
 
     >>> holm([0.04, 0.01, 0.5])
     [0.08, 0.03, 0.5]
@@ -171,23 +171,23 @@ def holm(chances: Sequence[float]) -> list[float]:
 
 
 BATCHES = 20  # at most
-IN_BATCH = 3  # turns at least
+IN_BATCH = 3  # turns, at least
 TRIMMED = 0.2  # of the batches at each end
-LEAST = 1e-12  # a sample may be 0 where a clock is coarse, and has a logarithm all the same
-MOST = 700.0  # a logarithm whose power is a number
+LEAST = 1e-12  # avoids the logarithm of 0, a sample of a coarse clock
+MOST = 700.0  # a logarithm whose exponential is finite
 
 
 @dataclass(frozen=True)
 class Batches:
-    """Logarithms of the median of all samples of one, and of those of its batches, in their order."""
+    """Logarithms of the median of all samples, and of each batch's median in order."""
 
     median: float
     parts: Array
 
     def over(self, other: "Batches", tests: int = 1) -> Median:
-        """Its median over the other's, who had as many turns, with the 95 % interval.
+        """Return this median over the other's, with the 95 % interval; both had equally many turns.
 
-        ``tests``: of how many such ratios the least lower end counts, so that it is too high with 2.5 %, not each.
+        ``tests``: the number of ratios of a maximum of lower ends, which is then too high with 2.5 % in all.
         """
         ratios, value = self.parts - other.parts, self.median - other.median
         mean, error, freedom = trimmed(ratios)
@@ -197,10 +197,10 @@ class Batches:
 
 
 def trimmed(ratios: Array) -> tuple[float, float, int]:
-    """The mean of those in the middle, its standard error, and how many degrees of freedom tell it.
+    """Return the trimmed mean, its standard error, and the degrees of freedom.
 
-    Few batches tell badly how alike neighbours are, and to be off to one side does more harm: so they count as more
-    alike than they seem, by half a standard error.
+    Few batches estimate their correlation badly, and underestimates do more harm: so it counts as higher by half a
+    standard error.
     """
     count, cut = len(ratios), int(TRIMMED * len(ratios))
     middle = np.sort(ratios)[cut : count - cut]
@@ -213,7 +213,7 @@ def trimmed(ratios: Array) -> tuple[float, float, int]:
 
 
 def in_batches(series: Sequence[Sequence[float]]) -> list[Batches] | None:
-    """Those that took turns, each in as many batches; None if any has too few samples."""
+    """Cut series that took turns into equally many batches; None if any has too few samples."""
     count = min(BATCHES, min(map(len, series)) // IN_BATCH)
     if count < 2:
         return None

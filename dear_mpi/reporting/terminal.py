@@ -1,4 +1,4 @@
-"""What people see on a terminal, and what a file gets instead. Rank 0 alone shows anything."""
+"""Show output on a terminal, or its plain form in a file. Only rank 0 shows anything."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PLUS_MINUS = "± is the distance to the farther end of the 95 % interval"
-UNKNOWN_COLUMNS = 80  # of a terminal that does not tell
+UNKNOWN_COLUMNS = 80  # of a terminal of unknown width
 FILE_COLUMNS = 1000  # of a file: no table is cut or wrapped
 REDRAW_S = 0.2
 COMMENT = "# "
 
 
 class Screen(Console):
-    """A console on which text of any file commands nothing: ``printable``, and no markup.
+    """A console that shows file contents literally: ``printable``, and no markup.
 
-    What nobody reads any more, such as behind ``head``, goes nowhere; all else that a command does is done.
+    Output without a reader, such as after ``head``, is discarded; the command finishes its work.
     """
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """Before a table measures its cells."""
+        """Escape text before a table measures its cells."""
         return super().render_str(printable(text), **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
@@ -51,34 +51,34 @@ class Screen(Console):
 
 
 def console(world: World | None = None, *, stderr: bool = False) -> Console:
-    """Where this rank writes: nowhere, unless it is rank 0. A file gets no styles, and tables as wide as they are."""
+    """Return this rank's console: silent unless it is rank 0. A file gets no styles, and tables in full width."""
     columns = columns_of(sys.stderr if stderr else sys.stdout)
     asked = os.environ.get("COLUMNS", "")
     return Screen(
         quiet=world is not None and world.rank != 0,
         stderr=stderr,
         highlight=False,
-        markup=False,  # a name in a file may have brackets
-        emoji=False,  # the function x in mine.py is mine.py:x: and no cross
+        markup=False,  # file names may contain brackets
+        emoji=False,  # :x: in mine.py:x: is no cross
         force_terminal=columns is not None,
         width=int(asked) if asked.isdigit() else columns or FILE_COLUMNS,
     )
 
 
 def note(world: World | None, text: str) -> None:
-    """Rank 0 says something beside what was asked for."""
+    """Print a remark of rank 0 outside of the requested output."""
     console(world, stderr=True).print(f"note: {text}", markup=False, soft_wrap=True)
 
 
 def complain(message: str, rank: int) -> None:
-    """Rank 0 says what is wrong: on one line however long it is, so that it can be searched for."""
+    """Print an error of rank 0 on one line of any length, so that users can search for it."""
     if rank == 0:
         console(stderr=True).print(f"error: {message}", style="bold red", markup=False, soft_wrap=True)
 
 
 @contextmanager
 def commented(screen: Console) -> Iterator[None]:
-    """What is shown meanwhile comes after it, each line as a comment: readers of rows skip it."""
+    """Collect output and then print it as comment lines, which readers of rows skip."""
     width = screen.width
     screen.width = width - len(COMMENT)
     try:
@@ -91,37 +91,40 @@ def commented(screen: Console) -> Iterator[None]:
 
 
 def columns_of(stream: TextIO) -> int | None:
-    """How wide the terminal is on which this standard stream is seen; None if it ends elsewhere or that is unknown.
+    """Return the width of this standard stream's terminal; None if it ends elsewhere or is unknown.
 
-    Under a launcher its own streams do not tell: Open MPI gives each rank a terminal as standard output, whether its
-    own goes to one or to a file, and a pipe as standard error; MPICH gives pipes. So the launcher's streams are looked
-    at, in /proc. Where that cannot be done, as on another host than the launcher's, we take it that nobody looks on.
+    A rank's streams are no evidence under a launcher: Open MPI gives each rank a terminal as standard output, even if
+    the launcher's goes to a file, and a pipe as standard error; MPICH gives pipes. So this reads the launcher's streams
+    in /proc. If that fails, as on another host, no one is assumed to watch.
     """
     try:
         number, launcher = stream.fileno(), launch_of(os.environ).launcher
         process = None if launcher == "none" else launcher_process()
         if process is None:
             return None if launcher == OPEN_MPI else width_of(number)
-        # Opened anew, as it is another process's: without waiting for a reader, and never as our own terminal.
+        # Opened again, because it belongs to another process: without waiting for a reader, and never as our
+        # controlling terminal.
         opened = os.open(process / "fd" / str(number), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             return width_of(opened)
         finally:
             os.close(opened)
-    except OSError:  # no such descriptor, no terminal, or a process that we may not look into
+    except OSError:  # no such descriptor, no terminal, or a process without access
         return None
 
 
 def width_of(descriptor: int) -> int:
-    """An OSError says that this is no terminal."""
+    """Return a terminal's width. Raises an OSError for other files."""
     return os.get_terminal_size(descriptor).columns or UNKNOWN_COLUMNS
 
 
 def table(
     groups: Iterable[Iterable[T]], columns: Mapping[str, Callable[[T], str]], *, left: Container[str] = (), **look: Any
 ) -> Table:
-    """A line for each row, a section for each group; figures stand on the right, the columns of ``left`` do not. A
-    column has a head, and a text for each row; ``look`` is what else rich's ``Table`` takes."""
+    """Return a table with a line per row and a section per group; ``left``: left-aligned columns.
+
+    ``columns`` maps a head to a function that returns a row's text; ``look`` goes to rich's ``Table``.
+    """
     made = Table(**look)
     for head in columns:
         made.add_column(head, justify="left" if head in left else "right", overflow="fold")
@@ -133,14 +136,14 @@ def table(
 
 
 def listing(rows: Mapping[str, str | None], **look: Any) -> Table:
-    """A line for each name of which something is said, and no heads."""
+    """List each name that has a text, without heads."""
     said = [(name, text) for name, text in rows.items() if text]
     columns: dict[str, Callable[[tuple[str, str]], str]] = {"name": itemgetter(0), "said": itemgetter(1)}
     return table([said], columns, left=columns, show_header=False, **look)
 
 
 class WholeLines(Progress):
-    """Each frame ends with a new line, and the next one begins above it: Open MPI's launcher forwards whole lines."""
+    """Ends each frame with a new line, and starts the next above it: Open MPI's launcher forwards whole lines."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield from super().get_renderables()
@@ -149,17 +152,17 @@ class WholeLines(Progress):
 
 @contextmanager
 def bar(world: World | None, total: int, note: str) -> Iterator[Callable[[str], object]]:
-    """A progress bar on a terminal, if there is one; the call advances it by one and replaces the note.
+    """Show a progress bar on a terminal; yields a call that advances it by one and replaces the note.
 
-    It is drawn by these calls alone, and seldom: a thread that draws would disturb what is measured.
+    Only these calls draw it, and rarely: a drawing thread would disturb measurements.
     """
-    screen = console(world)  # where the tables go, too, so that both arrive in order
+    screen = console(world)  # the tables' console, so that output stays in order
     screen = screen if screen.is_terminal else console(world, stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     hidden = screen.quiet or not screen.is_terminal
     with WholeLines(*columns, console=screen, transient=True, auto_refresh=False, disable=hidden) as progress:
         task = progress.add_task(note, total=total)
-        screen.show_cursor(True)  # a job that is killed would leave it hidden
+        screen.show_cursor(True)  # a killed job would leave it hidden
         drawn = time.monotonic()
 
         def advance(note: str) -> None:
@@ -172,7 +175,7 @@ def bar(world: World | None, total: int, note: str) -> Iterator[Callable[[str], 
 
 
 def interval(value: float, low: float, high: float, unit: float, digits: int) -> str:
-    """A value with the reach of its interval, which ``PLUS_MINUS`` explains.
+    """Format a value with the half-width of its interval, which ``PLUS_MINUS`` explains.
 
     >>> interval(0.010, 0.009, 0.013, 1e3, 1)
     '10.0 ±3.0'
@@ -181,5 +184,5 @@ def interval(value: float, low: float, high: float, unit: float, digits: int) ->
 
 
 def alike(key: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether all rows of a table have the same of it."""
+    """Return whether all rows of a table agree in ``key``."""
     return len({row[key] for row in rows}) == 1

@@ -1,8 +1,8 @@
-"""Texts that people write, such as ``25MB``, ``10gbit,50us`` and lists; and texts that they read: sizes, columns.
+"""Parse users' texts, such as ``25MB``, ``10gbit,50us`` and lists, and format sizes and columns.
 
-Sizes are binary, as in nccl-tests and in DeAR's own code: 1 KB = 1 KiB = 1024 bytes. Bandwidths are decimal, as
-network cards are sold: 10gbit = 1e10 bits/s. A number without a unit is refused, because it would be a guess. Digits
-are ASCII. A network is one link, or two, inside hosts and between them:
+Sizes are binary, as in nccl-tests and DeAR's code: 1 KB = 1 KiB = 1024 bytes. Bandwidths are decimal, as network cards
+are sold: 10gbit = 1e10 bits/s. A number without a unit is ambiguous, so it is refused. Digits are ASCII. A network is
+one link, or two, inside hosts and between them:
 
 INSIDE/BETWEEN,hosts=N       N hosts of equally many ranks, one after the other
 INSIDE/BETWEEN,per_host=N    N ranks on each host but the last
@@ -22,20 +22,20 @@ from dear_mpi.collectives.transports.emulated import Link
 
 MOST_SLOWER = 1000  # times
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-SHORT_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}  # as OSU's benchmarks and nccl-tests have them
-# A bandwidth as vendors and tools write it: 400Gbps, 25GB/s. B is a byte and b a bit. Only before "ps" may M, G and T
-# be small.
+SHORT_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}  # as in OSU's benchmarks and nccl-tests
+# Bandwidths as vendors and tools write them: 400Gbps, 25GB/s. B is a byte and b a bit. M, G and T may be small only
+# before "ps".
 PER_SECOND = re.compile(r"(.*[0-9.])\s*(?:([kKMGT])(b|bit|B)/s|([kKmMgGtT])(b|B)ps)\s*")
 BETWEEN_LINKS = re.compile(r"/(?!s(?:[,/]|$))")
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12, "gbe": 1e9}  # 10GbE is Ethernet of 10 Gbit/s
 FLOPS = {"mflops": 1e6, "gflops": 1e9, "tflops": 1e12, "pflops": 1e15}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-MOST_SECONDS = 86400.0  # of anything in an iteration; the system's clocks cannot wait for some 1e10
+MOST_SECONDS = 86400.0  # of anything in an iteration; system clocks cannot wait for 1e10
 LEAST_BANDWIDTH = 1.0  # bytes/s of a link
 
 
 def parse(what: str, text: str, units: dict[str, float] | dict[str, int], example: str, *, zero: bool = True) -> float:
-    """A non-negative number with one of the units; above zero if not even ``zero`` will do."""
+    """Parse a non-negative number with one of the units; above zero unless ``zero``."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", text.lower())
     if match is None or match[2] not in units:
         lacks = "has no unit" if match and not match[2] else "cannot be read"
@@ -59,23 +59,23 @@ def parse_seconds(text: str) -> float:
 
 
 def check_seconds(name: str, value: object) -> float:
-    """What this value, out of a flag or a file, is in seconds; a ValueError if it is no number from 0 to a day."""
+    """Return the seconds in a flag's or file's value. Raises a ValueError unless it is from 0 to a day."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= MOST_SECONDS:
         raise ValueError(f"{name} must be from 0 to {MOST_SECONDS:.0f} seconds, not {value!r}")
     return float(value)
 
 
 def whole_number(text: str) -> int | None:
-    """The number that is written in ASCII digits; None if a text is anything else.
+    """Parse a whole number in ASCII digits; None for any other text.
 
     >>> whole_number("64"), whole_number("6.4"), whole_number("\N{ARABIC-INDIC DIGIT SIX}")
     (64, None, None)
     """
-    return int(text) if re.fullmatch("[0-9]{1,1000}", text) else None  # Python itself reads some 4000 digits
+    return int(text) if re.fullmatch("[0-9]{1,1000}", text) else None  # Python's limit is some 4000 digits
 
 
 def above_zero(what: str, text: str) -> int:
-    """The same, or a ValueError if it is none, or is zero."""
+    """Parse a whole number above zero. Raises a ValueError for any other text."""
     found = whole_number(text)
     if not found:
         raise ValueError(f"{what} must be a whole number above zero, not {text!r}")
@@ -83,7 +83,7 @@ def above_zero(what: str, text: str) -> int:
 
 
 def named_values(what: str, texts: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """The texts that name nothing, and the values of those like ``name=value``; a ValueError if a name is there twice.
+    """Separate plain texts from those like ``name=value``. Raises a ValueError for a repeated name.
 
     >>> named_values("wire", ["4", "error=no"])
     (['4'], {'error': 'no'})
@@ -106,8 +106,9 @@ def parse_rate(text: str) -> float:
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Sizes with commas; a range such as 4B:64MiB goes from its first to its last one by powers of 4, 4B:64MiB:x2 by
-    powers of 2. Units may be as in OSU's benchmarks and nccl-tests: 8:64M is 8B:64MiB, 1000 are 1000 B.
+    """Parse sizes with commas; a range such as 4B:64MiB grows by powers of 4, 4B:64MiB:x2 by powers of 2.
+
+    Units may be as in OSU's benchmarks and nccl-tests: 8:64M is 8B:64MiB, 1000 are 1000 B.
 
     >>> parse_sizes("4:1K,3000"), parse_sizes("1K:4K:x2")
     ([4, 16, 64, 256, 1024, 3000], [1024, 2048, 4096])
@@ -128,7 +129,8 @@ def sizes_of(part: str) -> list[int]:
 
 
 def format_bytes(nbytes: int) -> str:
-    """
+    """Format a size with the largest exact unit.
+
     >>> format_bytes(262144), format_bytes(1000)
     ('256 KiB', '1000 B')
     """
@@ -142,7 +144,8 @@ SEGMENT = f"{format_bytes(default_segment([0]))} on one host, {format_bytes(defa
 
 
 def format_numbers(numbers: Iterable[int]) -> str:
-    """
+    """Format a set of numbers as ranges.
+
     >>> format_numbers([5, 0, 1, 2])
     '0-2, 5'
     """
@@ -155,7 +158,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def format_hosts(ranks: Sequence[int]) -> str:
-    """The ranks on each host.
+    """Format the ranks on each host.
 
     >>> format_hosts([3]), format_hosts([2, 2]), format_hosts([2, 1])
     ('3 ranks on 1 host', '4 ranks on 2 hosts (2 on each)', '3 ranks on 2 hosts (2, 1)')
@@ -166,8 +169,9 @@ def format_hosts(ranks: Sequence[int]) -> str:
 
 
 def parse_link(text: str, what: str = "the") -> Link:
-    """A bandwidth per direction and, after a comma, a latency, else 0. A ValueError, which begins with ``what``, says
-    that it cannot be read, or that no message would ever end on such a link.
+    """Parse a bandwidth per direction and, after a comma, a latency (default 0).
+
+    Raises a ValueError, which begins with ``what``, for other texts, or if no message would ever end on such a link.
 
     >>> str(parse_link("10gbit,50us")), str(parse_link("400Gbps")), str(parse_link("25GB/s"))
     ('10 Gbit/s, 50 us', '400 Gbit/s, 0 us', '200 Gbit/s, 0 us')
@@ -185,7 +189,7 @@ def parse_link(text: str, what: str = "the") -> Link:
 
 
 def parse_rates(text: str) -> tuple[float, float]:
-    """Bandwidths of a rank inside its host, and of a host to others; bytes/s.
+    """Parse the bandwidths of a rank inside its host, and of a host to others; bytes/s.
 
     >>> parse_rates("100gbit/10gbit")
     (12500000000.0, 1250000000.0)
@@ -197,7 +201,7 @@ def parse_rates(text: str) -> tuple[float, float]:
 
 
 def parse_share(name: str, text: str, most: float) -> float:
-    """A number, or a percentage, from 0 to ``most``; a ValueError if it is none."""
+    """Parse a number, or a percentage, from 0 to ``most``. Raises a ValueError for other texts."""
     number = decimal(text.removesuffix("%"))
     if number is None:
         raise ValueError(f"{name} {text!r} cannot be read: write it like 5%")
@@ -208,7 +212,7 @@ def parse_share(name: str, text: str, most: float) -> float:
 
 
 def parse_percentage(name: str, text: str, most: float) -> float:
-    """The same where 1 might be meant as 1 %: from 1 on the sign is needed."""
+    """Parse a share, but require the % sign from 1 on, since 1 might mean 1 %."""
     number = decimal(text)
     if number is not None and number >= 1:
         raise ValueError(f"{name} {text!r} has no unit: write it like 5%, or as a part below 1, like 0.05")
@@ -216,7 +220,7 @@ def parse_percentage(name: str, text: str, most: float) -> float:
 
 
 def decimal(text: str) -> float | None:
-    """The number that a text of ASCII alone has, or None."""
+    """Parse a decimal number in ASCII; None for other texts."""
     try:
         return float(text) if text.isascii() else None
     except ValueError:
@@ -224,7 +228,7 @@ def decimal(text: str) -> float | None:
 
 
 def parse_straggler(text: str | None, ranks: int) -> list[float]:
-    """How many times as long each rank computes, as ``RANK:FACTOR`` says; once if that is None. Or a ValueError.
+    """Parse ``RANK:FACTOR`` to the slow-down of each rank (1 by default). Raises a ValueError for other texts.
 
     >>> parse_straggler(None, 2), parse_straggler("1:1.5", 2)
     ([1.0, 1.0], [1.0, 1.5])
@@ -245,7 +249,7 @@ def parse_straggler(text: str | None, ranks: int) -> list[float]:
 
 
 def check_distinct(what: str, given: Sequence[object], meaning: Callable[[str], Hashable] = str) -> None:
-    """A ValueError if two values of a list mean the same; ``what`` is how the user named it."""
+    """Raise a ValueError if two values of a list have one meaning; ``what`` is the list's name for the user."""
     texts = list(map(str, given))
     if len(set(map(meaning, texts))) < len(texts):
         raise ValueError(f"{what} must be different ones, not {', '.join(texts)}")
@@ -256,14 +260,14 @@ BLOCKS = ("hosts", "per_host")
 
 @dataclass(frozen=True)
 class Level:
-    """A link, and what is named after it, such as ``o=1us``."""
+    """A link, with its named values, such as ``o=1us``."""
 
     link: Link
     named: dict[str, str]
 
 
 def parse_links(text: str) -> Link:
-    """What ``--link`` says, or a ValueError.
+    """Parse ``--link``. Raises a ValueError for other texts.
 
     >>> str(parse_links("10gbit,2us/1gbit,50us,hosts=2"))
     '10 Gbit/s, 2 us inside hosts and 1 Gbit/s, 50 us between them (hosts=2)'
@@ -273,8 +277,10 @@ def parse_links(text: str) -> Link:
 
 
 def parse_levels(what: str, text: str, names: Sequence[str] = ()) -> tuple[list[Level], Blocks | None]:
-    """One link, or the links inside and between hosts, and the hosts; a ValueError, which begins with ``what``, if it
-    is anything else. ``names`` may be named after a link, beside hosts."""
+    """Parse one link, or the links inside and between hosts with the hosts.
+
+    ``names`` may follow a link, in addition to hosts. Raises a ValueError, which begins with ``what``, for other texts.
+    """
     found, hosts, given = list[Level](), dict[str, str](), f"{what} {text!r}"
     for part in BETWEEN_LINKS.split(text):
         of_hosts = [f"{name}={value}" for name, value in hosts.items()]
@@ -294,7 +300,7 @@ def parse_levels(what: str, text: str, names: Sequence[str] = ()) -> tuple[list[
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of columns, two apart: the first column begins on the left, all others end on the right.
+    """Align lines of columns, two spaces apart: the first column to the left, all others to the right.
 
     >>> list(aligned([["", "us"], ["ring", "12.5"]]))
     ['        us', 'ring  12.5']
@@ -310,7 +316,7 @@ T = TypeVar("T")
 
 
 def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """The things of each key, in the order in which keys come up first.
+    """Group things by key, in the order of the keys' first occurrence.
 
     >>> grouped(["ring", "native", "ruler"], lambda name: name[0])
     {'r': ['ring', 'ruler'], 'n': ['native']}

@@ -1,1 +1,1 @@
-"""What a person looks at: explanations, pictures, plots and tables."""
+"""Show explanations, pictures, plots and tables."""

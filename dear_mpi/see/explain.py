@@ -1,4 +1,4 @@
-"""Show an algorithm: its lesson, its steps, what every rank holds after each of them, its cost, and a proof."""
+"""Show an algorithm: its lesson, steps, the data of every rank after each step, its cost, and a proof."""
 
 import inspect
 import textwrap
@@ -46,13 +46,13 @@ def explain_algorithm(
     check: bool = False,
     picture: Path | None = None,
 ) -> None:
-    """Print an algorithm for ``size`` ranks, as many on each host as possible. The help of ``explain`` says the rest.
+    """Print an algorithm for ``size`` ranks, as many on each host as possible; see the help of ``explain``.
 
-    ``rates`` are the bytes/s of a rank inside its host, and of a host to others.
+    ``rates`` are the bytes/s of a rank inside its host, and of a host to other hosts.
 
     Raises:
         ValueError: a name is unknown, there are too many ranks or hosts, or the picture cannot be written.
-        ProgramError: the algorithm is wrong; what it does until then has been shown and drawn.
+        ProgramError: the algorithm is wrong; its steps up to the error have been shown and drawn.
     """
     if size > MOST_RANKS:
         few = "with more, nobody can read text or picture: show and prove it with fewer"
@@ -60,7 +60,7 @@ def explain_algorithm(
     layout = spread(size, hosts)
     runner = runner_of(name)
     if ":" not in name and not is_in_file(name) and runner in PROMISES:
-        lookup("algorithm", name, WithExtras(ALGORITHMS, "algorithms"))  # which have programs, and no others
+        lookup("algorithm", name, WithExtras(ALGORITHMS, "algorithms"))  # only algorithms with programs
     known = None if rates is None else rates_of(*rates, layout)
     written, screen = programs(name, collective, size, hosts=layout, rates=known, pieces=pieces), console()
     width = min(screen.width, MOST_COLUMNS)
@@ -104,12 +104,12 @@ def show(screen: Console, *lines: str, markup: bool = True) -> None:
 
 
 def lesson_lines(text: str, width: int) -> Iterator[str]:
-    """A docstring on a screen: paragraphs filled anew, pictures and tables moved to the left as a whole."""
+    """Reflow a docstring for a screen: fill paragraphs anew, and move pictures and tables left as a whole."""
     paragraphs = groupby(text.split("\n\n"), lambda paragraph: paragraph.startswith(" "))
     for drawn, group in paragraphs:
         if drawn:
             for line in textwrap.indent(textwrap.dedent("\n\n".join(group)), "  ").splitlines():
-                hang = min(line.rfind("  ") + 2, width // 2)  # below the last column of a table
+                hang = min(line.rfind("  ") + 2, width // 2)  # below a table's last column
                 yield textwrap.fill(line, width, subsequent_indent=" " * hang)
             yield ""
         else:
@@ -118,11 +118,11 @@ def lesson_lines(text: str, width: int) -> Iterator[str]:
 
 
 def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
-    """The legend, then a table at first and after each step, with the markup of rich; what is wrong is red."""
+    """Yield the legend, then a table at the start and after each step, in rich markup; faults are red."""
     written, chunks = replayed.programs, range(replayed.programs[0].chunks)
     room = width - len(rank_head(written[0]))
     naming = {mask: replayed.holders(mask) for history in replayed.rows for row in history for mask in row}
-    named = all(len(text) + 3 <= room // len(chunks) for text in naming.values())  # with the mark and a gap of 2
+    named = all(len(text) + 3 <= room // len(chunks) for text in naming.values())  # for the mark and a gap of 2
     if not named:
         naming = {mask: str(replayed.whose(mask).bit_count()) for mask in naming}
     naming[0] = "-"
@@ -144,7 +144,9 @@ def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
 
 
 def table_lines(replayed: Replayed, number: int, chunks: range, naming: Mapping[int, str], cell: int) -> Iterator[str]:
-    """What ranks hold of some chunks after ``number`` steps, in cells of this width; green where that is all."""
+    """Show the ranks' contents of some chunks after ``number`` steps, in cells of this width; complete cells are
+    green.
+    """
     fault = replayed.fault if number == len(replayed.rows[0]) - 1 else None
     heads = "".join(f"{chunk:>{cell - 1}} " for chunk in chunks)
     yield f"{'chunk':<{len(rank_head(replayed.programs[0]))}}{heads}".rstrip()
@@ -165,7 +167,7 @@ def rank_head(program: Program) -> str:
 
 
 def sends(written: Sequence[Program], number: int) -> str:
-    """All sends of a step, of all ranks.
+    """List all sends of a step, over all ranks.
 
     >>> sends(programs("ring", "all_reduce", 3), 0)
     '0→1:+2 1→2:+0 2→0:+1'
@@ -180,7 +182,7 @@ def sends(written: Sequence[Program], number: int) -> str:
 
 
 def phase_lines(collective: str, size: int) -> Iterator[str]:
-    """What one rank does in the memory of all, between barriers, with buffers of one element per rank."""
+    """List one rank's phases in shared memory, between barriers, with buffers of one element per rank."""
     rank, partition = min(1, size - 1), Partition.of(size, size)
     for mailboxes, where in ((False, "Ranks that reach each other's buffers:"), (True, "Ranks that have mailboxes:")):
         yield ""
@@ -202,7 +204,7 @@ def memory(operand: Operand) -> str:
 
 
 def traffic(written: Sequence[Program], layout: Sequence[int]) -> str:
-    """Messages and bytes per rank, and between hosts, for a buffer of n bytes."""
+    """Count messages and bytes per rank, and between hosts, for a buffer of n bytes."""
     count = written[0].chunks << 20
     counted = cost(written, count, 1, Network())
     shares = [nbytes / count for nbytes in counted.nbytes]

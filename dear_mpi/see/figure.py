@@ -1,4 +1,4 @@
-"""What pictures share: a file that is written as a whole; title, panels, legend, words."""
+"""Share the parts of all pictures: an atomically written file, title, panels, legend and labels."""
 
 import math
 import textwrap
@@ -13,22 +13,22 @@ DOTS_PER_INCH = 150  # of a PNG
 BELOW_INCHES = 0.65  # for a legend of two lines
 LEAST_INCHES = 8.0  # for the title
 MARGIN_INCHES = 0.1
-SIGN_INCHES, LETTER_INCHES = 0.7, 0.085  # of a name in a legend; of a letter there
-LEGEND_POINTS = 10.0  # of that letter
-APART = 0.1  # of an axis: numbers that are closer would run into each other
+SIGN_INCHES, LETTER_INCHES = 0.7, 0.085  # of a legend entry's sign; of a letter
+LEGEND_POINTS = 10.0  # of a legend letter
+APART = 0.1  # share of an axis: closer numbers would overlap
 INCH = 72  # points
-INSTANT_S = 1e-3  # what is shown of iterations that take no time
-LINE, WIDTH = 1.35, 0.68  # of a letter, in its heights: from a line to the next one; rather too wide
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito, but for yellow
+INSTANT_S = 1e-3  # the shown duration of iterations that take no time
+LINE, WIDTH = 1.35, 0.68  # in letter heights: line spacing; a letter's width, rounded up
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito, without yellow
 MARKERS = "os^Dv"
-THIN = 0.7  # of a line, in points: of a model, or a bound
+THIN = 0.7  # line width in points: models and bounds
 TITLE, NOTES = {"size": 14, "weight": 700}, {"size": 9, "weight": 400}  # in points
 
 
 def write_figure(flag: str, path: Path, figure: Any) -> None:
-    """Write a figure of matplotlib into a file, whose ending decides the format; a ValueError if that cannot be done.
+    """Write a matplotlib figure in the format of the file's ending. Raises a ValueError if it cannot.
 
-    An SVG has no date and no random names: the same figure gives the same file, which a repository can keep.
+    An SVG has no date and no random names: equal figures give equal files, which suit a repository.
     """
     import matplotlib
 
@@ -40,7 +40,7 @@ def write_figure(flag: str, path: Path, figure: Any) -> None:
 
 
 def as_it_is(figure: Any) -> None:
-    """Let no text of a figure be a formula (two ``$`` in the name of a file), or have signs that no font can draw."""
+    """Keep texts literal: no formulas (two ``$`` in a file name) and no characters that fonts lack."""
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
@@ -51,12 +51,12 @@ def as_it_is(figure: Any) -> None:
 def panels(
     count: int, *, columns: int, inches: tuple[float, float], title: str, notes: str = ""
 ) -> tuple[Any, list[Any]]:
-    """A figure with room for a legend, and its panels line by line.
+    """Return a figure with room for a legend, and its panels line by line.
 
     Args:
-        columns: panels side by side, at most.
-        inches: width and height that a panel needs, with its ticks.
-        title, notes: stand above all panels; long lines are wrapped.
+        columns: the most panels in a line.
+        inches: width and height of a panel, with its ticks.
+        title, notes: texts above all panels; long lines are wrapped.
     """
     from matplotlib.figure import Figure
 
@@ -84,8 +84,10 @@ def panels(
 
 
 def legend_below(figure: Any, others: Sequence[Any] = (), *, points: float = LEGEND_POINTS) -> int:
-    """A legend below all panels of what has a name in them, and of others; of those with one name, one is in it. Gives
-    its number of lines."""
+    """Add a legend below all panels, one entry per name, and return its number of lines.
+
+    ``others`` are additional entries.
+    """
     handles = [handle for axes in figure.axes for handle in axes.get_legend_handles_labels()[0]]
     named = {handle.get_label(): handle for handle in (*handles, *others)}
     widest = (SIGN_INCHES + LETTER_INCHES * max(map(len, named))) * points / LEGEND_POINTS
@@ -96,14 +98,14 @@ def legend_below(figure: Any, others: Sequence[Any] = (), *, points: float = LEG
 
 
 def upright(label: str) -> Any:
-    """The sign of a black vertical line, for a legend."""
+    """Return the legend sign of a vertical black line."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], color="black", marker="|", linestyle="none", markersize=12, markeredgewidth=1.5, label=label)
 
 
 def scale_by_powers(axes: Any, numbers: Sequence[float]) -> None:
-    """Let the horizontal axis go by powers of 2, with these ascending numbers at it."""
+    """Scale the horizontal axis by powers of 2, with ticks at these ascending numbers."""
     axes.set_xscale("log", base=2)
     shown = readable(numbers)
     axes.set_xticks(shown, list(map(str, shown)))
@@ -111,7 +113,7 @@ def scale_by_powers(axes: Any, numbers: Sequence[float]) -> None:
 
 
 def readable(numbers: Sequence[float]) -> list[float]:
-    """The numbers that an axis names: all but those too close to the one before, on a scale of powers of 2."""
+    """Return an axis's printed numbers: without those too close to their predecessor on a scale of powers of 2."""
     least = APART * math.log2(numbers[-1] / numbers[0])
     shown = [numbers[0]]
     for number in numbers[1:]:
@@ -121,7 +123,7 @@ def readable(numbers: Sequence[float]) -> list[float]:
 
 
 def label(name: object) -> str:
-    """A model, schedule or fusion, as a picture has it.
+    """Shorten the name of a model, schedule or fusion for a picture.
 
     >>> label("synthetic:resnet50"), label("cut:4MB"), label("folder/mine.py:Mine")
     ('resnet50', 'cut:4MB', 'mine.py:Mine')
@@ -130,7 +132,7 @@ def label(name: object) -> str:
 
 
 def short_ms(seconds: float) -> str:
-    """Milliseconds without their unit, short enough for a cell.
+    """Format milliseconds without their unit, short enough for a cell.
 
     >>> short_ms(1.2345), short_ms(0.31234), short_ms(4.2e-5), short_ms(0)
     ('1234', '312.3', '0.042', '0')

@@ -1,9 +1,9 @@
-"""The rows of ``bench`` as a picture: time and busbw by size, on axes of logarithms; those of ``links`` as heat maps.
+"""Draw ``bench`` rows as time and busbw by size (logarithmic axes), and ``links`` rows as heat maps.
 
-Each collective on each number of ranks has two panels. A line is an algorithm in a run; the band around it is the 95 %
-interval, and a point is hollow where that is wider than the median. Thin lines are the model, dashed ones the bound.
-Letters are as large as in a paper, of which one pair of panels takes a column, and several take both. A heat map has
-the rank that sends on the left and the rank that receives below; red is slow.
+Each collective and number of ranks gets two panels. A line is an algorithm in a run, its band the 95 % interval; a
+point is hollow if its interval is wider than the median. Thin lines are the model, dashed lines the bound. Letters have
+the size of a paper's: one pair of panels fills a column, several fill both. A heat map has senders on the left and
+receivers below; red is slow.
 """
 
 import textwrap
@@ -18,14 +18,14 @@ from dear_mpi.reporting.units import format_hosts, grouped, plural
 from dear_mpi.see.figure import COLORS, MARKERS, THIN, label, legend_below, panels, readable
 
 Row: TypeAlias = Mapping[str, Any]
-Line: TypeAlias = tuple[str, str]  # what it is of, and its run
-Value: TypeAlias = Callable[[Row, float], float]  # of a row, if its time is so many us
+Line: TypeAlias = tuple[str, str]  # its label, and its run
+Value: TypeAlias = Callable[[Row, float], float]  # of a row, for a time in us
 
-COLUMN_INCHES, PANEL_INCHES, TEXT_INCHES = 3.5, 2.1, 0.17  # of a paper; of a panel; of a line of notes or legend
-POINTS, LETTERS = 7.0, 68  # of letters; of the notes in a column
-VARIED = ("placement", "dtype", "op", "device", "cadence", "arrival")  # in the names of lines where there are several
-FEW_DECADES = 1e3  # an axis of fewer has numbers inside them, too
-MOST_BEYOND = 10  # as far as an axis reaches for a bound
+COLUMN_INCHES, PANEL_INCHES, TEXT_INCHES = 3.5, 2.1, 0.17  # of a paper's column; a panel; a line of notes or legend
+POINTS, LETTERS = 7.0, 68  # size of letters; letters of a note in a column
+VARIED = ("placement", "dtype", "op", "device", "cadence", "arrival")  # part of line names if they vary
+FEW_DECADES = 1e3  # a shorter axis also has numbers inside its decades
+MOST_BEYOND = 10  # the most that an axis extends for a bound
 BINARY = {"G": 2**30, "M": 2**20, "K": 2**10, "": 1}
 SURE: dict[str, Any] = {"linewidth": 1.2, "markersize": 3.5}
 UNSURE: dict[str, Any] = {
@@ -46,9 +46,9 @@ ABOUT_BOUND = "bound: alpha + 2 o + beta x the bytes of busbw, as fitted"
 
 
 def draw_runs(rows: Sequence[Row]) -> Any:
-    """A figure of rows with the keys of ``bench --json``, and the name of the ``run``.
+    """Draw rows with the keys of ``bench --json`` and the name of their ``run``.
 
-    A ValueError if no row has a size.
+    Raises a ValueError if no row has a size.
     """
     from matplotlib.figure import Figure
 
@@ -76,7 +76,7 @@ def draw_runs(rows: Sequence[Row]) -> Any:
 
 
 def line_in(rows: Sequence[Row]) -> Callable[[Row], Line]:
-    """Tells the line of each of these rows: its algorithm, with what else tells it from other lines; and its run."""
+    """Map each row to its line: the algorithm, with its distinguishing settings, and the run."""
     varied = [key for key in VARIED if not alike(key, rows)]
     cuts = grouped(list({(row["algorithm"], row["segment_bytes"]) for row in rows}), lambda each: each[0])
 
@@ -88,7 +88,7 @@ def line_in(rows: Sequence[Row]) -> Callable[[Row], Line]:
 
 
 def notes(rows: Sequence[Row], letters: int) -> list[str]:
-    """What all rows have in common, and what is drawn."""
+    """Describe the settings that all rows share, and the drawing."""
     least, most = (each(row["samples"] for row in rows) for each in (min, max))
     where = dict.fromkeys(f"{format_hosts(row['hosts'])}, over {row['backend']}" for row in rows)
     same = [str(rows[0][key]) for key in VARIED if alike(key, rows) and rows[0][key] != "none"]
@@ -100,7 +100,7 @@ def notes(rows: Sequence[Row], letters: int) -> list[str]:
 
 
 def looks_of(lines: Sequence[Line]) -> dict[Line, dict[str, Any]]:
-    """A colour and a marker for each line of each run: colours by line and markers by run, if there are several."""
+    """Choose a colour and a marker per line; for several runs, colours by line and markers by run."""
     names, runs = (list(dict.fromkeys(each)) for each in zip(*lines, strict=True))
     colored, marked = names if len(names) > 1 else runs, runs if len(runs) > 1 else names
     return {
@@ -117,11 +117,11 @@ def looks_of(lines: Sequence[Line]) -> dict[Line, dict[str, Any]]:
 def draw_panel(
     axes: Any, case: Mapping[Line, Sequence[Row]], value: Value, looks: Mapping[Line, Any], **words: str
 ) -> None:
-    """The lines of one collective, on axes that what was measured fits in; the bound does if it is not far off."""
+    """Draw a collective's lines on axes that fit the measurements, and the bound if it is close."""
     from matplotlib.ticker import LogLocator
 
     case = {line: [row for row in rows if value(row, 1.0) > 0] for line, rows in case.items()}
-    if not any(case.values()):  # one rank, or a collective that moves nothing
+    if not any(case.values()):  # one rank, or a collective without data
         axes.axis("off")
         return
     for line, rows in case.items():
@@ -145,18 +145,18 @@ def draw_panel(
     axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
     axes.tick_params(labelsize=POINTS)
-    axes.tick_params(axis="x", labelsize=POINTS - 1)  # of 11 sizes none runs into the next one
+    axes.tick_params(axis="x", labelsize=POINTS - 1)  # so that 11 sizes do not overlap
     axes.grid(color="0.9", linewidth=0.5)
     for text in (axes.title, axes.xaxis.label, axes.yaxis.label):
         text.set_fontsize(POINTS)
 
 
 def draw_line(axes: Any, rows: Sequence[Row], value: Value, look: Mapping[str, Any]) -> None:
-    """The medians of an algorithm in a run, with their intervals, and the model."""
+    """Draw an algorithm's medians in a run, with their intervals, and the model."""
     sizes, middle = [row["bytes"] for row in rows], [value(row, row["p50_us"]) for row in rows]
     low, high = ([value(row, row[end] or row["p50_us"]) for row in rows] for end in ("ci_low_us", "ci_high_us"))
     axes.fill_between(sizes, low, high, color=look["color"], **BAND)
-    if len(rows) == 1:  # a band of no width
+    if len(rows) == 1:  # a band without width
         axes.vlines(sizes, low, high, color=look["color"], linewidth=THIN)
     axes.plot(sizes, middle, **look, **SURE)
     hollow = [(size, median) for size, median, row in zip(sizes, middle, rows, strict=True) if is_noisy(row)]
@@ -168,7 +168,7 @@ def draw_line(axes: Any, rows: Sequence[Row], value: Value, look: Mapping[str, A
 
 
 def signs(rows: Sequence[Row], looks: Mapping[Line, Any]) -> list[Any]:
-    """Of what has no name of its own in a panel; if there are several lines in several runs, of both of these."""
+    """Return legend signs that no panel labels; for several lines in several runs, also of lines and runs."""
     from matplotlib.lines import Line2D
 
     found: dict[str, dict[str, Any]] = {}
@@ -187,7 +187,8 @@ def is_noisy(row: Row) -> bool:
 
 
 def size_text(nbytes: float) -> str:
-    """
+    """Format a size for an axis.
+
     >>> size_text(4), size_text(1 << 18), size_text(1536), size_text(1000)
     ('4', '256K', '1.5K', '1000')
     """
@@ -196,20 +197,20 @@ def size_text(nbytes: float) -> str:
 
 
 MAP_INCHES, CELL_INCHES = 4.6, 0.5
-MOST_NUMBERED = 16  # ranks: in more cells nobody could read numbers
-MOST_TICKS, TICKS = 16, 5  # of an axis, of a scale of colours
-LOG_FROM = 5.0  # times the least: then colours are by powers
+MOST_NUMBERED = 16  # ranks: numbers in smaller cells are illegible
+MOST_TICKS, TICKS = 16, 5  # on an axis; on a colour scale
+LOG_FROM = 5.0  # times the least: larger ratios use a logarithmic colour scale
 BORDER = {"color": "black", "linewidth": 2.0}
-DARK = 0.6  # of the colours, from where numbers are white
+DARK = 0.6  # share of the colour scale, from here on numbers are white
 
-# Key of a row, what its panel says, colours.
+# A row's key, its panel's title, its colours.
 MAPS = (("latency_us", "latency (us)", "YlOrRd"), ("GBps", "one way (GB/s)", "YlOrRd_r"))
 
 
 def draw_heat_maps(rows: Sequence[Mapping[str, Any]], hosts: Sequence[str], notes: str) -> Any:
-    """A figure of rows with the keys of ``dear-mpi links --json``, one for each direction of each pair.
+    """Draw rows with the keys of ``dear-mpi links --json``, one for each direction of each pair.
 
-    ``hosts`` has the name of each rank's host, between which lines are drawn.
+    ``hosts`` names each rank's host; lines separate hosts.
     """
     size = len(hosts)
     inches = max(MAP_INCHES, CELL_INCHES * min(size, MOST_NUMBERED) + 1.6)
@@ -229,7 +230,7 @@ def draw_heat_maps(rows: Sequence[Mapping[str, Any]], hosts: Sequence[str], note
 
 
 def draw_map(figure: Any, axes: Any, values: Any, colors: str) -> None:
-    """The cells, with numbers where there is room."""
+    """Draw the cells, with numbers if they fit."""
     from matplotlib.colors import LogNorm, Normalize
 
     least, most = float(np.nanmin(values)), float(np.nanmax(values))
@@ -249,7 +250,7 @@ def draw_map(figure: Any, axes: Any, values: Any, colors: str) -> None:
 
 
 def label_ranks(axes: Any, hosts: Sequence[str]) -> None:
-    """The ranks at both axes, and the borders of hosts."""
+    """Label the ranks at both axes, and draw the borders of hosts."""
     size = len(hosts)
     ticks = range(0, size, -(-size // MOST_TICKS))
     axes.set_xticks(ticks)

@@ -1,7 +1,7 @@
-"""Draw an algorithm: ranks and their peers, then a panel per step: ranks down, chunks across, darker with more data.
+"""Draw an algorithm: ranks and peers, then a panel per step (ranks down, chunks across, darker with more data).
 
-``write_frames`` makes a picture that moves, for a projector: a frame for each step; a step that breaks is red, and
-stays. Each frame has the ranks with their peers, and what they hold after the step with what was sent in it.
+``write_frames`` makes an animation for a projector, a frame per step; it ends with the step that breaks, in red. Each
+frame shows the ranks with their peers, and their data after the step with its messages.
 """
 
 import io
@@ -17,13 +17,13 @@ from dear_mpi.see.figure import as_it_is, legend_below, panels
 from dear_mpi.see.proof import Replayed
 
 PANEL_INCHES = 2.6
-MOST_RANKS_WITH_TEXT, LETTERS = 8, 32  # in the cells of a panel; in a row of them
-SHADES, DARKEST = "Greens", 1.4  # arrows are seen on cells with all contributions: these are 1
+MOST_RANKS_WITH_TEXT, LETTERS = 8, 32  # with text in the cells; letters in a row of cells
+SHADES, DARKEST = "Greens", 1.4  # keeps arrows visible on complete cells, which are 1
 ADDED, COPIED, FRAME, WRONG = "tab:orange", "tab:blue", "black", "red"
 
 
 def draw_steps(name: str, replayed: Replayed) -> Any:
-    """A figure of what each rank holds after each step of an algorithm of this name, up to a fault, which is red."""
+    """Draw the data of each rank after each step of a named algorithm, up to a fault, which is red."""
     written, fault = replayed.programs, replayed.fault
     states = len(replayed.rows[0])
     count = 1 + states + (replayed.broken is not None)
@@ -46,7 +46,7 @@ def draw_steps(name: str, replayed: Replayed) -> Any:
 
 
 def mark(axes: Any, rank: int | None, chunk: int | None) -> None:
-    """A red frame around the cell that is wrong; around the rank's row, if it is no single one."""
+    """Frame the wrong cell in red, or the rank's row if no single cell is wrong."""
     from matplotlib.patches import Rectangle
 
     if rank is not None:
@@ -72,7 +72,7 @@ def signs(size: int) -> list[Any]:
 
 
 def draw_shape(axes: Any, written: Sequence[Program]) -> None:
-    """The ranks on a circle, and an arrow from each one to every rank that it sends to."""
+    """Draw the ranks on a circle, and an arrow from each rank to every peer that it sends to."""
     size = len(written)
     at = [(math.sin(2 * math.pi * rank / size), math.cos(2 * math.pi * rank / size)) for rank in range(size)]
     style = {"arrowstyle": "-|>", "color": "gray", "shrinkA": 13, "shrinkB": 13, "connectionstyle": "arc3,rad=-0.15"}
@@ -89,7 +89,7 @@ def draw_shape(axes: Any, written: Sequence[Program]) -> None:
 
 
 def draw_panel(axes: Any, replayed: Replayed, number: int, last: int) -> None:
-    """What ranks hold after ``number`` steps, and the arrows of step ``last``: the one before, or one that breaks."""
+    """Draw the data after ``number`` steps, and the arrows of step ``last``, the step before or one that breaks."""
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
@@ -126,7 +126,9 @@ def draw_panel(axes: Any, replayed: Replayed, number: int, last: int) -> None:
 
 
 def draw_arrows(axes: Any, arrivals: Sequence[tuple[Receive, int, range]]) -> None:
-    """From the sender's row to the receiver's, beside the text of the cells; with the chunks as they were sent."""
+    """Draw arrows from the sender's row to the receiver's, next to the cells' text, labelled with the chunks as
+    sent.
+    """
     arrows = [
         (start + 0.3, to.peer, chunk - start, rank - to.peer, ADDED if to.combine else COPIED)
         for to, rank, sent in arrivals
@@ -146,7 +148,7 @@ DOTS_PER_INCH = 110
 
 
 def write_frames(flag: str, path: Path, name: str, replayed: Replayed) -> None:
-    """Write the frames into a GIF, which starts over and over; a ValueError if that cannot be done."""
+    """Write the frames into a GIF that repeats forever. Raises a ValueError if it cannot."""
     from PIL import Image
 
     count = len(replayed.rows[0]) + (replayed.broken is not None)
@@ -164,11 +166,11 @@ def write_frames(flag: str, path: Path, name: str, replayed: Replayed) -> None:
 
 
 def draw_frame(name: str, replayed: Replayed, number: int, *, last: bool) -> Any:
-    """What ranks hold after so many steps; in the last frame also what is wrong."""
+    """Draw the ranks' data after ``number`` steps; the last frame also names the fault."""
     written, fault = replayed.programs, replayed.fault if last else None
     title = f"{name} {written[0].collective} on {plural(len(written), 'rank')}"
     size = (FRAME_INCHES, PANEL_INCHES)
-    # What is wrong has its lines in each frame: all are equally large.
+    # Each frame reserves the lines of the fault: all frames have one size.
     said = f"\n{replayed.fault}" if replayed.fault else ""
     figure, (shape, steps) = panels(2, columns=2, inches=size, title=title + said)
     draw_shape(shape, written)

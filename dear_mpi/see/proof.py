@@ -1,4 +1,4 @@
-"""Prove an algorithm for all numbers of ranks up to a given one; replay a wrong one up to the step that breaks it."""
+"""Prove an algorithm for all numbers of ranks up to a limit; replay a wrong one."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from dear_mpi.collectives.program.replay import Row, members, replay, run
 from dear_mpi.collectives.program.verify import check, check_shapes, fault_of, promised, verify
 from dear_mpi.reporting.units import format_numbers, plural
 
-SEGMENTS = 3  # of a chunk, in a proof: more than a plan posts at a time on one host
-WINDOWS = (WINDOW, MOST_POSTED)  # the least that a plan posts at a time, and the most
-CUTS = ((SEGMENTS, 1), (1, 2))  # elements of a chunk, and of a segment, which then holds two chunks
+SEGMENTS = 3  # of a chunk, in a proof: more than a plan posts at once on one host
+WINDOWS = (WINDOW, MOST_POSTED)  # the least and the most messages that a plan posts at once
+CUTS = ((SEGMENTS, 1), (1, 2))  # elements of a chunk, and of a segment; the second segment contains two chunks
 
 
 def prove(
@@ -38,13 +38,14 @@ def prove(
     rates: Rates | None = None,
     pieces: int = 1,
 ) -> None:
-    """Prove it for 1, 2, ... ranks, and call ``advance`` after each; ``layout`` has the host of each rank.
+    """Prove an algorithm for 1, 2, ... ranks, and call ``advance`` after each; ``layout`` has each rank's host.
 
-    A ProgramError says for which number of ranks it is wrong. ``rates`` and ``pieces`` are for who asks for them.
+    A ProgramError names the number of ranks at which it is wrong. ``rates`` and ``pieces`` are for algorithms that ask
+    for them.
     """
     cuts = {1, SEGMENTS, pieces} if asks_for(find_algorithm(name, collective), "pieces") else {1}
     for size in range(1, len(layout) + 1):
-        gc.disable()  # it would go through all messages again and again: half the time
+        gc.disable()  # it would traverse all messages repeatedly: half the time
         try:
             for cut in sorted(cuts):
                 written = programs(name, collective, size, hosts=layout[:size], rates=rates, pieces=cut)
@@ -58,7 +59,7 @@ def prove(
 
 
 def prove_messages(written: Sequence[Program]) -> None:
-    """The instructions of all ranks: chunks cut in two ways, few and many messages posted at a time, in portions."""
+    """Prove all ranks' instructions: chunks cut in two ways, few and many posted messages, in portions."""
     for (length, segment), window in product(CUTS, WINDOWS):
         check_instructions(written, range(0, written[0].chunks * length + 1, length), segment, window=window)
     thirds = [Portion(number, number + 1, SEGMENTS) for number in reversed(range(SEGMENTS))]
@@ -66,7 +67,7 @@ def prove_messages(written: Sequence[Program]) -> None:
 
 
 def prove_memory(written: Sequence[Program]) -> None:
-    """The phases of all ranks that work in shared memory, in their buffers and by mailboxes."""
+    """Prove all ranks' phases in shared memory, in their buffers and by mailboxes."""
     size, collective = len(written), written[0].collective
     partition = Partition.of(SEGMENTS * size + 1, size)
     for mailboxes in (True, False):
@@ -74,7 +75,7 @@ def prove_memory(written: Sequence[Program]) -> None:
         check_phases(collective, shares[0], [phases(collective, share, mailboxes=mailboxes) for share in shares])
 
 
-# By runner: how what it runs is proved, and what is then known.
+# By runner: its proof, and the resulting statement.
 PROOFS = {"messages": prove_messages, "shared": prove_memory}
 PROMISES = {
     "messages": f", with {SEGMENTS} segments per chunk and with 2 chunks per segment: every contribution arrives "
@@ -86,22 +87,22 @@ PROMISES = {
 
 @dataclass(frozen=True)
 class Replayed:
-    """What can be shown of the programs of all ranks."""
+    """The presentable results of all ranks' programs."""
 
-    programs: Sequence[Program]  # up to the step that breaks them, which is the last one here if it can be read
-    rows: list[list[Row]]  # of each rank: what it holds at first, and after each step that can be carried out
-    fault: ProgramError | None  # names the rank that errs
-    shows: ProgramError | None  # the same fault, on the rank that cannot go on
-    broken: int | None  # the number of the step in which that is; None if it is wrong at the end, or right
+    programs: Sequence[Program]  # up to the breaking step, included if it can be read
+    rows: list[list[Row]]  # of each rank: its data at the start and after each valid step
+    fault: ProgramError | None  # names the rank at fault
+    shows: ProgramError | None  # the same fault, on the rank that cannot continue
+    broken: int | None  # the number of that step; None if the result is wrong, or right
 
     @classmethod
     def of(cls, written: Sequence[Program]) -> Replayed:
-        """Carry programs out as far as that is possible; a ProgramError if it cannot be said what their steps are."""
+        """Run programs as far as possible. Raises a ProgramError if their steps cannot be determined."""
         check_shapes(first(written, 0))
         steps = len(written[0].steps)
         ends = range(1, steps + 1)
         count = bisect_left(ends, True, key=lambda end: bool(fault_of(first(written, end), check_shapes, run)))
-        whole, shown = first(written, count), first(written, count + 1)  # up to the step that breaks, and with it
+        whole, shown = first(written, count), first(written, count + 1)  # up to the breaking step, and including it
         readable = whole if fault_of(shown, check_shapes) else shown
         seen = fault_of(shown, check)
         fault = seen and fault_of(shown if fault_of(written, check_shapes) else written, verify)
@@ -109,24 +110,24 @@ class Replayed:
 
     @cached_property
     def complete(self) -> list[Row]:
-        """What each rank holds of each chunk where it is complete."""
+        """Return the complete contents of each chunk, on each rank that ends with it."""
         program = self.programs[0]
         owners = [program.owner(chunk) for chunk in range(program.chunks)]
         return [[row[owner] for owner in owners] for row in promised(program.collective, program.size)]
 
     def sent_as(self, receive: Receive, rank: int, number: int) -> range:
-        """The chunks, on the peer, that this receive of a rank in a step brings; its own where nothing meets it."""
+        """Return the peer's chunks that a receive brings; its chunks here if no send matches."""
         of_peer = [each for each in self.programs[rank].steps[number].receives if each.peer == receive.peer]
         sent = [send.chunks for send in self.programs[receive.peer].steps[number].sends if send.peer == rank]
         at = of_peer.index(receive)
         return sent[at] if at < len(sent) else receive.chunks
 
     def whose(self, mask: int) -> int:
-        """The contributions in what is held, as a set of ranks, without the rank for which they are."""
+        """Return the contributions in some data as a set of ranks, without the destination rank."""
         return mask & (1 << self.programs[0].size) - 1
 
     def holders(self, mask: int) -> str:
-        """The ranks whose contributions are in what is held, such as 0,2-4; 1→3 if it is what 1 has for 3 alone."""
+        """Format the contributing ranks, such as 0,2-4; 1→3 is rank 1's data for rank 3 only."""
         ranks = [members(each) for each in (self.whose(mask), mask >> self.programs[0].size)]
         return "→".join(format_numbers(each).replace(" ", "") for each in ranks if each)
 

@@ -1,4 +1,4 @@
-"""Show a route: its legs, in order, and what its proof has found."""
+"""Show a route: its stages in order, and the result of its proof."""
 
 from collections.abc import Iterator
 
@@ -15,8 +15,12 @@ STARTED = {"out": 'what a schedule starts as "reduce_scatter"', "back": '"all_ga
 
 
 def explain_route(name: str, *, wire: str | None = None) -> None:
-    """Print a route, or that of a wire, and prove it; a RouteError, after all is shown, if it does not train."""
-    from rich.table import Table  # not where there is no terminal: docs/lecture tells routes in a browser
+    """Print a route, or a wire format's route, and prove it.
+
+    Raises:
+        RouteError: the route does not train; all output comes before.
+    """
+    from rich.table import Table  # optional without a terminal: docs/lecture shows routes in a browser
 
     from dear_mpi.reporting.terminal import console
 

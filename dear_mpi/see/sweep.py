@@ -1,11 +1,11 @@
-"""The rows of ``dear-mpi simulate`` and ``compare`` as a picture, with a panel for each model and each fusion.
+"""Draw rows of ``dear-mpi simulate`` and ``compare``, with a panel for each model and each fusion.
 
-Where the number of ranks was varied, curves: a thick line for each schedule, a thin one for its bound, and compute as a
-grey floor; between floor and line are communication for which compute waits, and updates. Otherwise bars: where the
-time of an iteration goes. All panels of a model have one scale.
+Over several numbers of ranks it draws curves: a thick line per schedule, a thin one for its bound, and compute as a
+grey floor. Exposed communication and updates are between floor and line. Otherwise it draws bars with the parts of an
+iteration. All panels of a model share one scale.
 
-``draw_comparison`` is for a column of a paper: panels of fusions, bars of schedules. A bar has the parts of an
-iteration, and at its end the 95 % interval of its median. A black line is the bound.
+``draw_comparison`` fits a paper's column: a panel per fusion, a bar per schedule with the parts of an iteration and the
+95 % interval of its median. A black line is the bound.
 """
 
 import textwrap
@@ -34,24 +34,24 @@ from dear_mpi.training.schedules import BASELINE
 
 Row = Mapping[str, Any]
 
-WIDEST = 3  # models side by side
+WIDEST = 3  # models in a line
 CURVES_INCHES = 3.6, 3.0
 FLOOR = "0.88"
 ABOVE = 1.05  # of the longest iteration
 
 BARS_INCHES, PANEL_INCHES, BAR_INCHES = 8.0, 1.0, 0.42
 PARTS = {"compute": "#999999", "exposed communication": "#D55E00", "updates and the rest": "#56B4E9"}
-ROOM = 1.36  # of the axis, for the numbers after the bars
-NUMBERED = 0.09  # of the longest bar: shorter ones have no room for a number
+ROOM = 1.36  # of the axis, for numbers after the bars
+NUMBERED = 0.09  # of the longest bar: a shorter part shows no number
 ROUNDING = 1e-9  # of an iteration
 UNCLEAR = ("too noisy", "cannot tell")
 
 
 def draw_sweep(rows: Sequence[Row], heading: str) -> Any:
-    """A figure of rows with the keys of ``dear-mpi simulate --json``, one for each model, ranks, schedule and fusion.
+    """Draw rows with the keys of ``dear-mpi simulate --json``, one per model, ranks, schedule and fusion.
 
-    The heading, below the title, says that times are predicted, and where figures come from; speed-ups are ``over``
-    this schedule.
+    The heading, below the title, marks times as predicted and names the sources of figures; speed-ups are ``over`` this
+    schedule.
     """
     from matplotlib.lines import Line2D
 
@@ -79,22 +79,22 @@ def draw_sweep(rows: Sequence[Row], heading: str) -> Any:
 
 
 def named(rows: Sequence[Row], *keys: str) -> list[dict[str, Any]]:
-    """Rows, in which what these keys say is part of a schedule's name where there are several."""
+    """Add the values of these keys to the schedule names if they vary."""
     several = ["schedule", *(key for key in keys if not alike(key, rows))]
     return [{**row, "schedule": ", ".join(str(row[key]) for key in several)} for row in rows]
 
 
 def draw_curves(axes: Any, rows: Sequence[Row], longest_s: float) -> None:
-    """What an iteration takes by the number of ranks, on an axis up to the longest one."""
+    """Draw an iteration's time by the number of ranks, on an axis up to the longest one."""
     ranks = sorted({row["ranks"] for row in rows})
     for number, schedule in enumerate(dict.fromkeys(row["schedule"] for row in rows)):
         line = sorted((row for row in rows if row["schedule"] == schedule), key=lambda row: row["ranks"])
         look = {"color": COLORS[number % len(COLORS)]}
-        # Hollow: of lines that lie on each other, all are seen.
+        # Hollow markers keep overlapping lines visible.
         marker = {"marker": MARKERS[number % len(MARKERS)], "markerfacecolor": "none"}
         axes.plot(ranks, [row["iteration_s"] * 1e3 for row in line], label=label(schedule), **look, **marker)
         axes.plot(ranks, [row["bound_s"] * 1e3 for row in line], linewidth=THIN, **look)
-    # Compute that no schedule avoids: with jitter each has another one.
+    # The compute that no schedule avoids; jitter makes it differ by schedule.
     floor = [1e3 * min(row["compute_s"] for row in rows if row["ranks"] == size) for size in ranks]
     axes.fill_between(ranks, floor, color=FLOOR, label="compute")
     scale_by_powers(axes, ranks)
@@ -102,7 +102,7 @@ def draw_curves(axes: Any, rows: Sequence[Row], longest_s: float) -> None:
 
 
 def draw_bars(axes: Any, rows: Sequence[Row], longest_s: float) -> None:
-    """A bar for each schedule, the first one on top, on an axis with room for the longest one and its text."""
+    """Draw a bar per schedule, the first on top, with room for the longest bar and its text."""
     lines = np.arange(len(rows))
     widths = np.array([split(row) for row in rows]).T  # seconds, by part and line
     begins = np.cumsum(widths, axis=0) - widths
@@ -121,13 +121,13 @@ def draw_bars(axes: Any, rows: Sequence[Row], longest_s: float) -> None:
 
 
 def split(row: Row) -> tuple[float, float, float]:
-    """Seconds of an iteration by part, none of them twice."""
+    """Split an iteration's seconds into disjoint parts."""
     rest_s = row["iteration_s"] - row["compute_s"] - row["exposed_comm_s"]
     return row["compute_s"], row["exposed_comm_s"], max(0.0, rest_s)
 
 
 def gain(row: Row) -> str:
-    """What is known of the speed-up; of an unclear measurement, only that it is unclear.
+    """Describe the speed-up, or only that the measurement is unclear.
 
     >>> gain({"speedup_vs_wfbp": 1.25}), gain({"speedup_vs_wfbp": 0.8, "verdict": "too noisy"})
     ('speed-up 1.25', 'too noisy')
@@ -144,7 +144,7 @@ MEASURED_ROOM = 1.75  # of the axis, for the numbers after the bars
 
 
 def draw_comparison(rows: Sequence[Row], algorithm: str) -> Any:
-    """A figure of measured rows; ``algorithm`` is the text for what carried them."""
+    """Draw measured rows; ``algorithm`` describes the collectives' algorithm."""
     from matplotlib.figure import Figure
 
     first, rows = rows[0], named(rows, "wire")
@@ -174,7 +174,7 @@ def draw_comparison(rows: Sequence[Row], algorithm: str) -> Any:
 
 
 def draw_measured_bars(axes: Any, rows: Sequence[Row], longest_s: float) -> None:
-    """A bar for each row, the first one on top."""
+    """Draw a bar per row, the first on top."""
     for line, row in enumerate(rows):
         begin_s, median_s = 0.0, row["median_s"]
         parts = split({**row, "iteration_s": median_s})

@@ -1,4 +1,4 @@
-"""The tables of ``train`` and ``compare``: a run; schedules side by side, for each fusion, and each at its best."""
+"""Print the tables of ``train`` and ``compare``: one run; schedules by fusion, and each at its best fusion."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -26,7 +26,7 @@ ABOUT_TIMES = (
 )
 CLEAR = ("faster", "slower")  # verdicts
 OF_FUSION = ("schedule", "iteration", "compute", "exposed", "rest", "hidden", "pre-\ndicted", "bound", "speed-up", "")
-# Where several results are trained, what they reach takes the room of what hides what.
+# For several training results, the accuracy columns replace the overlap columns.
 OF_RESULTS = ("schedule", "iteration", "exposed", "speed-up", "", "accu-\nracy", "in same\ntime", "s until\nnear it")
 ABOUT_RESULTS = (
     "exposed: waiting for communication; accuracy: on test data, after equally many iterations; in same time: when "
@@ -42,7 +42,7 @@ def show_training(world: World, report: dict[str, Any]) -> None:
     counted = report["iteration_s"][report["uncounted"] :] or report["iteration_s"]
     accuracy, steady_s = report["accuracy"], median(counted).value
     fused = buckets(report["fusion"], [report["buckets"]])
-    rest_s = round(steady_s - report["compute_s"] - report["exposed_comm_s"], 9) + 0.0  # never "-0.00"
+    rest_s = round(steady_s - report["compute_s"] - report["exposed_comm_s"], 9) + 0.0  # never -0.00
     times_s = {
         "time of an iteration": steady_s,
         "- forward and backward": report["compute_s"],
@@ -63,7 +63,7 @@ def show_training(world: World, report: dict[str, Any]) -> None:
 
 
 def show_comparison(world: World, rows: Sequence[Row]) -> None:
-    """A table for each fusion, and one of the best of each schedule where there are several."""
+    """Print a table for each fusion, and one of each schedule's best if there are several."""
     screen, rows = console(world), named(rows, "wire")
     groups = [list(group) for _, group in groupby(rows, lambda row: row["asked_fusion"])]
     for group in groups:
@@ -87,7 +87,7 @@ def fusion_table(rows: Sequence[Row]) -> Table:
 
 
 def samples(row: Row) -> list[float]:
-    """Seconds of iterations, or of whole rounds for each of their iterations: those are alike."""
+    """Return seconds per iteration, averaged over whole sync intervals if iterations differ."""
     return list(np.reshape(row["iteration_s"], (-1, row["period"])).mean(axis=1))
 
 
@@ -103,9 +103,9 @@ def best_table(rows: Sequence[Row]) -> Table:
 
 def table_of(rows: Sequence[Row], table: Table, heads: Sequence[str]) -> Table:
     table.box, table.padding = SIMPLE_HEAD, 0
-    long = any(", " in row["schedule"] for row in rows)  # with a wire, which has a line of its own
+    long = any(", " in row["schedule"] for row in rows)  # with a wire format, on a separate line
     for head in heads:
-        # The column of verdicts has no head. Of 80 columns they take 79: none is cut.
+        # The verdict column has no head. The columns take 79 of 80 characters, so none is cut.
         words = max(map(len, head.split("\n"))) if head else len("baseline")
         how: dict[str, Any] = {"min_width": words, "no_wrap": head == "schedule" and not long}
         table.add_column(head, justify="left" if head in LEFT else "right", **how)
@@ -116,12 +116,12 @@ def table_of(rows: Sequence[Row], table: Table, heads: Sequence[str]) -> Table:
 
 
 def digits_of(rows: Sequence[Row]) -> int:
-    """After the point of milliseconds."""
+    """Return the decimals of milliseconds."""
     return 0 if rows[0]["median_s"] >= 0.1 else 2
 
 
 def cells(row: Row, digits: int) -> dict[str, str]:
-    """What is said of a schedule, by head."""
+    """Return a schedule's cells, by column head."""
     asked, fusion, hidden = row["asked_fusion"], row["fusion"], row["hidden"]
     times = {"compute": "compute_s", "exposed": "exposed_comm_s", "rest": "rest_s"}
     times |= {"pre-\ndicted": "predicted_s", "bound": "bound_s"}
@@ -144,7 +144,7 @@ def known(figure: float | None, form: str) -> str:
 
 
 def gain(row: Row) -> str:
-    """A speed-up; no figure if the measurement is too noisy, and no interval for the baseline.
+    """Format a speed-up; no figure if the measurement is too noisy, and no interval for the baseline.
 
     >>> gain({"verdict": "faster", "speedup": 1.25, "ci_low": 1.125, "ci_high": 1.375})
     '1.250 ±0.125'
@@ -154,7 +154,7 @@ def gain(row: Row) -> str:
 
 
 def waits(row: Row, digits: int) -> str:
-    """For which collectives the compute of a schedule has waited, where these are several.
+    """List the collectives that a schedule's compute waited for, if there are several.
 
     >>> waits({"schedule": "dear", "exposed_s": {"reduce_scatter": 0.25, "all_gather": 0.1, "loss": 1e-6}}, 0)
     'dear waits: reduce_scatter 250, all_gather 100'
@@ -165,7 +165,7 @@ def waits(row: Row, digits: int) -> str:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """What was waited for; and what theory says: which bounds are equal, and what one bucket means."""
+    """Describe the waits, and theory's statements: equal bounds, and the effect of a single bucket."""
     first, count = rows[0], min(row["iterations"] // row["period"] for row in rows)
     unit = "rounds" if any(row["period"] > 1 for row in rows) else "iterations"
     said = [text for row in rows if (text := waits(row, digits_of(rows)))]
@@ -195,7 +195,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 
 def slow_baseline(rows: Sequence[Row]) -> str:
-    """A warning if the baseline's median is clearly above its own with other buckets; else ""."""
+    """Return a warning if the baseline is clearly slower than with other buckets; else ""."""
     bases = [row for row in rows if row["schedule"] == rows[0]["schedule"]]
     worst, best = (choose(bases, key=lambda row: row["median_s"]) for choose in (max, min))
     over = worst["median_s"] / best["median_s"] - 1 if best["median_s"] else 0.0
@@ -206,7 +206,7 @@ def slow_baseline(rows: Sequence[Row]) -> str:
 
 
 def buckets(fusion: str, counts: Collection[int]) -> str:
-    """How many buckets there are in one run, or in several, and why.
+    """Describe the number of buckets, in one run or in several, and its reason.
 
     >>> buckets("none", [4]), buckets("25MB", [1]), buckets("own", [9, 4])
     ('4 buckets (one per layer)', '1 bucket (fusion 25MB)', '4 to 9 buckets (fusion own)')
@@ -217,7 +217,7 @@ def buckets(fusion: str, counts: Collection[int]) -> str:
 
 
 def tuned(report: dict[str, Any]) -> str | None:
-    """How fusion was found, if it was, and what repeats it.
+    """Describe how fusion was tuned, if it was, and the flag that repeats it.
 
     >>> tuned({"tuner": "bo:grid", "tuned": 10 * [{}], "fusion": "37.2MB"})
     '10 trials of bo:grid; --fusion 37.2MB repeats it'
@@ -229,7 +229,7 @@ def tuned(report: dict[str, Any]) -> str | None:
 
 
 def algorithm(report: dict[str, Any]) -> str:
-    """Which algorithm was asked for, and what it became.
+    """Name the requested algorithm, and the chosen ones.
 
     >>> algorithm({"algorithm": "auto", "chosen": ["ring", "bruck", "ring"]})
     'auto (2 ring, 1 bruck)'
@@ -240,5 +240,5 @@ def algorithm(report: dict[str, Any]) -> str:
 
 
 def route(report: dict[str, Any]) -> str:
-    """What buckets go through, if it is not usual."""
+    """Describe the route of buckets, if it is not the usual one."""
     return {"full": "", "sharded": ", sharded update"}.get(report["route"], f", route {report['route']}")

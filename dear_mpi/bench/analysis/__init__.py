@@ -1,1 +1,1 @@
-"""What the rows of a run say: why they take so long, which guidelines they break, and what late arrivals change."""
+"""Explain the rows of a run: their times, broken guidelines, and the effect of late arrivals."""

@@ -1,5 +1,7 @@
-"""What it changes that ranks arrive late: for each algorithm its time after the last arrival over that of its balanced
-calls, measured and by the model; and which algorithm is the fastest one then."""
+"""Measure how late arrivals change each algorithm's time and which algorithm is the fastest.
+
+Each algorithm's time after the last arrival is divided by the time of its balanced calls, measured and by the model.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +30,7 @@ MEANING = (
 
 @dataclass(frozen=True)
 class After:
-    """An algorithm under a pattern of arrivals, and its balanced calls."""
+    """An algorithm under an arrival pattern, and its balanced calls."""
 
     name: str
     row: Row
@@ -40,7 +42,7 @@ class After:
 
     @cached_property
     def interval(self) -> Median | None:
-        """The ratio with its interval: late and balanced calls took turns. None of too few samples."""
+        """Return the ratio with its interval; None for too few samples. Late and balanced calls took turns."""
         cut = in_batches([job_us(self.row), job_us(self.balanced)])
         return None if cut is None else cut[0].over(cut[1])
 
@@ -75,14 +77,14 @@ class After:
 
 @dataclass(frozen=True)
 class Fastest:
-    """Of some rows, by their names: who is fastest, who cannot be told from it, and what the model says of that."""
+    """The fastest algorithm of some rows, the ties with it, and the model's choice, by name."""
 
     arrival: str
     measured: str
     as_good: list[str]
-    known: list[str]  # that have a model
-    modelled: str | None  # who of these is fastest by the model; None where they are fewer than two
-    agree: bool | None  # whether that one is the fastest of them, or as good; None where all of them are
+    known: list[str]  # names with a model
+    modelled: str | None  # the fastest of them by the model; None for fewer than two
+    agree: bool | None  # whether that name is or ties with the fastest of them; None if all of them tie
 
     @classmethod
     def of(cls, rows: dict[str, Row]) -> "Fastest":
@@ -116,8 +118,10 @@ class Fastest:
 
 
 def fastest(rows: dict[str, Row]) -> list[str]:
-    """Of those with right results, if there are any: the fastest one, then those whose interval overlaps with its
-    own."""
+    """Return the fastest row, then the rows whose interval overlaps its interval.
+
+    Rows with wrong results count only if all results are wrong.
+    """
     rows = {name: row for name, row in rows.items() if not row.wrong} or rows
     first = min(rows, key=lambda name: rows[name].p50_us)
     return [first, *(name for name in rows if name != first and rows[name].ci_low_us <= rows[first].ci_high_us)]
@@ -125,11 +129,11 @@ def fastest(rows: dict[str, Row]) -> list[str]:
 
 @dataclass(frozen=True)
 class Arrived:
-    """One pattern in one case at one size."""
+    """An arrival pattern in one case at one size."""
 
     asleep: bool
     after: Sequence[After]
-    fastest: tuple[Fastest, Fastest]  # balanced, and under the pattern
+    fastest: tuple[Fastest, Fastest]  # for balanced calls, and under the pattern
 
     def lines(self) -> Iterator[str]:
         row = self.after[0].row
@@ -153,7 +157,7 @@ class Arrived:
 
 
 def arrived(report: Report) -> list[Arrived]:
-    """Each pattern, in each case, at each size."""
+    """Collect each pattern in each case at each size."""
     found = []
     for same in grouped(shown(report.rows, report.names), attrgetter(*PLACE)).values():
         cuts = several_cuts(same)
@@ -167,13 +171,13 @@ def arrived(report: Report) -> list[Arrived]:
 
 
 def balanced(late: Row, rows: Sequence[Row]) -> Row:
-    """The balanced calls of the same, which are in each run."""
+    """Return the balanced calls of the same case; each run contains them."""
     same = attrgetter(*PLACE, "algorithm", "segment_bytes", "memory")
     return next(row for row in rows if row.is_balanced and same(row) == same(late))
 
 
 def show_arrivals(screen: Console, report: Report) -> list[dict[str, Any]]:
-    """Print them, as comments. Returns what ``--json`` has of it."""
+    """Print the effect of late arrivals as comments. Returns its part of ``--json``."""
     found = arrived(report)
     for each in found:
         for line in each.lines():

@@ -1,4 +1,4 @@
-"""What ``bench --why SIZE`` says: for each case a table of times, taken apart, and a sentence for each of ours."""
+"""Explain one size (``bench --why SIZE``): split times for each case, and a sentence for each of our rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -41,7 +41,7 @@ def part(each: Apart, name: str, count: Callable[[Any], str]) -> str:
 
 @dataclass(frozen=True)
 class Explained:
-    """One case at one size; a sentence for each of our candidates."""
+    """One case at one size, with a sentence for each of our candidates."""
 
     asked_bytes: int
     apart: Sequence[Apart]
@@ -83,8 +83,7 @@ CASE_KEYS = ("collective", "bytes", "ranks", "dtype", "op", "placement", "cadenc
 def explained(
     rows: Sequence[Row], names: Sequence[str], fits: Mapping[int, Fit | None], site: Site, nbytes: int
 ) -> list[Explained]:
-    """Each case of these rows at the size that is nearest to this one, balanced calls alone; there is a fit for each
-    number of ranks."""
+    """Explain each case's balanced calls at the size nearest to ``nbytes``; ``fits``: by number of ranks."""
     found = []
     for case in grouped([row for row in rows if row.is_balanced], lambda row: row.kind).values():
         at = of_interest(nearest(case, nbytes), names)
@@ -102,7 +101,7 @@ def explained(
 
 
 def show_why(screen: Console, world: World, report: Report, sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """Print why times are what they are at these sizes, as comments. Returns what ``--json`` has of it."""
+    """Print the reasons for the times at these sizes, as comments. Returns their part of ``--json``."""
     site = Site(world.transport.hosts, world.transport.rates)
     found = [each for size in sizes for each in explained(report.rows, report.names, report.fits, site, size)]
     for each in found:

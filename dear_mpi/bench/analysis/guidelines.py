@@ -1,28 +1,28 @@
-"""Guidelines: what a collective should never take longer than, because other calls do the same or more.
+"""Check performance guidelines: a collective should be no slower than other calls that do its work.
 
-    all_reduce   ################# 95 us       a breach: who needs an all_reduce had better make the two calls below
+    all_reduce   ################# 95 us       a breach: the two calls below are the faster all_reduce
     in its place ##### 30 us, then ###### 31 us
 
-A library that keeps them all has no call that a user could better replace by hand. None does: where a library takes
-another algorithm, from some size on, it is often the wrong one.
+A library that keeps every guideline offers no call that a user could better replace by hand. No library does: if it
+switches to another algorithm at some size, that algorithm is often the wrong one.
 
-Sizes are those of rows: the full buffer. Times are medians. Calls one after the other, begun together, take at most the
-sum of their times, so a breach is no artefact of the sum. But rows of different collectives and sizes were measured one
-after the other: what disturbs the machine for a second can look like a breach, so one that matters is measured twice.
+Sizes are row sizes: the full buffer. Times are medians. Calls in sequence that begin together take at most the sum of
+their times, so the sum causes no breach. But different rows are measured in sequence: a disturbance of a second can
+look like a breach, so measure an important one twice.
 
 Source: Traeff, Gropp and Thakur, Self-Consistent MPI Performance Guidelines (IEEE TPDS 21, 2010); Hunold,
-Carpen-Amarie, Luebbe and Traeff, PGMPI (arXiv 1606.00215), which has most of this table.
+Carpen-Amarie, Luebbe and Traeff, PGMPI (arXiv 1606.00215), the source of most of this table.
 
-What the rows of a run say of a guideline:
+Results:
 
-    broken        the call takes longer by more than ``LEAST``, beyond what the intervals of the medians leave open
-    kept          it does not, as sure
-    cannot tell   else: the intervals are too wide, or there are too few samples for any; or all candidates took longer
-                  than at the next larger size, which looks like a disturbance, and not like a call of one of them
+    broken        the call is slower by more than ``LEAST``, beyond the intervals of the medians
+    kept          it is not, with equal certainty
+    cannot tell   otherwise: intervals are too wide or missing, or all candidates were slower than at the next larger
+                  size, which indicates a disturbance
 
-All guidelines are asked at once, so some would look broken by chance. With the adjustment of Holm
-(``dear_mpi/reporting/stats.py``), a run that keeps them all has any breach with at most 5 %. The ratio's interval has
-the ends of both sides' intervals in squares, on a scale of logarithms (Zou and Donner, Statistics in Medicine, 2008).
+Many guidelines are tested at once. Holm's adjustment (``dear_mpi/reporting/stats.py``) bounds the chance of any false
+breach at 5 %. The ratio's interval combines both intervals in squares on a logarithmic scale (Zou and Donner,
+Statistics in Medicine, 2008).
 """
 
 import math
@@ -41,19 +41,19 @@ from dear_mpi.bench.peers import Case
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, holm, tail
 from dear_mpi.reporting.units import format_bytes, grouped
 
-Term: TypeAlias = tuple[Row, int]  # a call, and how often it is made
+Term: TypeAlias = tuple[Row, int]  # a call, and its number of repetitions
 Find: TypeAlias = Callable[[Row, Sequence[Row]], Term | None]
 Conditions: TypeAlias = tuple[object, ...]
 
 
 def same_size(row: Row, found: Sequence[Row]) -> Term | None:
-    """The same, up to the rounding of sizes to whole elements of each rank."""
+    """Return rows of this size, up to rounding to whole elements of each rank."""
     near = [each for each in found if abs(each.bytes - row.bytes) < grain(row)]
     return (min(near, key=lambda each: abs(each.bytes - row.bytes)), 1) if near else None
 
 
 def for_each_rank(row: Row, found: Sequence[Row]) -> Term | None:
-    """The smallest of those in which each rank brings as much as here the root alone."""
+    """Return the rows of the smallest size at which each rank contributes as much as the root does here."""
     return smallest(row.bytes * row.ranks, found)
 
 
@@ -66,7 +66,7 @@ def next_larger(row: Row, found: Sequence[Row]) -> Term | None:
 
 
 def in_pieces(row: Row, found: Sequence[Row]) -> Term | None:
-    """The next smaller size, as often as it takes, if it is a whole part of this one."""
+    """Return the next smaller size with its repetitions, if it divides this size."""
     smaller = max((each for each in found if 0 < each.bytes < row.bytes), key=by_size, default=None)
     return None if smaller is None or row.bytes % smaller.bytes else (smaller, row.bytes // smaller.bytes)
 
@@ -85,22 +85,22 @@ def grain(row: Row) -> int:
 
 @dataclass(frozen=True)
 class Guideline:
-    """A call should take no longer than others together, made one after the other."""
+    """A call should be no slower than a sequence of other calls."""
 
-    calls: tuple[str, ...]  # those in its place; the same collective if none is named
-    text: str  # of the guideline, S for the size
-    instead: str  # what a user can do where it is broken
-    find: Find = same_size  # the size of those in its place
+    calls: tuple[str, ...]  # the replacement calls; the same collective if none is named
+    text: str  # the guideline's text, S for the size
+    instead: str  # advice to the user if it is broken
+    find: Find = same_size  # the size of the replacement calls
 
     def terms(self, row: Row, rows: Mapping[str, Sequence[Row]]) -> list[Term] | None:
-        """What takes its place; None where that was not measured."""
+        """Return the replacement calls; None if they were not measured."""
         found = [self.find(row, same_op(row, rows.get(name, ()))) for name in self.calls or (row.collective,)]
         terms = [term for term in found if term is not None]
         return terms if len(terms) == len(found) else None
 
 
 def same_op(row: Row, rows: Sequence[Row]) -> list[Row]:
-    """Those that combine with the same op, or with none; a call that combines nothing may replace a sum."""
+    """Return rows with the same op or none; a call that combines nothing may replace a sum."""
     op = "sum" if row.op == "none" else row.op
     return [each for each in rows if each.op in (op, "none")]
 
@@ -153,13 +153,13 @@ CONDITIONS = attrgetter(
 
 
 def conditions(row: Row) -> Conditions:
-    """What the rows of a guideline have in common; how messages are cut matters to ours alone."""
+    """Return the settings that rows of a guideline share; segments matter only for our candidates."""
     same = map(str, CONDITIONS(row))
     return (*same, row.segment_bytes if candidate(row.algorithm).segments else 0)
 
 
 def pairs(rows: Sequence[Row]) -> Iterator[tuple[Guideline, Row, list[Term]]]:
-    """Each guideline that can be judged: the call, and what takes its place, both with right results."""
+    """Yield each testable guideline: the call and its replacement, both with right results."""
     right = [row for row in rows if row.ranks > 1 and row.is_balanced and not row.wrong]
     several = [*right, *best_calls(right)]
     for alike in grouped(several, conditions).values():
@@ -171,9 +171,9 @@ def pairs(rows: Sequence[Row]) -> Iterator[tuple[Guideline, Row, list[Term]]]:
 
 
 def best_calls(rows: Sequence[Row]) -> list[Row]:
-    """The fastest call of each library in each case, where it has several; ``chosen`` is which.
+    """Return the fastest call of each library in each case, with its name in ``chosen``.
 
-    The ends of its interval are the least of all calls: the fastest one of many is often one that had luck.
+    The interval's ends are the least over all calls: the fastest of many calls was often lucky.
     """
     calls_of_all = [row for row in rows if candidate(row.algorithm).is_library]
     cases = grouped(calls_of_all, lambda row: (*conditions(named_best(row)), row.collective, row.bytes, row.op))
@@ -198,8 +198,8 @@ def best(calls: Sequence[Row]) -> Row:
     )
 
 
-LEAST = 0.05  # a share that nobody would change a program for
-CHANCE = 0.05  # that a run that keeps all guidelines has any breach
+LEAST = 0.05  # a smaller share is no reason to change a program
+CHANCE = 0.05  # that any breach is reported for a run that keeps all guidelines
 BROKEN, KEPT, OPEN = "broken", "kept", "cannot tell"
 SHOWN = ("collective", "algorithm", "ranks", "bytes", "dtype", "op", "placement", "cadence", "memory", "segment_bytes")
 MPI_CALLS = {
@@ -223,7 +223,7 @@ BY_COUNTS = {
 
 @dataclass(frozen=True)
 class Judged:
-    """A guideline at one size: how many times as long the call takes as what takes its place (``terms``)."""
+    """A guideline at one size: the call's time over its replacement's time (``terms``)."""
 
     guideline: Guideline
     row: Row
@@ -275,7 +275,7 @@ class Judged:
 
 
 def judged(rows: Sequence[Row]) -> list[Judged]:
-    """Every guideline that these rows can be held against, in the order of the rows."""
+    """Test every guideline that these rows allow, in the order of the rows."""
     found = list(pairs(rows))
     chances = holm([chance_of(row, terms) for _, row, terms in found])
     alone = [
@@ -287,7 +287,7 @@ def judged(rows: Sequence[Row]) -> list[Judged]:
 
 
 def disturbed_cases(found: Sequence[Judged]) -> set[Case]:
-    """Those in which several candidates took longer than at the next larger size, and no other was measured."""
+    """Return cases with several candidates that were all slower than at the next larger size."""
     makers: dict[Case, dict[str, bool]] = {}
     for each in found:
         if each.guideline is LARGER:
@@ -301,13 +301,13 @@ def total_us(terms: Sequence[Term]) -> float:
 
 
 def told(row: Row, terms: Sequence[Term]) -> bool:
-    """Whether all have samples enough for an interval, and none that is wider than its median."""
+    """Return whether all medians have an interval, and none is wider than its median."""
     rows = [row, *(each for each, _ in terms)]
     return all(each.samples >= FEWEST_SAMPLES and not each.median_us.is_noisy for each in rows)
 
 
 def reach(row: Row, terms: Sequence[Term], end: str) -> float:
-    """How far the logarithm of the ratio reaches to this end of its 95 % interval."""
+    """Return how far the logarithm of the ratio reaches to this end of its 95 % interval."""
     other, total = ("ci_high_us", "ci_low_us")[end == "high"], total_us(terms)
     mine = math.log(row.p50_us / max(getattr(row, f"ci_{end}_us"), 0.01 * row.p50_us))
     theirs = math.hypot(*(times * (getattr(each, other) - each.p50_us) for each, times in terms))
@@ -322,7 +322,7 @@ def ratio_of(row: Row, terms: Sequence[Term]) -> Median:
 
 
 def chance_of(row: Row, terms: Sequence[Term]) -> float:
-    """The p-value of a breach, not adjusted: half of a 95 % interval is ``Z`` standard errors."""
+    """Return the unadjusted p-value of a breach: half of a 95 % interval is ``Z`` standard errors."""
     if not told(row, terms):
         return 1.0
     over = math.log(row.p50_us / total_us(terms)) - math.log1p(LEAST)
@@ -332,7 +332,7 @@ def chance_of(row: Row, terms: Sequence[Term]) -> float:
 
 
 def term_text(row: Row, term: Term) -> str:
-    """A call that takes the place of a row's, named by what differs from it."""
+    """Name a replacement call by its difference from the row."""
     other, times = term
     size = "" if abs(other.bytes - row.bytes) < grain(row) else f" of {format_bytes(other.bytes)}"
     name = "" if other.collective == row.collective else call_text(other)
@@ -342,7 +342,7 @@ def term_text(row: Row, term: Term) -> str:
 
 
 def call_text(row: Row) -> str:
-    """What a program calls: MPI_Iallreduce, or all_reduce by ring."""
+    """Name the call of a program: MPI_Iallreduce, or all_reduce by ring."""
     who, name = candidate(row.algorithm), MPI_CALLS.get(row.collective)
     if not who.is_library or name is None:
         return f"{row.collective} by {row.algorithm}"
@@ -357,13 +357,13 @@ def call_text(row: Row) -> str:
 
 
 def whose(each: Judged) -> tuple[str, ...]:
-    """What breaches have in common that are told in one line: the guideline, who breaks it, and how it was measured."""
+    """Return the key of breaches that share a line: guideline, library and measurement."""
     row = each.row
     return each.name, name_of(row), row.backend, row.placement, row.dtype, row.op, row.cadence, str(row.ranks)
 
 
 def guideline_lines(found: Sequence[Judged]) -> list[str]:
-    """Where guidelines are broken, the worst size and call of each; and how many are kept."""
+    """List broken guidelines with their worst size and call, and count the kept ones."""
     groups = grouped([each for each in found if each.verdict == BROKEN], whose)
     lines = []
     for (name, maker, *_), same in groups.items():
@@ -382,7 +382,7 @@ def guideline_lines(found: Sequence[Judged]) -> list[str]:
 
 
 def others_text(worst: Judged, same: Sequence[Judged]) -> str:
-    """Where else, and by which other calls of the same library."""
+    """List the other sizes and calls of the same library that break it."""
     sizes = sorted({each.row.bytes for each in same} - {worst.row.bytes})
     calls = dict.fromkeys(each.row.algorithm for each in same if each.row.algorithm != worst.row.algorithm)
     parts = [f"at {', '.join(map(format_bytes, sizes))}"] * bool(sizes) + [f"by {', '.join(calls)}"] * bool(calls)
@@ -390,7 +390,7 @@ def others_text(worst: Judged, same: Sequence[Judged]) -> str:
 
 
 def show_guidelines(screen: Console, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Print the breaches and the count, as comments. Returns what ``--json`` has of all guidelines."""
+    """Print the breaches and the count as comments. Returns all guidelines for ``--json``."""
     found = judged(rows)
     for line in guideline_lines(found):
         screen.print(f"# {line}", markup=False, soft_wrap=True)

@@ -1,21 +1,20 @@
-"""Why an algorithm takes what it takes at one size: its time, taken apart.
+"""Split an algorithm's time at one size into its causes.
 
-    |  latency  |  bytes  |  combining  |  processor  |      the model: what follows one another on its longest path
+    |  latency  |  bytes  |  combining  |  processor  |      the model: costs on its longest path
     |                measured                         | late | rest |
 
-The model's time (``collectives/program/cost.py``, on the network of ``fit.py``) is a sum of four along the longest
-path: alpha for each message, beta for each byte, gamma for each byte combined, o for each message that a processor
-handles. The derivatives of the time say how many of each there are. Where several paths are equally long, they are
-those of one of them.
+The model's time (``collectives/program/cost.py`` on the network of ``fit.py``) is a sum along the longest path: alpha
+per message, beta per byte, gamma per combined byte, o per message that a processor handles. The derivatives of the time
+count each of them. If several paths are equally long, one of them counts.
 
-Late: the last rank ends after the middle one, and by more than in the model: as much of that as the model does not
-explain. It is the median over samples where these are at hand (``times_us``), else of means. The rest is in none of
-these; it is below zero where the model says more than was measured.
+Late: the delay from the middle rank's end to the last rank's end, minus the model's delay. It is the median over
+samples if there are samples (``times_us``), else a difference of means. Rest: everything else; it is negative if the
+model predicts more than the measured time.
 
-An MPI library's call has no program here: of it there are the measured time, all of what its last rank is late, and the
-least time that any algorithm takes on this network (``bound_us``).
+An MPI library's call has no program here. It gets the measured time, its whole lateness, and the least time of any
+algorithm on this network (``bound_us``).
 
-The sentences name the part in which an algorithm differs most from another one.
+The sentences name the part with the largest difference between two algorithms.
 """
 
 import math
@@ -35,14 +34,14 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.reporting.units import plural
 
-APART = np.array((1.0, 1.7, 2.3, 3.1)) * 1e-6  # by which the costs are moved, so that no two paths are equally long
-STEP = 1e-9  # relative, and smaller than that, so that the path stays the same
-MOST_BYTES = 2**30  # up to which the model is asked who is faster
+APART = np.array((1.0, 1.7, 2.3, 3.1)) * 1e-6  # s; perturbs the costs, so that no two paths are equally long
+STEP = 1e-9  # relative, and smaller than APART, so that the path stays the same
+MOST_BYTES = 2**30  # the largest size of the search for a crossover
 
 
 @dataclass(frozen=True)
 class Model:
-    """The time of a program, in us, as a sum, and how many of each follow one another."""
+    """A program's modelled time as a sum, in us, with the count of each summand."""
 
     latency_us: float
     bytes_us: float
@@ -52,7 +51,7 @@ class Model:
     nbytes: int
     combined_nbytes: int
     handled: int
-    spread_us: float  # from the end of the middle rank to that of the last one
+    spread_us: float  # from the end of the middle rank to the end of the last one
 
     @property
     def time_us(self) -> float:
@@ -61,12 +60,12 @@ class Model:
 
 @dataclass(frozen=True)
 class Apart:
-    """A row, taken apart, in us."""
+    """A row's time, split, in us."""
 
     row: Row
     name: str
     model: Model | None
-    spread_us: float | None  # from the end of the middle rank to that of the last one; calls in a row do not tell
+    spread_us: float | None  # from the end of the middle rank to the end of the last one; None for calls in a row
 
     @property
     def measured_us(self) -> float:
@@ -86,23 +85,23 @@ class Apart:
 
 @dataclass(frozen=True)
 class Site:
-    """What programs are written for: the host of each rank, and how fast links are."""
+    """The inputs of programs: the host of each rank, and link speeds."""
 
     hosts: Sequence[int] = ()
     rates: Rates | None = None
 
 
 def model_of(row: Row, network: Network, site: Site) -> Model | None:
-    """None where the row ran no program by messages."""
+    """Model a row; None if it ran no program of messages."""
     written = programs_of(row, site.hosts, site.rates)
     if not written:
         return None
     costs = np.array((network.alpha, network.beta, network.gamma, network.o))
     counts = np.array(gradient(row, written, costs * (1 + APART), relative=STEP))
-    done_s = cost(written, row.count, TYPES[row.dtype].itemsize, network).done_s  # of each rank
+    done_s = cost(written, row.count, TYPES[row.dtype].itemsize, network).done_s  # by rank
     parts_us = costs * counts * 1e6
     total_us = float(parts_us.sum())
-    # The path's sum is the time but for the 1e-6 by which the costs were moved.
+    # The path's sum differs from the time only by the perturbation of 1e-6.
     parts_us *= max(done_s) * 1e6 / total_us if total_us else 0.0
     latency_us, bytes_us, combining_us, processor_us = parts_us.tolist()
     messages, nbytes, combined_nbytes, handled = map(round, counts.tolist())
@@ -120,7 +119,7 @@ def model_of(row: Row, network: Network, site: Site) -> Model | None:
 
 
 def behind_middle(times: Array) -> float:
-    """From the middle rank to the last one; of several samples (a row per rank) the median."""
+    """Return the delay from the middle rank to the last one; for several samples (a row per rank) the median."""
     return float(np.median(times.max(axis=0) - np.median(times, axis=0)))
 
 
@@ -138,13 +137,13 @@ def taken_apart(row: Row, fit: Fit | None, site: Site, name: str) -> Apart:
 
 
 def nearest(rows: Sequence[Row], nbytes: int) -> list[Row]:
-    """Those of the size, in ratio, that is nearest to this one."""
+    """Return the rows of the size with the smallest ratio to ``nbytes``."""
     size = min((row.bytes for row in rows), key=lambda each: abs(math.log((each or 1) / nbytes)))
     return [row for row in rows if row.bytes == size]
 
 
 def of_interest(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-    """Of one case: those that were named, and the fastest call of each library."""
+    """Return the named rows of one case, and each library's fastest call."""
     fastest: dict[str, Row] = {}
     for row in rows:
         if candidate(row.algorithm).is_library:
@@ -155,8 +154,10 @@ def of_interest(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
 
 
 def crossover(mine: Apart, other: Apart, network: Network, site: Site) -> int | None:
-    """The larger size from which on the model has the slower of two as the faster one; None if there is none up to
-    1 GiB, or they are not both programs, or the model has the other one as slower."""
+    """Return the larger size at which the model first ranks the slower of two rows first.
+
+    None if there is no such size up to 1 GiB, if one row has no program, or if the model already disagrees here.
+    """
     itemsize = TYPES[mine.row.dtype].itemsize
 
     def difference_s(count: int) -> float:
@@ -175,13 +176,13 @@ def crossover(mine: Apart, other: Apart, network: Network, site: Site) -> int | 
     return None
 
 
-UNKNOWN = 0.25  # of a time: if more of it is the rest, nothing is said of reasons
-MOST_OPEN = 0.5  # of a difference between two times, in the same way
+UNKNOWN = 0.25  # share of a time: with a larger rest, no reason is given
+MOST_OPEN = 0.5  # share of a difference between two times, likewise
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
 def rounded_bytes(nbytes: float) -> str:
-    """Two digits of a size.
+    """Round a size to two digits.
 
     >>> rounded_bytes(400_000), rounded_bytes(15_999_999), rounded_bytes(12)
     ('390 KiB', '15 MiB', '12 B')
@@ -202,17 +203,17 @@ def of_model(name: str) -> Callable[[Apart], float]:
 
 @dataclass(frozen=True)
 class Part:
-    """One summand of a time, in us, and what there is that much of."""
+    """A summand of a time, in us, and the unit that it counts."""
 
     us: Callable[[Apart], float]
-    text: str  # with how many of what there are
+    text: str  # with its count
     count: Callable[[Apart], str]
 
     def told(self, each: Apart) -> str:
         return f"{self.text.format(self.count(each))} ({us(self.us(each))})"
 
     def briefly(self, each: Apart) -> str:
-        """For who has read the whole."""
+        """Return the short form, after the full text."""
         return f"{self.count(each)} ({us(self.us(each))})" if self.us(each) else "none of that"
 
 
@@ -228,13 +229,13 @@ PARTS = {
 
 
 def count(each: Apart) -> tuple[int, int, int, int]:
-    """How many messages, bytes, bytes combined and messages handled follow one another."""
+    """Count the messages, bytes, combined bytes and handled messages on the longest path."""
     model = each.model
     return (0, 0, 0, 0) if model is None else (model.messages, model.nbytes, model.combined_nbytes, model.handled)
 
 
 def sentence(mine: Apart, others: Sequence[Apart], size: str, fit: Fit | None, site: Site) -> str:
-    """Why one takes what it takes beside the fastest of the others, or, if it is the fastest, the next one."""
+    """Explain a row's time compared with the fastest other row (with the next one, if it is the fastest)."""
     if not others:
         return f"At {size} {mine.name} takes {us(mine.measured_us)}: {alone(mine)}."
     other = min(others, key=lambda each: merit(each.row))
@@ -254,7 +255,7 @@ def overlap(mine: Apart, other: Apart) -> bool:
 
 
 def why_not_known(mine: Apart, other: Apart) -> str:
-    """What the model does not explain, if that is too much to give a reason; else nothing."""
+    """Name the unexplained share if it is too large for a reason; else return nothing."""
     if mine.rest_us is None:
         return f"{mine.name} has no program of messages that could be priced"
     if other.rest_us is None:
@@ -292,7 +293,7 @@ def largest(mine: Apart) -> Part:
 
 def most_of(mine: Apart) -> str:
     part = largest(mine)
-    known_us = sum(each.us(mine) for each in PARTS.values())  # more than was measured, where the rest is below zero
+    known_us = sum(each.us(mine) for each in PARTS.values())  # exceeds the measured time if the rest is negative
     return f"{part.us(mine) / max(mine.measured_us, known_us):.0%} of its time is {part.told(mine)}"
 
 
@@ -306,7 +307,7 @@ def alone(mine: Apart) -> str:
 
 
 def crossover_text(mine: Apart, other: Apart, fit: Fit | None, site: Site) -> str:
-    """From which size on that changes, by the model."""
+    """Name the size at which the model reverses the order."""
     if fit is None or mine.model is None:
         return ""
     if other.model is None:

@@ -1,11 +1,11 @@
 """Layers with hand-written forward and backward, on NumPy or CuPy arrays.
 
-Every layer is a ``Layer`` (see ``models/layer.py``), plus one loss. Four rules hold for all of them:
+Every class is a ``Layer`` (see ``models/layer.py``), plus one loss. Four rules hold for all of them:
 
-- the array library is the input's, so moving a model to a GPU is moving its parameters;
-- the output has the dtype of the input: scalars are Python's, which never widen an array;
-- samples do not see each other, so a batch may be split over ranks in any way, with any number of samples, even none;
-- gradients are written into ``Parameter.grad``, replacing what the last ``backward`` wrote.
+- the array library is the input's: moving a model to a GPU means moving its parameters;
+- the output has the input's dtype: scalars are Python's, which never widen an array;
+- samples are independent: ranks may split a batch in any way, with any number of samples, even none;
+- gradients are written into ``Parameter.grad``, replacing the last ``backward``'s.
 """
 
 from dear_mpi.models.layer import Layer, Parameter

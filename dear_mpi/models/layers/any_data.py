@@ -1,6 +1,6 @@
-"""Layers for data of any kind, and the loss of a classifier, or of a language model: softmax and cross-entropy in one.
+"""Layers for any data, and softmax cross-entropy, the loss of a classifier or a language model.
 
-The legend: N samples, D inputs, E outputs, G normalised axes, ``...`` any axes.
+Legend: N samples, D inputs, E outputs, G normalised axes, ``...`` any axes.
 """
 
 import math
@@ -22,8 +22,8 @@ EPSILON = 1e-5
 class Dense(Split):
     """y = x W + b over the last axis, x (..., D), W (D, E), b (E,), y (..., E); the bias starts at zero.
 
-    Cost: 2 N D E flops forward, N being all of ``...``, and twice that backward: so "backward takes two forwards".
-    The last layer of a model has ``outputs=None``, see ``Parameter``.
+    Cost: 2 N D E flops forward, with N over all of ``...``, and twice that backward ("backward takes two forwards"). A
+    model's last layer has ``outputs=None``, see ``Parameter``.
 
     >>> Dense("fc", np.ones((3, 2))).forward(np.ones((5, 4, 3))).shape
     (5, 4, 2)
@@ -64,8 +64,8 @@ class Dense(Split):
 class LayerNorm:
     """y = gain * (x - mean) / sqrt(variance + epsilon) + bias, x and y (..., *G), gain and bias G.
 
-    Each sample for itself, over its trailing axes G: (D,) for tokens, (C, H, W) for images. There is no batch
-    normalisation here, on purpose: its statistics depend on which samples share a rank, so the same batch over another
+    Each sample is normalised separately, over its trailing axes G: (D,) for tokens, (C, H, W) for images. We omit batch
+    normalisation on purpose: its statistics depend on the samples that share a rank, so the same batch on another
     number of ranks would train another model.
 
     >>> LayerNorm("norm", (2,), np.float64).forward(np.array([[3.0, 5.0]])).round(3)
@@ -91,9 +91,9 @@ class LayerNorm:
         return y
 
     def backward(self, dy: Array) -> Array:
-        """dx is the gradient of the normalised x, without what lies along the mean and along the normalised x itself.
+        """Return dx: the normalised x's gradient, projected off the mean and off the normalised x.
 
-        Normalising removes those two directions from x, so no gradient may flow along them.
+        Normalising removes these two directions from x, so no gradient may flow along them.
         """
         leading = tuple(range(dy.ndim - len(self._axes)))
         self.gain.grad[...] = (dy * self._normal).sum(axis=leading)
@@ -133,14 +133,14 @@ class Gelu:
     parameters: tuple[Parameter, ...] = ()
 
     def forward(self, x: Array) -> Array:
-        # Products, not powers: x ** 3 calls pow() for every element and costs more than the rest together.
+        # Products, not powers: x ** 3 calls pow() for every element, which costs more than all other operations.
         self._x = x
         self._tanh = array_module(x).tanh(A * (x + B * (x * x * x)))
         y: Array = 0.5 * x * (1.0 + self._tanh)
         return y
 
     def backward(self, dy: Array) -> Array:
-        """The product rule, with tanh' = 1 - tanh^2."""
+        """Apply the product rule, with tanh' = 1 - tanh^2."""
         x, tanh = self._x, self._tanh
         slope = A * (1.0 + 3.0 * B * (x * x))
         dx: Array = dy * (0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * slope)
@@ -168,7 +168,7 @@ class Reshape:
 
 
 class Residual(Split):
-    """y = x + f(x), where f is a chain of layers that keeps the shape; to a trainer they are one layer.
+    """y = x + f(x); f is a chain of layers that keeps the shape. The trainer sees one layer.
 
     >>> Residual([Relu()]).forward(np.array([-1.0, 2.0]))
     array([-1.,  4.])
@@ -197,12 +197,12 @@ class Residual(Split):
 
 
 class SoftmaxCrossEntropy:
-    """The negative log-likelihood of targets (...), integers below C, which may be none, by logits (..., C).
+    """The negative log-likelihood of targets (...), integers below C, maybe none, by logits (..., C).
 
-    The loss of a target c is -log softmax(z)[c] = log sum exp(z) - z[c], in nats, and its gradient softmax(z) -
-    onehot(c). ``forward`` returns a *sum* and ``backward`` takes the *scale*: a mean over the local samples would be
-    wrong as soon as ranks hold unequal parts of a batch. With scale = 1 / (targets in the batch of the whole job) on
-    every rank, the sum of all ranks' gradients is the gradient of the mean loss, averaged exactly once.
+    The loss of a target c is -log softmax(z)[c] = log sum exp(z) - z[c], in nats; its gradient is softmax(z) -
+    onehot(c). ``forward`` returns a *sum* and ``backward`` takes the *scale*: a mean over local samples is wrong if
+    ranks hold unequal parts of a batch. With scale = 1 / (targets in the job's whole batch) on every rank, the sum of
+    all ranks' gradients is the gradient of the mean loss.
 
     >>> import numpy as np
     >>> loss = SoftmaxCrossEntropy()
@@ -213,14 +213,14 @@ class SoftmaxCrossEntropy:
     """
 
     def forward(self, logits: Array, targets: Array) -> Array:
-        """The sum of the losses of the local targets, added up in float64: an array without axes."""
+        """Return the sum of the local targets' losses, in float64: an array without axes."""
         if targets.shape != logits.shape[:-1]:
             raise ValueError(f"targets must have shape {logits.shape[:-1]}, one per row of logits, not {targets.shape}")
         check_indices("targets", targets, logits.shape[-1])
         xp = array_module(logits)
         self._shape = logits.shape
         rows = logits.reshape(-1, logits.shape[-1])
-        # Softmax ignores a common shift; with the maximum at 0 nothing overflows and the sum is at least 1.
+        # Softmax is invariant to a common shift; with the maximum at 0 nothing overflows and the sum is at least 1.
         shifted = rows - rows.max(axis=1, keepdims=True)
         self._log_p = shifted - xp.log(xp.exp(shifted).sum(axis=1, keepdims=True))
         self._targets = xp.arange(len(rows)), targets.reshape(-1)
@@ -236,9 +236,9 @@ class SoftmaxCrossEntropy:
 
 
 def check_indices(what: str, x: Array, count: int) -> None:
-    """See that x holds whole numbers from 0 to ``count`` - 1: NumPy would take -1 for the last row, and go on.
+    """Check that x holds whole numbers from 0 to ``count`` - 1: NumPy would take -1 for the last row.
 
-    An array on a GPU is not looked into, because the host would wait for it. Data sets are checked when they are read.
+    Arrays on a GPU are not checked, because the host would wait. Data sets are checked when read.
     """
     if x.dtype.kind not in "iu":
         raise ValueError(f"{what} must be whole numbers, not of type {x.dtype}")

@@ -1,8 +1,7 @@
 """Two-dimensional convolution as one matrix product (im2col).
 
-``unfold`` copies every patch the kernel will see into a column; the convolution is then W times that matrix, which
-runs at the speed of the matrix product. ``fold`` is its exact transpose: it adds every column back to where it came
-from, and so carries the gradient.
+``unfold`` copies every patch under the kernel into a column; the convolution is W times that matrix, at the speed of a
+matrix product. ``fold`` is its exact transpose: it adds every column back to its origin, and so carries the gradient.
 
 Legend: N samples, C channels in, F filters (channels out), H x W space, K kernel width, P padding, S stride,
         O x Q space of the output, O = (H + 2P - K) // S + 1 and Q likewise from W.
@@ -19,8 +18,8 @@ import numpy as np
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.models.layer import Parameter, Split
 
-# Inside, samples are the last axis, (C, H, W, N): every strided slice then copies runs of N elements, not single ones.
-# Both ways it is a view, which is handed on: between two convolutions nothing is moved.
+# Inside, samples are the last axis, (C, H, W, N): strided slices then copy runs of N elements, not single ones. Both
+# conversions are views, so nothing moves between two convolutions.
 SAMPLES_LAST, SAMPLES_FIRST = (1, 2, 3, 0), (3, 0, 1, 2)
 
 
@@ -70,7 +69,7 @@ class Conv2d(Split):
         del self._dy_rows
 
     def _unfold(self, x: Array) -> Array:
-        """Every patch of x as a column: (N, C, H, W) -> (C K K, O Q N)."""
+        """Copy every patch of x into a column: (N, C, H, W) -> (C K K, O Q N)."""
         xp, pad, shape = array_module(x), self._padding, self._patches_shape()
         padded = xp.pad(x.transpose(SAMPLES_LAST), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
         patches: Array = xp.empty(shape, x.dtype)
@@ -79,7 +78,7 @@ class Conv2d(Split):
         return patches.reshape(math.prod(shape[:3]), math.prod(shape[3:]))
 
     def _fold(self, columns: Array) -> Array:
-        """Columns added up where in x they were copied from: (C K K, O Q N) -> (N, C, H, W)."""
+        """Add columns up at their origins in x: (C K K, O Q N) -> (N, C, H, W)."""
         pad = self._padding
         samples, channels, height, width = self._x_shape
         patches = columns.reshape(self._patches_shape())
@@ -90,7 +89,7 @@ class Conv2d(Split):
         return padded[:, pad : pad + height, pad : pad + width].transpose(SAMPLES_FIRST)
 
     def _taps(self) -> Iterator[tuple[int, int, tuple[slice, slice, slice]]]:
-        """Each position in the kernel, with what it sees of the padded x (C, H, W, N).
+        """Yield each kernel position with its view of the padded x (C, H, W, N).
 
         Plain slices, not a sliding window view: CuPy's makes the host wait for the device.
         """

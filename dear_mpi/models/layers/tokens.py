@@ -1,6 +1,6 @@
 """Layers for windows of tokens: embedding, and causal multi-head self-attention.
 
-The legend: B windows, T tokens in a window, L the longest window, V vocabulary, D width, H heads, E = D / H.
+Legend: B windows, T tokens in a window, L the longest window, V vocabulary, D width, H heads, E = D / H.
 """
 
 import numpy as np
@@ -38,10 +38,10 @@ class Embedding:
         return self.tokens.value[x] + self.positions.value[: x.shape[1]]
 
     def backward(self, dy: Array) -> Array:
-        """Add each row of dy to the row it came from. Tokens have no gradient, so an empty array is returned.
+        """Add each row of dy to its token's row. Tokens have no gradient, so it returns an empty array.
 
-        Looking rows up is a product with a one-hot matrix, and its gradient the product with the transpose. A
-        scatter-add would do less work, but on a GPU its atomic additions have no fixed order, and so no fixed bits.
+        A look-up is a product with a one-hot matrix, and its gradient the product with the transpose. A scatter-add
+        does less work, but on a GPU its atomic additions have no fixed order, so results would vary in their bits.
         """
         xp = array_module(dy)
         vocabulary, width = self.tokens.value.shape
@@ -55,11 +55,11 @@ class Embedding:
 
 
 class CausalSelfAttention(Split):
-    """Each token gathers from itself and the tokens before it: x and y (B, T, D).
+    """Each token attends to itself and the tokens before it: x and y (B, T, D).
 
-    One dense layer makes queries, keys and values; in every head a token's output is the average of the values it may
-    see, weighted by softmax(q k^T / sqrt(E)); a second dense layer mixes the heads. Inside, q, k and v are
-    (B, H, T, E), the weights of the average (B, H, T, T).
+    One dense layer makes queries, keys and values. In every head a token's output is the average of its visible values,
+    weighted by softmax(q k^T / sqrt(E)); a second dense layer mixes the heads. Inside, q, k and v are (B, H, T, E), the
+    attention weights (B, H, T, T).
 
     Cost: 8 B T D^2 flops in the two dense layers and 4 B T^2 D in the average, forward; twice that backward.
 
@@ -86,7 +86,7 @@ class CausalSelfAttention(Split):
         return self._out.forward(self._merge((weights @ v)[None]))
 
     def backward_input(self, dy: Array) -> Array:
-        """The same products backwards; the softmax's own gradient is w * (dw - sum(dw * w))."""
+        """Run the products backwards; the softmax's gradient is w * (dw - sum(dw * w))."""
         q, k, v, weights = self._saved
         (dmixed,) = self._split(self._out.backward_input(dy), 1)
         dv = weights.swapaxes(-1, -2) @ dmixed
@@ -115,7 +115,7 @@ def causal_softmax(scores: Array) -> Array:
     xp = array_module(scores)
     tokens = scores.shape[-1]
     masked = scores + xp.triu(xp.full((tokens, tokens), -np.inf, scores.dtype), 1)
-    # A token always sees itself, so the maximum is finite and every exponential lies in [0, 1].
+    # A token always sees itself, so the maximum is finite and every exponential is in [0, 1].
     exponentials = xp.exp(masked - masked.max(axis=-1, keepdims=True))
     weights: Array = exponentials / exponentials.sum(axis=-1, keepdims=True)
     return weights

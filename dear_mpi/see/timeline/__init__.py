@@ -1,1 +1,1 @@
-"""Timelines in files: ``write.py`` for Perfetto, ``picture.py`` for the eye."""
+"""Save timelines: ``write.py`` writes files, ``picture.py`` draws, ``trace.py`` is for Perfetto."""

@@ -1,8 +1,8 @@
-"""A timeline as a picture: rows for each rank, and the last two iterations, what is exposed shaded.
+"""Draw a timeline: rows for each rank, the last two iterations, exposed time shaded.
 
 rank 0  compute   | forward         |::::wait::::| backward        |
         wire            | all_gather |   | reduce_scatter |
-        steps           |0|0|1|1|2|2 |   |0|0|1|1|2|2     |      if it was measured; numbers are those of steps
+        steps           |0|0|1|1|2|2 |   |0|0|1|1|2|2     |      if measured; numbers are step numbers
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ from dear_mpi.see.figure import INSTANT_S, label, legend_below, panels, short_ms
 from dear_mpi.see.timeline.trace import clock_of
 from dear_mpi.training.log.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
 
-COLORS = {  # of each kind, in the order of the legend; can be told apart by all readers; compute is blue
+COLORS = {  # by kind, in the order of the legend; all readers can tell them apart; compute is blue
     "forward": "#56B4E9",
     "backward": "#0072B2",
     "weights": "#332288",
@@ -25,7 +25,7 @@ COLORS = {  # of each kind, in the order of the legend; can be told apart by all
     "exchange": "#B08D6E",
     "other": "#999999",
 }
-INSIDE_COLORS = {  # of what is inside of a collective
+INSIDE_COLORS = {  # of the parts of a collective
     "waiting": "#C4C4C4",
     "transfer": "#A6761D",
     "either": "#D9A679",
@@ -33,7 +33,7 @@ INSIDE_COLORS = {  # of what is inside of a collective
     "combining": "#882255",
     "copying": "#88CCEE",
 }
-SAID = {  # kinds that have another name in a legend
+SAID = {  # legend names that differ from the kind
     "wait": "compute waits: exposed",
     "weights": "weights, delayed",
     "other": "loss and other small ones",
@@ -41,18 +41,18 @@ SAID = {  # kinds that have another name in a legend
     "either": "waiting or transfer",
     "whole": "in the MPI library",
 }
-DARK = ("backward", "weights", "update", "transfer", "whole", "combining")  # letters on them are white
+DARK = ("backward", "weights", "update", "transfer", "whole", "combining")  # with white letters
 MOST_RUNS = 6  # panels of a picture
 WIDTH_INCHES = 11.0
-INSIDE = 0.88  # of the width, for the rows
-BAR = 0.86  # of a row
-LINED_INCHES = 0.06  # bars that are narrower on average have no lines around them, which would hide them
+INSIDE = 0.88  # share of the width for the rows
+BAR = 0.86  # share of a row
+LINED_INCHES = 0.06  # bars that are narrower on average are drawn without borders, which would hide them
 LETTER_INCHES = 0.075
-JOINED = 0.002  # of the width: spans of one kind and step that are closer are drawn as one
+JOINED = 0.002  # share of the width: closer spans of one kind and step are merged
 
 
 def signs(kinds: Collection[str]) -> list[Any]:
-    """What the colours of these kinds mean, for a legend."""
+    """Return legend entries for the colours of these kinds."""
     from matplotlib.patches import Patch
 
     known = COLORS | INSIDE_COLORS
@@ -60,7 +60,7 @@ def signs(kinds: Collection[str]) -> list[Any]:
 
 
 def draw_row(axes: Any, spans: Sequence[Span], row: float, zero_s: float, inches: float) -> None:
-    """Bars of one lane, in ms after ``zero_s``; a second takes so many inches."""
+    """Draw one lane's bars, in ms after ``zero_s``, at ``inches`` per second."""
     for kind, color in (COLORS | INSIDE_COLORS).items():
         own = [span for span in spans if span.kind == kind]
         lined = sum(span.seconds for span in own) * inches > LINED_INCHES * len(own)
@@ -75,14 +75,14 @@ def draw_row(axes: Any, spans: Sequence[Span], row: float, zero_s: float, inches
 
 
 def short(span: Span) -> str:
-    """What is written on a span: the name of a layer, or the number of a bucket."""
+    """Return a span's label: a layer's name, or a bucket's number."""
     if span.kind in ("forward", "backward", "weights"):
         return span.name.removeprefix(f"{span.kind} ").removeprefix("of ")
     return span.name.partition("bucket ")[2].partition(" ")[0]
 
 
 def joined(spans: Iterable[Span], apart_s: float) -> Iterator[Span]:
-    """Spans of one rank, with neighbours of the same kind and step put together, as segments of a chunk have them."""
+    """Merge neighbouring spans of one rank with equal kind and step, such as segments of a chunk."""
     last: Span | None = None
     for span in spans:
         if last is not None and alike(last, span) and span.begin_s - last.end_s < apart_s:
@@ -100,17 +100,17 @@ def alike(one: Span, other: Span) -> bool:
 
 
 def step_of(span: Span) -> str:
-    """The number of the step, if it has one."""
+    """Return the step number, if there is one."""
     head, colon, _ = span.name.partition(":")
     return head.removeprefix("step ") if colon else ""
 
 
 SHOWN = 2  # iterations
-MOST_RANKS = 8  # in all panels together
-MOST_IN_TITLE = 3  # schedules, whose result the title tells
+MOST_RANKS = 8  # over all panels
+MOST_IN_TITLE = 3  # schedules with a result in the title
 ROW_INCHES, PANEL_INCHES = 0.24, 0.95
 LONG = 80  # characters of a fact
-GAP = 0.5  # of a row, between ranks
+GAP = 0.5  # share of a row, between ranks
 TOLD = ("fusion", "algorithm", "device", "transport")
 HOW_TO_READ = "numbers on the wire are those of buckets"
 STEPS_READ = ", in the row below those of steps"
@@ -136,9 +136,9 @@ def draw_timeline(timeline: Timeline) -> Any:
 
 
 def headings(timeline: Timeline) -> Iterator[str]:
-    """What was run, and whether times are live or predicted.
+    """Describe the runs, and whether times are live or predicted.
 
-    Before it, of a few predicted schedules, which is the fastest: single iterations of live ones cannot tell.
+    A few predicted schedules are ranked first; single live iterations are too noisy for a ranking.
     """
     runs, sizes = timeline.runs, {run.size for run in timeline.runs}
     words = [", ".join(map(label, different(timeline.facts.get("model", []))))]
@@ -155,12 +155,12 @@ def headings(timeline: Timeline) -> Iterator[str]:
 
 
 def different(fact: Any) -> list[Any]:
-    """The different values of a fact, of all runs or of each."""
+    """Return the distinct values of a fact, over all runs."""
     return list(dict.fromkeys(fact)) if isinstance(fact, list | tuple) else [fact]
 
 
 def shortened(fact: object) -> str:
-    """A fact, without the tail of a long one, such as a fusion by borders.
+    """Shorten a fact by its tail, such as a fusion by borders.
 
     >>> shortened("at:" + ",".join(map(str, range(100))))
     'at:0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27...'
@@ -170,12 +170,12 @@ def shortened(fact: object) -> str:
 
 
 def origins(timeline: Timeline, few: int, *, steps: bool = True) -> Iterator[str]:
-    """Where times come from, and what is left out; ``steps``: whether their row is shown where there is one."""
+    """Describe the source of times and the omissions; ``steps``: whether an existing step row is shown."""
     facts = timeline.facts
     told = [f"{name} {', '.join(map(shortened, different(facts[name])))}" for name in TOLD if facts.get(name)]
     if "origin" in facts:
         yield facts["origin"]
-        told = told[:1]  # it has the others
+        told = told[:1]  # it contains the others
     left = [f"{len(timeline.runs) - MOST_RUNS} more runs"] * (len(timeline.runs) > MOST_RUNS)
     left += [f"ranks from {few} on"] * any(len(run.ranks) > few for run in timeline.runs)
     if any(STEPS in run.lanes for run in timeline.runs):
@@ -186,8 +186,10 @@ def origins(timeline: Timeline, few: int, *, steps: bool = True) -> Iterator[str
 
 
 def window_of(run: Run) -> tuple[float, float]:
-    """From the first rank that begins the last iterations to the last one that ends them, in seconds. All that there is
-    where a rank has ended none; as long again where a run breaks off after them."""
+    """Return the window of the last iterations, from the first rank's start to the last rank's end, in seconds.
+
+    It covers everything if a rank has completed no iteration, and is twice as long if the run broke off afterwards.
+    """
     shown = [rank.iterations[-SHOWN:] for rank in run.ranks]
     if not all(shown):
         return run.begin_s, run.end_s
@@ -196,7 +198,7 @@ def window_of(run: Run) -> tuple[float, float]:
 
 
 def draw_run(axes: Any, run: Run, few: int, seconds: float) -> set[str]:
-    """A panel of so many seconds, with the first few ranks; the kinds of steps in it."""
+    """Draw a panel of ``seconds`` with the first few ranks. Returns the kinds of steps in it."""
     (begin_s, until_s), steps, lanes = window_of(run), run.inside.spans, run.lanes
     drawn = set[str]()
     tops = [number * (len(lanes) + GAP) for number in range(min(few, len(run.ranks)))]
@@ -226,20 +228,20 @@ def told_of(run: Run) -> str:
 
 
 def last_iteration(run: Run) -> tuple[float, float]:
-    """Its seconds, and the exposed ones, on the rank where it takes longest."""
+    """Return the last iteration's seconds and exposed seconds, on its slowest rank."""
     longest = max(run.ranks, key=lambda rank: rank.iterations[-1].end_s - rank.iterations[-1].begin_s)
     last = longest.iterations[-1]
     return last.end_s - last.begin_s, sum(span.seconds for span in longest.within(last, "wait"))
 
 
 def cut(spans: Iterable[Span], begin_s: float, end_s: float) -> list[Span]:
-    """What of them is in a window."""
+    """Clip spans to a window."""
     shown = (span for span in spans if span.begin_s < end_s and span.end_s > begin_s)
     return [span._replace(begin_s=max(begin_s, span.begin_s), end_s=min(end_s, span.end_s)) for span in shown]
 
 
 def draw_rank(axes: Any, rank: Rank, shown: Sequence[Sequence[Span]], top: float, window: tuple[float, float]) -> None:
-    """The rows of a rank in a window of time, with its own spans and those of its steps."""
+    """Draw a rank's rows in a window of time, with its spans and its step spans."""
     (zero_s, until_s), (spans, steps) = window, shown
     inches = INSIDE * WIDTH_INCHES / (until_s - zero_s or INSTANT_S)
     waits = [((span.begin_s - zero_s) * 1e3, span.seconds * 1e3) for span in spans if span.kind == "wait"]

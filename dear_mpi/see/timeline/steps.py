@@ -1,4 +1,4 @@
-"""The steps of collectives as a picture: a row for each rank, coloured by what it does; numbers are those of steps.
+"""Draw the steps of collectives: a row per rank, coloured by activity, with step numbers.
 
 rank 0   |0 transfer|0 combining|1 transfer| ...
 rank 1   |::::: waiting for rank 0 :::::|0 transfer| ...
@@ -14,13 +14,13 @@ from dear_mpi.see.timeline.picture import INSIDE, JOINED, MOST_RUNS, WIDTH_INCHE
 from dear_mpi.see.timeline.trace import clock_of
 from dear_mpi.training.log.spans import Rank, Run, Span, Timeline
 
-MOST_RANKS = 16  # in all panels together
+MOST_RANKS = 16  # over all panels
 ROW_INCHES, PANEL_INCHES = 0.3, 0.85
 HOW_TO_READ = "numbers are those of steps; of each collective, the run of median length"
 
 
 def timeline_of(title: str, runs: Mapping[str, Ranks], uncertainty_s: float) -> Timeline:
-    """A timeline of collectives by their names, with the notes of each rank by one clock."""
+    """Return a timeline of named collectives, with each rank's events on one clock."""
     found = []
     for name, each in runs.items():
         ranks = (Rank(f"rank {number}", (), (), number, (noted,)) for number, noted in each.items())
@@ -29,7 +29,7 @@ def timeline_of(title: str, runs: Mapping[str, Ranks], uncertainty_s: float) -> 
 
 
 def draw_steps(timeline: Timeline) -> Any:
-    """A panel for each collective, with the first few ranks, all as long as the longest."""
+    """Draw a panel per collective with its first few ranks; all panels have the longest one's duration."""
     runs, more = timeline.runs[:MOST_RUNS], len(timeline.runs) - MOST_RUNS
     few = max(2, MOST_RANKS // len(runs))
     most = max(min(few, len(run.ranks)) for run in runs)
@@ -53,7 +53,7 @@ def draw_steps(timeline: Timeline) -> Any:
 
 
 def draw_run(axes: Any, run: Run, spans: Mapping[int, Sequence[Span]], seconds: float) -> None:
-    """A panel of so many seconds, with the spans of its first ranks."""
+    """Draw a panel of ``seconds`` with the spans of its first ranks."""
     for row, own in enumerate(spans.values()):
         bars = list(joined(own, JOINED * seconds))
         draw_row(axes, bars, row, run.begin_s, INSIDE * WIDTH_INCHES / seconds)

@@ -1,9 +1,9 @@
-"""A timeline as a Chrome trace, which Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
+"""Convert a timeline to a Chrome trace for Perfetto (https://ui.perfetto.dev) or chrome://tracing.
 
-Each rank of each run is a process, and each lane of it a thread. Times are in microseconds; each run begins at 0. A
-message is an arrow: it leaves the span in which its sender starts it, and arrives at the end of its receiver's wait.
+Each rank of each run is a process, and each lane a thread. Times are in microseconds; each run begins at 0. A message
+is an arrow from the sender's starting span to the end of the receiver's wait.
 
-Files of single ranks (``TimelineFiles.write_rank``) are read again here and put together to one timeline.
+This file also merges single ranks' files (``TimelineFiles.write_rank``) into one timeline.
 
 Source: Trace Event Format, Google, 2016, "JSON Object Format".
 """
@@ -26,12 +26,12 @@ from dear_mpi.ranks.clock import aligned_of
 from dear_mpi.reporting.units import plural
 from dear_mpi.training.log.spans import LANES, STEPS, Iteration, Rank, Recording, Run, Span, Timeline, merged
 
-DIGITS = 3  # of a microsecond: as many as a clock has
+DIGITS = 3  # decimals of a microsecond, as precise as a clock
 INSTANT_US = 10**-DIGITS
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:
-    """The JSON object: names first, then events in the order of their times."""
+    """Return the JSON object: names first, then events in the order of their times."""
     names, events = [], []
     most = max(len(run.ranks) for run in timeline.runs)
     identities = itertools.count(1)
@@ -53,7 +53,7 @@ def trace(timeline: Timeline) -> dict[str, Any]:
 
 
 def clocks(timeline: Timeline) -> str:
-    """What there is to know of times on different ranks, and of different runs."""
+    """Describe the comparability of times on different ranks, and of different runs."""
     shown = {(len(run.ranks), run.size) for run in timeline.runs}
     few = "".join(f"; {count} of {size} ranks" for count, size in sorted(shown) if 1 < count < size)
     return f"{clock_of(timeline)}; each run begins at 0{few}"
@@ -67,7 +67,7 @@ def clock_of(timeline: Timeline) -> str:
 
 
 def metadata(process: int, title: str, lanes: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The names of a rank and of its lanes, and their order."""
+    """Return the names of a rank and its lanes, and their order."""
     rows = [("process", 0, title, process), *(("thread", thread, lane, thread) for thread, lane in enumerate(lanes))]
     for what, thread, name, index in rows:
         own = {"ph": "M", "ts": 0, "pid": process, "tid": thread}
@@ -76,7 +76,7 @@ def metadata(process: int, title: str, lanes: Sequence[str]) -> Iterator[dict[st
 
 
 def spans(process: int, found: Iterable[Span], zero_s: float) -> Iterator[dict[str, Any]]:
-    """An event for each; spans that touch do so in microseconds, too."""
+    """Return an event per span; spans that touch also touch in microseconds."""
     for span in found:
         begin, end = in_us(span.begin_s - zero_s), in_us(span.end_s - zero_s)
         time = {"ph": "X", "ts": begin, "dur": round(end - begin, DIGITS)}
@@ -85,7 +85,7 @@ def spans(process: int, found: Iterable[Span], zero_s: float) -> Iterator[dict[s
 
 
 def marks(process: int, iterations: Iterable[Iteration], zero_s: float) -> Iterator[dict[str, Any]]:
-    """Where iterations begin, and how long they last."""
+    """Return the starts and durations of iterations."""
     for number, begin_s, end_s in iterations:
         time = {"ph": "i", "s": "p", "ts": in_us(begin_s - zero_s), "args": {"dur": in_us(end_s - begin_s)}}
         yield {"name": f"iteration {number}", "cat": "iteration", **time, "pid": process, "tid": 0}
@@ -94,7 +94,7 @@ def marks(process: int, iterations: Iterable[Iteration], zero_s: float) -> Itera
 def arrow(
     flow: Flow, identity: int, steps: Mapping[int, Sequence[Mapping[str, Any]]], zero_s: float
 ) -> Iterator[dict[str, Any]]:
-    """A message: it is drawn between spans, so its ends are within the one that begins it and the one that ends it."""
+    """Return a message's arrow, with ends inside its first and last span, because viewers draw between spans."""
     for phase, rank, at_s in (("s", flow.sender, flow.begin_s), ("f", flow.receiver, flow.end_s)):
         own = steps[rank]
         at = in_us(at_s - zero_s)
@@ -121,7 +121,7 @@ Microseconds = Annotated[float, Meta(ge=-MOST_US, le=MOST_US)]
 
 @dataclass(frozen=True)
 class TraceEvent:
-    """Types of the fields of an event, which any program may have written."""
+    """Field types of an event, which any program may have written."""
 
     name: str
     ph: str
@@ -134,7 +134,7 @@ class TraceEvent:
 
 @dataclass(frozen=True)
 class Told:
-    """Types of the facts about the whole trace."""
+    """Field types of the facts about the whole trace."""
 
     runs: list[str]
     sizes: list[Annotated[int, Meta(ge=1, le=MOST_RANKS)]]
@@ -158,8 +158,8 @@ class Process(NamedTuple):
 
 class RankFile(NamedTuple):
     path: str
-    job: str  # alike in all files of one job
-    recordings: list[Recording]  # of its runs
+    job: str  # equal in all files of one job
+    recordings: list[Recording]  # of the job's runs
     facts: dict[str, Any]
 
     @property
@@ -168,11 +168,11 @@ class RankFile(NamedTuple):
 
 
 def put_together(paths: Sequence[str]) -> Timeline:
-    """The timeline of the files of ranks.
+    """Merge the files of ranks into one timeline.
 
     Raises:
         ClocksError: the clocks of the ranks cannot be compared.
-        ValueError: a file is no such file, or of another job; or two are of one rank.
+        ValueError: a file is of another kind or another job; or two files are of one rank.
     """
     files = sorted(map(read, paths), key=lambda each: each.rank)
     first = files[0]
@@ -188,7 +188,7 @@ def put_together(paths: Sequence[str]) -> Timeline:
 
 
 def missing(timeline: Timeline) -> str:
-    """Whose files were not there, for a reader; nothing if all were."""
+    """Describe missing rank files; nothing if all were there."""
     run = timeline.runs[0]
     there = {rank.number for rank in run.ranks}
     lacking = [str(rank) for rank in range(run.size) if rank not in there]
@@ -197,8 +197,10 @@ def missing(timeline: Timeline) -> str:
 
 @contextmanager
 def opened(path: str, what: str) -> Iterator[tuple[dict[str, Any], dict[int, Process]]]:
-    """What a trace says of all of it, and its processes, for a block that reads them; ``what`` names in errors whose
-    trace it has to be."""
+    """Open a trace: yield its facts and processes to a block that reads them.
+
+    Errors name the expected kind of trace as ``what``.
+    """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         convert(content, Trace)
@@ -224,19 +226,19 @@ def read(path: str) -> RankFile:
 
 
 def facts_in(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What a trace says of its job, without what it says of itself."""
+    """Return a trace's facts about its job, without facts about the file."""
     return {name: fact for name, fact in said.items() if name not in OF_FILES}
 
 
 def recordings_in(processes: Mapping[int, Process], said: Mapping[str, Any]) -> Iterator[Recording]:
-    """The runs of a file: each is a process."""
+    """Return a file's runs: each is a process."""
     about = zip(said["runs"], said["sizes"], said["own_clocks"], said["zeros_s"], strict=True)
     for number, (name, size, clock, zero_s) in enumerate(about):
         yield Recording(name, size, rank_in(processes[number], name, said["of_rank"], zero_s), aligned_of(clock))
 
 
 def read_timeline(path: str) -> Timeline:
-    """The timeline of a file of all ranks; a ValueError if it is none."""
+    """Read the timeline in a file of all ranks. Raises a ValueError for other files."""
     with opened(path, "all ranks, as --timeline FILE.json writes") as (said, processes):
         if "of_rank" not in said:
             most, runs = -(-len(processes) // len(said["runs"])), []
@@ -249,7 +251,7 @@ def read_timeline(path: str) -> Timeline:
 
 
 def rank_in(process: Process, run: str, number: int, zero_s: float = 0.0) -> Rank:
-    """A rank of a run, from its process."""
+    """Read a rank of a run from its process."""
     events = process.events
     spans = [span_of(event, zero_s) for event in events if event["ph"] == "X"]
     outer = tuple(span for span in spans if span.lane != STEPS)
@@ -260,7 +262,7 @@ def rank_in(process: Process, run: str, number: int, zero_s: float = 0.0) -> Ran
 
 
 def joined(calls: Iterable[Span]) -> Iterator[Span]:
-    """The calls, of which a wait was shown as waiting, and then as transfer."""
+    """Join calls whose wait was split into waiting and transfer."""
     waits: Span | None = None
     for call in calls:
         if waits is not None:

@@ -1,4 +1,4 @@
-"""Files of a timeline, by their endings: .json for Perfetto, or a picture."""
+"""Write timeline files by their endings: .json for Perfetto, or a picture."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +20,11 @@ TRACE = ".json"
 def write_timeline(
     flag: str, paths: Sequence[Path], timeline: Timeline, draw: Callable[[Timeline], Any] = draw_timeline
 ) -> None:
-    """Write all files that can be written; a ValueError, which begins with ``flag``, names those that cannot.
-    ``draw`` makes the figure of a picture."""
+    """Write all files that can be written; ``draw`` makes a picture's figure.
+
+    Raises:
+        ValueError: some cannot be written; the message begins with ``flag`` and names them.
+    """
     complaints = []
     for path in paths:
         try:
@@ -42,7 +45,7 @@ def write_trace(flag: str, path: Path, content: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class TimelineFiles:
-    """The files of a flag; ``draw`` makes the figure of a picture."""
+    """The files of a flag; ``draw`` makes a picture's figure."""
 
     flag: str
     paths: Sequence[Path]
@@ -52,7 +55,7 @@ class TimelineFiles:
         write_timeline(self.flag, self.paths, timeline, self.draw)
 
     def write_rank(self, recordings: Sequence[Recording], facts: Mapping[str, Any]) -> Path:
-        """Write what one rank did, by its own clock, into a file of its own; which."""
+        """Write this rank's recordings, by its clock, into a separate file. Returns its path."""
         path = of_rank(self.paths[0], recordings[0].rank.number)
         runs = tuple(Run(each.name, (each.rank,), each.size) for each in recordings)
         clocks = [each.aligned.as_dict() for each in recordings]
@@ -64,7 +67,8 @@ class TimelineFiles:
 
 
 def of_rank(path: Path, rank: int) -> Path:
-    """
+    """Return the path of one rank's file.
+
     >>> of_rank(Path("FILE.png"), 2).name == "FILE.rank2" + TRACE
     True
     """
