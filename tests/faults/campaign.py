@@ -89,7 +89,8 @@ def draw(number, seed, unders):
     if kind == "interrupt":  # a thread of another rank's engine cannot be interrupted, nor can MPI itself
         phases = [phase for phase in phases if phase not in ("imports", "collective", "op", "end")]
     if kind in ("stop", "endless"):  # while MPI starts and ends, no thread of ours sees for whom a rank waits
-        phases = [phase for phase in phases if phase not in ("imports", "MPI start", "end")]
+        unseen = ["imports", "MPI start", "end", *["set-up"] * (kind == "endless")]
+        phases = [phase for phase in phases if phase not in unseen]
     if kind == "raise":
         phases = [phase for phase in phases if phase != "end"]  # the work is done, and Python goes on
     phase = {"full disk": "report", "dead link": "mid run", "bad argument": "arguments"}.get(kind) or rng.choice(phases)

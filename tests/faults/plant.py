@@ -21,8 +21,8 @@ FOLDER = pathlib.Path(os.environ.get("FAULT_FOLDER", "."))
 ENDLESS_S = 10_000
 BRIEF_S = 0.7
 
-# Where a phase begins: an import; the second one comes when mpi4py has started MPI.
-IMPORTS = {"imports": "dear_mpi.cli.app", "set-up": "dear_mpi.collectives.transports.shared_memory"}
+# Where a phase begins: an import; the second one comes when MPI has started.
+IMPORTS = {"imports": "dear_mpi.cli.app", "set-up": "dear_mpi.collectives.transports.mpi"}
 # Or a call, before which the fault strikes.
 CALLS = {
     "MPI start": "dear_mpi.ranks.world:started",
