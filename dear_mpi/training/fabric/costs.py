@@ -27,7 +27,7 @@ from dear_mpi.training.routes.legs import Collective
 from dear_mpi.training.routes.route import Route
 
 Price: TypeAlias = Callable[[Collective, Bucket], float]
-# Slowdown factor of a layer call (use), on all ranks or on each. Arguments: the pass, counted from 0 over forward and
+# Slowdown of a layer call (use), on all ranks or on each. Arguments: the pass, counted from 0 over forward and
 # backward; the place in it, 2 x use forward and 2 x use + 1 backward.
 Noise: TypeAlias = Callable[[int, int], Any]
 
@@ -95,8 +95,6 @@ class Nominal:
 
 @dataclass(frozen=True)
 class Chain:
-    """Chain the collectives of a bucket, one after the other."""
-
     keys: tuple[Key, ...]
     seconds: tuple[float, ...]  # of each key
     ready_s: float  # when the first can begin
@@ -165,7 +163,7 @@ def list_scheduled(chains: Iterable[Chain], *, loss_s: float = 0.0, committed: i
 class WireCost:
     """Model a collective's seconds as linear in bytes, through two timed or modelled sizes.
 
-    It prices buckets without plans: for fusion, and for orders decided in advance.
+    It prices buckets without plans, for fusion and predetermined orders.
     """
 
     alpha: float  # of an empty collective, all steps together

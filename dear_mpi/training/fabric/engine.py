@@ -1,12 +1,12 @@
 """Run all communication of training on one thread, while the main thread computes.
 
-MPI makes no progress while Python is busy elsewhere, so overlap needs a thread inside MPI. The engine runs plans one
-after the other, in the order of their starts or a predetermined one (``order.py``): equal on all ranks by construction.
-It waits without the interpreter lock.
+MPI makes no progress while Python is busy elsewhere, so overlap needs a thread inside MPI. Plans run one after the
+other, as started or in a predetermined order (``order.py``): equal on all ranks by construction. The thread waits
+without the interpreter lock.
 
-On a GPU the engine has a separate stream. A plan follows the work launched on the compute stream before its start, and
-later compute work follows the plan: neither waits for anything else. The thread blocks in the plan until the device has
-produced the data for MPI: a rank needs two cores there.
+On a GPU the engine has a separate stream. A plan follows the compute work launched before its start, and later compute
+work follows the plan: neither waits for anything else. The thread blocks in the plan until the device has produced the
+data for MPI: a rank needs two cores there.
 """
 
 from __future__ import annotations

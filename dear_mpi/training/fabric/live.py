@@ -32,7 +32,7 @@ from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.line.shards import take_state, whole_state
 from dear_mpi.training.routes.legs import Collective, Leg
 
-Counts: TypeAlias = tuple[int, ...] | None  # elements that each rank owns; None if all are equal
+Counts: TypeAlias = tuple[int, ...] | None  # elements of each rank; None if equal
 Place: TypeAlias = tuple[tuple[int, int], Counts]  # interval of the line, and owners
 
 
@@ -105,7 +105,7 @@ class LiveFabric(Fabric):
         self.plans: dict[PlanKey, Plan] = {}
         self.sides: dict[Place, dict[str, Array]] = {}  # by line
         self.settled = 0  # iteration of the last early end of a round
-        self.tally = [0, 0]  # how often codes of a bucket did not fit, and how often they did
+        self.tally = [0, 0]  # how often codes of a bucket did not fit, and did
         super().__init__(buckets, arena.route, engine.log)
 
     def enter(self, buckets: Cut) -> None:
@@ -180,7 +180,7 @@ class LiveFabric(Fabric):
             options = self.options | leg.options(self.options["algorithm"]) | {"portion": portion}
             if self.bound[bucket].has_elements(leg.line):
                 options |= {"counts": key.counts}
-            if portion != WHOLE:  # with the choices of the whole
+            if portion != WHOLE:  # reuse the choices for the whole
                 whole = self.plan(leg, bucket)
                 options |= {"algorithm": whole.algorithm, "segment_bytes": whole.segment_bytes}
             self.plans[key] = make_plan(leg.name, array, self.world.transport, **options)

@@ -115,7 +115,7 @@ def completed(order: Sequenced, *, judged: bool, returns: bool) -> list[Key | Tu
 
 
 def sliced(turn: Turn, legs: Sequence[Leg]) -> list[Leg]:
-    """Select a turn's legs: those before the collective run in the first turn, those after it in the last."""
+    """Select a turn's legs; legs before the collective run in the first turn, later legs in the last."""
     at = next((number for number, leg in enumerate(legs) if isinstance(leg, Collective)), len(legs))
     before, after = legs[:at] if turn.begins else (), legs[at + 1 :] if turn.ends else ()
     return [*before, *legs[at : at + 1], *after]

@@ -42,6 +42,7 @@ class Statistic(ABC):
 
     @property
     def called(self) -> str:
+        """Name the statistic in logs and errors."""
         return type(self).__name__
 
     @property
@@ -63,7 +64,7 @@ class Statistic(ABC):
 
 @dataclass
 class LossScale:
-    """Halve a power of two when gradients overflow; double it after ``interval`` iterations without overflow.
+    """Halve a power of two when gradients overflow; double it after ``interval`` iterations without.
 
     >>> scale = LossScale(8.0, interval=2)
     >>> scale.overflowed(), scale.scale

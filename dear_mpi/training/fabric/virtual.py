@@ -31,7 +31,6 @@ from dear_mpi.training.routes.legs import Collective, Leg, Update
 
 
 def portion_of(bucket: Bucket, portion: Portion) -> Bucket:
-    """Shorten a bucket to the length of a portion, to price it."""
     if portion == WHOLE:
         return bucket
     share = (portion.last - portion.first) / portion.of
@@ -120,5 +119,4 @@ def last(times_s: Any) -> float:
 
 
 def of_rank(times_s: Any, rank: int) -> float:
-    """Return the time of one rank, from one number for all or a vector."""
     return float(times_s) if np.ndim(times_s) == 0 else float(times_s[rank])

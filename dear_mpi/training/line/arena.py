@@ -84,7 +84,7 @@ class Arena:
         self.state: list[Array] = []
         self.lines = {name: array_module(self.values).zeros(layout.count, dtype) for name in route.lines}
         self.parameters = of_tensors(uses, layout)
-        self.updates = 0  # of every bucket, whenever buckets are cut
+        self.updates = 0  # of every bucket; survives new cuts
         self.over = False
         self.staying: dict[int, Parameter] = {}  # by tensor, parameters that stay in place
         self.tied: dict[int, list[Array]] = {}  # gradients of the tied, from uses that do not own them

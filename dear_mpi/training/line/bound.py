@@ -159,6 +159,7 @@ class BoundBucket:
         return update
 
     def updated(self) -> None:
+        """Check gathered values for marks, and unpack them."""
         if self.arena.sharded:
             self.finite &= (self.words[self.firsts] != self.word).all()
         self.updates += 1

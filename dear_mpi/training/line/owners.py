@@ -128,7 +128,7 @@ class Sharing:
 
     @property
     def work(self) -> Callable[[Bucket], tuple[float, Array]] | None:
-        """Return a map from a bucket to the update costs of all and of each shard, in mean elements; None if equal."""
+        """Map a bucket to its update cost and each shard's, in mean elements; None if all shards are equal."""
         return None if self.owners.even else self.works
 
     def works(self, bucket: Bucket) -> tuple[float, Array]:

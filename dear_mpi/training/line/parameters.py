@@ -85,7 +85,6 @@ def check_overlaps(layers: Sequence[Layer]) -> None:
 
 
 def bounds(array: Array) -> tuple[int, int]:
-    """Return the first byte of an array and the byte after its last."""
     start = array.ctypes.data if isinstance(array, np.ndarray) else address(array)
     steps = [(count - 1) * stride for count, stride in zip(array.shape, array.strides, strict=True)]
     before, behind = sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)

@@ -44,7 +44,6 @@ class Shards:
         self.count = ends[-1]
 
     def of(self, bucket: Bucket) -> slice:
-        """Return the elements of the line that this rank updates."""
         own = self.partitions[bucket].shard(self.rank)
         return slice(bucket.start + own.start, bucket.start + own.stop)
 
@@ -65,8 +64,6 @@ class Shards:
 
 
 class Kept(Protocol):
-    """Describe an ``Arena``'s access to the state."""
-
     shards: Shards
     state: list[Array]
     values: Array

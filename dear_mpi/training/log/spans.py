@@ -279,7 +279,6 @@ def moved(rank: Rank, aligned: Aligned) -> Rank:
 
 
 def uncertainty_of(recordings: Sequence[Recording]) -> float:
-    """Return the largest error in seconds between times on two ranks."""
     found_s = [0.0, 0.0]
     for each in recordings:
         run = Run(each.name, (each.rank,), each.size)
@@ -288,7 +287,6 @@ def uncertainty_of(recordings: Sequence[Recording]) -> float:
 
 
 def check(run: Run) -> None:
-    """Check that messages agree with the clocks."""
     flows, known_s = run.inside.flows, run.uncertainty_s
     if not flows:
         return

@@ -55,8 +55,8 @@ def coded(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "
 def between(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "residual") -> Route:
     """Send codes between hosts only; inside a host, gradients and sums travel uncoded.
 
-    Each rank first adds its residual to its gradients: after buckets or hosts change, the residual may belong to shards
-    that the rank no longer serves.
+    Each rank first adds its residual to its gradients: after a change of buckets or hosts, it may no longer serve the
+    residual's shards.
     """
     codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
     recall = (Recall(error=error),) if error else ()
@@ -169,7 +169,7 @@ def find_code(text: str) -> Code:
     """Parse a wire text such as ``int8``, ``topk:1%`` or ``topk:1%:error=no``.
 
     Raises:
-        ValueError: unknown name, meaningless text after the colon, or a repeated option.
+        ValueError: unknown name, invalid argument, or repeated option.
 
     >>> find_code("topk:1%:error=no")  # doctest: +ELLIPSIS
     Code(wire=TopK(share=0.01), route=<function coded at ...>, feedback=False, after=0)

@@ -89,6 +89,7 @@ class Leg(ABC):
 
     @property
     def label(self) -> str:
+        """Name the leg in the log."""
         return str(self)
 
     def compute_s(self, count: int, ranks: int) -> float:
@@ -96,7 +97,7 @@ class Leg(ABC):
         return 0.0
 
     def served_s(self, count: int, ranks: int, share: float) -> float:
-        """Estimate the seconds if a rank serves at most ``share`` of a bucket between hosts (``share_served``)."""
+        """Estimate the seconds if a rank serves ``share`` of a bucket between hosts (``share_served``)."""
         share = share if self.level else 1.0
         return self.compute_s(round(share * count), round(share * ranks))
 
@@ -225,7 +226,7 @@ LOOK = Look()
 """Where the way out ends; nothing is carried out unless there are statistics."""
 
 
-EXCHANGE = "pairwise"  # the algorithm of an all_to_all, where the chosen one has none
+EXCHANGE = "pairwise"  # the algorithm of an all_to_all if the chosen one has none
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,7 @@ class Route:
 
     @property
     def begin(self) -> int:
-        """Return the iteration after which rounds are alike."""
+        """Return the iteration where the rounds become alike."""
         return max(leg.first for leg in self.legs)
 
     @cached_property
@@ -113,6 +113,7 @@ class Route:
 
     @cached_property
     def updates_under_way(self) -> bool:
+        """Tell whether the engine updates before the schedule asks for it."""
         return any(leg.on == ENGINE for leg in self.updates)
 
     @cached_property
@@ -126,10 +127,12 @@ class Route:
 
     @cached_property
     def codes(self) -> dict[str, OfCodes]:
+        """Map each line of codes to its first leg."""
         return {leg.codes: leg for leg in reversed(self.legs) if isinstance(leg, OfCodes)}
 
     @property
     def sends_gradients(self) -> bool:
+        """Tell whether gradients, or codes of them, travel."""
         sent = {leg.line for leg in self.legs if isinstance(leg, Collective)}
         return not sent.isdisjoint({"gradients", *self.codes})
 

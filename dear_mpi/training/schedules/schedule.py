@@ -68,7 +68,7 @@ class Schedule:
 
     @classmethod
     def least(cls, ff: float, bp: float, network: CollectiveSeconds, parts: int = 1) -> float:
-        """Bound a split batch: only the first forward and the last backward pass hide communication.
+        """Bound a split batch: only the first forward and the last backward hide communication.
 
         >>> class Mine(Schedule):
         ...     bound = staticmethod(lambda ff, bp, network: ff + max(bp, network["all_reduce"]))

@@ -40,7 +40,7 @@ class Wfbp(Schedule):
 class MgWfbp(Wfbp):
     """Merged-gradient WFBP: merge buckets if that saves more start-up latency than it adds waiting.
 
-    Its fusion (``training/fusion.py``) needs the layers' backward times and the network's alpha and beta. The first
+    Its fusion (``training/fusion.py``) needs layers' backward times and the network's alpha and beta; the first
     iterations measure them with 25 MB buckets.
 
     Source: Shi et al., MG-WFBP, INFOCOM 2019, algorithm 1; github.com/HKBU-HPML/MG-WFBP.

@@ -61,7 +61,6 @@ class Zero(Halved):
                 self.finish()
 
     def gather(self) -> None:
-        """Start the all-gathers needed next."""
         while self.missing and len(self.gathering) < self.ahead:
             bucket = self.missing.popleft()
             self.gathering.append((bucket, self.fabric.start("all_gather", bucket)))
