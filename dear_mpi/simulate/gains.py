@@ -118,7 +118,6 @@ def gain(base_s: float, seconds: float) -> float:
 
 
 def ms(seconds: float) -> str:
-    """Format milliseconds for a sentence."""
     return f"{seconds * 1e3:.1f}"
 
 

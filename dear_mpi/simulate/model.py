@@ -86,7 +86,6 @@ class Model:
 
     @property
     def params(self) -> int:
-        """Return the number of trained elements."""
         return sum(self.layout.owned)
 
 

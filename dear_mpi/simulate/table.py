@@ -59,7 +59,6 @@ def show_simulation(found: Sequence[Simulated], helps: Sequence[tuple[str, float
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], times: Mapping[str, str]) -> Table:
-    """Make a table of one model's rows."""
     varied = [name for name in SAID if not alike(name, rows) or name == "schedule"]
     title = ", ".join(tell(rows[0]) for name, tell in SAID.items() if name not in (*varied, *IN_HEADING))
     table = Table(title=title, box=SIMPLE_HEAD, padding=0)

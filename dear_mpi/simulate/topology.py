@@ -42,10 +42,10 @@ def torus_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> 
 
 
 def dragonfly_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> list[Side]:
-    """Return the path through the single link to the target's group, which ends in chassis 0; inside a group, router
-    first.
+    """Return the path through the single link to the target's group, which ends in chassis 0.
 
-    In the target group a message continues as from chassis 0, wherever it arrived, like in SimGrid.
+    Inside a group the router comes first. In the target group a message continues as from chassis 0, wherever it
+    arrived, like in SimGrid.
     """
     group, chassis, router, _ = coordinates(source, sizes)
     other_group, other_chassis, other_router, _ = coordinates(target, sizes)

@@ -121,7 +121,6 @@ class TrainingState:
 
 
 def frozen_sha256(parameters: Iterable[Parameter]) -> str:
-    """Return the SHA-256 of the untrained parameters."""
     return sha256(parameter.value for parameter in parameters if not parameter.trained)
 
 

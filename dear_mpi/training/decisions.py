@@ -130,7 +130,6 @@ class Decisions:
         self.begin(found[0])
 
     def begin(self, start: Start) -> None:
-        """Take note of new buckets."""
         self.fusion, self.tuning, self.by_time = start.fusion, start.tuning or self.tuning, start.by_time
         self.waiting: dict[str, Profiler | None] = {}
         for name, schedule in self.group.schedules.items():

@@ -151,7 +151,7 @@ NAMED = ("none", "tensors", "ddp", "own", *BY_TIME)
 
 
 def fused(policy: str, layout: Layout) -> Cut:
-    """Return the buckets of a policy. Raises as ``borders``."""
+    """Return a policy's buckets. Raises as ``borders``."""
     return cut(layout, borders(policy, layout))
 
 

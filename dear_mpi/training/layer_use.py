@@ -1,11 +1,10 @@
 """Run one layer call for the trainer: place its gradients and check them.
 
-The check finds layers that compute with the memory that their values were moved from, instead of ``parameter.value``:
-they would never see an update. ``Copies`` of the layer run forward and backward while that memory holds other numbers,
-and their outputs and gradients are compared. A correct layer ignores these numbers. Two fillings have opposite signs,
-so that no mask, such as max(h, 0), hides both. The first filling is used again at the end: a layer that draws random
-numbers then differs from itself. Such a layer, or one that cannot be copied, runs forward while the memory is full of
-NaN.
+The check finds layers that compute with the memory that their values were moved from, not with ``parameter.value``, and
+so would miss updates. ``Copies`` of the layer run forward and backward while that memory holds other numbers; outputs
+and gradients must not change. Two fillings of opposite signs defeat masks such as max(h, 0). Repeating the first
+filling detects layers that draw random numbers. Such a layer, or one that cannot be copied, runs forward while the
+memory is NaN.
 """
 
 import copy

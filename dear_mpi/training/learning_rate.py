@@ -54,7 +54,6 @@ class Constant:
             raise ValueError(f"warmup must be {allowed}, not {self.warmup!r}")
 
     def __call__(self, iteration: int) -> float:
-        """Return the rate of an iteration, counted from 0."""
         if iteration < self.warmup:
             return self.lr * ((iteration + 1) / self.warmup)
         left = self.iterations - min(iteration, self.iterations - 1)

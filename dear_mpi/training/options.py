@@ -49,7 +49,6 @@ FUSION = f"{FUSION_BY_SIZE}; {TUNED}; {FUSION_AS_GIVEN}."
 
 
 def published_optimizer(name: str) -> type[Optimizer]:
-    """Return the optimiser that a package publishes under a name."""
     found = load_extra("optimizers", name)
     if not (isinstance(found, type) and issubclass(found, Optimizer)):
         raise ValueError(f"optimizer {name!r} must be a class derived from Optimizer, not {found!r:.60}")
@@ -241,5 +240,4 @@ class Options(Training):
 
     @property
     def plans(self) -> dict[str, Any]:
-        """Return the options of ``make_plan``."""
         return {"algorithm": self.algorithm, "segment_bytes": self.segment_bytes, "debug": self.debug}

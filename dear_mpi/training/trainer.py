@@ -5,18 +5,17 @@ The path of a gradient: a backward pass writes it into its bucket and calls ``gr
 fabric updates the parameters when the schedule asks for it, at the latest in ``schedule.before_forward`` of the layer
 that needs them.
 
-The events come from our loop over layers (``LayerLoop``), or from a framework that runs and differentiates a whole
-model (``adapters``). Layer calls may run in any order, which may differ between ranks and iterations. The schedule
-never sees that: its hooks run in one order, because a layer call waits for its neighbours:
+Events come from our loop over layers (``LayerLoop``), or from a framework that runs a whole model (``adapters``). Layer
+calls may run in any order, different between ranks and iterations. The schedule's hooks still run in one order, because
+a layer call waits for its neighbours:
 
     forward    before a use begins, the hooks of all earlier uses are called.
     backward   the gradients of a use are handed on after the gradients of all later uses.
 
 Why no rank can deadlock: hooks run in the same order on all ranks, and the dry run has shown that the schedule does not
 wait forever in them. All ranks therefore start the same collectives in the same order. A gradient that is not ready is
-held back on its own rank; no rank waits for another rank's gradient before it continues. The gradient becomes ready
-there, because a backward pass ends without help; a gradient that is missing then is zero. The cost is small: autograd
-processes the most recent operations first, so gradients are ready in reverse forward order except for branches.
+held back only on its rank, without waiting for other ranks. It becomes ready when the backward pass ends; a gradient
+missing then is zero. The cost is small: autograd produces gradients in reverse forward order except for branches.
 (PyTorch's DDP holds buckets back in the same way: Li et al., VLDB 2020, section 3.2.3.)
 """
 
@@ -223,7 +222,6 @@ class Trainer:
         self.running, self.next, self.written = len(self.uses), len(self.uses) - 1, set[int]()
 
     def before_backward(self, use: int) -> None:
-        """Note that a layer call is about to run backward."""
         while self.running > max(use, 0):
             self.running -= 1
             if self.last_part:

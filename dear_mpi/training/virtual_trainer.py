@@ -127,7 +127,6 @@ class Tally:
         return Exposed(key[0], self.fabric.buckets[key[1]], seconds)
 
     def means(self) -> dict[str, Any]:
-        """Return the means, named as in ``Prediction``."""
         rank, share = self.rank(), 1 / self.iterations
         waits = [self.exposed(key, share * of_rank(seconds, rank)) for key, seconds in self.waited_s.items()]
         forward_s, backward_s, update_s = (share * of_rank(seconds, rank) for seconds in self.taken_s.values())

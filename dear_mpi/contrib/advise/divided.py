@@ -44,7 +44,6 @@ class Divided:
 
 
 def divide(marks: Sequence[Mark]) -> Divided:
-    """Divide one iteration."""
     found = Divided()
     owner, back, pending, backs = (BEFORE, 0), -1, 0.0, list[int]()
     for mark, after in pairwise(marks):

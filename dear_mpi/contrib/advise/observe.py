@@ -114,7 +114,6 @@ def ending_children() -> Iterator[None]:
 
 
 def children() -> set[int]:
-    """Return the process numbers of this process's children."""
     found = set[int]()
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended

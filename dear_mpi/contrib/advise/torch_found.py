@@ -139,7 +139,6 @@ def wrapped_of(watcher: Watcher) -> Wrapped | None:
 
 
 def notes(watcher: Watcher, tensors: list[Seen], passing: set[int]) -> list[str]:
-    """Return notes on unobserved facts."""
     ready = {key for marks in watcher.watched for kind, key, _ in marks if kind == READY}
     silent = [each.name for number, each in enumerate(tensors) if number not in ready | passing]
     lost = [each.name for number, each in enumerate(tensors) if not each.uses and number in ready]

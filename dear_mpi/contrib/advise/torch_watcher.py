@@ -61,7 +61,6 @@ def own_parameters(module: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def ids(optimizer: torch.optim.Optimizer) -> list[int]:
-    """Return the ids of the parameters that it updates."""
     return [id(each) for group in optimizer.param_groups for each in group["params"]]
 
 

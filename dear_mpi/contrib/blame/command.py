@@ -67,8 +67,7 @@ def usual_of(profile: Profile) -> Usual:
 
 
 def check_fits(profile: Profile, run: Run, facts: Mapping[str, Any]) -> None:
-    """Raise ValueError if a profile has another model, other layers, or another number of examples on a rank than a
-    run.
+    """Raise ValueError if a profile and a run differ in model, layers, or examples per rank.
 
     Models and examples are compared as far as the facts of the run's timeline contain them.
     """

@@ -110,7 +110,6 @@ def replay(graph: Graph, order: Sequence[int], more_s: Mapping[Any, Any], count:
 
 
 def iterations_s(graph: Graph, times: Any) -> Any:
-    """Return the seconds of iterations by replay, from the last rank's end of one to the last rank's end of the
-    next."""
+    """Return the seconds of iterations by replay, each from last rank's end to last rank's end."""
     last = np.array([times[list(moments)].max(axis=0) for moments in zip(*graph.bounds, strict=True)])
     return np.diff(last, axis=0)

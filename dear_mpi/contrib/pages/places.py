@@ -94,13 +94,11 @@ def edges_by_chunk(replayed: Replayed) -> Mapping[int, set[Edge]]:
 
 
 def is_next(edge: Edge, size: int) -> bool:
-    """Return whether two ranks are neighbours on a ring."""
     low, high = sorted(edge)
     return high - low in (1, size - 1)
 
 
 def is_one_bit(edge: Edge) -> bool:
-    """Return whether the numbers of two ranks differ in exactly one bit."""
     low, high = edge
     return (low ^ high).bit_count() == 1
 

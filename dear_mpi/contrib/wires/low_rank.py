@@ -53,8 +53,7 @@ class LowRank:
         return (rows, columns) if LEAST_GAIN * self.rank * (rows + columns) <= rows * columns else None
 
     def first_sides(self, shapes: Sequence[Shape]) -> list[int]:
-        """Return the factor of each tensor for turn 0, so that both turns have similar length; turn 1 sends the
-        other."""
+        """Return the factor of each tensor for turn 0 (turn 1 sends the other), for turns of similar length."""
         matrices = [self.matrix(shape) for shape in shapes]
         found, ahead = [LEFT] * len(shapes), 0  # excess rows and columns of turn 0
         excess = {number: matrix[LEFT] - matrix[RIGHT] for number, matrix in enumerate(matrices) if matrix}

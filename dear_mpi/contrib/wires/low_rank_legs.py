@@ -181,7 +181,6 @@ class Project(OfFactors):
         return Expand(wire=self.wire, codes=self.given, side=1 - self.side, others=False)
 
     def project(self, part: Part, gradient: Array, error: Array | None, given: Array | None) -> None:
-        """Project one tensor."""
         if part.factors is None:
             if self.others:
                 part.code[...] = gradient.reshape(-1)

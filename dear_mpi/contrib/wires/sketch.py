@@ -4,14 +4,14 @@
     counters   | +a | -b+c | a | -b | -c | a+b+c |
     peeling    c alone in one counter -> c; taken out of its other two -> b alone there -> b ...
 
-Sketches add up: the sum of counters is the sketch of the sum. A counter with one unknown reveals it, until none is
-left. The order depends only on the places, so ranks that know these know before any counter is sent whether all
-elements can be recovered. With 2000 counters or more that nearly always holds up to .75 elements per counter, and with
-very many up to .818; with 128 of them it often fails. It never holds with more than one element per counter.
+The sum of counters is the sketch of the sum. A counter with one unknown reveals it, until none is left. The order
+depends only on the places, so ranks know before they send counters whether all elements can be recovered. With 2000
+counters or more that nearly always holds up to .75 elements per counter, with very many up to .818; with 128 of them it
+often fails, and above one element per counter always.
 
 Counters are summed, and peeled, in float64, in the order of elements: the bits do not depend on threads. The only loss
-is the conversion of counters to the type of the gradients. A NaN element makes its counters NaN and is recovered as
-NaN; an infinity may make elements that share counters with it NaN.
+is the conversion of counters to the type of the gradients. A NaN is recovered as NaN; an infinity may make elements
+that share counters with it NaN.
 
 Cost: a bit for each element, and count / ratio counters; on the host some 500 ns for each nonzero element.
 Source: Li et al., Lossless Homomorphic Compression, arXiv 2402.07529; peeling as in Goodrich and Mitzenmacher,

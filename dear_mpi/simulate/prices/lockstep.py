@@ -6,25 +6,22 @@
         binomial tree                           no rank stands for another: all ranks
 
 Ranks are identical if the program of rank r + q is the program of rank r with q added to all peers: then the first q
-ranks suffice. Their chunks may differ, if these are equally long. If ranks of a host share ports, the first q ranks
-must be whole hosts, and all hosts alike. Up to 64 ranks all are examined; beyond, only a few, including the first and
-the last.
+ranks suffice. Their chunks may differ, if equally long. If ranks of a host share ports, the first q ranks must be whole
+hosts, and all hosts alike. Up to 64 ranks all are examined; beyond, only a few, including the first and the last.
 
-``Columns`` is the replay of ``cost``, with columns in place of numbers. The order of its events depends on the buffer
-size. It uses the order of one size, the leader's, does the arithmetic for all sizes, and determines the sizes for which
-that order is right:
+``Columns`` replays like ``cost``, with a column of sizes in place of each number. The order of events depends on the
+buffer size. It uses the order of one size, the leader, for all sizes, and determines for which sizes that order is
+right:
 
     size 1 KB     a is over, then b and c at once        the leader
     size 2 KB     a is over, then b and c at once        the same order: its times are right
     size 1 MB     b is over, then a, then c              another one: replayed again, with another leader
 
-If hardly two sizes have the same order, each is replayed separately, as in ``cost``.
+If hardly two sizes have the same order, each is replayed separately. Order matters only among flows that share ports,
+even indirectly, and at the processor of a rank. All operations are those in ``cost``, so times differ only by rounding.
 
-Order matters only among flows that share ports, even indirectly, and at the processor of a rank. Each number goes
-through the operations of ``cost``, so times differ only by rounding.
-
-Time and memory: some 50 numpy calls for each message, on arrays of one number for each size. For one size ``cost`` is
-two to five times as fast; for 64 sizes it takes some ten times as long.
+Cost: some 50 numpy calls per message, on one number per size. For one size ``cost`` is two to five times as fast; for
+64 sizes it takes some ten times as long.
 
 ``Lockstep`` goes step by step, all ranks and all sizes at once, if no two messages meet at a port:
 
@@ -32,10 +29,10 @@ two to five times as fast; for 64 sizes it takes some ten times as long.
     step 1    0 -> 2    1 -> 3    2 -> 0    3 -> 1        one comes to it; no two ranks use the same port of a host
 
 Rings and exchanges are like that, crowds are not. A rank is in one step at a time, so its ports are never shared. The
-times at which the two ends of each message enter a step determine its duration. Unlike in ``cost`` and ``Columns``, no
-events need sorting by time. Each number goes through the same operations as there.
+times at which both ends of a message enter a step determine its duration: no events need sorting, and the operations
+remain the ones in ``cost``.
 
-Time: some 15 numpy calls for each step, on arrays of one row for each rank and one column for each size.
+Cost: some 15 numpy calls per step, on one row per rank and one column per size.
 """
 
 from __future__ import annotations

@@ -119,7 +119,6 @@ class Profile:
 
     @property
     def factored(self) -> bool:
-        """Return whether layers have factors."""
         return any(tensor.sides for use in self.uses for tensor in use.tensors)
 
     @property

@@ -133,7 +133,6 @@ class Config(Training):
         Options(**self.options()).check()
 
     def options(self) -> dict[str, Any]:
-        """Return the options of a session."""
         made = {"optimizer": self.new_optimizer(), "learning_rate": self.new_rate(), "wire": self.wire_name}
         return {each.name: getattr(self, each.name) for each in fields(Training)} | made
 

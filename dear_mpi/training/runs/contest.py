@@ -181,18 +181,23 @@ def outcome(
         timeline: processes the timeline of each candidate's last block, on rank 0.
 
     Returns:
-        For each candidate the keys of ``train``, and more. ``median_s``, ``median_low_s``, ``median_high_s`` (95 %
-        interval), ``speedup``, ``ci_low``, ``ci_high`` compare with the first candidate of the same fusion; ``verdict``
-        is the result in words. With sync intervals of ``period`` iterations, these figures are per iteration of whole
-        intervals. ``ideal_speedup`` is the speed-up of the bounds at the first candidate's compute. ``rest_s`` is
-        neither compute nor waiting (updates, the loss, packing). ``network_s`` and ``exposed_s`` are seconds per
-        collective, in total and waited for. ``hidden`` is the hidden share of the communication that compute could
-        hide, None if that is nothing. ``sent_messages`` and ``sent_bytes`` are per iteration of the rank that sends
-        most, None if plans are no programs of messages. ``predicted_s`` comes from the virtual fabric. ``loss`` covers
-        the schedule's iterations. ``accuracy`` and ``params_sha256`` belong to the shared model, or to each candidate's
-        model. In the second case, ``accuracy_at_time`` is the accuracy when the fastest candidate with the same fusion
-        had done as many iterations; ``time_to_accuracy_s`` is the seconds of iterations until the accuracy was first
-        within ``NEAR`` of the first candidate's final one, None if never.
+        For each candidate the keys of ``train``, and these:
+
+        ``median_s``, ``median_low_s``, ``median_high_s`` (95 % interval): per iteration; of whole sync intervals with
+        ``period``.
+        ``speedup``, ``ci_low``, ``ci_high``, ``verdict`` (in words): over the first candidate with the same fusion.
+        ``ideal_speedup``: of the bounds, at the first candidate's compute.
+        ``rest_s``: neither compute nor waiting (updates, the loss, packing).
+        ``network_s``, ``exposed_s``: seconds per collective, in total and waited for.
+        ``hidden``: share of the communication that compute could hide; None if that is nothing.
+        ``sent_messages``, ``sent_bytes``: per iteration, of the rank that sends most; None if plans are no programs of
+        messages.
+        ``predicted_s``: from the virtual fabric.
+        ``loss``: of the schedule's iterations.
+        ``accuracy``, ``params_sha256``: of the shared model, or of each candidate's model. In the second case also:
+        ``accuracy_at_time``: when the fastest candidate with the same fusion had done as many iterations.
+        ``time_to_accuracy_s``: seconds of iterations until within ``NEAR`` of the first one's final accuracy; None if
+        never.
 
     Raises:
         AgreedError: the job refuses a setting.

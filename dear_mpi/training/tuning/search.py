@@ -1,7 +1,7 @@
 """Search for the bucket size with the shortest iteration: ask for a size, tell its time, repeat.
 
-The search knows neither models nor networks. It never asks for a tried size again, and its proposals depend only on its
-seed and its trials. A method proposes the next trial:
+The search knows neither models nor networks. It never repeats a size, and its proposals depend only on its seed and its
+trials. A method proposes the next trial:
 
 bayesian    A Gaussian process estimates the time of sizes between the trials, and its uncertainty.
 
@@ -12,27 +12,25 @@ bayesian    A Gaussian process estimates the time of sizes between the trials, a
 random      A size is drawn, equally likely from any octave: the baseline for other methods.
 grid        Sizes equally spaced in octaves, from small to large, after the first trial.
 
-The variable is the logarithm of the size: much changes from 1 to 2 MB, nothing from 201 to 202 MB. Seconds are divided
-by the first trial's, so that nothing depends on the length of an iteration.
+The variable is the logarithm of the size: much changes from 1 to 2 MB, nothing from 201 to 202 MB. Seconds are relative
+to the first trial, so that the search is equal on fast and slow networks.
 
-``XI`` is the least promised improvement over the best size that counts as a gain. In DeAR's published code it is 0.1 in
-the unit of the target, seconds. For an iteration of 0.3 s that is a third, which no size can promise: the search then
-always looks where it knows least. For an iteration of 10 s it is a hundredth. Here it is a share of the first trial's
-time: the search is equal on fast and slow networks.
+``XI``, also relative, is the least promised improvement over the best size that counts as a gain. DeAR's published code
+uses 0.1 seconds. For an iteration of 0.3 s that is a third, which no size can promise, so the search only explores; for
+one of 10 s it is a hundredth.
 
 The process follows the package bayesian-optimization, with its kernel (Matern 5/2) and one more bound: times change
-over octaves. Without this bound, the first steep slope is taken for noise from size to size, about which nothing can be
-known. The expected improvement is then equal everywhere, and trials creep up from the smallest size. The package
-searches all real sizes and may repeat one. Here only a few sizes differ, and all are computed.
+over octaves. Without the bound, the first steep slope is taken for noise from size to size. The expected improvement is
+then equal everywhere, and trials creep up from the smallest size. The package searches all real sizes and may repeat
+one. Here only a few sizes differ, and all are computed.
 
 Source: Jones, Schonlau, Welch, Efficient global optimization, 1998; Zhang et al., DeAR, ICDCS 2023, section IV.
 
-Sizes with the same cut get a single trial. Sizes are also text, which you can type:
+Sizes with the same cut get a single trial: a bucket takes whole layers, so most neighbouring sizes are equal. Sizes are
+also text, which you can type:
 
     size      1MB    1.05MB  1.09MB   1.14MB ...                   200MB   256MB
     buckets   65 ------------------|  63 ---| ...                  |-- 1 -------|      a trial each, not eight
-
-A bucket takes whole layers, so most neighbouring sizes give the same cut.
 """
 
 import math
@@ -102,7 +100,6 @@ class Search:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Return the smallest and the largest octave."""
         return min(self.octaves.values()), max(self.octaves.values())
 
     @property
