@@ -292,7 +292,6 @@ def slow_down(point: Compared) -> str:
 
 
 def report_of(diff: Diff) -> dict[str, Any]:
-    """Return the report of ``--json``."""
     return {
         "a": [run.name for run in diff.a],
         "b": [run.name for run in diff.b],

@@ -4,11 +4,11 @@
                                               call may seem longer, or shorter, than it is
     moment     | MAX of clocks | spin  .| call    all begin within the clocks' uncertainty
 
-The moment is a little later than the last rank's arrival. A rank is late if the moment passes before it can wait, or if
-it loses its core while it waits; then the sample does not count. Ranks that are often late share their cores with other
-work. Then the whole run starts at barriers, so that its samples are comparable.
+The moment is a little later than the last rank's arrival. A rank is late if the moment passes before it waits, or if it
+loses its core meanwhile; the sample then does not count. If ranks are often late, they share their cores, and the whole
+run starts at barriers, so that samples are comparable.
 
-A loop looks everything up before it begins. Two clock readings and a Python call remain; ``own_cost`` measures them.
+Two clock readings and a Python call remain in a loop; ``own_cost`` measures them.
 
 Source: Hunold and Carpen-Amarie, Reproducible MPI Benchmarking Is Still Not as Easy as You Think (IEEE TPDS 27, 2016),
 the Round-Time scheme.
