@@ -90,7 +90,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Diff:
-    """Two sides, each of one or more launches; ``alone`` has the points that only one side has."""
+    """Two sides, each of one or more launches, and the points that only one side has (``alone``)."""
 
     a: Sequence[Run]
     b: Sequence[Run]

@@ -137,7 +137,7 @@ def calls_in_a_row(nbytes: int) -> int:
 
 
 def isolated(run: Callable[[], object], start: Start, stream: Stream, wait: Wait | None = None) -> tuple[float, bool]:
-    """Return the seconds from a common start to the end of a call's last kernel, and whether this rank was in time.
+    """Return the seconds from a common start to a call's last kernel, and whether this rank was in time.
 
     A rank with a delay waits in between.
     """
