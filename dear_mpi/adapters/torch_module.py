@@ -4,17 +4,16 @@
                 0 begins      1 begins       2 begins
     backward      ... | 1 is there | 2 is there | 0 ...     in autograd's order
 
-A **use** (layer call) begins when a module starts in the forward pass and needs parameters. A module needs its direct
-parameters at its start. One watched pass, with discarded results, finds the order and each operation's parameters: a
-parameter that another module takes earlier is needed there. A parameter without influence on the output belongs to the
-first use. Its zero gradient is certain only when autograd ends; in the first use, whose gradients come last, it delays
-no other gradient.
+A **use** (layer call) begins when a module starts and needs parameters, at least its direct ones. One watched pass,
+with discarded results, finds the order and each operation's parameters: a parameter that another module takes earlier
+is needed there. A parameter without influence on the output belongs to the first use: its zero gradient is certain only
+when autograd ends, and the first use's gradients come last.
 
-Parameters are views into the flat buffer. A complete gradient is copied there in one pass, and ``tensor.grad`` is the
-buffer's memory from then on; when a batch is accumulated, autograd adds to it there.
+Parameters are views into the flat buffer. A complete gradient is copied there once, and ``tensor.grad`` is the buffer's
+memory from then on; for an accumulated batch, autograd adds to it there.
 
-If ``Between`` finds that this rank cannot continue, the rank takes part without its model, and the sum of the losses
-tells the others: so all ranks end with one error.
+If ``Between`` finds that this rank cannot continue, the rank takes part without its model. The sum of the losses tells
+the others, so all ranks end with one error.
 """
 
 from collections import Counter

@@ -4,11 +4,10 @@
     rank 1   |- - - - its delay - - - -|call . . . . .|
              common start              last arrival   end on the slowest rank: a sample is the time between the two
 
-An algorithm that works while it waits has little left after the last arrival; a ring has everything left. So the best
-algorithm depends on the arrivals. The number of a turn determines its delays: all ranks know them, and they are equal
-for all candidates and runs. All candidates of a case share one longest delay. Its default is the median over candidates
-of the medians of balanced calls: a slow collective does not make a program later. The last arrival is measured: a rank
-that sleeps, or loses its core, arrives a little later than planned.
+An algorithm that works while it waits has little left after the last arrival; a ring has everything left. A turn's
+number determines its delays: all ranks know them, and they are equal for all candidates and runs. All candidates of a
+case share one longest delay, by default the median over candidates of the medians of balanced calls: a slow collective
+does not make a program later. The last arrival is measured: a rank that sleeps, or loses its core, is a little later.
 
 Source: patterns and their effect: Faraj, Patarasuk and Yuan, A Study of Process Arrival Patterns for MPI Collective
 Operations (International Journal of Parallel Programming 36, 2008). One late rank, and random delays: Proficz,
@@ -108,7 +107,6 @@ class Arrival:
     first: int = 0  # the number of the first turn
 
     def delays_s(self, turn: int, ranks: int) -> tuple[float, ...]:
-        """Return the delay of each rank."""
         return tuple((self.scale_s or 0.0) * share for share in PATTERNS[self.pattern](turn, ranks))
 
     def wait(self, number: int, transport: Transport) -> Wait | None:
@@ -119,7 +117,6 @@ class Arrival:
         return Wait(self.delays_s(turn, transport.size)[transport.rank], self.asleep)
 
     def as_row(self) -> dict[str, Any]:
-        """Return the columns of a row."""
         return {"arrival": self.pattern, "arrival_us": 1e6 * (self.scale_s or 0.0)}
 
 

@@ -90,7 +90,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Diff:
-    """Two sides, each of one or more launches; ``alone`` has the points that only one side has."""
+    """Two sides, each of one or more launches, and the points that only one side has (``alone``)."""
 
     a: Sequence[Run]
     b: Sequence[Run]
@@ -292,7 +292,6 @@ def slow_down(point: Compared) -> str:
 
 
 def report_of(diff: Diff) -> dict[str, Any]:
-    """Return the report of ``--json``."""
     return {
         "a": [run.name for run in diff.a],
         "b": [run.name for run in diff.b],

@@ -189,7 +189,6 @@ class Overlap(Subject):
         return self.overall_us - self.compute_alone_us
 
     def as_row(self) -> dict[str, Any]:
-        """Return a row of the report."""
         return asdict(self) | {"overlap_percent": self.overlap_percent, "exposed_us": self.exposed_us}
 
 
@@ -234,7 +233,6 @@ def overlap_of(name: str, case: Case, prepared: Prepared, transport: Transport, 
 
 
 def mean_us(seconds: Iterable[Sequence[float]]) -> list[float]:
-    """Return each column's mean."""
     return [1e6 * fmean(column) for column in zip(*seconds, strict=True)]
 
 

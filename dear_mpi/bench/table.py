@@ -221,10 +221,7 @@ FAULT_US, FELT = 0.5, 0.1
 
 
 def page_faults(rows: Sequence[Row]) -> Iterator[str]:
-    """List calls that spend time on pages.
-
-    Each such call takes memory from the system and gives it back.
-    """
+    """List calls that spend time on memory that each call takes from the system and gives back."""
     felt = [row for row in rows if row.page_faults * FAULT_US >= FELT * row.p50_us]
     for name, several in grouped(felt, name_of).items():
         most = max(several, key=attrgetter("page_faults"))

@@ -4,11 +4,11 @@
                                               call may seem longer, or shorter, than it is
     moment     | MAX of clocks | spin  .| call    all begin within the clocks' uncertainty
 
-The moment is a little later than the last rank's arrival. A rank is late if the moment passes before it can wait, or if
-it loses its core while it waits; then the sample does not count. Ranks that are often late share their cores with other
-work. Then the whole run starts at barriers, so that its samples are comparable.
+The moment is a little later than the last rank's arrival. A rank is late if the moment passes before it waits, or if it
+loses its core meanwhile; the sample then does not count. If ranks are often late, they share their cores, and the whole
+run starts at barriers, so that samples are comparable.
 
-A loop looks everything up before it begins. Two clock readings and a Python call remain; ``own_cost`` measures them.
+Two clock readings and a Python call remain in a loop; ``own_cost`` measures them.
 
 Source: Hunold and Carpen-Amarie, Reproducible MPI Benchmarking Is Still Not as Easy as You Think (IEEE TPDS 27, 2016),
 the Round-Time scheme.
@@ -137,7 +137,7 @@ def calls_in_a_row(nbytes: int) -> int:
 
 
 def isolated(run: Callable[[], object], start: Start, stream: Stream, wait: Wait | None = None) -> tuple[float, bool]:
-    """Return the seconds from a common start to the end of a call's last kernel, and whether this rank was in time.
+    """Return the seconds from a common start to a call's last kernel, and whether this rank was in time.
 
     A rank with a delay waits in between.
     """

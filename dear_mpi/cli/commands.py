@@ -1,7 +1,7 @@
 """Register commands: a help line and a function's place each, imported when the command runs.
 
-An extra publishes a ``Command`` in the group ``dear_mpi.commands``, and an ``AddedFlag`` for a command of core in the
-group ``dear_mpi.flags`` as ``COMMAND.FLAG``. docs/how-to/extra.md shows an example.
+An extra publishes a ``Command`` in the group ``dear_mpi.commands``. For a command of core, it publishes an
+``AddedFlag`` in the group ``dear_mpi.flags``, as ``COMMAND.FLAG``. See docs/how-to/extra.md.
 """
 
 import os

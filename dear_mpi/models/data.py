@@ -93,7 +93,6 @@ class Batches:
 
 @lru_cache(maxsize=4)  # a share may straddle two epochs, and ranks that are threads use one cache
 def order_of(seed: int, epoch: int, count: int) -> Indices:
-    """Return the order of the examples in one epoch."""
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 

@@ -1,19 +1,18 @@
 """Simulate layers by their compute time and gradient sizes, with tables of the DeAR paper's five models.
 
-Communication depends only on the times and sizes of gradients. A synthetic layer writes gradients (a small multiple of
-its parameters: not zero, so any error in their sum shows) and waits for the rest of its time: asleep, like a host while
-its GPU computes, or spinning, like a busy host. It may exchange bytes with the other ranks before each pass, as a
-mixture of experts does.
+A synthetic layer writes gradients (a small multiple of its parameters: not zero, so any error in their sum shows) and
+waits for the rest of its time: asleep, like a host while its GPU computes, or spinning, like a busy host. It may
+exchange bytes with the other ranks before each pass, as a mixture of experts does.
 
-The tables in ``paper_models.json`` list for every module its tensors' elements, its forward FLOPs at the paper's batch
-size, and its place in the forward pass. A user's table has the same form:
+``paper_models.json`` lists for every module its tensors' elements, its forward FLOPs at the paper's batch size, and its
+place in the forward pass. A user's table has the same form:
 
     {"batch": 64, "modules": [{"name": "conv1", "params": [9408], "fwd_flops": 15105785856}, ...]}      in forward order
 
 FLOPs are counted at this batch; only ``dear-mpi simulate --batch`` needs it. ``"exchange_bytes": 4194304`` are a
-module's bytes for all ranks together, before each pass: an all-to-all. With ``"out_elems": 51380224``, its output's
-elements, ``simulate --optimizer kfac`` knows its factors. A profile (``dear_mpi/training/profiles/profile.py``) is also
-a table, with seconds in place of FLOPs.
+module's bytes for all ranks together, before each pass: an all-to-all. ``"out_elems": 51380224``, its output's
+elements, let ``simulate --optimizer kfac`` know its factors. A profile (``dear_mpi/training/profiles/profile.py``) is a
+table with seconds in place of FLOPs.
 """
 
 import json

@@ -1,22 +1,21 @@
 """Compute medians and their ratios with distribution-free intervals, Student's t, and multiple tests.
 
-``in_batches`` estimates the ratio of two medians from samples that took turns, singly or in blocks. Disturbances last
-for a while and hit both series, so neighbouring samples are correlated, over longer distances than a correlation of
-neighbours shows. So both series are cut at equal places into up to 20 batches of turns. Each batch has a ratio of
-medians, and the scatter of their logarithms gives the error of the overall ratio: Student's t of their trimmed mean,
-wider if neighbouring batches still correlate. A disturbance of a whole batch of both series cancels, and a fifth of the
-batches may be far off. The method assumes nothing about dependence between samples, so blocks of samples (of a job
-under another MPI) also work.
+``in_batches`` estimates a ratio of two medians from samples that took turns, singly or in blocks. Disturbances last and
+hit both series, so neighbouring samples correlate. So both series are cut at equal places into up to 20 batches. Each
+batch has a ratio of medians; the scatter of their logarithms gives the overall ratio's error: Student's t of the
+trimmed mean, wider if neighbouring batches correlate. A disturbance of a whole batch of both cancels; a fifth of the
+batches may be far off. Dependence between samples may be arbitrary, so blocks of samples (of a job under another MPI)
+also work.
 
 Sources: batch means, Schmeiser, Batch size effects in the analysis of simulation output (Operations Research 30, 1982):
 10 to 30 batches are enough; trimmed means, Tukey and McLaughlin, Less vulnerable confidence and significance procedures
 for location based on a single sample (Sankhya A 25, 1963).
 
-The ratio of all medians is biased if the machine becomes slower for good within a run; the mean of the batches' ratios
-is biased if times have two modes. The interval covers both, so it is a little wide.
+A lasting slow-down within a run biases the ratio of all medians; two modes bias the mean of the batches' ratios. The
+interval covers both, so it is a little wide.
 
-How often equal candidates were told apart, in % of 2000 runs (1000 for 1000 turns); 5 is correct.
-``tests/reporting/test_turns.py`` has these kinds of noise:
+Equal candidates told apart, in % of 2000 runs (1000 for 1000 turns); 5 is correct. Noise of
+``tests/reporting/test_turns.py``:
 
     turns                                          12    30   200  1000
     independent: normal, heavy tails, wide        1.6   2.1   1.9   1.8  at most
@@ -27,10 +26,10 @@ How often equal candidates were told apart, in % of 2000 runs (1000 for 1000 tur
     a tenth of the turns five times as slow       1.8   0.6   0.3   0.1
     slow, bursts, a drift, a step: of both        1.5   2.0   1.7   1.5  at most
 
-Few samples cannot reveal noise that lasts as long as they do and hits one candidate only; this is rare if both take
-turns. ``ratio``, a bootstrap of samples, tells equals apart in 21 % of 200 turns with such bursts, and its interval
-includes all common noise. The median of the turns' ratios is a different quantity: 0.91 instead of a ratio of medians
-of 0.96 if one candidate has two modes (ring and a persistent call, 256 KiB, 3000 turns).
+Few samples cannot reveal noise as long as themselves that hits one candidate; turns make it rare. ``ratio``, a
+bootstrap of samples, tells equals apart in 21 % of 200 turns with such bursts, and its interval includes common noise.
+The median of the turns' ratios is another quantity: 0.91, with a ratio of medians of 0.96, if one candidate has two
+modes (ring and a persistent call, 256 KiB, 3000 turns).
 """
 
 import math

@@ -1,9 +1,8 @@
 """Draw ``bench`` rows as time and busbw by size (logarithmic axes), and ``links`` rows as heat maps.
 
 Each collective and number of ranks gets two panels. A line is an algorithm in a run, its band the 95 % interval; a
-point is hollow if its interval is wider than the median. Thin lines are the model, dashed lines the bound. Letters have
-the size of a paper's: one pair of panels fills a column, several fill both. A heat map has senders on the left and
-receivers below; red is slow.
+hollow point has an interval wider than the median. Thin lines are the model, dashed lines the bound. Letters are as
+large as in a paper's column. A heat map has senders on the left and receivers below; red is slow.
 """
 
 import textwrap

@@ -3,12 +3,11 @@
     all_reduce   ################# 95 us       a breach: the two calls below are the faster all_reduce
     in its place ##### 30 us, then ###### 31 us
 
-A library that keeps every guideline offers no call that a user could better replace by hand. No library does: if it
-switches to another algorithm at some size, that algorithm is often the wrong one.
+No library keeps every guideline: if it switches algorithms at some size, the new one is often the wrong one.
 
-Sizes are row sizes: the full buffer. Times are medians. Calls in sequence that begin together take at most the sum of
-their times, so the sum causes no breach. But different rows are measured in sequence: a disturbance of a second can
-look like a breach, so measure an important one twice.
+Sizes are row sizes: the full buffer. Times are medians. Calls in sequence take at most the sum of their times, so the
+sum causes no breach. But rows are measured in sequence: a disturbance of a second can look like a breach, so measure an
+important one twice.
 
 Source: Traeff, Gropp and Thakur, Self-Consistent MPI Performance Guidelines (IEEE TPDS 21, 2010); Hunold,
 Carpen-Amarie, Luebbe and Traeff, PGMPI (arXiv 1606.00215), the source of most of this table.
@@ -20,9 +19,8 @@ Results:
     cannot tell   otherwise: intervals are too wide or missing, or all candidates were slower than at the next larger
                   size, which indicates a disturbance
 
-Many guidelines are tested at once. Holm's adjustment (``dear_mpi/reporting/stats.py``) bounds the chance of any false
-breach at 5 %. The ratio's interval combines both intervals in squares on a logarithmic scale (Zou and Donner,
-Statistics in Medicine, 2008).
+Holm's adjustment (``dear_mpi/reporting/stats.py``) bounds the chance of any false breach at 5 %. The ratio's interval
+combines both intervals in squares on a logarithmic scale (Zou and Donner, Statistics in Medicine, 2008).
 """
 
 import math

@@ -3,18 +3,15 @@
     |  latency  |  bytes  |  combining  |  processor  |      the model: costs on its longest path
     |                measured                         | late | rest |
 
-The model's time (``collectives/program/cost.py`` on the network of ``fit.py``) is a sum along the longest path: alpha
-per message, beta per byte, gamma per combined byte, o per message that a processor handles. The derivatives of the time
-count each of them. If several paths are equally long, one of them counts.
+The model's time (``collectives/program/cost.py`` on ``fit.py``'s network) sums the longest path: alpha per message,
+beta per byte, gamma per combined byte, o per message that a processor handles. The time's derivatives count each of
+them. If several paths are equally long, one counts.
 
-Late: the delay from the middle rank's end to the last rank's end, minus the model's delay. It is the median over
-samples if there are samples (``times_us``), else a difference of means. Rest: everything else; it is negative if the
-model predicts more than the measured time.
+Late: the delay from the middle to the last rank's end, minus the model's delay; the median over samples (``times_us``),
+else a difference of means. Rest: everything else, negative if the model predicts more than the measured time.
 
-An MPI library's call has no program here. It gets the measured time, its whole lateness, and the least time of any
-algorithm on this network (``bound_us``).
-
-The sentences name the part with the largest difference between two algorithms.
+An MPI call has no program: it gets the measured time, its whole lateness, and the least time of any algorithm on this
+network (``bound_us``). The sentences name the part with the largest difference between two algorithms.
 """
 
 import math
