@@ -23,7 +23,7 @@ def main() -> None:
         launch = launch_of(os.environ)
         if launch.size > 1 and "mpi4py.MPI" not in sys.modules:
             join_the_others(launch.rank, error)
-        code = 128 + signal.SIGINT  # with which Typer ends since 0.16
+        code = 128 + signal.SIGINT  # Typer's exit code since 0.16
         if launch.size == 1 and (
             KeyboardInterrupt in (type(error), type(error.__cause__))
             or (isinstance(error, SystemExit) and error.code == code)

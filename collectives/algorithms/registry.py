@@ -1,7 +1,7 @@
 """List the algorithms by name. To add one, write its file and add a line here.
 
 An algorithm can also be a user's: ``path/to/mine.py:my_ring`` is the function ``my_ring`` of that file. A package may
-publish such a function under a name of its own, in the group ``dear_mpi.algorithms`` (``program/extras.py``).
+publish such a function as an entry point in the group ``dear_mpi.algorithms`` (``program/extras.py``).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,11 +25,11 @@ def by_name(*functions: Algorithm) -> dict[str, Algorithm]:
 
 
 class Rows(Mapping[str, dict[str, Algorithm]]):
-    """Rows of algorithms. A row is made, and its file is imported, when somebody asks for it: a job uses a few.
+    """Import the file of an algorithm on the first lookup of its row: a job uses a few of them.
 
     Args:
-        makers: of each algorithm, what makes its row of the module that is named like it.
-        modules: the modules of those that are named otherwise.
+        makers: functions that make the row of an algorithm from its module.
+        modules: the module of each algorithm that is not named like its module.
     """
 
     def __init__(self, makers: Mapping[str, Callable[[Any], dict[str, Algorithm]]], modules: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
 """Names that other packages and our own extras publish as entry points, e.g. in the group ``dear_mpi.schedules``.
 
-An entry point has a name and a place, ``module:name``. The groups of commands and flags are read when a command starts,
-and others when somebody asks for a name that core does not have. A place is imported when its name is used.
+An entry point has a name and a place, ``module:name``. Commands that accept extras' flags read the group of flags when
+they start. The other groups are read on a name that core does not have. A place is imported when its name is used.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
-GROUPS = ("commands", "flags", "schedules", "wires", "optimizers", "algorithms")
 CONTRIB = "dear_mpi.contrib."
 
 
 @cache
 def entry_points_of(group: str) -> dict[str, "EntryPoint"]:
-    """The entry points of a group, by name. Leaves out extras of ours whose folder is gone: the metadata of an
-    installation still names them."""
+    """Return the entry points of a group, by name.
+
+    Extras in a deleted folder are left out: the metadata of an installation still names them.
+    """
     from importlib.metadata import entry_points  # slow to import, and seldom needed
 
     return {each.name: each for each in entry_points(group=f"dear_mpi.{group}") if not is_deleted(each.value)}
@@ -54,7 +55,7 @@ def load_extra(group: str, name: str) -> Any:
 
 
 def extra_in_file(group: str, name: str) -> str:
-    """The place of an entry point as users write it, ``FILE.py:NAME``; a ValueError as ``load_extra`` raises it."""
+    """Return the place of an entry point as users write it, ``FILE.py:NAME``. Raises as ``load_extra``."""
     with naming_the_package(group, name) as found:
         module, _, inside = found.value.partition(":")
         spec = find_spec(module)
@@ -77,10 +78,10 @@ def naming_the_package(group: str, name: str) -> Iterator["EntryPoint"]:
 
 
 class WithExtras(Mapping[str, T]):
-    """A table of core, and after it the names of a group, which cannot replace core's.
+    """Extend a table of core by the names of a group, which cannot replace core's.
 
     Args:
-        load: what the table has of such a name.
+        load: returns the value of a name of the group.
     """
 
     def __init__(self, core: Mapping[str, T], group: str, load: Callable[[str], T] | None = None) -> None:

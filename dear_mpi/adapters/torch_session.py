@@ -44,6 +44,8 @@ class TorchSession(Session):
         options: as for ``Session``, without ``uses``, on the host.
     """
 
+    passes: TorchModule
+
     def __init__(self, module: Any, loss: Any, comm: Any, *, example: Any, **options: Any) -> None:
         self.module, self.example, self.function = module, example, loss
         self.hooks, self.lock = ExitStack(), RLock()
@@ -83,8 +85,8 @@ class TorchSession(Session):
         if self.options.device != "cpu":
             raise ValueError(f"device must be 'cpu' for modules of PyTorch, not {self.options.device!r}")
         self.loss = TorchLoss(self.function)
-        self.passes = self.model = TorchModule(self.module, given("example", self.example))
-        layers: Any = self.model.uses  # its passes are not called
+        self.passes = TorchModule(self.module, given("example", self.example))
+        layers: Any = self.passes.uses  # its passes are not called
         self.layers = tuple(layers)
         self.threads = 1 + torch.get_num_threads()
         return super().build(None)
@@ -99,30 +101,30 @@ class TorchSession(Session):
         return super().step(given("x", x), given("targets", targets), total=total)
 
     def open(self, engine: Engine) -> None:
-        self.model.attach(self.hooks)
+        self.passes.attach(self.hooks)
         super().open(engine)
 
     def iterate(self, schedule: str, x: Array, targets: Array, total: int) -> tuple[float, Times]:
         with self.lock:
-            self.model.between.resume()
+            self.passes.between.resume()
             found = super().iterate(schedule, x, targets, total)
             if not self.group.trainers[schedule].rules.idle:
-                self.model.between.pause(self.finish)
+                self.passes.between.pause(self.finish)
             return found
 
     def finish(self) -> None:
         """Finish this rank's work in flight, because a parameter is used between steps; not collective."""
         with self.lock:  # on any thread
-            if self.model.between.paused:
+            if self.passes.between.paused:
                 self.group.trainers[self.last].finish()
-                self.model.between.resume()
+                self.passes.between.resume()
 
     def leave(self) -> None:
-        if "model" in vars(self) and self.model.between.paused:
+        if "passes" in vars(self) and self.passes.between.paused:
             if not self.engine.thread.is_alive():  # else the other ranks may never answer
                 with suppress(CollectiveError):
                     self.finish()
-            self.model.between.resume()
+            self.passes.between.resume()
         self.hooks.close()
         super().leave()
 

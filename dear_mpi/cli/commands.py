@@ -90,8 +90,7 @@ def find_command(name: str) -> Command | None:
 
 def all_commands() -> dict[str, Command]:
     """Return all commands by name, extras last."""
-    extras = extras_in("commands")
-    return COMMANDS | {name: extras[name] for name in extras if name not in COMMANDS}
+    return COMMANDS | extras_in("commands") | COMMANDS  # an extra replaces no command of core
 
 
 @cache
@@ -114,14 +113,14 @@ def added_flags(command: str) -> dict[str, AddedFlag]:
     return found
 
 
-def spelled(name: str) -> str:
+def as_typed(name: str) -> str:
     """Spell a flag as users type it."""
     return f"--{name.replace('_', '-')}"
 
 
 def added_files(command: str) -> dict[str, str]:
     """Return the added flags that take a file, for ``written_by`` in files.py."""
-    return {name: spelled(name) for name, flag in added_flags(command).items() if flag.file}
+    return {name: as_typed(name) for name, flag in added_flags(command).items() if flag.file}
 
 
 def typed_acts(command: str, flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,8 +129,7 @@ def typed_acts(command: str, flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def extras_in(group: str) -> dict[str, Any]:
-    found = {name: published(group, name) for name in sorted(entry_points_of(group))}
-    return {name: extra for name, extra in found.items() if extra is not None}
+    return {name: extra for name in sorted(entry_points_of(group)) if (extra := published(group, name)) is not None}
 
 
 @cache

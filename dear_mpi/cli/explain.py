@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dear_mpi.cli.commands import added_files, spelled, typed_acts
+from dear_mpi.cli.commands import added_files, as_typed, typed_acts
 from dear_mpi.cli.files import check_files, try_files, written_by
 from dear_mpi.cli.flags import Flags, added, flag
 from dear_mpi.cli.run import with_flags
@@ -61,7 +61,7 @@ def explain(flags: Flags) -> None:
     what = how.pop("collective"), how.pop("ranks")
     for added_flag, act in typed_acts("explain", flags).items():  # first: also for a wrong algorithm
         layout = {name: how[name] for name in ("hosts", "rates", "pieces")}
-        act(spelled(added_flag), flags[added_flag], algorithms, *what, **layout)
+        act(as_typed(added_flag), flags[added_flag], algorithms, *what, **layout)
         console().print(f"The page is {flags[added_flag]}", markup=False, soft_wrap=True)
     for algorithm in algorithms:
         try:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
 from typer import Argument, BadParameter, Option
 from typer.models import OptionInfo
 
-from dear_mpi.cli.commands import added_flags
+from dear_mpi.cli.commands import added_flags, as_typed
 from dear_mpi.training.declared import Declared, listed, options_of
 
 Flags: TypeAlias = Mapping[str, Any]
@@ -29,7 +29,7 @@ def flag(name: str, kind: Any, help: str, default: Any = None, *, spelled: str =
     """Return a table of one flag, spelled like its name unless ``spelled`` is given; ``said`` is for Typer."""
     if Path in get_args(kind):
         said["parser"] = named_file
-    option = Option(spelled or f"--{name.replace('_', '-')}", help=help, **said)
+    option = Option(spelled or as_typed(name), help=help, **said)
     return {name: parameter(name, Annotated[kind, option], default)}
 
 
@@ -78,7 +78,7 @@ def typed_as(table: Table) -> dict[str, str]:
     for name, each in table.items():
         option, *field = each.annotation.__metadata__
         if isinstance(option, OptionInfo):  # arguments have no dashes
-            flag = option.param_decls[0] if option.param_decls else f"--{name.replace('_', '-')}"
+            flag = option.param_decls[0] if option.param_decls else as_typed(name)
             found |= dict.fromkeys((name, *field), flag)
     return found
 

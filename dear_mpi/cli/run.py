@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from dear_mpi.cli.commands import WITHOUT_WORK, added_flags, spelled
+from dear_mpi.cli.commands import WITHOUT_WORK, added_flags, as_typed
 from dear_mpi.cli.files import Written, try_files
 from dear_mpi.cli.flags import STALL_AFTER, Flags, Table, parameter, typed_as
 from dear_mpi.cli.panels import PANELS
@@ -30,7 +30,7 @@ from dear_mpi.training.declared import parsed
 
 STAGES = ("input", "job")
 NAMED = r"^((?:\w+: )?)(\w+)(?= (?:must|does not apply) )"  # an option, maybe after a collective
-SPELLED = [f"--{name.removesuffix('_file').replace('_', '-')}" for names in PANELS.values() for name in names.split()]
+SPELLED = [as_typed(name.removesuffix("_file")) for names in PANELS.values() for name in names.split()]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def command_line(arguments: Sequence[str]) -> dict[str, str | None]:
     """
     typed = {each.partition("=")[0] for each in arguments}
     asked = [each for each in arguments if each in WITHOUT_WORK]
-    added = [spelled(name) for command in arguments[:1] for name in added_flags(command)]
+    added = [as_typed(name) for command in arguments[:1] for name in added_flags(command)]
     given = {flag: "given" if flag in typed else None for flag in (*SPELLED, *added)}
     return {"command": " ".join([*arguments[:1], *asked]) or "none", **given}
 

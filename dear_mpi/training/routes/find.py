@@ -142,6 +142,7 @@ OURS = {
     "blocks": Kind(RandomBlocks, selected, share, "blocks:10%"),
 }
 CODES = WithExtras[Kind](OURS, "wires", published)
+WIRES = WithExtras[Kind | None](dict.fromkeys(DTYPES) | OURS, "wires", published)  # a type has no codes
 EXAMPLES = {name: kind.example or name for name, kind in OURS.items()}  # without wires of packages
 NAMES = (*DTYPES, *EXAMPLES.values())
 
@@ -175,14 +176,15 @@ def find_code(text: str) -> Code:
     Code(wire=TopK(share=0.01), route=<function coded at ...>, feedback=False, after=0)
     """
     name, *rest = text.split(":")
-    kind = lookup("wire", name, WithExtras[Any](dict.fromkeys(DTYPES) | OURS, "wires", published))
+    kind = lookup("wire", name, WIRES)
     given, options = named_values(f"wire {text!r}", [f"{each}=" if each == OF_HOSTS else each for each in rest])
-    allowed = {each.partition("=")[0] for each in (kind.options if kind else ())}
+    known = kind.options if kind else ()
+    allowed = {each.partition("=")[0] for each in known}
     unknown = options.keys() - allowed or allowed.intersection(given)
     wrong = options.get("error", "no") != "no" or any(each.startswith(f"{OF_HOSTS}=") for each in rest)
     if kind is None or unknown or wrong or len(given) != (kind.read is not None):
         example = (kind.example if kind else "") or name
-        also = "".join(f", or {example}:{option}" for option in (kind.options if kind else ()))
+        also = "".join(f", or {example}:{option}" for option in known)
         raise ValueError(f"wire {text!r} must be written like {example!r}{also}")
     after = whole("after", options["after"]) if "after" in options else 0
     wire = kind.make(*map(kind.read, given)) if kind.read else kind.make()
