@@ -1,4 +1,5 @@
-/* What messages and sums cost: collectives/program/network.py, with the same numbers; slow ones: tests/contrib/pages/slow.py. */
+/* What messages and sums cost: collectives/program/network.py, with the same numbers.
+   tests/contrib/pages/slow.py computes them once more, slowly. */
 
 /** The network of these prices: seconds for a message (alpha), for a byte (beta), for a byte that is combined (gamma).
  *
