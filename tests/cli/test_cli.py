@@ -195,7 +195,10 @@ BAD = [
     (["--batch", 0], "--batch must be at least 1, not 0"),
     (["--iterations", 0], "--iterations must be at least 1, not 0"),
     (["--lr", 0], "--lr must be above zero, not 0.0"),
-    (["--nesterov"], "nesterov is not a setting of the optimizer adam, which takes lr, beta1, beta2"),
+    (
+        ["--optimizer", "adam:nesterov=1"],
+        "nesterov is not a setting of the optimizer adam, which takes lr, beta1, beta2",
+    ),
     (["--model", "gpt"], "model 'gpt' cannot be trained on data 'digits': gpt takes text alone"),
     (["--optimizer", "sgd", "--lr", 1e30, "--iterations", 50], "try a lower learning rate (--lr)"),
 ]

@@ -321,7 +321,7 @@ def test_what_has_changed_is_said_in_one_line(tmp_path, capsys):
     run(2, 2, Saving(file))
     run(2, 3, Saving(file, resume=True), schedule="wfbp", update="sharded")
     assert capsys.readouterr().err == ""
-    run(2, 4, Saving(file, resume=True), lr=0.01, beta1=0.5, clip=1.0, decay="cosine")
+    run(2, 4, Saving(file, resume=True), lr=0.01, optimizer="adam:beta1=0.5", clip=1.0, decay="cosine")
     said = capsys.readouterr().err
     changes = "lr is 0.01, and was 0.003; beta1 is 0.5, and was 0.9; clip is 1.0, and was None; decay is cosine,"
     assert said == f"note: the run goes on, but {changes} and was none\n"

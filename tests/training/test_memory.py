@@ -12,7 +12,7 @@ from dear_mpi.models.layers import Dense, Reshape
 from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks import host
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training.runs import workload
+from dear_mpi.training.runs import job as job_module
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from tests.rooms import ROOT
@@ -105,8 +105,8 @@ def test_what_is_frozen_or_tied_needs_no_second_room(monkeypatch):
 def test_errors_and_codes_need_room(route, bytes_of_an_element, monkeypatch):
     """Values and gradients; and, of codes, what they have lost, and the codes of all shards."""
     needed = []
-    monkeypatch.setattr(workload, "check", lambda what, nbytes, *_: needed.append(nbytes))
+    monkeypatch.setattr(job_module, "check", lambda what, nbytes, *_: needed.append(nbytes))
     own = {"route": f"{ROOT}/tests/routes/int8.py:int8"} if route == "int8" else {}
     config = Config.of(settings(optimizer="sgd", **own))
-    workload.check_model(256_000, config, SimpleNamespace(size=3))
+    job_module.check_model(256_000, config, SimpleNamespace(size=3))
     assert needed[0] == pytest.approx(256_000 * bytes_of_an_element, rel=0.02)
