@@ -46,7 +46,7 @@ def setting(name: str, help: str) -> Any:
 class Config(Training):
     """Configure one training run: the flags of ``train`` and ``compare``. Defaults come from ``PRESETS``."""
 
-    model: str = option(f"{MODEL}{TABLES}.", "mlp", may_be_file=True, reported=True)
+    model: str = option(f"{MODEL}{TABLES}.", "mlp", may_be_file=True)
     data: str = option(
         "Data to train on: digits, FILE.npz (arrays x and y), or any text file (for gpt).", "digits", may_be_file=True
     )
@@ -56,7 +56,6 @@ class Config(Training):
         f"Type of the parameters: fp32 or fp64; for synthetic models {', '.join(DTYPES)}.",
         "fp32",
         allowed=DTYPES,
-        reported=True,
     )
     optimizer: str = option(
         f"Optimiser: {', '.join(OPTIMIZERS)}. With further settings: sgd:nesterov=1, adam:beta1=0.8:epsilon=1e-6.",
@@ -71,18 +70,12 @@ class Config(Training):
     decay: str = option(
         f"How the learning rate falls until the last iteration: {', '.join(DECAYS)}.",
         "none",
-        reported=True,
-        decides=True,
     )
-    warmup: int = option(
-        "Number of iterations over which the learning rate rises to --lr.", 0, reported=True, decides=True
-    )
-    batch: int = option(
-        "Number of examples in an iteration, over all ranks together.", shown="by model", least=1, reported=True
-    )
+    warmup: int = option("Number of iterations over which the learning rate rises to --lr.", 0)
+    batch: int = option("Number of examples in an iteration, over all ranks together.", shown="by model", least=1)
     iterations: int = option("Number of iterations.", shown="by model", least=1, most=10**9)
-    seed: int = option("Seed of the initial parameters and of the order of the data.", 0, least=0, reported=True)
-    context: int = option("Number of bytes of text that gpt sees at once.", 64, least=1, decides=True)
+    seed: int = option("Seed of the initial parameters and of the order of the data.", 0, least=0)
+    context: int = option("Number of bytes of text that gpt sees at once.", 64, least=1)
     forward_time: float | None = option(
         "Seconds that the forward pass of a synthetic model takes.", None, shown="0.1, or that of a profile"
     )

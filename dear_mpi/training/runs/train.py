@@ -12,7 +12,6 @@ from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, is_plain
 from dear_mpi.reporting.terminal import note
-from dear_mpi.training.declared import options_of
 from dear_mpi.training.log.log import KEPT, Times
 from dear_mpi.training.log.spans import Recording
 from dear_mpi.training.plan_cost import communication
@@ -23,6 +22,8 @@ from dear_mpi.training.runs.job import Job, describe, timing
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.trainer import TrainingError
 
+# Settings that a resumed run must keep to reach the same bits, in addition to the model, wire format and optimiser.
+DECIDES = "clip loss_scale weights fusion algorithm accumulate decay warmup context"
 FILL = 2  # uncounted iterations at the beginning and after a cut: the first ends with a flush
 
 
@@ -154,7 +155,7 @@ def facts_of(job: Job) -> dict[str, Any]:
     """
     config = job.config
     settings = {"model": job.workload.model, "wire": config.wire_name, **asdict(job.options.optimizer)}
-    settings |= {name: getattr(config, name) for name, said in options_of(Config).items() if said.decides}
+    settings |= {name: getattr(config, name) for name in DECIDES.split()}
     if config.decay != "none":
         settings["iterations"] = config.iterations
     order = {name: getattr(config, name) for name in ("seed", "batch", "data")}
