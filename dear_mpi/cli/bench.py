@@ -51,7 +51,7 @@ TIMELINE = "With --steps: what each rank did, and when. FILE.json for Perfetto, 
 WHY = "Explain the time of each algorithm at SIZE, which is then measured, too; several with commas."
 FLAGS = flags_of(Suite) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
 FLAGS |= flag("baseline", str | None, BASELINE, metavar="FILE") | SHARE_FLAG | shared("plot")
-FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False, spelled="--raw")
+FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False)
 FLAGS |= flag("why", str | None, WHY, metavar="SIZE")
 FLAGS |= flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none")
 

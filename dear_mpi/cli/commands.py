@@ -32,6 +32,30 @@ class AddedFlag(NamedTuple):
     file: bool = False  # the flag takes a file to write; otherwise it is a switch
 
 
+# Core's flags, in the order of panels. Extras' flags come last in their panel.
+PANELS = {
+    "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
+    "context iterations warmup pieces device seed",
+    "How measured": "budget precision cadence start arrival steps overlap tests why",
+    "Peers": "algorithms baseline at_least",
+    "Compute": "forward_time backward_time rate update_time ranks_per_core straggler jitter",
+    "Communication": "schedule schedules fusion algorithm network update weights route wire segment memory "
+    "device_memory link rates",
+    "Optimiser": "optimizer lr decay momentum weight_decay clip loss_scale",
+    "Job": "threads stall_after stall_abort debug check",
+    "Output": "save every resume profile tune plot picture timeline format json_file raw",
+}
+PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
+
+
+def as_typed(name: str) -> str:
+    """Spell a flag as users type it."""
+    return f"--{name.removesuffix('_file').replace('_', '-')}"
+
+
+SPELLED = list(map(as_typed, PANEL_OF))
+
+
 KINDS: dict[str, type[Any]] = {"commands": Command, "flags": AddedFlag}  # by group
 
 # To add a command to core, write its file and add a line here.
@@ -69,7 +93,7 @@ COMMANDS = {
     ),
     "links": Command(
         "Measure latency and bandwidth of every pair of ranks, both directions apart, and name what is slow.",
-        "dear_mpi.cli.links:links",
+        "dear_mpi.cli.doctor:links",
     ),
     "explain": Command(
         "Show a collective algorithm step by step: who sends which chunk to whom, and what each rank holds; or a "
@@ -96,36 +120,32 @@ def all_commands() -> dict[str, Command]:
 @cache
 def added_flags(command: str) -> dict[str, AddedFlag]:
     """Return extras' flags for a command of core, by Python name. They cannot replace core's flags."""
-    if command not in OPEN:
-        return {}
-    from dear_mpi.cli.panels import PLACES
-
     found = {}
-    for entry, extra in extras_in("flags").items():
+    for entry, extra in extras_in("flags").items() if command in OPEN else ():
         of, _, flag = entry.partition(".")
         name = flag.replace("-", "_")
         if of != command:
             continue
-        if not name.isidentifier() or name in PLACES:
+        if not name.isidentifier() or name in PANEL_OF:
             warn(f"{entry!r} in the group 'dear_mpi.flags' must be COMMAND.FLAG, with a new flag such as my-flag")
         else:
             found[name] = extra
     return found
 
 
-def as_typed(name: str) -> str:
-    """Spell a flag as users type it."""
-    return f"--{name.replace('_', '-')}"
+def typed_extras(command: str, flags: Mapping[str, Any]) -> dict[str, AddedFlag]:
+    """Return the typed flags of extras. Their metadata is read only if there are some."""
+    return {name: added_flags(command)[name] for name in flags if name not in PANEL_OF and flags[name]}
 
 
-def added_files(command: str) -> dict[str, str]:
-    """Return the added flags that take a file, for ``written_by`` in files.py."""
-    return {name: as_typed(name) for name, flag in added_flags(command).items() if flag.file}
+def added_files(command: str, flags: Mapping[str, Any]) -> dict[str, str]:
+    """Return the typed flags of extras that take a file, for ``written_by`` in files.py."""
+    return {name: as_typed(name) for name, each in typed_extras(command, flags).items() if each.file}
 
 
 def typed_acts(command: str, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the actions of typed added flags, by flag name."""
-    return {name: load_place(flag.place) for name, flag in added_flags(command).items() if flags.get(name)}
+    """Return the actions of typed flags of extras, by flag name."""
+    return {name: load_place(each.place) for name, each in typed_extras(command, flags).items()}
 
 
 def extras_in(group: str) -> dict[str, Any]:

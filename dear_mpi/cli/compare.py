@@ -7,7 +7,7 @@ from typing import Any
 
 from dear_mpi.cli.commands import added_files, typed_acts
 from dear_mpi.cli.files import check_files, timeline_writer, written_by
-from dear_mpi.cli.flags import Flags, added, files_of, flag, shared
+from dear_mpi.cli.flags import Flags, files_of, flag, shared
 from dear_mpi.cli.job import JOB_FLAGS, run_job
 from dear_mpi.cli.run import Output, with_flags
 from dear_mpi.ranks.world import World
@@ -32,7 +32,6 @@ FLAGS = (
     | flag("fusion", str | None, FUSIONS, show_default="by model")
     | flag("wire", str | None, SEVERAL, show_default="the type of the parameters")
     | shared("plot")
-    | added("compare")
 )
 del FLAGS["schedule"]
 
@@ -43,7 +42,7 @@ def compare(flags: Flags) -> None:
     schedules = listed("--schedules", flags["schedules"])
     fusions = listed("--fusion", flags["fusion"], BETWEEN_FUSIONS) if "fusion" in flags else ()
     wires = listed("--wire", flags["wire"]) if "wire" in flags else ()
-    written = written_by(flags, **added_files("compare"))
+    written = written_by(flags, **added_files("compare", flags))
     check_files(files_of(Config, flags) | {"--schedules": schedules, "--fusion": fusions}, written)
     how: dict[str, Any] = {"timeline": timeline_writer(flags), "plot": flags.get("plot")}
     how["acts"] = [(name, flags[name], act) for name, act in typed_acts("compare", flags).items()]

@@ -6,7 +6,7 @@ from typing import Any
 
 from dear_mpi.cli.commands import typed_acts
 from dear_mpi.cli.files import check_files, timeline_writer, written_by
-from dear_mpi.cli.flags import Flags, added, files_of, flag
+from dear_mpi.cli.flags import Flags, files_of, flag
 from dear_mpi.cli.job import JOB_FLAGS, run_job
 from dear_mpi.cli.run import with_flags
 from dear_mpi.ranks.world import World
@@ -24,7 +24,6 @@ FLAGS = (
     | flag("every", int | None, EVERY, min=1, metavar="N", show_default="none")
     | flag("resume", bool, "Continue from the checkpoint of --save, on any number of ranks.", False)
     | flag("profile", Path | None, PROFILE, metavar="FILE")
-    | added("train")
 )
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dear_mpi.cli.files import check_files, timeline_writer, try_files, written_by
-from dear_mpi.cli.flags import Flags, argument, arguments, chosen, flag, flags_of, shared
+from dear_mpi.cli.flags import Flags, argument, chosen, flag, flags_of, shared
 from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.contrib.advise.answer import answer
 from dear_mpi.contrib.advise.observe import ITERATIONS, observe
@@ -19,7 +19,7 @@ GIVEN = ("ranks", "network", "forward_time", "backward_time", "update_time", "ra
 TABLE = flags_of(Settings)
 FLAGS = (
     argument("script", Path, SCRIPT, "SCRIPT")
-    | arguments("arguments", "What the script is given, behind --.", "ARGUMENTS")
+    | argument("arguments", list[str] | None, "What the script is given, behind --.", "ARGUMENTS", None)
     | {name: TABLE[name] for name in GIVEN}
     | flag("iterations", int, "Iterations to watch; as many are timed between them.", ITERATIONS, min=3, max=1000)
     | flag("save", Path | None, "Write what was seen to FILE.json, for simulate --profile and advise.", metavar="FILE")
