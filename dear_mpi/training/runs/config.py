@@ -70,9 +70,9 @@ class Config(Training):
     beta1: float | None = setting("beta1", "Decay rate of the running mean of gradients.")
     beta2: float | None = setting("beta2", "Decay rate of the running mean of squared gradients.")
     vector_rate: float | None = setting(
-        "vector_rate", "AdamW's learning rate beside muon, of all that is no matrix, as a multiple of --lr."
+        "vector_rate", "With muon, AdamW's learning rate of parameters that are no matrices, as a multiple of --lr."
     )
-    damping: float | None = setting("damping", "What is added to the curvature before it is inverted; larger is safer.")
+    damping: float | None = setting("damping", "Number added to the curvature before it is inverted; larger is safer.")
     factor_decay: float | None = setting("factor_decay", "Decay rate of the running means of Kronecker factors.")
     epsilon: float | None = setting("epsilon", "Small number that keeps the denominator of an update above zero.")
     decay: str = option(
