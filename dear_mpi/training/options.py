@@ -42,7 +42,7 @@ FUSION_BY_SIZE = (
 )
 FUSION_AS_GIVEN = (
     "ddp, horovod, mgwfbp: as the source of that schedule does; ddp:4MB: as DDP does with this bucket_cap_mb; own: as "
-    "the source of each schedule does; at:N,N: at these elements; FILE.py:FUNCTION: as a function of a file says"
+    "the source of each schedule does; at:N,N: at these elements; FILE.py:FUNCTION: by your function"
 )
 TUNED = "bo: sizes are tried during training (also bo:grid, bo:random, bo:1MB..64MB); auto: the best size is predicted"
 FUSION = f"{FUSION_BY_SIZE}; {TUNED}; {FUSION_AS_GIVEN}."
@@ -63,9 +63,9 @@ class Exchange(Declared):
     """Choose how an iteration sends gradients, and how often."""
 
     wire: str | None = option(
-        f"Form in which gradients travel: {', '.join(WIRES)}, or one that an extra publishes, such as powersgd:4. What "
-        "codes lose is sent later, unless :error=no follows. With :between (int4:between) sums of hosts are coded, "
-        "between hosts alone.",
+        f"Wire format of gradients: {', '.join(WIRES)}, or one that an extra publishes, such as powersgd:4. Lost parts "
+        "are sent later, unless :error=no follows. With :between (int4:between) only sums of hosts are compressed, "
+        "between hosts.",
         None,
         shown="the type of the parameters",
     )

@@ -195,7 +195,7 @@ BAD = [
         ["--optimizer", "adam:nesterov=1"],
         "nesterov is not a setting of the optimizer adam, which takes lr, beta1, beta2",
     ),
-    (["--model", "gpt"], "model 'gpt' cannot be trained on data 'digits': gpt takes text alone"),
+    (["--model", "gpt"], "model 'gpt' cannot be trained on data 'digits': gpt takes only text"),
     (["--optimizer", "sgd", "--lr", 1e30, "--iterations", 50], "try a lower learning rate (--lr)"),
 ]
 

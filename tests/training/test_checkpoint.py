@@ -166,7 +166,7 @@ def test_what_is_not_there_or_no_checkpoint_is_refused(tmp_path):
     for content, said in (
         ({"x": np.zeros(3)}, "it must be of format 1, as dear-mpi train --save writes it, not None"),
         ({"about": np.frombuffer(b"[1]", np.uint8)}, "it must be of format 1, as dear-mpi train --save writes it, not"),
-        ({"about": np.frombuffer(b"{", np.uint8)}, "what it says of itself is no good: Input data was truncated"),
+        ({"about": np.frombuffer(b"{", np.uint8)}, "its description is wrong: Input data was truncated"),
     ):
         np.savez(file := tmp_path / "other.npz", **content)
         assert f"checkpoint '{file}': {said}" in run(2, 6, Saving(file, resume=True))
@@ -265,9 +265,9 @@ WRONG_ABOUT = [
     ({"updates": 0}, "it must have more than 0 updates, because its optimiser state is not zero"),
     (
         {"iterations": 10**30},
-        "what it says of itself is no good: iterations must be a whole number <= 9007199254740991, not 1000",
+        "its description is wrong: iterations must be a whole number <= 9007199254740991, not 1000",
     ),
-    ({"ranks": 0}, "what it says of itself is no good: ranks must be a whole number >= 1, not 0"),
+    ({"ranks": 0}, "its description is wrong: ranks must be a whole number >= 1, not 0"),
     ({"loss_scale": {"scale": 0.5}}, "a loss scale must be a finite number of at least 1.0, with counts, not"),
     ({"loss_scale": {"scale": "high"}}, 'loss_scale.scale must be a number, not "high"'),
     ({"loss_scale": "high"}, 'loss_scale must be an object or null, not "high"'),

@@ -122,7 +122,7 @@ def test_a_model_without_data_has_no_accuracy(capsys, tmp_path):
         (["dear"], ["int8", "int8"], "wire must be different ones, not int8, int8"),
         (["dear"], ["topk:1%", "topk:1.0%"], "wire must be different ones, not topk:1%, topk:1.0%"),
         (["dear"], ["fp32", "int9"], "wire 'int9' is unknown: did you mean 'int8'"),
-        (["dear", "local:4"], ["int8"], "schedule 'local:4' has a route of its own: leave out wire"),
+        (["dear", "local:4"], ["int8"], "schedule 'local:4' sets the route: leave out wire"),
         (
             ["post-local:4:after=50"],
             [],

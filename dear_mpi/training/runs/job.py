@@ -79,7 +79,7 @@ def make_workload(config: Config, world: World) -> Workload:
         build, text = lookup("model", config.model, MODELS), dataset.train.take(np.zeros(1, np.intp))[0]
         if (text.dtype.kind in "iu") != (config.model == "gpt"):
             what = f"model {config.model!r} cannot be trained on data {config.data!r}"
-            raise ValueError(f"{what}: gpt takes text alone (--data FILE.txt)")
+            raise ValueError(f"{what}: gpt takes only text (--data FILE.txt)")
         layers = build(dataset.shape, dataset.classes, rng, dtype)
         found = Workload(config.model, layers, SoftmaxCrossEntropy(), dataset)
     sizes = {key_of(parameter): parameter.value.size for layer in layers for parameter in trained(layer)}  # tied: once
