@@ -18,7 +18,7 @@ from dear_mpi.collectives.program.hosts import format_rate
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.contrib.pages.schedules import write_schedules
 from dear_mpi.reporting.terminal import bar, note
-from dear_mpi.see.timeline.picture import MOST_RUNS
+from dear_mpi.see.look import MOST_RUNS
 from dear_mpi.simulate.gains import FUSIONS
 from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.simulate.timeline import timeline_of

@@ -172,7 +172,6 @@ def test_sources_are_short():
         (("--algorithm", "shared"), "--html shows messages, and 'shared' sends none"),
         (("--algorithm", "ring,naive,bruck"), "--html shows at most 2 algorithms side by side, not 3"),
         (("--ranks", "17"), "--html shows at most 16 ranks, not 17"),
-        (("--algorithm", "ring,naive", "--picture", "steps.svg"), "--picture draws one algorithm, not 2"),
         (("--algorithm", "rin"), "algorithm 'rin' is unknown"),
         (("--html", "page.txt"), "--html 'page.txt' must end in .html or .htm"),
     ],
