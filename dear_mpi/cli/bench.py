@@ -46,7 +46,7 @@ BASELINE = (
     f"Report where this run is slower than an older one; exit code 1 if it is, 3 if it cannot tell. A file {RUNS}"
 )
 TIMELINE = "With --steps: what each rank did, and when. FILE.json for Perfetto, or an ending that an extra draws."
-WHY = "Explain the time of each algorithm at SIZE, which is then measured, too; several with commas."
+WHY = "Explain the time of each algorithm at SIZE, which is then also measured; several with commas."
 FLAGS = flags_of(Suite) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
 FLAGS |= flag("baseline", str | None, BASELINE, metavar="FILE") | SHARE_FLAG
 FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False, spelled="--raw")
@@ -64,7 +64,7 @@ def bench(flags: Flags) -> None:
     if flags.get("raw") and "json_file" not in flags:
         raise ValueError("--raw needs --json FILE: that is where samples are written")
     if "at_least" in flags and not before:
-        raise ValueError("--at-least needs --baseline FILE: it says when this run is slower than that one")
+        raise ValueError("--at-least needs --baseline FILE, the run to compare with")
     share_of(flags)
     suite = Suite(**chosen(Suite, flags))
     if flags.get("format") == "nccl":
@@ -78,8 +78,8 @@ def bench(flags: Flags) -> None:
         raise ValueError("--tests is the number of calls during the compute of --overlap: give both")
     after: dict[str, Any] = {"acts": typed_acts("bench", flags), "timeline": timeline_writer(flags)}
     others = [(flag, path) for flag, path in written if flag not in ("--json", "--tune")]
-    how: dict[str, Any] = {"device": suite.device, "others": others}
-    found = run_ranks(lambda world: bench_and_show(world, suite, flags, before, **after), flags, **how)
+    command = partial(bench_and_show, suite=suite, flags=flags, baseline=before, **after)
+    found = run_ranks(command, flags, device=suite.device, others=others)
     held = found.get("baseline", {"exit_code": 0})["exit_code"]
     raise typer.Exit(held if held in (1, 2) or not any(row["wrong"] for row in found["rows"]) else 1)
 

@@ -17,8 +17,8 @@ from dear_mpi.see.timeline import TimelineFiles
 from dear_mpi.training.chosen_route import SEVERAL
 from dear_mpi.training.declared import BETWEEN_FUSIONS, listed
 from dear_mpi.training.options import FUSION
+from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import Contest, outcome
 from dear_mpi.training.schedules import NAMES
 
 SCHEDULES = f"Schedules to compare, with commas: {', '.join(NAMES)}, or FILE.py:NAME. Speed-ups are over the first one."
@@ -59,9 +59,9 @@ def compare_and_show(
     acts: Mapping[str, Callable[[Any], object]] = MappingProxyType({}),
     **split: Sequence[str],
 ) -> Output:
-    contest = Contest(config, world, schedules, **split)
-    with bar(world, contest.steps, config.model) as advance:
-        rows = outcome(contest, lambda name: advance(f"{config.model}, {name}"), timeline=timeline)
+    comparison = Comparison(config, world, schedules, **split)
+    with bar(world, comparison.steps, config.model) as advance:
+        rows = comparison.run(lambda name: advance(f"{config.model}, {name}"), timeline=timeline)
     show_comparison(world, rows)
     found = rows, timeline and timeline.timeline
     return Output(rows, {as_typed(name): partial(act, found) for name, act in acts.items()})
