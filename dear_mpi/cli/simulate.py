@@ -33,7 +33,7 @@ def simulate(flags: Flags) -> None:
     check_files(files_of(Settings, flags), written)
     with aside(json_file) as set_aside, bar(None, len(list(settings.cases())), "simulating") as progress:
         set_aside()
-        found = run_simulation(settings, progress, traced=bool(timeline or acts))
+        found = run_simulation(settings, progress, traced=timeline is not None)
     rows = [each.row for each in found]
     write_json(rows, json_file)
     show_simulation(found, what_helps(found))
