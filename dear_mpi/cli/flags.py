@@ -51,7 +51,8 @@ def added(command: str) -> Table:
     """Return extras' flags for a command as a table."""
     table = Table()
     for name, each in added_flags(command).items():
-        kind, default, metavar = (Path | None, None, "FILE") if each.file else (bool, False, None)
+        kind: Any = Path | None if each.endings else str | None if each.metavar else bool
+        default, metavar = (False, None) if kind is bool else (None, each.metavar or "FILE")
         table |= flag(name, kind, each.help, default, metavar=metavar, rich_help_panel="Output")
     return table
 
@@ -110,10 +111,9 @@ STALL = "Report each rank that has waited this long for a message, with the mess
 ABORT = "End the job with a non-zero exit code when a rank has waited as long as --stall-after."
 MEMORY = "How MPI gets GPU memory: direct, staged (copied to the host first), or auto (direct if a trial succeeds)."
 JSON = "Write the result to FILE, as JSON. An older FILE is kept as FILE.old."
-PLOT = "Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."
 TIMELINE = (
-    "Write what each rank did, and when, in the last iterations: FILE.json for the Perfetto viewer; FILE.png, FILE.svg "
-    "or FILE.pdf as a picture; several with commas."
+    "Write what each rank did, and when, in the last iterations: FILE.json for the Perfetto viewer, or an ending that "
+    "an extra draws; several with commas."
 )
 
 # The flags of ``run_ranks``.
@@ -126,8 +126,7 @@ RUN_FLAGS = (
     | flag("stall_abort", bool, ABORT, False)
     | flag("json_file", Path | None, JSON, metavar="FILE")
 )
-FILE_FLAGS = flag("plot", Path | None, PLOT, metavar="FILE")
-FILE_FLAGS |= flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none")
+FILE_FLAGS = flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none")
 
 
 def shared(*names: str) -> Table:

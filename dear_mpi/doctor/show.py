@@ -63,7 +63,6 @@ def job_rows(facts: Facts) -> dict[str, str]:
         "MPI library": f"{mpi.library} (MPI {mpi.standard}), sees {plural(mpi.size, 'rank')}",
         "thread level": mpi.thread_level,
         "MPICH device": mpi.device,
-        "carries messages": f"{facts.in_use} (in use)" if facts.in_use else "",
         "built with": f"UCX, {facts.ucx}, its CUDA module {cuda}loaded" if facts.ucx else "",
         "runs on": ", ".join([first.kernel, *(f"{name} {first.software.get(name, '')}" for name in SHOWN)]),
         "interfaces (MTU)": ", ".join(f"{name} ({mtu})" for name, mtu in first.mtus.items()),

@@ -3,17 +3,19 @@
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
+from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from dear_mpi.collectives import programs
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm, lacks_rates, runner_of
 from dear_mpi.collectives.lowering.phases import Operand, Share, phases
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.extras import WithExtras
-from dear_mpi.collectives.program.hosts import rates_of, spread
+from dear_mpi.collectives.program.hosts import Rates, rates_of, spread
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import COLLECTIVES, Program, asks_for
@@ -22,9 +24,11 @@ from dear_mpi.collectives.program.verify import keeps_rank_order
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.terminal import bar, console
 from dear_mpi.reporting.units import format_numbers, plural
-from dear_mpi.see.figure import write_figure
-from dear_mpi.see.picture import draw_steps, write_frames
-from dear_mpi.see.proof import PROMISES, Replayed, prove
+from dear_mpi.see.proof import PROMISES, Replayed, prove, told
+from dear_mpi.training.routes.find import find_route
+from dear_mpi.training.routes.proof import hosts_of
+from dear_mpi.training.routes.proof import prove as prove_route
+from dear_mpi.training.routes.route import when
 
 MOST_RANKS = 64
 MOST_RANKS_IN_TABLES = 16
@@ -35,43 +39,58 @@ ADDRESSED = "; 0→2: what rank 0 has for rank 2 alone"
 SENT = "0→1:2 means that rank 0 sends chunk 2 to rank 1; with a +, rank 1 adds it to its own"
 
 
-def explain_algorithm(
-    name: str,
-    collective: str,
-    size: int,
-    *,
-    hosts: int = 1,
-    rates: tuple[float, float] | None = None,
-    pieces: int = 1,
-    check: bool = False,
-    picture: Path | None = None,
-) -> None:
-    """Print an algorithm for ``size`` ranks, as many on each host as possible; see the help of ``explain``.
+@dataclass(frozen=True)
+class Asked:
+    """The algorithms to explain, and for what; see the help of ``explain``.
 
     ``rates`` are the bytes/s of a rank inside its host, and of a host to other hosts.
+    """
+
+    algorithms: Sequence[str]
+    collective: str
+    ranks: int
+    hosts: int = 1
+    rates: tuple[float, float] | None = None
+    pieces: int = 1
+
+    @property
+    def layout(self) -> list[int]:
+        """Return the host of each rank, as many ranks on each host as possible."""
+        return spread(self.ranks, self.hosts)
+
+    @property
+    def known_rates(self) -> Rates | None:
+        return None if self.rates is None else rates_of(*self.rates, self.layout)
+
+    def programs(self, name: str) -> list[Program]:
+        """Return the programs of all ranks. Raises a ValueError for an unknown name, or too many ranks or hosts."""
+        if self.ranks > MOST_RANKS:
+            few = "with more, nobody can read text or picture: show and prove it with fewer"
+            raise ValueError(f"--ranks must be at most {MOST_RANKS}, not {self.ranks}: {few}")
+        if ":" not in name and not is_in_file(name) and runner_of(name) in PROMISES:
+            lookup("algorithm", name, WithExtras(ALGORITHMS, "algorithms"))  # only algorithms with programs
+        how: dict[str, Any] = {"hosts": self.layout, "rates": self.known_rates, "pieces": self.pieces}
+        return programs(name, self.collective, self.ranks, **how)
+
+
+def explain_algorithm(name: str, asked: Asked, *, check: bool = False) -> None:
+    """Print an algorithm.
 
     Raises:
-        ValueError: a name is unknown, there are too many ranks or hosts, or the picture cannot be written.
-        ProgramError: the algorithm is wrong; its steps up to the error have been shown and drawn.
+        ValueError: as ``Asked.programs``.
+        ProgramError: the algorithm is wrong; its steps up to the error have been shown.
     """
-    if size > MOST_RANKS:
-        few = "with more, nobody can read text or picture: show and prove it with fewer"
-        raise ValueError(f"--ranks must be at most {MOST_RANKS}, not {size}: {few}")
-    layout = spread(size, hosts)
-    runner = runner_of(name)
-    if ":" not in name and not is_in_file(name) and runner in PROMISES:
-        lookup("algorithm", name, WithExtras(ALGORITHMS, "algorithms"))  # only algorithms with programs
-    known = None if rates is None else rates_of(*rates, layout)
-    written, screen = programs(name, collective, size, hosts=layout, rates=known, pieces=pieces), console()
+    written, screen = asked.programs(name), console()
+    collective, size, layout, runner = asked.collective, asked.ranks, asked.layout, runner_of(name)
     width = min(screen.width, MOST_COLUMNS)
     subject = inspect.getmodule(phases if runner == "shared" else find_algorithm(name, collective))
     show(screen, *lesson_lines(inspect.getdoc(subject) or "", width), markup=False)
-    on_hosts = f" of {hosts} hosts" if hosts > 1 else ""
+    on_hosts = f" of {asked.hosts} hosts" if asked.hosts > 1 else ""
     screen.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold", markup=False)
-    if lacks_rates(name, layout, known):
+    if lacks_rates(name, layout, asked.known_rates):
         show(screen, "It asks for the rates inside and between hosts, which are not known: give --rates.")
     if asks_for(find_algorithm(name, collective), "pieces"):
-        show(screen, f"The buffer has {plural(pieces, 'segment')}.")
+        show(screen, f"The buffer has {plural(asked.pieces, 'segment')}.")
     replayed = Replayed.of(written)
     if runner == "shared":
         lines = phase_lines(collective, size)
@@ -81,12 +100,6 @@ def explain_algorithm(
         show(screen, *(step_lines(replayed, width) if size <= MOST_RANKS_IN_TABLES else [too_many]), "")
         if replayed.fault is None:
             show(screen, textwrap.fill(traffic(written, layout), width))
-    if picture is not None:
-        if picture.suffix.lower() == ".gif":
-            write_frames("--picture", picture, name, replayed)
-        else:
-            write_figure("--picture", picture, draw_steps(name, replayed))
-        show(screen, f"Drawn into {picture}", markup=False)
     if replayed.fault is not None:
         raise replayed.fault
     if COLLECTIVES[collective].reduces:
@@ -94,7 +107,7 @@ def explain_algorithm(
         show(screen, f"Contributions {are} combined in the order of the ranks.")
     if check:
         with bar(None, size, "proving") as advance:
-            prove(name, collective, layout, advance, rates=known, pieces=pieces)
+            prove(name, collective, layout, advance, rates=asked.known_rates, pieces=asked.pieces)
         numbers = f"{'1 to ' * (size > 1)}{plural(size, 'rank')}"
         show(screen, textwrap.fill(f"Proved for {numbers}{PROMISES[runner]}", width))
 
@@ -216,3 +229,29 @@ def traffic(written: Sequence[Program], layout: Sequence[int]) -> str:
         f"{plural(counted.messages[most], 'message')}, "
         f"{shares[most]:.4g} n bytes; all ranks together send {sum(shares):.4g} n bytes{between}."
     )
+
+
+STARTED = {"out": 'what a schedule starts as "reduce_scatter"', "back": '"all_gather"; "all_reduce" starts both'}
+
+
+def explain_route(name: str, *, wire: str | None = None) -> None:
+    """Print a route, or a wire format's route, and prove it.
+
+    Raises:
+        RouteError: the route does not train; all output comes before.
+    """
+    route, screen = find_route(name, wire=wire), console()
+    table = Table("way", "leg", "thread", "reads", "writes", title=f"Route {route.name}")
+    for way, legs in (("out", route.out), ("back", route.back)):
+        for leg in legs:
+            table.add_row(way, f"{leg}{when(leg)}", leg.on, ", ".join(leg.reads), ", ".join(leg.writes))
+    screen.print(table)
+    lines = [f"{way}: {what}" for way, what in STARTED.items()]
+    try:
+        found = prove_route(route)
+        hosts = hosts_of(route)
+        where = f"{len(hosts)} ranks{f' of {len(set(hosts))} hosts' * route.has_levels}"
+        lines += ["", f"Proved on {where}, with the engine as early and as late as it can be:"]
+        lines += [f"- {line}" for line in told(route, found)]
+    finally:
+        screen.print("\n".join(lines), markup=False)

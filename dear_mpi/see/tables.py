@@ -13,7 +13,6 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES, median
 from dear_mpi.reporting.terminal import PLUS_MINUS, alike, console, interval, listing
 from dear_mpi.reporting.units import format_hosts, plural
-from dear_mpi.see.sweep import named
 from dear_mpi.training.runs.compare import compared
 from dear_mpi.training.virtual_trainer import ALL_REACHED, REACHED, UNFAIR
 
@@ -67,6 +66,12 @@ def show_comparison(world: World, rows: Sequence[Row]) -> None:
         screen.print(fusion_table(group), *notes(group), sep="\n", markup=False)
     if len(groups) > 1:
         screen.print(best_table(rows), *filter(None, [slow_baseline(rows)]), sep="\n", markup=False)
+
+
+def named(rows: Sequence[Row], *keys: str) -> list[Row]:
+    """Add the values of these keys to the schedule names if they vary."""
+    several = ["schedule", *(key for key in keys if not alike(key, rows))]
+    return [{**row, "schedule": ", ".join(str(row[key]) for key in several)} for row in rows]
 
 
 def fusion_table(rows: Sequence[Row]) -> Table:

@@ -17,8 +17,7 @@ from dear_mpi.contrib.blame.graph import Link, Sort
 from dear_mpi.contrib.blame.job import Blamer
 from dear_mpi.contrib.blame.output import show_blame
 from dear_mpi.ranks.world import run_world
-from dear_mpi.see.timeline.trace import read_timeline
-from dear_mpi.see.timeline.write import TimelineFiles
+from dear_mpi.see.timeline import TimelineFiles, read_timeline
 from dear_mpi.training.log.spans import Iteration, Rank
 from dear_mpi.training.recorder import first_noted, without_notes_before
 from dear_mpi.training.runs.config import Config

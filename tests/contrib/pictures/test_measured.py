@@ -1,29 +1,33 @@
 """Pictures of measured runs: what is drawn, in which colours, and that it can be read."""
 
+import json
 from dataclasses import asdict, replace
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from dear_mpi.bench.fit import fit_network, programs_of, time_s
 from dear_mpi.bench.run import bound_us
-from dear_mpi.cli.plot import drawn
+from dear_mpi.bench.saved import Run
+from dear_mpi.cli.app import app
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import COLLECTIVES
-from dear_mpi.see.measured import draw_runs
+from dear_mpi.contrib.pictures.measured import draw_runs
 from tests.bench.runs import row_at, run_of
+from tests.cli_checks import assert_one_line
 
 NETWORK = Network(alpha=1e-6, beta=1e-9)
 
 
 def figure_of(*runs, network=NETWORK):
     """Of runs of which this network is known."""
-    pytest.importorskip("matplotlib")
     if network is not None:
         runs = [replace(run, rows=[replace(row, bound_us=bound_us(row, network)) for row in run.rows]) for run in runs]
-    figure = draw_runs([row for run in runs for row in drawn(run)])
+    figure = draw_runs([asdict(row) | {"run": Path(run.name).stem} for run in runs for row in run.rows])
     figure.draw_without_rendering()
     return figure
 
@@ -172,3 +176,50 @@ def test_rows_of_a_model_are_drawn_with_it():
     thin = [line for line in figure.axes[0].lines if line.get_linewidth() == 0.7]
     assert [list(line.get_ydata()) for line in thin] == [[row.p50_us + 1 for row in rows]]
     assert asdict(rows[0])["model_us"] == rows[0].model_us
+
+
+# The commands --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def save(name, run):
+    Path(name).write_text(json.dumps({"rows": [asdict(row) for row in run.rows]}))
+    return name
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+@pytest.mark.usefixtures("here")
+def test_saved_runs_are_drawn(ending):
+    done = run("plot", save("one.json", made()), save("other.json", made(slow=1.3)), "--plot", f"both.{ending}")
+    assert (done.exit_code, done.output) == (0, "")
+    assert Path(f"both.{ending}").read_bytes()[:4] == {"png": b"\x89PNG", "svg": b"<?xm", "pdf": b"%PDF"}[ending]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_picture_is_named_after_the_command():
+    assert run("plot", save("one.json", made())).exit_code == 0
+    assert run("plot", "plot.png", "one.json").exit_code == 2
+
+
+BENCH = ("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "4B:1KiB", "--budget", "10ms")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_run_draws_itself():
+    assert run(*BENCH, "--steps", "--plot", "mine.svg", "--timeline", "steps.svg").exit_code == 0
+    assert all("<svg" in Path(name).read_text("utf-8") for name in ("mine.svg", "steps.svg"))
+    assert_one_line(run(*BENCH, "--plot", "x.gif"), "--plot 'x.gif' must end in .png or .pdf or .svg")
+
+
+@pytest.mark.usefixtures("here")
+def test_what_cannot_be_drawn_is_one_line():
+    save("none.json", Run("", [replace(row, bytes=0, count=0) for row in run_of(sizes=(4,)).rows]))
+    assert_one_line(run("plot", "none.json"), "there is nothing to draw by size: no row has one")

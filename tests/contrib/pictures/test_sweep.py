@@ -1,14 +1,14 @@
 """Pictures of a sweep: which one is chosen, what it shows, that it can be read, and errors before the work."""
 
-import sys
 from itertools import combinations, product
 
+import matplotlib
 import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
-from dear_mpi.see.figure import readable
-from dear_mpi.see.sweep import draw_sweep
+from dear_mpi.contrib.pictures.figure import readable
+from dear_mpi.contrib.pictures.sweep import draw_sweep
 
 MODELS = tuple(f"synthetic:{name}" for name in ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large"))
 SCHEDULES = ("wfbp", "dear", "sequential")
@@ -50,7 +50,6 @@ def sweep_of(models=MODELS[:1], ranks=(64,), schedules=SCHEDULES, fusions=("25MB
 
 def drawn(rows):
     """The figure of a sweep, laid out, and its panels by their titles."""
-    pytest.importorskip("matplotlib")
     figure = draw_sweep(rows, HEADING)
     figure.draw_without_rendering()
     return figure, {axes.get_title(): axes for axes in figure.axes if axes.get_title()}
@@ -170,7 +169,6 @@ def test_no_time_at_all_can_be_drawn(kind):
     (["--ranks", "4,8", "--fusion", "none,25MB"], "resnet50, fusion none"),
 ])  # fmt: skip
 def test_the_command_draws(flags, title, tmp_path):
-    matplotlib = pytest.importorskip("matplotlib")
     file = tmp_path / "sweep.svg"
     with matplotlib.rc_context({"svg.fonttype": "none"}):  # letters as letters
         done = CliRunner().invoke(app, ["simulate", *flags, "--jitter", "5%", "--plot", str(file)])
@@ -182,32 +180,22 @@ def test_the_command_draws(flags, title, tmp_path):
 
 
 @pytest.mark.parametrize(("file", "said"), [
-    ("sweep", "--plot 'sweep' must end in .png, .pdf or .svg"),
-    ("sweep.abc", "--plot 'sweep.abc' must end in .png, .pdf or .svg"),
-    ("sweep.gif", "--plot 'sweep.gif' must end in .png, .pdf or .svg"),
+    ("sweep", "--plot 'sweep' must end in .png or .pdf or .svg"),
     ("none/sweep.png", "--plot 'none/sweep.png' cannot be written: there is no folder 'none'"),
-    (".", "--plot '.' cannot be written: it is a folder"),
+    ("x.json", "--plot 'x.json' must end in .png or .pdf or .svg"),
 ])  # fmt: skip
 def test_a_picture_that_cannot_be_is_refused_before_the_work(file, said, tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
     refused(file, said, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["sweep.PNG", "sweep.Pdf", "sweep.SVG"])
 def test_endings_may_be_in_capitals(name, tmp_path):
-    pytest.importorskip("matplotlib")
     begins = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
     done = CliRunner().invoke(app, ["simulate", "--ranks", "4", "--plot", str(tmp_path / name)])
     assert done.exit_code == 0, done.output
     (file,) = tmp_path.iterdir()
     assert file.name == name
     assert file.read_bytes().startswith(begins[file.suffix.lower()])
-
-
-def test_without_matplotlib(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
-    said = "--plot needs matplotlib: pip install matplotlib (our extra 'plot')"
-    refused("sweep.png", said, tmp_path, monkeypatch)
 
 
 def refused(file, said, tmp_path, monkeypatch):
