@@ -38,7 +38,7 @@ class AddedFlag(NamedTuple):
     metavar: str = ""  # of a text that the flag takes, if it is neither a file nor a switch
 
 
-# Core's flags, in the order of panels. Extras' flags come last in their panel.
+# Core's flags, in the order of panels. Extras' flags come last.
 PANELS = {
     "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
     "context iterations warmup pieces device seed",

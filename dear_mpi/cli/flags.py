@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias, get_type_hints
 
 from typer import Argument, Option
 
-from dear_mpi.cli.commands import PANEL_OF, PANELS, added_flags, as_typed
+from dear_mpi.cli.commands import PANEL_OF, added_flags, as_typed
 from dear_mpi.training.declared import Declared, listed, options_of
 
 Flags: TypeAlias = Mapping[str, Any]
@@ -18,23 +18,22 @@ Flags: TypeAlias = Mapping[str, Any]
 is shown in --help, and is not in it."""
 
 Table: TypeAlias = dict[str, inspect.Parameter]
+LAST = "Output"  # the panel of extras' flags
 
 
 def in_order(table: Table) -> Table:
-    """Sort a table by panels; what has none comes first."""
-    panels, places = list(PANELS), list(PANEL_OF)
+    """Sort a table by panels; arguments have none and come first, extras' flags come last."""
+    places = {name: place for place, name in enumerate(PANEL_OF)}
 
-    def place(name: str) -> tuple[int, int]:
-        panel = table[name].annotation.__metadata__[0].rich_help_panel
-        at = panels.index(panel) if panel in panels else -1
-        return at, places.index(name) if name in places else len(places)
+    def place(name: str) -> int:
+        return places.get(name, len(places)) if table[name].annotation.__metadata__[1] else -1
 
     return {name: table[name] for name in sorted(table, key=place)}
 
 
 def flag(name: str, kind: Any, help: str, default: Any = None, *, field: str = "", **said: Any) -> Table:
     """Return a table of one flag; ``field``: its name in errors, if different; ``said`` is for Typer."""
-    option = Option(as_typed(name), help=help, **{"rich_help_panel": PANEL_OF.get(name)} | said)
+    option = Option(as_typed(name), help=help, rich_help_panel=PANEL_OF.get(name, LAST), **said)
     return {name: parameter(name, Annotated[kind, option, field or name], default)}
 
 
@@ -53,7 +52,7 @@ def added(command: str) -> Table:
     for name, each in added_flags(command).items():
         kind: Any = Path | None if each.endings else str | None if each.metavar else bool
         default, metavar = (False, None) if kind is bool else (None, each.metavar or "FILE")
-        table |= flag(name, kind, each.help, default, metavar=metavar, rich_help_panel="Output")
+        table |= flag(name, kind, each.help, default, metavar=metavar)
     return table
 
 
