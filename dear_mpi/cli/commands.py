@@ -1,7 +1,6 @@
 """Register commands: a help line and a function's place each, imported when the command runs.
 
-An extra publishes a ``Command`` in the group ``dear_mpi.commands``. For a command of core, it publishes an
-``AddedFlag`` in the group ``dear_mpi.flags``, as ``COMMAND.FLAG``. See docs/how-to/extra.md.
+Extras publish a ``Command``, or an ``AddedFlag`` for a command of core: see docs/how-to/extra.md.
 """
 
 import os
@@ -135,25 +134,19 @@ def added_flags(command: str) -> dict[str, AddedFlag]:
     return found
 
 
-def typed_extras(command: str, flags: Mapping[str, Any]) -> dict[str, AddedFlag]:
-    """Return the typed flags of extras. Their metadata is read only if there are some."""
-    return {name: added_flags(command)[name] for name in flags if flags[name] and not is_core(command, name)}
-
-
-def added_files(command: str, flags: Mapping[str, Any]) -> dict[str, str]:
-    """Return the typed flags of extras that take a file, for ``written_by`` in files.py."""
-    return {name: as_typed(name) for name, each in typed_extras(command, flags).items() if each.endings}
-
-
 def typed_acts(command: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return what typed flags of extras lead to, by Python name; for a file, a function of the command's result.
+
+    The metadata of packages is read only if there are such flags.
 
     Raises:
         ValueError: a file has another ending, or the extra needs another package.
     """
     found = {}
-    for name, each in typed_extras(command, flags).items():
-        flag = as_typed(name)
+    for name in flags:
+        if is_core(command, name) or not flags[name]:
+            continue
+        each, flag = added_flags(command)[name], as_typed(name)
         if each.endings:
             check_ending(flag, flags[name], each.endings)
         try:

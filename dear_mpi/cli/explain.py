@@ -1,6 +1,6 @@
 """Run ``dear-mpi explain``."""
 
-from dear_mpi.cli.commands import added_files, typed_acts
+from dear_mpi.cli.commands import typed_acts
 from dear_mpi.cli.files import check_files, try_files, written_by
 from dear_mpi.cli.flags import Flags, flag
 from dear_mpi.cli.run import with_flags
@@ -43,7 +43,7 @@ def explain(flags: Flags) -> None:
             raise ValueError(f"{given} shows a route, which is proved anyway: leave out {', '.join(others)}")
         explain_route(flags.get("route") or FULL.name, wire=flags.get("wire"))
         return
-    written, acts = written_by(flags, **added_files("explain", flags)), typed_acts("explain", flags)
+    written, acts = written_by(flags), typed_acts("explain", flags)
     try_files(written)
     how = {name: flags.get(name, each.default) for name, each in OWN.items() if name not in OF_ROUTES}
     typed = how.pop("algorithm")

@@ -15,7 +15,7 @@ from typing import Any
 import typer
 
 from dear_mpi.cli.commands import SPELLED, WITHOUT_WORK
-from dear_mpi.cli.files import Written, try_files
+from dear_mpi.cli.files import try_files, written_by
 from dear_mpi.cli.flags import STALL_AFTER, Flags, Table, in_order, parameter, typed_as
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.errors import AgreedError, ProgramError, TransportError
@@ -133,11 +133,11 @@ def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..
     return decorate
 
 
-def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "cpu", others: Written = ()) -> Any:
+def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "cpu") -> Any:
     """Call ``command(world)`` on every rank of ``RUN_FLAGS``. Returns its result, or its ``Output``'s report.
 
     First the ranks compare their flags: a flag on only some ranks, such as --timeline, would make the others hang.
-    Before the work rank 0 checks that it can write the --json file and ``others``. An older report is ``aside``
+    Before the work rank 0 checks that it can write all files. An older report is ``aside``
     meanwhile: if all processes of a host die, a launcher may return 0, and then no report may exist. After the work
     rank 0 writes the output's files and the report. A failed write is reported, with exit code 1, or 2 for --json.
     """
@@ -145,7 +145,7 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
 
     def facts(rank: int) -> Mapping[str, Any]:
         if rank == 0:
-            try_files([("--json", json_file), *others] if json_file is not None else others)
+            try_files(written_by(flags))
         return command_line(sys.argv[1:])
 
     def on_each_rank(world: World) -> tuple[Any, bool]:

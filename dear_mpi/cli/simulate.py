@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dear_mpi.cli.commands import added_files, typed_acts
+from dear_mpi.cli.commands import typed_acts
 from dear_mpi.cli.files import check_files, timeline_writer, try_files, written_by
 from dear_mpi.cli.flags import Flags, chosen, files_of, flags_of, shared
 from dear_mpi.cli.run import with_flags, write_json
@@ -24,7 +24,7 @@ def simulate(flags: Flags) -> None:
     Example: dear-mpi simulate --model synthetic:bert_base --ranks 16,64 --network 100gbit,5us --schedules wfbp,dear
     """
     json_file = flags.get("json_file")
-    written, timeline = written_by(flags, **added_files("simulate", flags)), timeline_writer(flags)
+    written, timeline = written_by(flags, "profile"), timeline_writer(flags)
     acts = typed_acts("simulate", flags)
     try_files(written)
     given = chosen(Settings, flags)

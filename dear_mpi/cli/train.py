@@ -6,8 +6,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dear_mpi.cli.commands import added_files, as_typed, typed_acts
-from dear_mpi.cli.files import Written, check_files, timeline_writer, written_by
+from dear_mpi.cli.commands import as_typed, typed_acts
+from dear_mpi.cli.files import check_files, timeline_writer, written_by
 from dear_mpi.cli.flags import RUN_FLAGS, Flags, chosen, files_of, flag, flags_of, shared
 from dear_mpi.cli.run import Output, run_ranks, with_flags
 from dear_mpi.ranks.world import World
@@ -35,19 +35,18 @@ TRAIN = (
 )
 
 
-def run_job(command: Callable[[World, Config], Any], flags: Flags, written: Written = ()) -> None:
-    """Call ``command`` on every rank of the flags' training job; rank 0 checks the files first."""
+def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
+    """Call ``command`` on every rank of the flags' training job."""
     config = Config.of(chosen(Config, flags))
     if config.device == "cpu" and "device_memory" in flags:
         raise ValueError("--device-memory does not apply to the device 'cpu'")
-    others = [(flag, path) for flag, path in written if flag != "--json"]
-    run_ranks(lambda world: command(world, config), flags, device=config.device, others=others)
+    run_ranks(lambda world: command(world, config), flags, device=config.device)
 
 
 @with_flags(TRAIN)
 def train(flags: Flags) -> None:
     """Example: mpirun -n 4 dear-mpi train --model cnn --data digits --schedule dear"""
-    check_files(files_of(Config, flags), written_by(flags, save="--save", profile="--profile"))
+    check_files(files_of(Config, flags), written_by(flags))
     how: dict[str, Any] = {"profile": flags.get("profile"), "timeline": timeline_writer(flags)}
     how["observers"] = typed_acts("train", flags)
     if "save" in flags:
@@ -55,7 +54,7 @@ def train(flags: Flags) -> None:
     for name in ("every", "resume"):
         if name in flags and "save" not in flags:
             raise ValueError(f"--{name} needs --save FILE, the checkpoint")
-    run_job(partial(train_and_show, **how), flags, written_by(flags))
+    run_job(partial(train_and_show, **how), flags)
 
 
 def train_and_show(world: World, config: Config, **how: Any) -> dict[str, Any]:
@@ -86,14 +85,13 @@ def compare(flags: Flags) -> None:
     schedules = listed("--schedules", flags["schedules"])
     fusions = listed("--fusion", flags["fusion"], BETWEEN_FUSIONS) if "fusion" in flags else ()
     wires = listed("--wire", flags["wire"]) if "wire" in flags else ()
-    written = written_by(flags, **added_files("compare", flags))
-    check_files(files_of(Config, flags) | {"--schedules": schedules, "--fusion": fusions}, written)
+    check_files(files_of(Config, flags) | {"--schedules": schedules, "--fusion": fusions}, written_by(flags))
     acts, timeline = typed_acts("compare", flags), timeline_writer(flags)
     if acts and timeline is None:
         timeline = TimelineFiles("--timeline", (), own=next(flags[name] for name in acts))
     how: dict[str, Any] = {"timeline": timeline, "acts": acts, "fusions": fusions, "wires": wires}
     command = partial(compare_and_show, schedules=schedules, **how)
-    run_job(command, {name: value for name, value in flags.items() if name not in SPLIT}, written)
+    run_job(command, {name: value for name, value in flags.items() if name not in SPLIT})
 
 
 def compare_and_show(

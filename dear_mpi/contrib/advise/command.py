@@ -33,7 +33,7 @@ FLAGS = (
 @with_flags(FLAGS, alone="advise")
 def advise(flags: Flags) -> None:
     """Example: dear-mpi advise train.py --ranks 16 --network 10gbit,50us -- --epochs 1"""
-    written = written_by(flags, picture="--picture", save="--save")
+    written = written_by(flags, "script")
     writers = [TimelineFiles(name, [path]) for name, path in written if name in ("--picture", "--timeline")]
     try_files(written)
     check_files({"SCRIPT": [str(flags["script"])]}, written)
