@@ -168,9 +168,7 @@ CASES = {
     "interfaces of other names": (job(rank(0, mtus={"eth0": 1500}), rank(1, mtus={"ens3": 1500, "ib0": 1500})), []),
     "local ranks that collide": (
         job(rank(0), rank(1, launched_local_rank=0)),
-        [
-            "warning: local ranks of the launcher are not those counted by shared memory on a (ranks 0-1): 0 for 0, 0 for"
-        ],
+        ["warning: local ranks of the launcher are not those counted by shared memory on a (ranks 0-1): 0 for 0"],
     ),
     "local ranks in another order": (job(rank(0, launched_local_rank=1), rank(1, launched_local_rank=0)), []),
 }
