@@ -14,7 +14,7 @@ from typing import Any
 from dear_mpi.bench.machine_file import Link
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
 from dear_mpi.collectives.launch.launcher import OPEN_MPI, Launch
-from dear_mpi.collectives.launch.mpi_facts import MpiFacts, loaded, mpi_facts, queries, without_pmix
+from dear_mpi.collectives.launch.mpi_facts import MpiFacts, mpi_facts, queries, without_pmix
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.shared_memory import HUGE_BYTES, collapse, file_in_memory
 from dear_mpi.collectives.transports.wait_policy import Limit, cgroup_limit, machine, own_cores
@@ -88,15 +88,14 @@ class Facts:
     problem: str | None = None
     device: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
-    ucx: str | None = None
-    ucx_cuda: bool = False
     queries: Mapping[str, bool | str | None] = field(default_factory=dict)
     probed: DeviceMemory | None = None
     device_memory: DeviceMemory | None = None
     links: list[Link] = field(default_factory=list)
 
     @property
-    def ranks_per_host(self) -> list[int]:
+    def hosts(self) -> list[int]:
+        """Return the number of ranks on each host."""
         return list(Counter(rank.host for rank in self.ranks).values())
 
     @property
@@ -201,8 +200,6 @@ def examine(world: World, alone: Facts, *, device_memory: str, nbytes: int) -> F
         alone,
         ranks=ranks,
         settings={name: os.environ[name] for name in SETTINGS if name in os.environ},
-        ucx=next(iter(loaded("libucp")), None),
-        ucx_cuda=bool(loaded("libuct_cuda")),
         queries=queries(comm),
         probed=probed,
         device_memory=decide(comm, device_memory) if probed and device_memory != "auto" else probed,

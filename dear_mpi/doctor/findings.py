@@ -56,7 +56,6 @@ ALIKE: dict[str, tuple[Callable[..., Finding], Callable[[RankFacts], str], str]]
         *(note, lambda rank: f"{len(rank.cores)} of {rank.host_cores}"),
         "the slowest rank decides: give each the same, or let --weights measured share the work out",
     ),
-    "the kernel": (note, attrgetter("kernel"), "nothing, if they are equally fast"),
     "TCP's congestion control": (note, attrgetter("congestion"), "sysctl net.ipv4.tcp_congestion_control=NAME"),
 }
 
@@ -189,22 +188,15 @@ def cores(facts: Facts) -> Iterator[Finding]:
 
 
 def wrong_local_rank(facts: Facts) -> Iterator[Finding]:
-    wrong = [rank for rank in facts.ranks if rank.launched_local_rank not in (None, rank.local_rank)]
-    if not wrong:
-        return
-    first = wrong[0]
-    text = (
-        f"the launcher's local rank is not the one counted by shared memory for {ranks_of(wrong)} "
-        f"(rank {first.rank}: {first.launched_local_rank} against {first.local_rank})"
-    )
-    hosts = grouped(facts.ranks, lambda rank: rank.host).values()
-    if all({rank.launched_local_rank for rank in ranks} == {rank.local_rank for rank in ranks} for ranks in hosts):
-        yield note(f"{text}: only the order differs, which does no harm")
-    else:
-        yield warning(
-            f"{text}: two ranks of a host may take one GPU, and leave another idle",
-            "start all ranks of a host with one launcher, and let its containers share the host's memory",
-        )
+    for ranks in grouped(facts.ranks, lambda rank: rank.host).values():
+        launched = {rank.launched_local_rank for rank in ranks}
+        if None not in launched and launched != {rank.local_rank for rank in ranks}:
+            numbers = ", ".join(f"{rank.launched_local_rank} for {rank.local_rank}" for rank in ranks)
+            yield warning(
+                f"local ranks of the launcher are not those counted by shared memory on {where(ranks)}: {numbers}; two "
+                "ranks may take one GPU, and leave another idle",
+                "start all ranks of a host with one launcher, and let its containers share the host's memory",
+            )
 
 
 def small_pages(facts: Facts) -> Iterator[Finding]:
@@ -219,7 +211,7 @@ def small_pages(facts: Facts) -> Iterator[Finding]:
 
 def pausing_tcp(facts: Facts) -> Iterator[Finding]:
     pausing = [rank for rank in facts.ranks if rank.congestion == "bbr"]
-    if pausing and len(facts.ranks_per_host) > 1:
+    if pausing and len(facts.hosts) > 1:
         yield note(
             f"TCP of {ranks_of(pausing)} is controlled by bbr, which slows down at times to measure its path: with "
             "four hosts and 1 Gbit/s, one in a hundred collectives of 53 ms took 60 to 130 ms or more (reno: 56 to 66)",

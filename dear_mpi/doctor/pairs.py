@@ -71,8 +71,8 @@ def pairs_of(links: Sequence[Link], hosts: Sequence[str]) -> list[PairLinks]:
     return pairs
 
 
-def speed(value: float | None, low: float | None, high: float | None) -> str:
-    return "-" if value is None or low is None or high is None else interval(value, low, high, 1, places_of(value))
+def speed(row: Link) -> str:
+    return interval(row.GBps, row.GBps_low, row.GBps_high, 1, places_of(row.GBps))
 
 
 PAIR_COLUMNS: dict[str, Callable[[PairLinks], str]] = {
@@ -81,9 +81,8 @@ PAIR_COLUMNS: dict[str, Callable[[PairLinks], str]] = {
     "latency (us)": lambda pair: interval(
         pair.forth.latency_us, pair.forth.latency_low_us, pair.forth.latency_high_us, 1, 1
     ),
-    "GB/s ->": lambda pair: speed(pair.forth.GBps, pair.forth.GBps_low, pair.forth.GBps_high),
-    "GB/s <-": lambda pair: speed(pair.back.GBps, pair.back.GBps_low, pair.back.GBps_high),
-    "both at once": lambda pair: speed(pair.forth.both_GBps, pair.forth.both_GBps_low, pair.forth.both_GBps_high),
+    "GB/s ->": lambda pair: speed(pair.forth),
+    "GB/s <-": lambda pair: speed(pair.back),
 }
 
 
@@ -103,8 +102,7 @@ def explained(links: Sequence[Link]) -> str:
     return (
         f"latency: half the median of {latencies} round trips of {format_bytes(first.latency_bytes)}, which cannot "
         f"tell directions; GB/s ->: {plural(first.messages, 'message')} of {format_bytes(first.bytes)} from the first "
-        f"rank to the second, until a short answer is back, the median of {speeds}; both at once: the bytes of both "
-        f"directions; {PLUS_MINUS}"
+        f"rank to the second, until a short answer is back, the median of {speeds}; {PLUS_MINUS}"
     )
 
 

@@ -1,13 +1,11 @@
 """Show an algorithm: its lesson, steps, the data of every rank after each step, its cost, and a proof."""
 
 import inspect
-import textwrap
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from dear_mpi.collectives import programs
@@ -82,52 +80,33 @@ def explain_algorithm(name: str, asked: Asked, *, check: bool = False) -> None:
     """
     written, screen = asked.programs(name), console()
     collective, size, layout, runner = asked.collective, asked.ranks, asked.layout, runner_of(name)
-    width = min(screen.width, MOST_COLUMNS)
+    screen.width = width = min(screen.width, MOST_COLUMNS)
     subject = inspect.getmodule(phases if runner == "shared" else find_algorithm(name, collective))
-    show(screen, *lesson_lines(inspect.getdoc(subject) or "", width), markup=False)
     on_hosts = f" of {asked.hosts} hosts" if asked.hosts > 1 else ""
-    screen.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold", markup=False)
+    screen.print(re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.getdoc(subject) or ""))  # a line per paragraph, which it wraps
+    screen.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold")
     if lacks_rates(name, layout, asked.known_rates):
-        show(screen, "It asks for the rates inside and between hosts, which are not known: give --rates.")
+        screen.print("It asks for the rates inside and between hosts, which are not known: give --rates.")
     if asks_for(find_algorithm(name, collective), "pieces"):
-        show(screen, f"The buffer has {plural(asked.pieces, 'segment')}.")
+        screen.print(f"The buffer has {plural(asked.pieces, 'segment')}.")
     replayed = Replayed.of(written)
     if runner == "shared":
-        lines = phase_lines(collective, size)
-        show(screen, *(textwrap.fill(line, width, subsequent_indent=" " * 6) for line in lines))
+        screen.print(*phase_lines(collective, size), sep="\n", markup=True)
     else:
         too_many = f"(The tables are left out: they are shown for up to {MOST_RANKS_IN_TABLES} ranks.)"
-        show(screen, *(step_lines(replayed, width) if size <= MOST_RANKS_IN_TABLES else [too_many]), "")
+        tables = step_lines(replayed, width) if size <= MOST_RANKS_IN_TABLES else [too_many]
+        screen.print(*tables, "", sep="\n", markup=True)
         if replayed.fault is None:
-            show(screen, textwrap.fill(traffic(written, layout), width))
+            screen.print(traffic(written, layout))
     if replayed.fault is not None:
         raise replayed.fault
     if COLLECTIVES[collective].reduces:
         are = "are" if keeps_rank_order(written) else "are not"
-        show(screen, f"Contributions {are} combined in the order of the ranks.")
+        screen.print(f"Contributions {are} combined in the order of the ranks.")
     if check:
         with bar(None, size, "proving") as advance:
             prove(name, collective, layout, advance, rates=asked.known_rates, pieces=asked.pieces)
-        numbers = f"{'1 to ' * (size > 1)}{plural(size, 'rank')}"
-        show(screen, textwrap.fill(f"Proved for {numbers}{PROMISES[runner]}", width))
-
-
-def show(screen: Console, *lines: str, markup: bool = True) -> None:
-    screen.print(*lines, sep="\n", markup=markup, soft_wrap=True)
-
-
-def lesson_lines(text: str, width: int) -> Iterator[str]:
-    """Reflow a docstring for a screen: fill paragraphs anew, and move pictures and tables left as a whole."""
-    paragraphs = groupby(text.split("\n\n"), lambda paragraph: paragraph.startswith(" "))
-    for drawn, group in paragraphs:
-        if drawn:
-            for line in textwrap.indent(textwrap.dedent("\n\n".join(group)), "  ").splitlines():
-                hang = min(line.rfind("  ") + 2, width // 2)  # below a table's last column
-                yield textwrap.fill(line, width, subsequent_indent=" " * hang)
-            yield ""
-        else:
-            for paragraph in group:
-                yield f"{textwrap.fill(paragraph, width)}\n"
+        screen.print(f"Proved for {'1 to ' * (size > 1)}{plural(size, 'rank')}{PROMISES[runner]}")
 
 
 def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
@@ -143,7 +122,7 @@ def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
     owned = "Chunk c belongs to rank c" if own == 1 else f"The first {own} chunks belong to rank 0, and so on"
     told = f"{LISTED}{ADDRESSED * COLLECTIVES[written[0].collective].addressed}" if named else COUNTED
     legend = f"{told}; *: complete; -: nothing useful. {owned}. {SENT}."
-    yield from textwrap.wrap(legend, width)
+    yield legend
     cell = max(max(map(len, naming.values())) + 1, len(str(chunks[-1]))) + 1
     fitting = max(1, room // cell)
     for number in range(len(replayed.rows[0])):
@@ -152,8 +131,7 @@ def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
             yield from table_lines(replayed, number, chunks[at : at + fitting], naming, cell)
         if number < len(written[0].steps):
             red = "[bold red]{}[/]" if number == replayed.broken else "{}"
-            lines = textwrap.wrap(f"step {number} sends {sends(written, number)}", width, subsequent_indent="  ")
-            yield from map(red.format, lines)
+            yield red.format(f"step {number} sends {sends(written, number)}")
 
 
 def table_lines(replayed: Replayed, number: int, chunks: range, naming: Mapping[int, str], cell: int) -> Iterator[str]:

@@ -11,8 +11,7 @@ import itertools
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import groupby
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -174,11 +173,6 @@ class RankFile:
 
     recordings: Annotated[list[Recording], Meta(min_length=1)]
     facts: dict[str, Any]
-    path: str = ""
-
-    @property
-    def rank(self) -> int:
-        return self.recordings[0].rank.number
 
 
 def put_together(paths: Sequence[str]) -> Timeline:
@@ -188,17 +182,20 @@ def put_together(paths: Sequence[str]) -> Timeline:
         ClocksError: the clocks of the ranks cannot be compared.
         ValueError: a file is of another kind or another job; or two files are of one rank.
     """
-    what = "one rank, as FILE.rank0.json is"
-    files = sorted((replace(read(path, RankFile, what), path=path) for path in paths), key=lambda each: each.rank)
-    first = files[0]
-    for each in files[1:]:
-        names = [[run.name for run in file.recordings] for file in (first, each)]
-        if each.facts.get("job") != first.facts.get("job") or names[0] != names[1]:
-            raise ValueError(f"{each.path!r} and {first.path!r} are not of one run")
-    for rank, same in groupby(files, lambda each: each.rank):
-        if len(named := [each.path for each in same]) > 1:
-            raise ValueError(f"rank {rank} must have one file, not {' and '.join(map(repr, named))}")
-    runs = tuple(merged([each.recordings[place] for each in files]) for place in range(len(first.recordings)))
+    found = dict[int, tuple[str, RankFile]]()
+    for path in paths:
+        file = read(path, RankFile, "one rank, as FILE.rank0.json is")
+        rank = file.recordings[0].rank.number
+        if rank in found:
+            raise ValueError(f"rank {rank} must have one file, not {found[rank][0]!r} and {path!r}")
+        found[rank] = path, file
+    (one, first), *others = [found[rank] for rank in sorted(found)]
+    for other, file in others:
+        names = [[run.name for run in each.recordings] for each in (first, file)]
+        if first.facts.get("job") != file.facts.get("job") or names[0] != names[1]:
+            raise ValueError(f"{other!r} and {one!r} are not of one run")
+    files = [first, *(file for _, file in others)]
+    runs = tuple(map(merged, zip(*(file.recordings for file in files), strict=True)))
     facts = {name: fact for name, fact in first.facts.items() if all(each.facts.get(name) == fact for each in files)}
     return Timeline(live=True, runs=runs, facts=facts)
 

@@ -45,7 +45,6 @@ def test_links_of_both_directions(order, size):
     for row in answers[0]:
         assert 0 < row.latency_low_us <= row.latency_us <= row.latency_high_us
         assert 0 < row.GBps_low <= row.GBps <= row.GBps_high
-        assert 0 < row.both_GBps_low <= row.both_GBps <= row.both_GBps_high
         assert 6 <= row.samples <= 30
         assert asdict(row) == asdict(row) | {"path": "host", "bytes": NBYTES, "latency_bytes": 8, "messages": MESSAGES}
 
@@ -70,7 +69,6 @@ def test_the_figures_are_those_of_the_definition(monkeypatch):
     assert forth.latency_us == back.latency_us == pytest.approx((10 + 16e-3) / 2)
     assert forth.GBps == pytest.approx(8e3 / 18e3)  # 8 messages of 1000 B in 10 us + 8 us
     assert back.GBps == pytest.approx(8e3 / 36e3)
-    assert forth.both_GBps == back.both_GBps == pytest.approx(16e3 / 26e3)
     assert (forth.samples, forth.latency_samples) == (30, 100)
 
 

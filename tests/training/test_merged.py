@@ -74,7 +74,7 @@ def test_times_are_by_the_clock_of_rank_0():
     [
         (
             {"looks": (Look(AHEAD_S, AHEAD_S, 1e-3), Look(AHEAD_S + 20, AHEAD_S + 3, 1e-3))},
-            "clock of rank 1 cannot",
+            "clocks of ranks 0 and 1 cannot",
         ),
         ({"sent_s": 11.1}, "rank 1 has a message 0.1 s before rank 0 sent it"),
         (

@@ -1,8 +1,7 @@
 """Draw ``bench`` rows as time and busbw by size, on logarithmic axes.
 
-Each collective and number of ranks gets two panels. A line is an algorithm in a run, its band the 95 % interval; a
-hollow point has an interval wider than the median. Thin lines are the model, dashed lines the bound. Letters are as
-large as in a paper's column.
+Each collective and number of ranks gets two panels. A line is an algorithm in a run, its band the 95 % interval. Thin
+lines are the model, dashed lines the bound. Letters are as large as in a paper's column.
 """
 
 import textwrap
@@ -32,13 +31,6 @@ FEW_DECADES = 1e3  # a shorter axis also has numbers inside its decades
 MOST_BEYOND = 10  # the most that an axis extends for a bound
 BINARY = {"G": 2**30, "M": 2**20, "K": 2**10, "": 1}
 SURE: dict[str, Any] = {"linewidth": 1.2, "markersize": 3.5}
-UNSURE: dict[str, Any] = {
-    "linestyle": "none",
-    "markersize": 3.5,
-    "markerfacecolor": "white",
-    "label": None,
-    "zorder": 3,
-}
 BAND: dict[str, Any] = {"alpha": 0.2, "linewidth": 0}
 DASHES = ("--", ":", "-.")
 BOUND: dict[str, Any] = {"color": "0.3", "linewidth": 1.0}
@@ -82,7 +74,9 @@ def draw_runs(rows: Sequence[Row]) -> Any:
         for name, value in PANELS.items():
             draw_panel(next(panels), case, value, looks, title=title, ylabel=name)
             title = ""  # of both panels
-    written = len(about) + legend_below(figure, signs(rows, looks), points=POINTS)
+    modelled = any(row["model_us"] for row in rows)
+    signs = [Line2D([], [], color="black", linewidth=THIN, label="thin: model")] if modelled else []
+    written = len(about) + legend_below(figure, signs, points=POINTS)
     figure.set_figheight(lines * PANEL_INCHES + written * TEXT_INCHES)
     return figure
 
@@ -112,17 +106,16 @@ def notes(rows: Sequence[Row], letters: int) -> list[str]:
 
 
 def looks_of(lines: Sequence[Line]) -> dict[Line, dict[str, Any]]:
-    """Choose a colour and a marker per line; for several runs, colours by line and markers by run."""
+    """Choose colours by algorithm and markers by run; the other way round for one algorithm."""
     names, runs = (list(dict.fromkeys(each)) for each in zip(*lines, strict=True))
-    colored, marked = names if len(names) > 1 else runs, runs if len(runs) > 1 else names
+    colored = 0 if len(names) > 1 else 1
     return {
-        (name, run): {
-            "color": COLORS[colored.index(name if len(names) > 1 else run) % len(COLORS)],
-            "marker": MARKERS[marked.index(run if len(runs) > 1 else name) % len(MARKERS)],
-            "label": None if len(names) > 1 and len(runs) > 1 else name if len(runs) == 1 else f"{name}, {run}",
+        line: {
+            "color": COLORS[(names, runs)[colored].index(line[colored]) % len(COLORS)],
+            "marker": MARKERS[(runs, names)[colored].index(line[1 - colored]) % len(MARKERS)],
+            "label": line[0] if len(runs) == 1 else ", ".join(line),
         }
-        for name in names
-        for run in runs
+        for line in lines
     }
 
 
@@ -169,29 +162,9 @@ def draw_line(axes: Any, rows: Sequence[Row], value: Value, look: Mapping[str, A
     if len(rows) == 1:  # a band without width
         axes.vlines(sizes, low, high, color=look["color"], linewidth=THIN)
     axes.plot(sizes, middle, **look, **SURE)
-    hollow = [(size, median) for size, median, row in zip(sizes, middle, rows, strict=True) if is_noisy(row)]
-    if hollow:
-        axes.plot(*zip(*hollow, strict=True), **{**look, **UNSURE})
     modelled = [row for row in rows if row["model_us"]]
     model = [value(row, row["model_us"]) for row in modelled]
     axes.plot([row["bytes"] for row in modelled], model, color=look["color"], linewidth=THIN)
-
-
-def signs(rows: Sequence[Row], looks: Mapping[Line, Any]) -> list[Any]:
-    """Return legend signs that no panel labels; for several lines in several runs, also of lines and runs."""
-    found: dict[str, dict[str, Any]] = {}
-    if any(look["label"] is None for look in looks.values()):
-        found |= {name: {"color": look["color"], **SURE} for (name, _), look in looks.items()}
-        found |= {run: {"marker": look["marker"], "linestyle": "none", **SURE} for (_, run), look in looks.items()}
-    if any(row["model_us"] for row in rows):
-        found["thin: model"] = {"linewidth": THIN}
-    if any(is_noisy(row) for row in rows):
-        found["hollow: too noisy"] = UNSURE | {"marker": "o"}
-    return [Line2D([], [], **{"color": "black", **look, "label": name}) for name, look in found.items()]
-
-
-def is_noisy(row: Row) -> bool:
-    return bool(row["ci_high_us"] - row["ci_low_us"] > row["p50_us"])
 
 
 def size_text(nbytes: float) -> str:
