@@ -144,9 +144,10 @@ def typed_acts(command: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = {}
     for name in flags:
-        if is_core(command, name) or not flags[name]:
+        each = added_flags(command).get(name) if flags[name] and not is_core(command, name) else None
+        if each is None:
             continue
-        each, flag = added_flags(command)[name], as_typed(name)
+        flag = as_typed(name)
         if each.endings:
             check_ending(flag, flags[name], each.endings)
         try:
