@@ -11,10 +11,10 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
 from dear_mpi.reporting.units import check_seconds, named_values
-from dear_mpi.training.declared import again, option
+from dear_mpi.training.declared import option
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.learning_rate import DECAYS, Rate
-from dear_mpi.training.options import ALL_OPTIMIZERS, TABLES, Exchange, Options, Training
+from dear_mpi.training.options import ALGORITHM, ALL_OPTIMIZERS, FUSION, TABLES, Exchange, Options, Training
 
 MODEL = "Model to train: mlp, cnn, gpt, FILE.py:FUNCTION, or synthetic:TABLE, whose layers only take time: TABLE is "
 IN_FILE = "FILE.py:NAME"  # stands for all user models
@@ -36,12 +36,6 @@ OF_OTHERS = {
 SETTINGS = ("lr", "momentum", "weight_decay")  # of optimisers, with flags
 
 
-def setting(name: str, help: str) -> Any:
-    """Declare an optimiser option; each optimiser has its default."""
-    defaults = [f"{vars(kind)[name]} for {optimizer}" for optimizer, kind in OPTIMIZERS.items() if name in vars(kind)]
-    return option(help, None, shown=", ".join(defaults))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Config(Training):
     """Configure one training run: the flags of ``train`` and ``compare``. Defaults come from ``PRESETS``."""
@@ -50,8 +44,8 @@ class Config(Training):
     data: str = option(
         "Data to train on: digits, FILE.npz (arrays x and y), or any text file (for gpt).", "digits", may_be_file=True
     )
-    fusion: str = again(Training, "fusion", shown="by model")
-    algorithm: str = again(Training, "algorithm", "ring")
+    fusion: str = option(FUSION, USUAL, shown="by model", may_be_file=True)
+    algorithm: str = option(ALGORITHM, "ring", may_be_file=True)
     dtype: str = option(
         f"Type of the parameters: fp32 or fp64; for synthetic models {', '.join(DTYPES)}.",
         "fp32",
@@ -61,11 +55,12 @@ class Config(Training):
         f"Optimiser: {', '.join(OPTIMIZERS)}. With further settings: sgd:nesterov=1, adam:beta1=0.8:epsilon=1e-6.",
         shown="by model",
     )
-    lr: float | None = setting("lr", "Learning rate.")
-    momentum: float | None = setting("momentum", "Momentum factor.")
-    weight_decay: float | None = setting(
-        "weight_decay",
+    lr: float | None = option("Learning rate.", None, shown="that of the optimiser")
+    momentum: float | None = option("Momentum factor.", None, shown="that of the optimiser")
+    weight_decay: float | None = option(
         "Weight decay of all parameters, including biases: an L2 penalty for sgd and adam, decoupled for the others.",
+        None,
+        shown="that of the optimiser",
     )
     decay: str = option(
         f"How the learning rate falls until the last iteration: {', '.join(DECAYS)}.",
