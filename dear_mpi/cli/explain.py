@@ -11,7 +11,7 @@ from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.reporting.terminal import console
 from dear_mpi.see.explain import MOST_RANKS, explain_algorithm
 from dear_mpi.see.route import explain_route
-from dear_mpi.simulate.machine import read_rates
+from dear_mpi.simulate.network import read_rates
 from dear_mpi.training.declared import listed, parsed
 from dear_mpi.training.options import NAMES
 from dear_mpi.training.routes.find import EXAMPLES, FULL, ROUTES

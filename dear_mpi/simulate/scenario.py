@@ -8,18 +8,19 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
+
 from dear_mpi.collectives.plans.call import check_segment
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.hosts import share_served
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.synthetic import EXCHANGE
-from dear_mpi.simulate.compute import compute_text, model_of, update_origin
-from dear_mpi.simulate.model import Model
+from dear_mpi.reporting.units import parse_straggler
+from dear_mpi.simulate.model import Model, compute_text, model_of, update_origin
 from dear_mpi.simulate.network import Machine
-from dear_mpi.simulate.prices.prices import Prices
+from dear_mpi.simulate.prices import Prices
 from dear_mpi.simulate.settings import MOST_PARTS, Settings
-from dear_mpi.simulate.uneven import Jitter, parse_jitter, straggling
 from dear_mpi.training.chosen_route import check_sent
 from dear_mpi.training.fabric.costs import Price, portions_of, whole_cost
 from dear_mpi.training.fabric.rules import Rules
@@ -57,11 +58,6 @@ class Scenario:
         check_segment(segment_bytes, itemsize)
         return cls(settings, algorithm, model, machine, Prices(network, ranks, segment_bytes, itemsize))
 
-    @property
-    def lacks_rates(self) -> bool:
-        """Return whether the algorithm needs rates that the network does not have."""
-        return self.prices.lacks_rates(self.algorithm)
-
     def check(self, name: str, schedule: type[Schedule], fusion: str) -> None:
         """Check that a schedule can be simulated with this fusion, by a dry run unless our tests cover it.
 
@@ -85,7 +81,7 @@ class Scenario:
     def predict(self, name: str, schedule: type[Schedule], fusion: str, *, traced: bool = False) -> Prediction:
         """Predict an iteration under one schedule."""
         rules, settings, ranks = self.rules(name, schedule, fusion), self.settings, self.prices.ranks
-        places, spread = 2 * len(self.model.names), parse_jitter(settings.jitter)
+        jitter = Jitter(ranks, 2 * len(self.model.names), spread=settings.spread, seed=settings.seed)
         costs = replace(
             self.model.costs,
             price=self.priced(schedule, rules.buckets),
@@ -97,11 +93,9 @@ class Scenario:
             work=self.model.sharing(rules.buckets).work,
             portions=partial(self.portions, rules.route),
             compute=straggling(settings.straggler, ranks),
-            noise=self.model.shared(Jitter(ranks, places, spread=spread, seed=settings.seed)),
+            noise=self.model.shared(jitter),
         )
-        found = predict(schedule, rules, costs, iterations=settings.counted, traced=traced)
-        check_finite(f"the prediction of schedule {name!r}, fusion {fusion!r}", vars(found))
-        return found
+        return predict(schedule, rules, costs, iterations=settings.counted, traced=traced)
 
     def rules(self, name: str, schedule: type[Schedule], fusion: str) -> Rules:
         """Make a rule book for a schedule with a policy's buckets; time-based policies see the simulated costs."""
@@ -186,7 +180,7 @@ class Scenario:
             "start_s": self.model.costs.start_s,
             "wake_s": self.model.costs.wake_s,
             "straggler": settings.straggler,
-            "jitter": parse_jitter(settings.jitter),
+            "jitter": settings.spread,
             "iterations": settings.counted,
             "seed": settings.seed,
             "iteration_s": seconds,
@@ -209,7 +203,7 @@ class Scenario:
         network = times(self.machine.network)
         if network.between is not None:
             network = replace(network, between=times(network.between))
-        return replace(self, prices=replace(self.prices, network=network, found={}))
+        return replace(self, prices=self.prices.on(network))
 
 
 def buckets_of(
@@ -233,3 +227,43 @@ def check_finite(what: str, figures: Mapping[str, object]) -> None:
     wrong = [f"{name} is {value}" for name, value in numbers.items() if not math.isfinite(value)]
     if wrong:
         raise ValueError(f"{what} has no end: {', '.join(wrong)}; some number that was given is too large or too small")
+
+
+def straggling(text: str | None, ranks: int) -> Callable[[Any], Any]:
+    """Return a function from nominal seconds, of all ranks or of each, to actual seconds with a straggler.
+
+    >>> straggling(None, 2)(1.0), straggling("1:1.5", 2)(2.0)
+    (1.0, array([2., 3.]))
+    """
+    factors = np.array(parse_straggler(text, ranks))
+    return lambda seconds: seconds if text is None else seconds * factors
+
+
+class Jitter:
+    """Draw layer noise: a time factor for each layer, rank and pass, new every time.
+
+    It depends only on the seed, the turn, the rank and the place (``VirtualUse``). All schedules, fusions and networks
+    therefore get the same noise, in any order of queries: it does not affect their differences. The first of many ranks
+    have the same noise as few ranks. Updates, and the rest of an iteration, have none.
+
+    Args:
+        places: per turn: twice the number of layer calls.
+        spread: the standard deviation of the logarithm of a factor, whose median is 1.
+
+    >>> few, many = Jitter(2, 6, spread=0.1, seed=7), Jitter(3, 6, spread=0.1, seed=7)
+    >>> later = many(1, 5)
+    >>> bool((many(0, 4)[:2] == few(0, 4)).all()), bool((many(1, 5) == later).all())
+    (True, True)
+    """
+
+    def __init__(self, ranks: int, places: int, *, spread: float, seed: int = 0) -> None:
+        self.ranks, self.places, self.spread, self.seed = ranks, places, spread, seed
+        self.turn, self.factors = -1, np.ones(0)
+
+    def __call__(self, turn: int, place: int) -> Any:
+        if not self.spread:
+            return 1.0
+        if turn != self.turn:
+            drawn = np.random.default_rng([self.seed, turn]).standard_normal((self.ranks, self.places))
+            self.turn, self.factors = turn, np.exp(self.spread * np.ascontiguousarray(drawn.T))
+        return self.factors[place]

@@ -1,6 +1,6 @@
 """Replay programs by SimGrid, which is not ours: it routes messages, and lets those that meet on a link share it.
 
-An oracle for ``cost``, on a star and on other topologies. Its MPI layer is set up as a plain alpha-beta network: no
+An oracle for ``cost``, on a star. Its MPI layer is set up as a plain alpha-beta network: no
 time of the processor, no protocols by size, no loss of bandwidth.
 
 On a star messages begin, share ports and end as in ``cost`` (decision 0013), so that times are the same, but for 16
@@ -28,7 +28,6 @@ from typing import Any
 
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program
-from dear_mpi.simulate.topology import Topology
 
 # The rates of flows follow from max-min fairness alone; all messages go by rendezvous; computing takes no time.
 MODEL = {
@@ -55,23 +54,27 @@ def replay(
     programs: Sequence[Program],
     count: int,
     itemsize: int,
-    topology: Topology,
     *,
     alpha: float,
     beta: float,
+    places: int | None = None,
+    shape: str = "",
     limit_s: float = 600.0,
 ) -> float:
     """The seconds until the last rank is done, for a buffer of ``count`` elements in equal shards.
 
     Args:
-        alpha: seconds of latency through two links (``topology.platform``).
-        beta: seconds per byte of a link.
+        alpha: seconds of latency through two links; each further link adds half of it.
+        beta: seconds per byte of a link, in each direction.
+        places: for ranks, if there are more of them.
+        shape: attributes of the cluster in XML; default: a star.
         limit_s: of the wall clock, after which SimGrid is ended. It replays some 40 000 messages a second.
 
     Raises:
-        ValueError: SimGrid is not installed, the ranks do not fit the topology, or SimGrid failed or took too long.
+        ValueError: SimGrid is not installed, failed, or took too long.
     """
-    described, smpirun = platform(topology, len(programs), alpha=alpha, beta=beta), find_smpirun()
+    described = platform(places or len(programs), alpha=alpha, beta=beta, shape=shape)
+    smpirun = find_smpirun()
     with tempfile.TemporaryDirectory(prefix="dear-mpi-") as name:
         folder = Path(name)
         index = write_traces(programs, count, itemsize, folder)
@@ -186,40 +189,16 @@ def write_traces(programs: Sequence[Program], count: int, itemsize: int, folder:
     return index
 
 
-def shape_of(topology: Topology) -> tuple[str, str]:
-    """SimGrid's ``topology`` and ``topo_parameters``, which count levels and dimensions from below."""
-    sizes = topology.sizes
-    match topology.name:
-        case "fattree":
-            return "FAT_TREE", f"2;{sizes[1]},{sizes[0]};1,{topology.up_links};1,1"
-        case "torus":
-            return "TORUS", ",".join(map(str, reversed(sizes)))
-        case "dragonfly":
-            return "DRAGONFLY", ";".join([*(f"{size},1" for size in sizes[:-1]), str(sizes[-1])])
-    return "FLAT", ""
-
-
-def platform(topology: Topology, ranks: int, *, alpha: float, beta: float) -> str:
-    """SimGrid's description of a network, as XML, with hosts ``rank-0``, ``rank-1`` and so on.
-
-    Args:
-        alpha: seconds of latency through two links, so of a message between two ranks of a star, or of a leaf; each
-            further link adds half of it.
-        beta: seconds per byte of a link, in each direction.
+def platform(ranks: int, *, alpha: float, beta: float, shape: str = "") -> str:
+    """SimGrid's description of a network, as XML, with hosts ``rank-0``, ``rank-1`` and so on; see ``replay``.
 
     Raises:
-        ValueError: the topology has not so many places, or there are no such links.
+        ValueError: there are no such links.
     """
     if not (0 <= alpha < math.inf and 0 < beta < math.inf):
         raise ValueError(f"SimGrid needs links of alpha >= 0 and beta > 0 seconds, not alpha {alpha} and beta {beta}")
-    topology.check_room(ranks)
-    shape, parameters = shape_of(topology)
-    return PLATFORM.format(
-        radical=f"0-{(math.prod(topology.sizes) if topology.sizes else ranks) - 1}",
-        bandwidth=f"{1 / beta!r}Bps",
-        latency=f"{alpha / 2!r}s",
-        shape=f' topology="{shape}" topo_parameters="{parameters}"' if parameters else "",
-    )
+    link = {"bandwidth": f"{1 / beta!r}Bps", "latency": f"{alpha / 2!r}s"}
+    return PLATFORM.format(radical=f"0-{ranks - 1}", **link, shape=shape)
 
 
 PLATFORM = """<?xml version='1.0'?>

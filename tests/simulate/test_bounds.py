@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dear_mpi.models.synthetic import Module
 from dear_mpi.simulate.model import Model, synthetic_model
-from dear_mpi.simulate.uneven import straggling
+from dear_mpi.simulate.scenario import straggling
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.schedules import SCHEDULES, find_schedule

@@ -9,10 +9,9 @@ from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
 from dear_mpi.simulate.model import Model
-from dear_mpi.simulate.scenario import check_finite
+from dear_mpi.simulate.scenario import Jitter, check_finite
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.simulate.uneven import Jitter
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.log.log import Log

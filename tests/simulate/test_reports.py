@@ -8,11 +8,7 @@ from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
 from dear_mpi.models.synthetic import load_modules
-from dear_mpi.simulate.gains import changes, fastest, remedies
 from dear_mpi.simulate.model import synthetic_model
-from dear_mpi.simulate.settings import Settings
-from dear_mpi.simulate.sweep import simulate
-from dear_mpi.simulate.table import notes
 from tests.cli_checks import assert_one_line
 from tests.simulate.test_profile import PROFILE
 
@@ -66,31 +62,6 @@ def test_an_iteration_is_in_the_columns(tmp_path, monkeypatch):
     assert "allows, without updates" in shown
 
 
-def test_a_backward_pass_that_is_given_is_told(tmp_path):
-    rows, shown = rows_of(tmp_path, "--rate", "10TFLOPS", "--backward-time", "0.2")
-    assert {row["compute_origin"] for row in rows} == {"predicted, backward given"}
-    assert "and 0.2 s backward (predicted from FLOPs; backward assumed)" in shown
-
-
-def test_the_fastest_row_is_told_and_advised():
-    usual = {"models": ("synthetic:resnet50",), "network": "1gbit,50us", "forward_s": 0.2}
-    settings = Settings(**usual, ranks=(4, 8), schedules=("sequential", "dear", "wfbp"), fusions=("1GB", "cut:4MB"))
-    found = simulate(settings)
-    best = fastest(found)
-    rows = [(each.row["ranks"], each.row["schedule"], each.row["fusion"]) for each in best]
-    assert rows == [(8, "dear", "cut:4MB"), (4, "dear", "cut:4MB")], "what waits longest comes first"
-    for each in best:
-        others = [other.row["iteration_s"] for other in found if other.row["ranks"] == each.row["ranks"]]
-        assert each.row["iteration_s"] == min(others)
-    first, *_ = notes(found, [])
-    assert first == "Of the fastest rows, resnet50, 8 ranks, dear, algorithm ring, fusion cut:4MB waits longest:"
-    first, *_ = notes(found[:6], [])
-    assert first == "The fastest row is resnet50, 4 ranks, dear, algorithm ring, fusion cut:4MB; it waits:"
-    (alone,) = simulate(Settings(**usual, ranks=(1,), schedules=("dear",), fusions=("1GB",)))
-    assert notes([alone], [])[0].endswith("fusion 1GB; it waits for no communication.")
-    assert notes([*best, alone], [])[0].startswith("Of the fastest rows, resnet50, 8 ranks")
-
-
 def test_several_algorithms_have_a_row_each(tmp_path):
     rows, shown = rows_of(tmp_path, "--algorithm", "ring,swing", "--plot", tmp_path / "bars.png")
     found = [(row["algorithm"], row["schedule"]) for row in rows]
@@ -134,17 +105,6 @@ def cut(layout, times, network):
 
 def layout_of_resnet50():
     return synthetic_model("", load_modules("resnet50"), ranks=4, forward_s=0.1, backward_s=0.2).layout
-
-
-@pytest.mark.parametrize("network", ["1gbit,50us,o=1us", "10gbit,2us/1gbit,50us,o=1us,hosts=2"])
-def test_each_change_is_told_to_the_progress_bar(network):
-    usual = {"models": ("synthetic:resnet50",), "network": network, "fusions": ("25MB",)}
-    (found,) = simulate(Settings(**usual, ranks=(4,), schedules=("wfbp",)))
-    told = []
-    helps = remedies(found, told.append)
-    assert told == list(changes(found))
-    assert "half the processor's time of a message" in told
-    assert [seconds for _, seconds in helps] == sorted(seconds for _, seconds in helps)
 
 
 OLD = '{"older": "report"}'

@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from dear_mpi.simulate.prices import lockstep
-from dear_mpi.simulate.prices.lockstep import Columns, Lockstep
+from dear_mpi.simulate import prices
+from dear_mpi.simulate.prices import Lockstep, StandIns
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.fabric.order import Order, Turn
@@ -111,9 +111,9 @@ def counting(function, calls, name):
 def test_thousands_of_ranks_take_few_programs_and_replays(monkeypatch):
     """Programs are written once for all models and schedules, and no ring is replayed event by event."""
     calls = Counter()
-    monkeypatch.setattr(lockstep, "write_program", counting(lockstep.write_program, calls, "programs"))
+    monkeypatch.setattr(prices, "write_program", counting(prices.write_program, calls, "programs"))
     monkeypatch.setattr(Lockstep, "seconds", counting(Lockstep.seconds, calls, "replays"))
-    monkeypatch.delattr(Columns, "seconds")
+    monkeypatch.delattr(StandIns, "seconds")
     found = simulated(models=MODELS[:2], ranks=(1024,), schedules=("wfbp", "dear"))
     (shared,) = {id(each.scenario.prices): each.scenario.prices for each in found}.values()
     assert {key[:2]: len(each.ranks.programs) for key, each in shared.replays.items()} == {

@@ -11,11 +11,9 @@ from dear_mpi.bench.case import Case, Samples, row_of
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.algorithms.registry import programs
 from dear_mpi.collectives.program.cost import cost
-from dear_mpi.simulate.gains import remedies
 from dear_mpi.simulate.network import PRESETS, fitted, read_network
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.simulate.table import exposed_parts
 from dear_mpi.training.schedules import SCHEDULES, Schedule
 from tests.cli_checks import assert_one_line
 from tests.rooms import ROOT
@@ -60,7 +58,7 @@ def test_rows_keep_their_bounds_and_add_up():
         assert " ".join(row) == KEYS
         assert row["bound_s"] <= row["iteration_s"] * (1 + 1e-12)
         assert row["iteration_s"] == pytest.approx(row["compute_s"] + row["exposed_comm_s"])
-        assert sum(seconds for _, seconds in exposed_parts(found)) == pytest.approx(row["exposed_comm_s"], abs=1e-12)
+        assert sum(wait.seconds for wait in found.prediction.waits) == pytest.approx(row["exposed_comm_s"], abs=1e-12)
         if row["schedule"] == "wfbp":
             assert row["speedup_vs_wfbp"] == 1
 
@@ -95,14 +93,7 @@ def test_rows_and_their_waits_add_up_where_ranks_differ(uneven):
         row = found.row
         assert row["iteration_s"] == pytest.approx(row["compute_s"] + row["exposed_comm_s"] + row["rest_s"])
         assert row["rest_s"] <= (0.01 if "jitter" in uneven else 1e-12) * row["iteration_s"]
-        assert sum(seconds for _, seconds in exposed_parts(found)) == pytest.approx(row["exposed_comm_s"], abs=1e-12)
-
-
-def test_remedies_are_those_that_the_algorithm_can_carry_out():
-    (found,) = simulated(schedules=("wfbp",), fusions=("25MB",), algorithms=("double_tree",), network="1gbit,50us")
-    changes = [change for change, _ in remedies(found)]
-    assert "twice the bandwidth" in changes
-    assert "schedule dear" not in changes, "double_tree has no reduce-scatter"
+        assert sum(wait.seconds for wait in found.prediction.waits) == pytest.approx(row["exposed_comm_s"], abs=1e-12)
 
 
 def test_a_slow_rank_keeps_all_others_waiting():
@@ -125,14 +116,6 @@ def test_jitter_costs_time_and_can_be_repeated():
     assert min(first, other) > plain
 
 
-def test_what_would_help_does():
-    found = simulated(schedules=("wfbp",), fusions=("25MB",))[0]
-    changes = dict(remedies(found))
-    assert "twice the bandwidth" in changes
-    assert "schedule dear" in changes
-    assert all(seconds < found.row["iteration_s"] for seconds in changes.values())
-
-
 def test_thousands_of_ranks():
     rows = [found.row for found in simulated(ranks=(4096,), models=("synthetic:densenet201",), fusions=("none",))]
     assert all(row["iteration_s"] > 2 * 4095 * 50e-6 for row in rows), "latencies alone take as long"
@@ -146,10 +129,7 @@ def test_the_command_writes_its_rows(tmp_path):
     assert [(row["ranks"], row["fusion"], row["schedule"]) for row in rows] == [
         (ranks, fusion, schedule) for ranks in (4, 8) for fusion in ("none", "25MB") for schedule in ("wfbp", "dear")
     ]
-    said = " ".join(done.output.split())
-    assert "none of our schedules gains more than" in said
-    assert "waits longest" in said
-    assert "What would help" in done.output
+    assert "none of our schedules gains more than" in " ".join(done.output.split())
 
 
 @pytest.mark.parametrize(
