@@ -22,6 +22,7 @@ from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.line.owners import Owners, Ownership, Sharing
 from dear_mpi.training.profiles.profile import Profile, Tensor
+from dear_mpi.training.routes.find import is_code
 
 SYNTHETIC = "synthetic:"  # models with sleeping layers
 EVEN = Ownership()
@@ -35,7 +36,6 @@ class Model:
     Attributes:
         layout: of its parameters, for this number of ranks.
         names: of the layers.
-        wire: the wire format of gradients.
         costs: of layers and updates, and the number of parts of a batch; independent of the network.
         value_size: bytes of an element of a parameter.
         owners: the ranks that update each part of a bucket.
@@ -45,7 +45,6 @@ class Model:
     name: str
     layout: Layout
     names: tuple[str, ...]
-    wire: str
     costs: Costs
     owners: Owners = field(default_factory=Owners)
     value_size: int = DTYPES["fp32"].itemsize
@@ -64,8 +63,7 @@ class Model:
         ownership: Ownership,
         whole: bool = False,
     ) -> Model:
-        """Make a model of layers with these names and tensors. Raises ValueError for an unknown type or too many
-        elements."""
+        """Make a model of layers with these names and tensors."""
         names, uses = zip(*layers, strict=True)
         itemsize, value_size = lookup("wire", wire, DTYPES).itemsize, DTYPES[dtype].itemsize
         sizes = {"itemsize": itemsize, "value_size": value_size, "ranks": ranks}
@@ -73,7 +71,7 @@ class Model:
         layout = Layout.of(tensors, whole=ownership.whole or whole, **sizes)
         first = {tensor.key: tensor for use in uses for tensor in use}.values()
         owners = ownership.owners(ranks, (each.cost(ownership.optimizer) for each in first if ownership.optimizer))
-        model = cls(name=name, layout=layout, names=names, wire=wire, costs=costs, value_size=value_size, owners=owners)
+        model = cls(name=name, layout=layout, names=names, costs=costs, value_size=value_size, owners=owners)
         if model.params > MOST_ELEMENTS:
             raise ValueError(f"model {name!r} has {model.params} parameters: simulate takes at most {MOST_ELEMENTS}")
         return model
@@ -111,7 +109,6 @@ def synthetic_model(
     of the forward pass.
 
     Args:
-        modules: see ``load_modules``.
         forward_s, backward_s: of all layers without factors, in each part of a batch.
         ownership: decides which rank updates which part.
 
@@ -159,11 +156,7 @@ def measured_model(
 
     Args:
         parts: of the batch of an iteration; default: as in the profile.
-        ownership: decides which rank updates which part.
         whole: whether buckets must have whole tensors.
-
-    Raises:
-        ValueError: as for ``synthetic_model``.
     """
     check_factors(profile.model, ownership, "take its profile under the same optimizer", found=profile.factored)
     layers = [(use.name, use.tensors) for use in profile.uses]
@@ -184,13 +177,13 @@ def check_factors(name: str, ownership: Ownership, remedy: str, *, found: bool) 
 
 
 def model_of(settings: Settings, name: str, ranks: int) -> Model:
-    """Return the named model on this number of ranks.
-
-    Raises:
-        ValueError: there is no such model or type, or the given compute times have no meaning for it.
-    """
+    """Return the named model. Raises ValueError if there is no such model or type."""
     profile, parts = settings.scaled, settings.accumulate
-    how: dict[str, Any] = {"ranks": ranks, "wire": settings.line_type_name, "ownership": settings.ownership(ranks)}
+    how: dict[str, Any] = {
+        "ranks": ranks,
+        "wire": settings.types[0] if is_code(settings.wire) else settings.wire_name,
+        "ownership": settings.ownership(ranks),
+    }
     if profile is None:
         if not name.startswith(SYNTHETIC):
             others = "others need a profile (--profile FILE, from dear-mpi train)"
@@ -211,11 +204,7 @@ def model_of(settings: Settings, name: str, ranks: int) -> Model:
 
 
 def crowded(costs: Costs, ranks: float, *, asleep: bool) -> Costs:
-    """Scale compute times for ranks that share a core: they take turns, and all wait for the last.
-
-    Args:
-        asleep: whether layers need no core.
-    """
+    """Scale compute times for ranks that take turns on a core, which layers need unless they are ``asleep``."""
     names = ("rest_s", "code_factor", "start_s", "wake_s")
     longer: dict[str, Any] = {name: ranks * getattr(costs, name) for name in names}
     if not asleep:
@@ -225,7 +214,7 @@ def crowded(costs: Costs, ranks: float, *, asleep: bool) -> Costs:
 
 
 def compute_text(settings: Settings) -> tuple[str, str]:
-    """Describe a row's compute times, and their source in a word or two."""
+    """Describe a row's compute times, and name their source."""
     profile = settings.scaled
     if profile is None:
         return "{:g} s forward and {:g} s backward".format(
@@ -238,6 +227,6 @@ def compute_text(settings: Settings) -> tuple[str, str]:
 
 
 def update_origin(settings: Settings) -> str:
-    """Name the source of update times, in a word or two."""
+    """Name the source of update times."""
     told = settings.profile is not None or (settings.optimizer is not None and has_factors(settings.ownership(1)))
     return compute_text(settings)[1] if settings.update_s is None and told else "given"

@@ -7,8 +7,7 @@
 NAME...                            one of the group ``dear_mpi.networks``: a function of the text and the ranks reads it
 FILE.json                          what ``bench``, ``links`` or ``doctor`` wrote (``bench/machine_file.py``)
 
-A network is fitted to the rows of ``dear-mpi bench``. For files of ``links`` or ``doctor``, the slowest link inside
-hosts and the slowest one between them count, because a ring is as fast as its slowest link.
+A network is fitted to rows of ``bench``. Of links, the slowest inside and between hosts count, as for a ring.
 """
 
 import re
@@ -50,8 +49,7 @@ class Machine:
     text: str
 
     def row(self) -> dict[str, Any]:
-        """Return the network's keys of ``--json``; those for links between hosts are None if all messages cost the
-        same."""
+        """Return the network's keys of ``--json``."""
         network, between = self.network, self.network.between
         return {
             "network": self.text,
@@ -122,10 +120,7 @@ def spelled(text: str, ranks: int) -> Network:
 
 
 def read_machine(text: str, ranks: int) -> Machine:
-    """Read the file of a machine and scale it to this number of ranks, with as many on each host as on the first.
-
-    Raises ValueError if it cannot be read, is no ``MachineFile``, or has too few rows.
-    """
+    """Read the file of a machine, and scale it to ranks of which each host has as many as the first one."""
     found = read_file("network", text)
     if found.rows:
         return Machine(fitted(text, found.rows), "fitted", text)
@@ -167,10 +162,9 @@ def slowest(found: MachineFile) -> dict[str, Network]:
 
 
 def read_rates(text: str) -> tuple[float, float]:
-    """Read ``--rates``: bytes/s of a rank inside its host, and of a host to others.
+    """Read ``--rates``, two bandwidths or a file of the doctor: bytes/s of a rank inside its host, of a host to others.
 
-    They come from two bandwidths, or from the links in a file of the doctor. Raises ValueError if the text cannot be
-    read, or the file lacks one kind of link.
+    Raises ValueError if the text cannot be read, or the file lacks one kind of link.
     """
     if not text.endswith(".json"):
         return parse_rates(text)

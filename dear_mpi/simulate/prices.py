@@ -1,7 +1,6 @@
 """Price a collective on a network, for many buffer sizes at once, and for thousands of ranks.
 
-A few ranks represent all, if the program of rank r + q is the program of rank r with q added to all peers. Then the
-first q ranks suffice:
+The first q ranks represent all if the program of rank r + q is that of rank r with q added to all peers:
 
         ring, 4096 ranks                        rank 0
         torus of 64 x 64                        ranks 0 to 63, the first row
@@ -9,15 +8,13 @@ first q ranks suffice:
         binomial tree                           all ranks
 
 Their chunks may differ, if equally long. If ranks of a host share ports, the first q ranks must be whole hosts.
-
 ``Lockstep`` goes step by step, all ranks and all sizes at once, if no two messages meet at a port:
 
     step 0    0 -> 1    1 -> 2    2 -> 3    3 -> 0        every rank sends at most one message in a step, and at most
     step 1    0 -> 2    1 -> 3    2 -> 0    3 -> 1        one comes to it; no two ranks use the same port of a host
 
-Rings and exchanges are like that. A rank is in one step at a time, so its ports are never shared, and no events need
-sorting. All operations are those of ``collectives/program/cost.py``, which prices the other programs, one size after
-the other.
+Rings and exchanges are like that, and no events need sorting. All operations are those of
+``collectives/program/cost.py``, which prices the other programs, one size after the other.
 """
 
 from __future__ import annotations
@@ -295,49 +292,35 @@ class Lockstep:
 
 
 def find_lockstep(ranks: StandIns, network: Network) -> Lockstep | None:
-    """Convert these programs to rounds; None if two messages could meet at a port."""
+    """Convert these programs to rounds; None if two messages could meet at a port, or one has no other end."""
     kinds = dict[tuple[range, int], int]()  # and their numbers
     users = dict[Side, tuple[str, int]]()  # the row that uses a side, to send or to receive
-    rows, found = np.arange(len(ranks.programs)), list[tuple[tuple[int, int, int, int], ...]]()
+    few, found = len(ranks.programs), list[tuple[tuple[int, int, int, int], ...]]()
     for steps in zip_longest(*(program.steps for program in ranks.programs), fillvalue=Step()):
-        met = meetings(steps, ranks.size)
-        if met is None:
+        if any(len(step.sends) > 1 or len(step.receives) > 1 for step in steps):
             return None
         messages = []
-        for (sender, send), (receiver, receive) in met:
-            ways = {
-                ("send", sender): network.way_out(sender, send.peer),
-                ("receive", receiver): network.way_in(receiver, receive.peer),
-            }
-            if any(users.setdefault(side, user) != user for user, way in ways.items() for side in way):
+        for row, send in ((row, send) for row, step in enumerate(steps) for send in step.sends):
+            target, distance = send.peer % few, network.distance(row, send.peer)
+            source = (row - send.peer + target) % ranks.size  # as the receiving row sees it
+            received = [each for each in steps[target].receives if each.peer == source]
+            ways = {("send", row): network.way_out(row, send.peer), ("receive", target): network.way_in(target, source)}
+            met = any(users.setdefault(side, user) != user for user, way in ways.items() for side in way)
+            if met or not received:
                 return None
             first = send.chunks.start % ranks.programs[0].parts
-            kind = range(first, first + len(send.chunks)), network.distance(sender, send.peer)
-            messages.append((sender, receiver, kinds.setdefault(kind, len(kinds)), int(receive.combine)))
+            kind = kinds.setdefault((range(first, first + len(send.chunks)), distance), len(kinds))
+            messages.append((row, target, kind, int(received[0].combine)))
+        if len(messages) < sum(len(step.receives) for step in steps):
+            return None
         found.append(tuple(messages))
 
-    def taken(numbers: Array) -> Array | slice:
+    def taken(rows: Array) -> Array | slice:
         """Return the rows as an index; a slice if they are all rows, which avoids a copy."""
-        return slice(None) if np.array_equal(numbers, rows) else numbers
+        return slice(None) if np.array_equal(rows, np.arange(few)) else rows
 
     rounds = []
     for each, same in groupby(found):
         senders, receivers, numbers, combine = np.array(each, int).reshape(-1, 4).T
         rounds.append(Round(taken(senders), taken(receivers), numbers, combine[:, None], len([*same])))
     return Lockstep(ranks, tuple(kinds), rounds)
-
-
-def meetings(steps: Sequence[Step], size: int) -> list[tuple[tuple[int, Send], tuple[int, Receive]]] | None:
-    """Match each send of a step of all rows with its receive, and return their rows.
-
-    Returns None if a row has several sends or receives, or one has no match.
-    """
-    if any(len(step.sends) > 1 or len(step.receives) > 1 for step in steps):
-        return None
-    rows = range(len(steps))
-    # By receiver; value: distance from receiver to sender, around all ranks.
-    sends = {
-        (send.peer % len(steps), (row - send.peer) % size): (row, send) for row in rows for send in steps[row].sends
-    }
-    receives = {(row, (each.peer - row) % size): (row, each) for row in rows for each in steps[row].receives}
-    return [(sends[way], receives[way]) for way in sends] if sends.keys() == receives.keys() else None

@@ -123,7 +123,7 @@ class Settings(Exchange):
     )
     accumulate: int | None = again(Training, "accumulate", None, shown="1, or as in the profile", most=MOST_PARTS)
     ranks_per_core: float = option(
-        "Ranks that share a core: updates, codes, and layers that do not sleep take so many times as long.", 1.0
+        "Ranks that share a core: updates, codes, and layers that do not sleep take as many times as long.", 1.0
     )
     straggler: str | None = option(
         "A slow rank, and how many times as long it computes, e.g. 7:1.5.", None, shown="none"
@@ -171,11 +171,6 @@ class Settings(Exchange):
     def wire_name(self) -> str:
         """Return the wire format of gradients: the chosen one, the route's, or the default."""
         return self.wire or self.chosen_route.wire or self.types[1]
-
-    @property
-    def line_type_name(self) -> str:
-        """Return the type of gradients in the flat buffer: the parameters' type if gradients are compressed."""
-        return self.types[0] if is_code(self.wire) else self.wire_name
 
     def ownership(self, ranks: int) -> Ownership:
         """Return the assignment of updates to ranks; rank speeds are measured as the straggler implies."""

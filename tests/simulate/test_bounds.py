@@ -44,7 +44,7 @@ def random_model(rng):
         rest_s=rng.choice((0.0, 0.2)),
     )
     layout, names = Layout.of(uses, itemsize=4, ranks=2), tuple(map(str, range(count)))
-    return Model(name="random", layout=layout, wire="fp32", names=names, costs=costs)
+    return Model(name="random", layout=layout, names=names, costs=costs)
 
 
 def random_prices(rng):

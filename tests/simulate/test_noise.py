@@ -1,13 +1,10 @@
 """Ranks of different speed: how long an iteration then is, its parts, and that all schedules meet the same noise."""
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dear_mpi.cli.app import app
 from dear_mpi.simulate.model import Model
 from dear_mpi.simulate.scenario import Jitter, check_finite
 from dear_mpi.simulate.settings import Settings
@@ -23,7 +20,6 @@ ONE_LAYER = Model(
     name="one layer",
     layout=Layout.of([[("weight", (64,))]], itemsize=4, ranks=2),
     names=("dense",),
-    wire="fp32",
     costs=Costs(forward_s=(1.0,), backward_s=(2.0,)),
 )
 QUICK = {"models": ("synthetic:resnet50",), "ranks": (8,), "network": "10gbit,50us", "forward_s": 0.05}
@@ -124,25 +120,6 @@ def test_jitter_costs_more_the_more_ranks_there_are():
         for ranks in (2, 64)
     )
     assert 0.15 < few < many
-
-
-@pytest.mark.parametrize(
-    ("flags", "iterations", "said"),
-    [
-        ([], 1, None),
-        (["--jitter", "5%"], 20, "jitter 5%, means of 20 iterations"),
-        (["--jitter", "5%", "--iterations", "1"], 1, "jitter 5%, means of 1 iteration"),
-        (["--jitter", "0%", "--iterations", "3"], 3, None),
-    ],
-)
-def test_how_many_iterations_count(flags, iterations, said, tmp_path):
-    file = tmp_path / "rows.json"
-    done = CliRunner().invoke(app, ["simulate", "--ranks", "4", "--json", str(file), *flags])
-    assert done.exit_code == 0, done.output
-    assert {row["iterations"] for row in json.loads(file.read_text())} == {iterations}
-    shown = " ".join(done.output.split())
-    assert said is None or said in shown
-    assert ("means of" in shown) == (said is not None)
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])

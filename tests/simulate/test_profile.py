@@ -17,7 +17,7 @@ from dear_mpi.simulate.table import heading
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use, read_profile
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.workload import make_workload
+from dear_mpi.training.runs.job import make_workload
 from tests.cli_checks import assert_one_line
 
 COUNT = 2**20  # elements of the one tensor: all ranks' shards are whole, so nothing is padded
@@ -229,15 +229,13 @@ def changed(*where, to):
         ("{", "is no readable JSON file: Expecting property name"),
         ([], "must be a file of dear-mpi train --profile: it must be an object, not a list"),
         (changed("rest_s", to=None), "it must have the field 'rest_s'"),
-        (changed("uses", 1, "forward_s", to=None), "uses[1] must have the field 'forward_s'"),
-        (changed("uses", to=[]), "uses must be a list in which some use has tensors"),
-        (changed("uses", to={}), "uses must be a list, not an object"),
+        (changed("uses", to=[]), "uses must be a list, and some use must have tensors"),
+        ("[" * 10**5, "is no readable JSON file: lists and objects are nested too deeply in it"),
         (changed("uses", 0, "forward_s", to=-1.0), "uses[0].forward_s must be a number >= 0.0, not -1.0"),
         (
             changed("uses", 1, "backward_s", to=float("inf")),
             "uses[1].backward_s must be a number <= 86400.0, not Infinity",
         ),
-        (changed("uses", 1, "backward_s", to="1"), 'uses[1].backward_s must be a number, not "1"'),
         (changed("update_s_per_element", to=float("nan")), "update_s_per_element must be a number >= 0.0, not NaN"),
         (changed("rest_s", to=10**400), "rest_s: Number out of range"),
         (
@@ -247,34 +245,19 @@ def changed(*where, to):
         (changed("uses", 1, "tensors", 0, "shape", to=[4]), "tensors of key 0 must have one shape, not (4,) and"),
         (changed("accumulate", to=0), "accumulate must be a whole number >= 1, not 0"),
         (changed("forward_flops", to=0), "forward_flops must be a number > 0.0, not 0"),
-        (changed("forward_flops", to="many"), 'forward_flops must be a number or null, not "many"'),
         (changed("batch", to=True), "batch must be a whole number or null, not true"),
         (changed("wire", to="fp7"), "wire 'fp7' is unknown"),
-        (changed("device", to="tpu"), "device 'tpu' is unknown: did you mean 'cpu'?"),
         (changed("schedule", to="deer"), "schedule 'deer' is unknown: did you mean 'dear'?"),
         (changed("model", to=""), 'model must be a text of length >= 1, not ""'),
         (changed("uses", 0, "name", to="\n"), "names must be printable, not '\\n'"),
         (changed("uses", 1, "weights_s", to=0.021), "weights_s must be a part of backward_s, and is more in some use"),
         (changed("rank", to=2), "rank must be below ranks, 2, not 2"),
-        (changed("model", to=3), "model must be a text, not 3"),
     ],
 )
 def test_a_bad_profile_is_one_line(content, said, tmp_path):
     done = run(tmp_path, content)
-    command = "" if content == "{" else "must be a file of dear-mpi train --profile: "
+    command = "" if isinstance(content, str) else "must be a file of dear-mpi train --profile: "
     assert_one_line(done, f"profile '{tmp_path / 'profile.json'}'", command, said)
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--model", "mlp"], "profile of another model: it is of 'mine.py:build', not of 'mlp'"),
-        (["--forward-time", "-1"], "--forward-time must be from 0 to 86400 seconds, not -1.0"),
-    ],
-)
-def test_what_contradicts_a_profile_is_one_line(flags, said, tmp_path):
-    done = run(tmp_path, asdict(PROFILE), *flags)
-    assert_one_line(done, said)
 
 
 def test_codes_take_as_many_times_as_long_as_in_the_profile():
@@ -324,3 +307,8 @@ def test_a_core_has_one_rank_at_least():
     for wrong in (0.5, 3.0):
         with pytest.raises(ValueError, match=rf"--ranks-per-core must be from 1 to 2 ranks, not {wrong:g}"):
             simulated(profile=PROFILE, ranks=(2,), ranks_per_core=wrong)
+
+
+def test_a_profile_of_another_model_is_refused(tmp_path):
+    done = run(tmp_path, asdict(PROFILE), "--model", "mlp")
+    assert_one_line(done, "profile of another model: it is of 'mine.py:build', not of 'mlp'")

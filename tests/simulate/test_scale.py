@@ -12,8 +12,6 @@ from dear_mpi.simulate import prices
 from dear_mpi.simulate.prices import Lockstep, StandIns
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.training.fabric.order import Order, Turn
-from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.schedules import SCHEDULES, Dear
 from dear_mpi.training.virtual_trainer import WARM
 from tests.simulate.predicted import predicted
@@ -56,36 +54,6 @@ def test_the_work_is_linear_in_the_number_of_layers(tmp_path, schedule, fusion):
     work(10)  # what is done once is done
     few, once, twice = work(10), work(110), work(210)
     assert twice - few < 2.1 * (once - few)
-
-
-def test_buckets_are_found_without_a_look_at_all_of_their_layers():
-    looks = Counter()
-
-    class Use(int):
-        def __hash__(self):
-            looks["hash"] += 1
-            return int(self)
-
-    bucket = Bucket(0, 0, 128, tuple(map(Use, range(1000))), 512)
-    assert {bucket: "found"}[bucket] == "found"
-    assert not looks
-
-
-def test_an_order_is_not_searched_for_what_is_started():
-    looks = Counter()
-
-    class Key(tuple):
-        __slots__ = ()
-        __hash__ = tuple.__hash__
-
-        def __eq__(self, other):
-            looks["equal"] += 1
-            return tuple.__eq__(self, other)
-
-    keys = [("reduce_scatter", index) for index in range(1000)] + [("all_gather", index) for index in range(1000)]
-    order = Order(keys)
-    assert [order.submit(Key(key), key) for key in keys] == [[(Turn(*key), key)] for key in keys]
-    assert looks["equal"] <= 5 * len(keys)
 
 
 def test_each_hook_is_called_once_for_each_layer_and_iteration():
