@@ -11,7 +11,6 @@ from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.reporting.terminal import console
 from dear_mpi.see.explain import MOST_RANKS, explain_algorithm
 from dear_mpi.see.route import explain_route
-from dear_mpi.simulate.network import read_rates
 from dear_mpi.training.declared import listed, parsed
 from dear_mpi.training.options import NAMES
 from dear_mpi.training.routes.find import EXAMPLES, FULL, ROUTES
@@ -57,6 +56,8 @@ def explain(flags: Flags) -> None:
     if len(algorithms) > 1 and how["picture"] is not None:
         raise ValueError(f"--picture draws one algorithm, not {len(algorithms)}: --html shows two side by side")
     if how["rates"] is not None:
+        from dear_mpi.simulate.network import read_rates  # seldom needed
+
         how["rates"] = parsed("--rates", read_rates, how["rates"])
     what = how.pop("collective"), how.pop("ranks")
     for added_flag, act in typed_acts("explain", flags).items():  # first: also for a wrong algorithm

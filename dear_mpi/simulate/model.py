@@ -17,7 +17,7 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.synthetic import Module, both_passes, load_modules, measured_seconds, shares_of
 from dear_mpi.simulate.settings import Settings
-from dear_mpi.training.fabric.costs import Costs, Noise
+from dear_mpi.training.fabric.costs import Costs, Noise, steady
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.line.owners import Owners, Ownership, Sharing
@@ -80,12 +80,13 @@ class Model:
         """Return each rank's part of these buckets."""
         return Sharing(self.owners, self.layout, buckets)
 
-    def shared(self, noise: Noise) -> Noise:
-        """Scale layer noise to each rank's share of the batch."""
+    @property
+    def noise(self) -> Noise:
+        """Scale layers to each rank's share of the batch."""
         if self.owners.weights is None:
-            return noise
+            return steady
         shares = np.array(self.owners.speeds) * self.owners.ranks
-        return lambda turn, place: shares * noise(turn, place)
+        return lambda turn, place: shares
 
     @property
     def params(self) -> int:

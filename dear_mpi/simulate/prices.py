@@ -198,7 +198,7 @@ def find_stand_ins(
     """Return the fewest ranks that can represent all.
 
     Args:
-        hosts: the host number of each rank, if ranks of a host share ports; otherwise None.
+        hosts: of each rank, counted from 0, if ranks of a host share ports; otherwise None.
         pieces, rates: for algorithms that need them.
         even: whether the network looks the same from each host; if not, no rank represents another.
 
@@ -215,7 +215,13 @@ def find_stand_ins(
         shifts = {few, size // few // 2 * few, size - few}
         return ((rank, rank + shift) for shift in shifts for rank in {0, few // 2, few - 1})
 
-    divisors = (few for few in range(1, size // 2 + 1) if even and size % few == 0 and whole_hosts(hosts, few))
+    def whole_hosts(few: int) -> bool:
+        """Return whether a shift by ``few`` ranks maps hosts to hosts, and the first few ranks fill theirs."""
+        return hosts is None or all(
+            later == earlier + hosts[few] for earlier, later in zip(hosts, hosts[few:], strict=False)
+        )
+
+    divisors = (few for few in range(1, size // 2 + 1) if even and size % few == 0 and whole_hosts(few))
     alike = (few for few in divisors if all(seen(rank) == seen(other) for rank, other in pairs(few)))
     count = next(alike, size)
     transfers = 0
@@ -227,16 +233,6 @@ def find_stand_ins(
                 " too much to replay: take fewer ranks, or an algorithm whose ranks do the same, such as ring"
             )
     return StandIns(tuple(map(program, range(count))), size)
-
-
-def whole_hosts(hosts: Hosts, few: int) -> bool:
-    """Return whether a shift by ``few`` ranks maps hosts to hosts, and the first few ranks fill theirs."""
-    if hosts is None:
-        return True
-    number = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
-    numbers = [number[host] for host in hosts]
-    step = len(set(numbers[:few]))
-    return all(later == earlier + step for earlier, later in zip(numbers, numbers[few:], strict=False))
 
 
 def outline(program: Program) -> list[tuple[list[Seen], list[Seen]]]:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from dear_mpi.collectives.plans.call import check_segment
-from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.hosts import share_served
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.synthetic import EXCHANGE
 from dear_mpi.reporting.units import parse_straggler
-from dear_mpi.simulate.model import Model, compute_text, model_of, update_origin
+from dear_mpi.simulate.model import Model, compute_text, update_origin
 from dear_mpi.simulate.network import Machine
 from dear_mpi.simulate.prices import Prices
 from dear_mpi.simulate.settings import MOST_PARTS, Settings
@@ -47,17 +44,6 @@ class Scenario:
     machine: Machine
     prices: Prices
 
-    @classmethod
-    def of(cls, settings: Settings, algorithm: str, name: str, machine: Machine, ranks: int) -> Scenario:
-        """Make a scenario. Raises ValueError if there is no such model, or a setting does not apply to it or the
-        ranks."""
-        model = model_of(settings, name, ranks)
-        settings.chosen_route.check_shapes(model.layout.shapes)
-        network, itemsize = machine.network, model.layout.itemsize
-        segment_bytes = settings.segment_bytes or default_segment(network.hosts or range(ranks))
-        check_segment(segment_bytes, itemsize)
-        return cls(settings, algorithm, model, machine, Prices(network, ranks, segment_bytes, itemsize))
-
     def check(self, name: str, schedule: type[Schedule], fusion: str) -> None:
         """Check that a schedule can be simulated with this fusion, by a dry run unless our tests cover it.
 
@@ -81,7 +67,6 @@ class Scenario:
     def predict(self, name: str, schedule: type[Schedule], fusion: str, *, traced: bool = False) -> Prediction:
         """Predict an iteration under one schedule."""
         rules, settings, ranks = self.rules(name, schedule, fusion), self.settings, self.prices.ranks
-        jitter = Jitter(ranks, 2 * len(self.model.names), spread=settings.spread, seed=settings.seed)
         costs = replace(
             self.model.costs,
             price=self.priced(schedule, rules.buckets),
@@ -93,9 +78,9 @@ class Scenario:
             work=self.model.sharing(rules.buckets).work,
             portions=partial(self.portions, rules.route),
             compute=straggling(settings.straggler, ranks),
-            noise=self.model.shared(jitter),
+            noise=self.model.noise,
         )
-        return predict(schedule, rules, costs, iterations=settings.counted, traced=traced)
+        return predict(schedule, rules, costs, traced=traced)
 
     def rules(self, name: str, schedule: type[Schedule], fusion: str) -> Rules:
         """Make a rule book for a schedule with a policy's buckets; time-based policies see the simulated costs."""
@@ -154,7 +139,7 @@ class Scenario:
         """Return a prediction's keys of ``--json``."""
         settings, seconds = self.settings, prediction.iteration_s
         compute, origin = compute_text(settings)
-        row = {
+        return {
             "model": self.model.name,
             "params": self.model.params,
             "ranks": self.prices.ranks,
@@ -180,9 +165,6 @@ class Scenario:
             "start_s": self.model.costs.start_s,
             "wake_s": self.model.costs.wake_s,
             "straggler": settings.straggler,
-            "jitter": settings.spread,
-            "iterations": settings.counted,
-            "seed": settings.seed,
             "iteration_s": seconds,
             "compute_s": prediction.forward_s + prediction.backward_s,
             "exposed_comm_s": prediction.exposed_s,
@@ -191,8 +173,6 @@ class Scenario:
             "bound_s": prediction.bound_s,
             "speedup_vs_wfbp": base_s / seconds if seconds else 1.0,
         }
-        check_finite(f"the row of schedule {prediction.schedule!r}, fusion {fusion!r}", row)
-        return row
 
     def rewired(self, **factors: float) -> Scenario:
         """Return the scenario with network costs multiplied by factors."""
@@ -221,14 +201,6 @@ def buckets_of(
     return fused(policy, layout)
 
 
-def check_finite(what: str, figures: Mapping[str, object]) -> None:
-    """Raise ValueError if a figure is not finite."""
-    numbers = {name: value for name, value in figures.items() if isinstance(value, float)}
-    wrong = [f"{name} is {value}" for name, value in numbers.items() if not math.isfinite(value)]
-    if wrong:
-        raise ValueError(f"{what} has no end: {', '.join(wrong)}; some number that was given is too large or too small")
-
-
 def straggling(text: str | None, ranks: int) -> Callable[[Any], Any]:
     """Return a function from nominal seconds, of all ranks or of each, to actual seconds with a straggler.
 
@@ -237,33 +209,3 @@ def straggling(text: str | None, ranks: int) -> Callable[[Any], Any]:
     """
     factors = np.array(parse_straggler(text, ranks))
     return lambda seconds: seconds if text is None else seconds * factors
-
-
-class Jitter:
-    """Draw layer noise: a time factor for each layer, rank and pass, new every time.
-
-    It depends only on the seed, the turn, the rank and the place (``VirtualUse``). All schedules, fusions and networks
-    therefore get the same noise, in any order of queries: it does not affect their differences. The first of many ranks
-    have the same noise as few ranks. Updates, and the rest of an iteration, have none.
-
-    Args:
-        places: per turn: twice the number of layer calls.
-        spread: the standard deviation of the logarithm of a factor, whose median is 1.
-
-    >>> few, many = Jitter(2, 6, spread=0.1, seed=7), Jitter(3, 6, spread=0.1, seed=7)
-    >>> later = many(1, 5)
-    >>> bool((many(0, 4)[:2] == few(0, 4)).all()), bool((many(1, 5) == later).all())
-    (True, True)
-    """
-
-    def __init__(self, ranks: int, places: int, *, spread: float, seed: int = 0) -> None:
-        self.ranks, self.places, self.spread, self.seed = ranks, places, spread, seed
-        self.turn, self.factors = -1, np.ones(0)
-
-    def __call__(self, turn: int, place: int) -> Any:
-        if not self.spread:
-            return 1.0
-        if turn != self.turn:
-            drawn = np.random.default_rng([self.seed, turn]).standard_normal((self.ranks, self.places))
-            self.turn, self.factors = turn, np.exp(self.spread * np.ascontiguousarray(drawn.T))
-        return self.factors[place]

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
-from dear_mpi.reporting.units import check_distinct, check_seconds, parse_share, parse_straggler, whole_number
+from dear_mpi.reporting.units import check_distinct, check_seconds, parse_straggler, whole_number
 from dear_mpi.simulate.network import MOST_RANKS, PRESETS
 from dear_mpi.training.chosen_route import SEVERAL, Wire, check_wires, pairs, serve_halves
 from dear_mpi.training.declared import BETWEEN, BETWEEN_FUSIONS, again, listed, option, several
@@ -23,9 +23,7 @@ from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
 from dear_mpi.training.schedules import Schedule, find_schedules
 
-NOISY_ITERATIONS = 20
-MOST_PARTS, MOST_ITERATIONS = 10**4, 10**6
-MOST_JITTER = 1.0  # a layer then takes at least e times as long in one of six iterations
+MOST_PARTS = 10**4
 MODEL = "synthetic:resnet50"
 NETWORK = (
     "Network: 10gbit,50us (bandwidth and latency of each rank's link), also with o=1us (processor time for a message) "
@@ -128,11 +126,6 @@ class Settings(Exchange):
     straggler: str | None = option(
         "A slow rank, and how many times as long it computes, e.g. 7:1.5.", None, shown="none"
     )
-    jitter: str = option("Spread of the time of each layer on each rank, e.g. 5%.", "0%")
-    iterations: int | None = option(
-        "Iterations to average over.", None, shown="20 with --jitter, or 1", least=1, most=MOST_ITERATIONS
-    )
-    seed: int = option("Seed of the jitter.", 0, least=0)
 
     @cached_property
     def chosen_route(self) -> Route:
@@ -191,16 +184,6 @@ class Settings(Exchange):
         given = (self.forward_s, self.backward_s)
         return self.profile if self.profile is None or given == (None, None) else self.profile.scaled(*given)
 
-    @property
-    def spread(self) -> float:
-        """Return the jitter as a number; ``5%`` and ``0.05`` are equal."""
-        return parse_share("jitter", self.jitter, MOST_JITTER)
-
-    @property
-    def counted(self) -> int:
-        """Return the number of counted iterations: without jitter all are alike."""
-        return self.iterations or (NOISY_ITERATIONS if self.spread else 1)
-
     def check(self) -> None:
         super().check()
         given = {"forward_time": self.forward_s, "backward_time": self.backward_s, "update_s": self.update_s}
@@ -211,7 +194,6 @@ class Settings(Exchange):
             raise ValueError(f"--ranks-per-core must be from 1 to {min(self.ranks)} ranks, not {self.ranks_per_core:g}")
         for ranks in self.ranks:
             parse_straggler(self.straggler, ranks)
-        self.spread  # noqa: B018  raises if it cannot be read
         check_distinct("models", self.models)
         check_distinct("ranks", self.ranks)
         check_distinct("fusions", self.fusions, in_bytes)

@@ -7,6 +7,9 @@ from itertools import product
 from typing import Any
 
 from dear_mpi.collectives.algorithms.registry import check_whole
+from dear_mpi.collectives.plans.call import check_segment
+from dear_mpi.collectives.plans.tuning import default_segment
+from dear_mpi.simulate.model import model_of
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices import Prices
 from dear_mpi.simulate.scenario import Scenario
@@ -83,12 +86,16 @@ def scenarios_of(
     found = {}
     machines = {ranks: read_network(settings.network, ranks) for ranks in settings.ranks}
     for name, ranks, algorithm in product(settings.models, settings.ranks, settings.algorithms):
-        scenario = Scenario.of(settings, algorithm, name, machines[ranks], ranks)
-        shared = prices.setdefault((ranks, scenario.model.layout.itemsize), scenario.prices)
+        model, network = model_of(settings, name, ranks), machines[ranks].network
+        settings.chosen_route.check_shapes(model.layout.shapes)
+        itemsize = model.layout.itemsize
+        segment_bytes = settings.segment_bytes or default_segment(network.hosts or range(ranks))
+        check_segment(segment_bytes, itemsize)
+        shared = prices.setdefault((ranks, itemsize), Prices(network, ranks, segment_bytes, itemsize))
         settings.chosen_route.check(shared.hosts or (0,) * ranks)
         check_whole(algorithm)
         shared.check_algorithm(algorithm, collectives)
-        found[name, ranks, algorithm] = scenario = replace(scenario, prices=shared)
+        found[name, ranks, algorithm] = scenario = Scenario(settings, algorithm, model, machines[ranks], shared)
         for fusion, (schedule, kind) in product(settings.fusions, kinds.items()):
             scenario.check(schedule, kind, fusion)
     return found

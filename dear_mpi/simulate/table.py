@@ -89,7 +89,6 @@ def heading(found: Sequence[Simulated]) -> str:
     """Return the common heading: predicted times, the network, and the sources of figures."""
     row, settings, algorithms = found[0].row, found[0].scenario.settings, found[0].scenario.settings.algorithms
     uneven = [f"straggler {settings.straggler}"] * (settings.straggler is not None)
-    uneven += [f"jitter {settings.jitter}, means of {plural(settings.counted, 'iteration')}"] * bool(row["jitter"])
     uneven += [f"{row['ranks_per_core']:g} ranks share a core"] * (row["ranks_per_core"] != 1)
     uneven += [f"codes: {row['code_factor']:.2g} times as long as their wire says"] * (row["code_factor"] != 1)
     network = f"{row['network']} ({ORIGINS[row['network_origin']]})"
@@ -149,12 +148,10 @@ def verdict(rows: Sequence[Simulated]) -> str:
     row, limit_s, reduced_s = best.row, min(map(least_s, rows)), sum(base.network_s.values())
     takes = f"all-reduce takes {ms(reduced_s)} ms, forward {ms(base.forward_s)}, backward {ms(base.backward_s)}"
     where = f"{SAID['model'](row)}, {SAID['ranks'](row)}"
-    alike = all(each.prediction.buckets == base.buckets for each in rows)
-    over = f"{BASELINE} with these buckets" if alike else BASELINE
     most, gained = (gain(base.iteration_s, seconds) for seconds in (limit_s, row["iteration_s"]))
     wire = f", wire {row['wire']}" * (len(best.scenario.settings.wires) > 1)
     names = f"{row['schedule']}, fusion {row['fusion']}, {row['algorithm']}{wire}"
-    said = f"{where}: {takes}: none of our schedules gains more than {most:.1%} over {over}"
+    said = f"{where}: {takes}: none of our schedules gains more than {most:.1%} over {BASELINE}"
     return f"{said}; the fastest row ({names}) gains {gained:.1%}.".replace("%", " %")
 
 
