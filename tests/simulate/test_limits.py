@@ -13,8 +13,6 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.models.synthetic import load_modules
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_machine, read_rates
-from dear_mpi.simulate.settings import Settings
-from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.fusion import borders
 from dear_mpi.training.line.bucket import cut
 from tests.cli_checks import assert_one_line
@@ -99,15 +97,6 @@ def test_at_the_limits_there_are_figures(flags, tmp_path):
 HUGE = 10**30
 
 
-@pytest.mark.parametrize("name", ["bytescheduler:credit=8", "path/to/mine.py:Mine"])
-def test_schedules_of_profiles(name, tmp_path):
-    """With options, or of a user, whose file need not be here."""
-    file = tmp_path / "profile.json"
-    file.write_text(json.dumps(changed("schedule", to=name)))
-    done = CliRunner().invoke(app, ["simulate", "--profile", str(file), "--ranks", "2"])
-    assert done.exit_code == 0, done.output
-
-
 def test_models_of_too_many_elements(tmp_path):
     file = tmp_path / "profile.json"
     uses = [{"name": "a", "tensors": [{"key": 0, "shape": [HUGE, 10]}], "forward_s": 0.1, "backward_s": 0.1}]
@@ -141,40 +130,6 @@ def test_bad_tables(modules, said, tmp_path):
 
 ROW = row_of(Case("all_reduce", 1024), "ring", Samples([[1e-4] * 3] * 2, 0), backend="", hosts=[2], segment_bytes=4)
 ROWS = [asdict(ROW), asdict(replace(ROW, bytes=4096, count=1024, p50_us=400.0, mean_us=400.0))]
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (
-            {"rows": [3]},
-            "must be a file of dear-mpi bench --json, or of dear-mpi doctor --json: rows[0] must be an object, not 3",
-        ),
-        (
-            ROWS,
-            "must be a file of dear-mpi bench --json, or of dear-mpi doctor --json: it must be an object, not a list",
-        ),
-        ({"machine": 3}, "it has neither rows nor links"),
-        ("[" * 10**5, "is no readable JSON file: lists and objects are nested too deeply in it"),
-        ({"rows": [ROWS[0], ROWS[1] | {"p50_us": 0}]}, "rows[1].p50_us must be a number >= 1e-06, not 0"),
-        (
-            {"rows": [ROWS[0], ROWS[1] | {"p50_us": 1e308}]},
-            "rows[1].p50_us must be a number <= 86400000000.0, not 1e+308",
-        ),
-        ({"rows": [ROWS[0] | {"ranks": "2"}]}, 'rows[0].ranks must be a whole number, not "2"'),
-        ({"rows": [ROWS[0] | {"segment_bytes": 0}]}, "rows[0].segment_bytes must be a whole number >= 1, not 0"),
-        ({"rows": [ROWS[0] | {"dtype": "fp8"}]}, "dtype 'fp8' is unknown. Allowed: fp64"),
-        (
-            {"rows": [ROWS[0] | {"ci_low_us": float("inf")}]},
-            "rows[0].ci_low_us must be a number <= 86400000000.0, not Infinity",
-        ),
-    ],
-)
-def test_bad_rows_of_a_benchmark(content, said, tmp_path):
-    file = tmp_path / "rows.json"
-    file.write_text(content if isinstance(content, str) else json.dumps(content))
-    done = CliRunner().invoke(app, ["simulate", "--network", str(file)])
-    assert_one_line(done, f"network {str(file)!r}", said)
 
 
 LINK = Link(0, 1, "host", 1.0, 8, 100, 1.0, 1 << 20, 30, 1.0, 1.0, 1.0, 1.0)
@@ -215,31 +170,12 @@ def test_the_slowest_links_of_a_doctor_are_rates(tmp_path):
     [
         (report(*RING, hosts="aaaa"), "has no links between hosts: take dear-mpi doctor"),
         (report(*RING, hosts="abcd"), "has no links inside hosts: take dear-mpi doctor"),
-        ({"rows": ROWS}, "has no links inside hosts"),
-        ({"links": 3}, "dear-mpi bench --json, or of dear-mpi doctor --json"),
     ],
 )
 def test_files_without_rates_are_refused(content, said, tmp_path):
     file = tmp_path / "doctor.json"
     file.write_text(json.dumps(content))
     assert_one_line(CliRunner().invoke(app, ["explain", "--algorithm", "themis", "--rates", str(file)]), said)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (report(), "it has neither rows nor links"),
-        (report((0, 4, 1.0, 1.0)), "it has 4 ranks, and a link from 0 to 4"),
-        (report((0, 1, "2", 1.0)), 'links[0].latency_us must be a number, not "2"'),
-        (report((0, 1, 2.0, 0)), "links[0].GBps must be a number >= 1e-09, not 0"),
-        (report((0, 1, -1.0, 1.0)), "links[0].latency_us must be a number >= 0.0, not -1.0"),
-        ({"links": 3}, "links must be a list, not 3"),
-    ],
-)
-def test_bad_links_of_a_doctor(content, said, tmp_path):
-    file = tmp_path / "doctor.json"
-    file.write_text(json.dumps(content))
-    assert_one_line(CliRunner().invoke(app, ["simulate", "--network", str(file)]), said)
 
 
 def test_cuts_finer_than_the_grid_are_those_of_the_grid():
@@ -249,7 +185,26 @@ def test_cuts_finer_than_the_grid_are_those_of_the_grid():
     assert cut(layout, borders("cut:100B", layout)) == cut(layout, range(0, layout.count, 25))
 
 
-def test_a_row_that_is_there_twice_is_refused_from_python_too():
-    settings = Settings(models=("synthetic:resnet50",), ranks=(8, 8), network="1gbit", schedules=("dear",), fusions=())
-    with pytest.raises(ValueError, match="ranks must be different ones, not 8, 8"):
-        simulate(settings)
+FILE = "must be a file of dear-mpi bench --json, or of dear-mpi doctor --json: "
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"rows": [3]}, f"{FILE}rows[0] must be an object, not 3"),
+        (ROWS, f"{FILE}it must be an object, not a list"),
+        ("[" * 10**5, "is no readable JSON file: lists and objects are nested too deeply in it"),
+        ({"rows": [ROWS[0], ROWS[1] | {"p50_us": 0}]}, "rows[1].p50_us must be a number >= 1e-06, not 0"),
+        ({"rows": [ROWS[0] | {"dtype": "fp8"}]}, "dtype 'fp8' is unknown. Allowed: fp64"),
+        ({"rows": [ROWS[0] | {"ci_low_us": float("inf")}]}, "must be a number <= 86400000000.0, not Infinity"),
+        (report(), "it has neither rows nor links"),
+        (report((0, 4, 1.0, 1.0)), "it has 4 ranks, and a link from 0 to 4"),
+        (report((0, 1, 2.0, 0)), "links[0].GBps must be a number >= 1e-09, not 0"),
+        (report((0, 1, -1.0, 1.0)), "links[0].latency_us must be a number >= 0.0, not -1.0"),
+    ],
+)
+def test_bad_files_of_machines(content, said, tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    done = CliRunner().invoke(app, ["simulate", "--network", str(file)])
+    assert_one_line(done, f"network {str(file)!r}", said)

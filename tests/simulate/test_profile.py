@@ -145,14 +145,6 @@ def test_a_profile_is_a_synthetic_model(tmp_path):
     assert_one_line(done, f"model 'synthetic:{file}' is a profile: give it as --profile {file}")
 
 
-@pytest.mark.parametrize("uses", [3, [3], [{"name": "a"}], [{"name": "a", "tensors": [{}], "forward_s": 1}]])
-def test_uses_that_are_none_are_told(uses, tmp_path):
-    file = tmp_path / "table.json"
-    file.write_text(json.dumps({"uses": uses}))
-    with pytest.raises(ValueError, match="has uses, and is no profile"):
-        load_modules(str(file))
-
-
 def test_only_the_last_part_of_a_batch_hides_communication():
     """Behind the gradients of ``dense`` the last part has one layer left, of half of 50 ms."""
     slow = {"network": "0.8gbit,0s", "wire": "fp32", "update_s": 0.0, "schedules": ("wfbp",)}
@@ -294,19 +286,6 @@ def test_ranks_that_share_a_core_compute_one_after_the_other():
     assert owners.update_seconds(np.array([4.0, 0.0, 0.0, 0.0])).max() == 4.0, "nobody else needs a core"
     assert owners.update_seconds(np.array([1.0, 1.0, 2.0, 0.0])).max() == 2.0, "each core has as much to do"
     assert owners.update_seconds(np.array([1.0, 1.0])).tolist() == [2.0, 2.0]
-
-
-def test_layers_that_sleep_share_no_core():
-    settings = {"models": ("synthetic:resnet50",), "forward_s": 0.3, "update_s": 1e-9}
-    alone, shared = (simulated(**settings, ranks_per_core=ranks) for ranks in (1, 3))
-    assert shared.row["compute_s"] == pytest.approx(alone.row["compute_s"], rel=1e-12)
-    assert shared.row["update_s"] == pytest.approx(3 * alone.row["update_s"])
-
-
-def test_a_core_has_one_rank_at_least():
-    for wrong in (0.5, 3.0):
-        with pytest.raises(ValueError, match=rf"--ranks-per-core must be from 1 to 2 ranks, not {wrong:g}"):
-            simulated(profile=PROFILE, ranks=(2,), ranks_per_core=wrong)
 
 
 def test_a_profile_of_another_model_is_refused(tmp_path):

@@ -158,12 +158,6 @@ def test_a_schedule_that_never_ends_is_refused_by_its_hook(tmp_path, monkeypatch
     assert_one_line(done, "did not finish within 0.3 seconds (in before_forward(3) of iteration 0)")
 
 
-def test_a_schedule_without_collectives_is_refused(tmp_path):
-    (tmp_path / "mine.py").write_text(ENDLESS.replace('("all_reduce",)', '"all_reduce"'))
-    done = run("--schedules", f"{tmp_path / 'mine.py'}:Endless")
-    assert_one_line(done, "must have collectives, a tuple of reduce_scatter, all_gather, all_reduce, not 'all_reduce'")
-
-
 def test_an_older_report_is_moved_when_the_work_begins(tmp_path):
     file = tmp_path / "rows.json"
     file.write_text(OLD)
@@ -227,10 +221,6 @@ def test_a_schedule_that_gains_is_named():
     )
     assert "none of our schedules gains more than" in sentence
     assert " % over wfbp; the fastest row (dear, fusion cut:4MB, ring) gains " in sentence, "rows differ in buckets"
-
-
-def test_where_nothing_travels_no_schedule_is_faster():
-    assert "none of our schedules gains more than 0.0 % over" in said(ranks=(1,), network="1gbit", schedules=("dear",))
 
 
 FEW = {"network": "10gbit,50us", "forward_s": 0.06, "ranks": (16,), "schedules": ("wfbp", "dear")}
