@@ -120,7 +120,7 @@ def spelled(text: str, ranks: int) -> Network:
 
 
 def read_machine(text: str, ranks: int) -> Machine:
-    """Read the file of a machine, and scale it to ranks of which each host has as many as the first one."""
+    """Read the file of a machine, and scale it: each host has as many ranks as the first one."""
     found = read_file("network", text)
     if found.rows:
         return Machine(fitted(text, found.rows), "fitted", text)

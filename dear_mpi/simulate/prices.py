@@ -1,6 +1,6 @@
 """Price a collective on a network, for many buffer sizes at once, and for thousands of ranks.
 
-The first q ranks represent all if the program of rank r + q is that of rank r with q added to all peers:
+The first q ranks represent all if rank r + q does what rank r does, with q added to all peers:
 
         ring, 4096 ranks                        rank 0
         torus of 64 x 64                        ranks 0 to 63, the first row
@@ -13,8 +13,8 @@ Their chunks may differ, if equally long. If ranks of a host share ports, the fi
     step 0    0 -> 1    1 -> 2    2 -> 3    3 -> 0        every rank sends at most one message in a step, and at most
     step 1    0 -> 2    1 -> 3    2 -> 0    3 -> 1        one comes to it; no two ranks use the same port of a host
 
-Rings and exchanges are like that, and no events need sorting. All operations are those of
-``collectives/program/cost.py``, which prices the other programs, one size after the other.
+Rings and exchanges are like that, and no events need sorting. The arithmetic equals ``collectives/program/cost.py``,
+which prices the other programs, one size after the other.
 """
 
 from __future__ import annotations

@@ -151,8 +151,8 @@ def verdict(rows: Sequence[Simulated]) -> str:
     most, gained = (gain(base.iteration_s, seconds) for seconds in (limit_s, row["iteration_s"]))
     wire = f", wire {row['wire']}" * (len(best.scenario.settings.wires) > 1)
     names = f"{row['schedule']}, fusion {row['fusion']}, {row['algorithm']}{wire}"
-    said = f"{where}: {takes}: none of our schedules gains more than {most:.1%} over {BASELINE}"
-    return f"{said}; the fastest row ({names}) gains {gained:.1%}.".replace("%", " %")
+    said = f"{where}: {takes}: none of our schedules gains more than {100 * most:.1f} % over {BASELINE}"
+    return f"{said}; the fastest row ({names}) gains {100 * gained:.1f} %."
 
 
 def least_s(simulated: Simulated) -> float:

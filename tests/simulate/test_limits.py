@@ -12,7 +12,7 @@ from dear_mpi.cli.app import app
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.models.synthetic import load_modules
 from dear_mpi.simulate.model import synthetic_model
-from dear_mpi.simulate.network import read_machine, read_rates
+from dear_mpi.simulate.network import read_machine, read_network, read_rates
 from dear_mpi.training.fusion import borders
 from dear_mpi.training.line.bucket import cut
 from tests.cli_checks import assert_one_line
@@ -208,3 +208,15 @@ def test_bad_files_of_machines(content, said, tmp_path):
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     done = CliRunner().invoke(app, ["simulate", "--network", str(file)])
     assert_one_line(done, f"network {str(file)!r}", said)
+
+
+def test_extras_publish_networks(monkeypatch):
+    found = {"mine": lambda text, ranks: Network(alpha=float(ranks)), "other": lambda text, ranks: text}
+    monkeypatch.setattr("dear_mpi.simulate.network.entry_points_of", lambda group: found)
+    monkeypatch.setattr("dear_mpi.simulate.network.load_extra", lambda group, name: found[name])
+    machine = read_network("mine:3,10gbit", 4)
+    assert (machine.network, machine.origin, machine.text) == (Network(alpha=4.0), "given", "mine:3,10gbit")
+    with pytest.raises(ValueError, match="network 'other' must be read as a Network, not 'other'"):
+        read_network("other", 4)
+    with pytest.raises(ValueError, match=r"did you mean 'mine'\? Allowed: paper-10gbe, paper-100gbib, mine, other"):
+        read_network("mime:3", 4)

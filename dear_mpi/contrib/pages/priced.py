@@ -61,7 +61,7 @@ def priced(programs: Sequence[Program], hosts: Sequence[int], messages: Sequence
     """Return the table: for each entry alpha, b, a unit in seconds, and all times in it.
 
     Args:
-        messages: sender and receiver of each, in the order in which the page has them.
+        messages: sender and receiver of each, in the order of the page.
     """
     several, chunks = len(set(hosts)) > 1, programs[0].chunks
 
