@@ -9,9 +9,8 @@
        then owns     0           1           2           3
 
 Follow chunk 0: rank 1 starts it, ranks 2 and 3 add to it, and it ends at rank 0, its owner. In step s rank r sends
-chunk (r - s - 1) mod size and receives chunk (r - s - 2) mod size, which it sends next. After size - 1 steps rank r has
-the sum of chunk r, as in MPI_Reduce_scatter_block. ``all_gather`` continues: step s sends chunk (r - s) mod size. Both
-in turn are an all-reduce.
+chunk (r - s - 1) mod size and receives chunk (r - s - 2) mod size, which it sends next. ``all_gather`` continues: step
+s sends chunk (r - s) mod size. Both in turn are an all-reduce.
 
 Cost for a buffer of n bytes on P ranks (latency alpha per message, beta s/byte on the wire, gamma s/byte to add):
 
@@ -19,11 +18,10 @@ Cost for a buffer of n bytes on P ranks (latency alpha per message, beta s/byte 
     all_gather       (P-1) alpha + (P-1)/P n beta
     all_reduce       the sum: 2(P-1) messages and 2(P-1)/P n bytes per rank, the least that any algorithm can send
 
-The bandwidth term is optimal for any P. The latency term grows with P, so trees win for small n. Each element is summed
-along one chain of ranks and then copied, so all ranks end with the same bits.
+The latency term grows with P, so trees win for small n. Each element is summed along one chain of ranks and then
+copied, so all ranks end with the same bits.
 
-Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69 (2009); Chan
-et al., Collective communication: theory, practice, and experience, CCPE 19 (2007), section 5 ("bucket").
+Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69 (2009).
 """
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dear_mpi.collectives.plans.call import MESSAGE_BYTES
-from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun
 from dear_mpi.collectives.plans.notes import Part
-from dear_mpi.collectives.plans.plan import RunningOperation
+from dear_mpi.collectives.plans.plan import BoundInstruction, InstructionRun, RunningOperation
 from dear_mpi.collectives.program.errors import MismatchError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Request, Transport

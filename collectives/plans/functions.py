@@ -130,13 +130,12 @@ class CachedPlans:
     @classmethod
     def of(cls, transport: Transport) -> CachedPlans:
         known = vars(transport)
-        found: CachedPlans = known.get("cached_plans") or known.setdefault("cached_plans", cls(transport))
-        return found
+        return known.get("cached_plans") or known.setdefault("cached_plans", cls(transport))
 
     def __call__(self, collective: str, x: Array, out: Array | None = None, **options: Any) -> Array:
         if "op" in options:
             options["op"] = plain(options["op"])
-        key = self.key(collective, x, out, options)
+        key = key_of(collective, x, out, options)
         try:
             number = self.numbers.get(key, 0)
         except TypeError:  # an unhashable value
@@ -161,26 +160,6 @@ class CachedPlans:
         except BaseException:
             self.numbers.pop(kept.key, None)  # the next call makes another
             raise
-
-    def key(self, collective: str, x: Array, out: Array | None, options: dict[str, Any]) -> Key:
-        """Return the kind of this call; empty if only a new plan can check or run it."""
-        target = x if out is None else out
-        if type(x) not in PLAIN or type(target) not in PLAIN or not (target.flags.carray or target.flags.farray):
-            return ()
-        if out is not None and (not x.flags.forc or not x.flags.aligned or np.may_share_memory(x, out)):
-            return ()
-        given = [(name, tuple(value) if type(value) is list else value) for name, value in options.items()]
-        key: Key = (collective, x.size, x.dtype, x.flags.c_contiguous, *given)
-        if out is not None:
-            key = (*key, out.size, out.dtype, out.flags.c_contiguous)
-        try:
-            path = file_of(options.get("algorithm", "ring"))
-            if path:  # the file may have changed
-                found = os.stat(path)
-                key = (*key, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
-        except (OSError, TypeError, AttributeError):
-            return ()
-        return key
 
     def keep(self, key: Key, plan: Plan, options: dict[str, Any]) -> CachedPlan | None:
         """Cache a plan if useful; all ranks decide alike and drop the same plans."""
@@ -207,6 +186,27 @@ class CachedPlans:
         self.numbers.clear()
 
 
+def key_of(collective: str, x: Array, out: Array | None, options: dict[str, Any]) -> Key:
+    """Return the kind of a call; empty if only a new plan can check or run it."""
+    target = x if out is None else out
+    if type(x) not in PLAIN or type(target) not in PLAIN or not (target.flags.carray or target.flags.farray):
+        return ()
+    if out is not None and (not x.flags.forc or not x.flags.aligned or np.may_share_memory(x, out)):
+        return ()
+    given = [(name, tuple(value) if type(value) is list else value) for name, value in options.items()]
+    key: Key = (collective, x.size, x.dtype, x.flags.c_contiguous, *given)
+    if out is not None:
+        key = (*key, out.size, out.dtype, out.flags.c_contiguous)
+    try:
+        path = file_of(options.get("algorithm", "ring"))
+        if path:  # the file may have changed
+            found = os.stat(path)
+            key = (*key, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+    except (OSError, TypeError, AttributeError):
+        return ()
+    return key
+
+
 @cache
 def file_of(algorithm: str) -> str:
     name, _, path = algorithm.partition(":")
@@ -221,9 +221,8 @@ class CachedPlan:
         self.key, self.plan, self.into = key, plan, call.out is not None
         self.own = call.partition(transport.size).shard(transport.rank)
         self.scatters, self.gathers = call.collective == "reduce_scatter", call.collective == "all_gather"
-        nbytes = call.count * call.x.dtype.itemsize
-        self.held = nbytes * (self.scatters and self.into)  # mailboxes are small; side buffers are not counted
-        self.private = nbytes <= SMALL_BYTES or (self.scatters and self.into)
+        self.held = call.nbytes * (self.scatters and self.into)  # mailboxes are small; side buffers are not counted
+        self.private = call.nbytes <= SMALL_BYTES or (self.scatters and self.into)
         self.plans: dict[int, Plan] = {}  # by address; 0: private memory
 
     def __call__(self, x: Array, out: Array | None) -> Array:
@@ -254,7 +253,7 @@ class CachedPlan:
             buffer: Array = np.empty(call.count, dtype)
         else:  # an array in the target's memory that does not keep it alive
             address = target.ctypes.data
-            memory: Any = (ctypes.c_char * (call.count * dtype.itemsize)).from_address(address)
+            memory: Any = (ctypes.c_char * call.nbytes).from_address(address)
             buffer = np.frombuffer(memory, np.uint8).view(dtype)
         run = self.plan.run.on(buffer)
         if run is None:

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.collectives.plans.call import Call, flat, plain
-from dear_mpi.collectives.plans.execution import Task
-from dear_mpi.collectives.plans.plan import Plan, Workspace
-from dear_mpi.collectives.plans.reach import reach_for
-from dear_mpi.collectives.plans.runners import RUNNERS, check_call
+from dear_mpi.collectives.plans.plan import Plan, Task, Workspace
+from dear_mpi.collectives.plans.runners import check_call, runner_for
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import agree, run_checker
 from dear_mpi.collectives.transports.transport import Transport
@@ -68,8 +66,7 @@ def make_plan(
             give the bits of one plan. Needs an algorithm that sends messages.
         debug: compare plan and run number between ranks before every run.
 
-    CuPy arrays are processed on the current stream of the thread that runs the plan. MPI gets them directly if it
-    accepts device memory (``Transport.takes``), else through host memory.
+    CuPy arrays are processed on the current stream of the thread that runs the plan.
 
     Raises:
         ArgumentError: an argument is not allowed on some rank; raised on all ranks.
@@ -95,11 +92,15 @@ def prepare(
 
     agree(transport, asked.collective, facts)
     work = workspace_of(asked, transport.rank, transport.size)
-    reached = reach_for(asked, work.buffer, transport, slab)
+    reached = None
+    if runner_of(asked.algorithm) == "shared" or asked.shared_rules:
+        from dear_mpi.collectives.plans.runners.shared import reach_for  # few jobs need it
+
+        reached = reach_for(asked, work.buffer, transport, slab)
     call = asked.chosen(transport, sharing=reached is not None)
     if call.portion != WHOLE and runner_of(call.algorithm) != "messages":  # equal on all ranks
         raise ArgumentError(f"portion must be left out for {call.algorithm!r}, which sends no messages")
-    run = RUNNERS[runner_of(call.algorithm)].prepare(Task(call, work.buffer, transport, tag, slab, reached))
+    run = runner_for(call.algorithm).prepare(Task(call, work.buffer, transport, tag, slab, reached))
     if options["debug"]:
         work = replace(work, before=[run_checker(transport, f"{call.collective} number {tag}"), *work.before])
     return Plan(run, work, call, transport)

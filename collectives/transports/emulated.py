@@ -1,4 +1,4 @@
-r"""Emulate links: slow any transport to a bandwidth and latency, so that a laptop behaves like a cluster.
+"""Emulate links: slow any transport to a bandwidth and latency, so that a laptop behaves like a cluster.
 
     sender     Start --> outgoing link: one message after the other, n/B s each --> latency --> really sent
     receiver   really arrived --> incoming link: the same bandwidth, shared by all senders --> over
@@ -7,11 +7,8 @@ Each rank has one full-duplex port. A message goes to the transport below when i
 transfer comes on top, overlapped with the next message. The incoming side delays only messages that exceed the port's
 rate: several senders at once.
 
-With a second link, ranks are on emulated hosts, as on the network of ``cost`` (``program/network.py``):
-
-            host 0                       host 1
-    0 --- inside --- 1           2 --- inside --- 3         a port of each rank, to the ranks of its host
-          \________ port of host 0 ____ port of host 1       a port of each host, to all others: its ranks take turns
+With a second link, ranks are on emulated hosts: each rank has a port to the ranks of its host, and each host one port
+to all others, at which its ranks take turns.
 
 Time passes by sleeping, so emulation takes no processor time from computation. Messages leave only while their rank is
 in ``Wait`` or ``Test``, as an engine's thread always is.
@@ -105,11 +102,7 @@ class FileLock:
 
 
 def port_of_host(link: Link, transport: Transport, hosts: tuple[int, ...]) -> Port:
-    """Collective: return the port of this rank's host.
-
-    It is in an unlinked file that the host's ranks map, so it works for threads and processes of one machine with one
-    clock.
-    """
+    """Collective: return the port of this rank's host, in an unlinked file that the host's ranks map."""
     first = hosts.index(hosts[transport.rank])
     with NamedTemporaryFile() as made:
         made.write(np.zeros(2).tobytes())
@@ -168,8 +161,7 @@ class Queue:
 class Outbox:
     """A rank's messages that have not left.
 
-    A rank has one message at a time in a port, so ranks of a host take turns. If it polls late, the next message starts
-    when it would have on time.
+    A rank has one message at a time in a port. If it polls late, the next message starts when it would have on time.
     """
 
     def __init__(self) -> None:

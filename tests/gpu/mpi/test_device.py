@@ -12,7 +12,7 @@ from hypothesis import settings as examples
 from dear_mpi.collectives import make_plan, transport_of
 from dear_mpi.collectives.launch.cuda_aware import built_for
 from dear_mpi.collectives.plans.call import Call
-from dear_mpi.collectives.plans.execution import Task
+from dear_mpi.collectives.plans.plan import Task
 from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World
