@@ -67,7 +67,8 @@ class Case:
     def options(self, size: int) -> dict:
         """What differs from collective to collective; ranks of odd numbers own less, some of them nothing."""
         weighted = self.weighted and not self.addressed
-        found = {"weights": [3, 1, 2, 0, 4, 0.5, 2, 1][:size] if weighted else None}
+        weights = [3, 1, 2, 0, 4, 0.5, 2, 1][:size] if weighted else None
+        found = {"counts": Partition.of(self.elements(size), size, weights).counts if weighted else None}
         if COLLECTIVES[self.collective].rooted:
             found["root"] = 0 if self.root == "first" else size - 1
         if COLLECTIVES[self.collective].reduces:
@@ -113,7 +114,7 @@ def check_case(transport, case: Case, put=lambda array: array) -> None:
     rank, size = transport.rank, transport.size
     dtype = DTYPES.get(case.dtype) or np.dtype(case.dtype)
     count, options = case.elements(size), case.options(size)
-    partition = Partition.of(count, size, options["weights"])
+    partition = Partition.exactly(count, size, options["counts"]) if options["counts"] else Partition.of(count, size)
     own, root = partition.shard(rank), options.get("root", 0)
     parts = np.array([contribution(other, count, dtype).astype(np.float64) for other in range(size)])
     expected = {
@@ -301,27 +302,6 @@ def check_products_of_complex_numbers_have_the_same_bits(transport, algorithm: s
         assert len(set(transport.gather_values(x.tobytes()))) == 1
 
 
-def check_fortran_order(transport) -> None:
-    """Elements may follow each other as Fortran has them, where their places do not matter."""
-    size, root = transport.size, transport.size - 1
-    for shape in ((3, 4), (300, 400), (2, 3, 5)):
-        data = [np.random.default_rng(rank).integers(0, 99, shape) for rank in range(size)]
-        for call, expected in (
-            (all_reduce, sum(data)),
-            (functools.partial(broadcast, root=root), data[root]),
-            (functools.partial(functions.reduce, root=root), sum(data)),
-        ):
-            for _ in range(2):
-                x, out = np.asfortranarray(data[transport.rank]), np.zeros(shape, int, order="F")
-                for result in (call(x, transport, out=out), call(x, transport)):
-                    assert result is out or result is x
-                    if transport.rank == root or call is all_reduce:
-                        np.testing.assert_array_equal(result, expected)
-        with make_plan("all_reduce", x := np.asfortranarray(data[transport.rank]), transport) as plan:
-            assert plan() is x
-            np.testing.assert_array_equal(x, sum(data))
-
-
 def check_same_bits(transport, algorithm: str, dtype: str) -> None:
     """Sums of numbers that are no whole ones: equal to the last bit on all ranks, and close to the exact sum."""
     data = [np.random.default_rng(rank).standard_normal(1003).astype(DTYPES[dtype]) for rank in range(transport.size)]
@@ -343,8 +323,8 @@ def check_ordered_ignores_the_layout(transport, dtype: str) -> None:
     for bounds, segment_bytes, weights in (([0, 503], 4096, None), ([0, 17, 200, 503], 64, [1, 2, 3, 4, 5, 6, 7, 8])):
         x = mine.copy()
         for start, stop in itertools.pairwise(bounds):
-            piece = {"segment_bytes": segment_bytes, "weights": weights and weights[: transport.size]}
-            all_reduce(x[start:stop], transport, algorithm="ordered", **piece)
+            counts = Partition.of(stop - start, transport.size, weights and weights[: transport.size]).counts
+            all_reduce(x[start:stop], transport, algorithm="ordered", segment_bytes=segment_bytes, counts=counts)
         results.append(x.tobytes())
     wide = np.float64 if dtype == "fp64" else np.float32
     total = functools.reduce(np.add, [part.astype(wide) for part in data])
@@ -521,7 +501,6 @@ CHECKS = {
     **{f"infinities, {drive.__name__}": partial(check_infinities_are_results, drive=drive) for drive in DRIVES},
     **{f"barrier, {asleep}": partial(check_barrier_of_the_transport, asleep=asleep) for asleep in (0, 1)},
     "average in fp16": check_average_in_fp16,
-    "fortran order": check_fortran_order,
     "odd inputs": check_odd_inputs,
     "barrier": check_barrier,
     "one thread at a time": check_one_thread_at_a_time,
@@ -606,10 +585,6 @@ BAD_CALLS = [
      lambda t: all_reduce(np.zeros(5, "c8"), t, op="max")),
     ("bits of floats", ValueError, "op 'bor' needs integers or bool, in an array of NumPy, not float64 of numpy",
      lambda t: all_reduce(np.zeros(5), t, op="bor")),
-    ("order of parts", ValueError, "x must be in C order, because ranks own slices of it: pass numpy.ascontiguous",
-     lambda t: reduce_scatter(np.zeros((3, 4), order="F"), t)),
-    ("order of out", ValueError, "out must have the order of elements of x, C, not Fortran",
-     lambda t: all_reduce(np.zeros((3, 4)), t, out=np.zeros((3, 4), order="F"))),
     ("type of a number", ValueError, "must be a whole number from 8 (one element) to 1073741824, not '1KB'",
      lambda t: all_reduce(np.zeros(5), t, segment_bytes="1KB")),
     ("no array", ValueError, "x must be a plain array of NumPy or CuPy, not NoneType",
@@ -628,10 +603,6 @@ BAD_CALLS = [
      lambda t: all_reduce(np.zeros(5), t, counts=[7] * t.size)),
     ("chunks of all_to_all", ValueError, "elements for all_to_all, one equal chunk per rank, not",
      lambda t: all_to_all(np.zeros(t.size + 1, np.uint8), t)),
-    ("counts and weights", ValueError, "weights and counts exclude each other: both define the shards",
-     lambda t: all_reduce(np.zeros(t.size), t, counts=[1] * t.size, weights=[1] * t.size)),
-    ("weights", ValueError, "weights must be finite numbers >= 0, not all of them 0, not [",
-     lambda t: all_reduce(np.zeros(5), t, weights=[0.0] * t.size)),
     ("root", ValueError, "root must be a whole number from 0 to",
      lambda t: make_plan("broadcast", np.zeros(5), t, algorithm="naive", root=t.size)),
     ("root of all", ValueError, "root must be left out, not 1",

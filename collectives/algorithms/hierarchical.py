@@ -20,7 +20,7 @@ Source: Jia et al., Highly scalable deep learning training system with mixed-pre
 
 from collections.abc import Sequence
 
-from dear_mpi.collectives.algorithms.grid import around, merged
+from dear_mpi.collectives.algorithms.ring import around, merged
 from dear_mpi.collectives.program.hosts import at_place, by_host, placed, served, servers
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 

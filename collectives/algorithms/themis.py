@@ -27,7 +27,7 @@ from math import gcd, lcm
 from typing import NamedTuple
 
 from dear_mpi.collectives.algorithms import hierarchical
-from dear_mpi.collectives.algorithms.grid import around, merged
+from dear_mpi.collectives.algorithms.ring import around, merged
 from dear_mpi.collectives.program.hosts import Rates, by_host
 from dear_mpi.collectives.program.program import Program, Step
 

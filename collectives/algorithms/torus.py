@@ -15,7 +15,7 @@ Source: Ying et al., Image classification at supercomputer scale (2018), section
 
 import math
 
-from dear_mpi.collectives.algorithms.grid import around, merged
+from dear_mpi.collectives.algorithms.ring import around, merged
 from dear_mpi.collectives.program.program import Program, Step
 
 HALVES = 2

@@ -55,10 +55,6 @@ class Message:
     combine: bool
     incoming: bool
 
-    def __str__(self) -> str:
-        (step, number), verb = self.key, "receiving from" if self.incoming else "sending to"
-        return f"step {step}, message {number}, {verb} rank {self.peer}"
-
 
 def messages(program: Program, chunks: Sequence[int], segment: int, portion: Portion = WHOLE) -> list[Message]:
     """Return a rank's messages by step; in a step sends come first, because they read the old data.

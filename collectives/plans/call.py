@@ -1,6 +1,5 @@
 """Check the arguments of a collective call; errors name the argument, its value and the allowed values."""
 
-import sys
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ import numpy as np
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.collectives.plans.tuning import SEGMENT_BYTES, Rule, alike, default_segment, pick, rules_of
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.program.program import COLLECTIVES, the_owner
+from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import KERNELS, Array, array_module, library_of
 from dear_mpi.kernels.dtypes import DTYPES, TYPES, is_floating
@@ -35,7 +34,6 @@ class Call:
     algorithm: str
     op: str
     segment_bytes: int | None
-    weights: Sequence[float] | None
     root: int
     alike: bool = False
     counts: Sequence[int] | None = None
@@ -96,10 +94,9 @@ class Call:
         contract = lookup("collective", self.collective, COLLECTIVES)
         if not isinstance(self.algorithm, str):
             raise ValueError(f"algorithm must be a name such as 'ring', not {self.algorithm!r}")
-        any_order = not contract.addressed and the_owner not in (contract.begins, contract.ends)
-        check_array("x", self.x, written=self.out is None, any_order=any_order)
+        check_array("x", self.x, written=self.out is None)
         if self.out is not None:
-            check_array("out", self.out, written=True, any_order=any_order)
+            check_array("out", self.out, written=True)
         partition = self.partition(transport.size)
         if self.out is not None:
             self.check_out(self.out, transport.rank, partition)
@@ -113,13 +110,11 @@ class Call:
             "collective": self.collective,
             "count": self.count,
             "dtype": str(self.x.dtype),
-            "order of the elements": order_of(self.x),
             "library of the arrays": library_of(self.x),
             "op": self.op,
             "algorithm": self.algorithm,
             "tuning table": self.rules and zlib.crc32(repr(self.rules).encode()),
             "segment_bytes": self.segment_bytes,
-            "weights": None if self.weights is None else tuple(self.weights),
             "counts": None if self.counts is None else tuple(self.counts),
             "root": self.root,
             "rates of the transport": transport.rates,
@@ -129,22 +124,19 @@ class Call:
 
     def partition(self, size: int) -> Partition:
         """Split the full buffer over the ranks; evenly if data is addressed, because it moves."""
-        if self.weights is not None and self.counts is not None:
-            raise ValueError("weights and counts exclude each other: both define the shards; leave one out")
         if COLLECTIVES[self.collective].addressed:
-            for name, given in (("weights", self.weights), ("counts", self.counts)):
-                if given is not None:
-                    due = f"left out for {self.collective}, whose chunks are equal"
-                    raise ValueError(f"{name} must be {due}, not {given!r}")
+            if self.counts is not None:
+                due = f"left out for {self.collective}, whose chunks are equal"
+                raise ValueError(f"counts must be {due}, not {self.counts!r}")
             if self.count % size:
                 due = f"a multiple of {size} elements for {self.collective}, one equal chunk per rank"
                 raise ValueError(f"x must have {due}, not {self.count}")
         if self.counts is None:
-            return Partition.of(self.count, size, self.weights)
+            return Partition.of(self.count, size)
         return Partition.exactly(self.count, size, self.counts)
 
     def check_out(self, out: Array, rank: int, partition: Partition) -> None:
-        for what, kind in (("library", library_of), ("dtype", lambda a: a.dtype), ("order of elements", order_of)):
+        for what, kind in (("library", library_of), ("dtype", lambda array: array.dtype)):
             if kind(out) != kind(self.x):
                 raise ValueError(f"out must have the {what} of x, {kind(self.x)}, not {kind(out)}")
         own, size = partition.counts[rank], len(partition.counts)
@@ -157,14 +149,7 @@ class Call:
 
 
 def plain(value: Any) -> Any:
-    """Convert integers of NumPy and operators of MPI to ours."""
-    if isinstance(value, np.integer):
-        return int(value)
-    mpi = sys.modules.get("mpi4py.MPI")  # loaded if the value can be one of its operators
-    if mpi is not None and isinstance(value, mpi.Op):
-        names = [name for name in OPS if name != "average"]
-        return next((name for name in names if value == getattr(mpi, name.upper())), "another operator of MPI")
-    return value
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def check_segment(given: object, itemsize: int) -> None:
@@ -173,15 +158,7 @@ def check_segment(given: object, itemsize: int) -> None:
         raise ValueError(f"segment_bytes must be {allowed}, not {given!r}")
 
 
-def order_of(array: Array) -> str:
-    return "C" if array.flags.c_contiguous else "Fortran" if array.flags.f_contiguous else ""
-
-
-def flat(array: Array) -> Array:
-    return (array if array.flags.c_contiguous else array.T).reshape(-1)
-
-
-def check_array(name: str, array: Array, *, written: bool, any_order: bool) -> None:
+def check_array(name: str, array: Array, *, written: bool) -> None:
     library = library_of(array)
     if library not in KERNELS or (library == "numpy" and type(array) not in PLAIN):
         given = f"{type(array).__module__}.{type(array).__qualname__}".removeprefix("builtins.")
@@ -190,11 +167,8 @@ def check_array(name: str, array: Array, *, written: bool, any_order: bool) -> N
     if array.dtype.hasobject or not array.itemsize:
         due = "elements of a fixed size, above 0, without Python objects"
         raise ValueError(f"{name} must have {due}, not {array.dtype}")
-    if not order_of(array):
-        raise ValueError(f"{name} must be contiguous, not of strides {array.strides}: pass a copy")
-    if not (any_order or array.flags.c_contiguous):
-        due = f"because ranks own slices of it: pass numpy.ascontiguousarray({name})"
-        raise ValueError(f"{name} must be in C order, {due}")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{name} must be contiguous, in C order, not of strides {array.strides}: pass a copy")
     if written and not getattr(array.flags, "writeable", True):  # CuPy arrays always are, but lack the flag
         raise ValueError(f"{name} must be writable, because the result is stored there; it is read-only")
 

@@ -22,7 +22,8 @@ import itertools
 import os
 import time
 import weakref
-from collections import defaultdict, deque
+from collections import deque
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from tempfile import NamedTemporaryFile
@@ -71,11 +72,15 @@ class Link:
 
 
 class Port:
-    """A full-duplex port. ``free_s`` is when each side is free; a ``lock`` guards shared ones."""
+    """A full-duplex port. ``free_s`` is when each side is free; a ``lock`` guards shared ones.
+
+    Of this rank, ``waiting`` messages have not entered it, and the last that did has passed at ``over_s``.
+    """
 
     def __init__(self, link: Link, free_s: Array | None = None, lock: AbstractContextManager[object] | None = None):
         self.link, self.lock = link, lock or nullcontext()
         self.free_s = np.zeros(2) if free_s is None else free_s
+        self.waiting, self.over_s = deque[tuple[float, EmulatedSend]](), 0.0
 
     def arrive(self, nbytes: int) -> float:
         return self.book(IN, time.perf_counter() - nbytes / self.link.bandwidth - BURST_S, nbytes)
@@ -122,12 +127,13 @@ class EmulatedTransport(Wrapper[Transport]):
 
     def __init__(self, below: Transport, link: Link, hosts: tuple[int, ...] = ()) -> None:
         super().__init__(below)
-        self.link, self.outbox = link, Outbox()
-        self.near = self.far = Port(link)
+        self.link, self.near = link, Port(link)
+        self.far = self.near
         if link.between is not None:
             self.hosts = hosts or link.hosts(below.hosts)
             self.rates = rates_of(link.bandwidth, link.between.bandwidth, self.hosts)
             self.far = port_of_host(link.between, below, self.hosts)
+        self.outbox = Outbox([self.near, self.far])
 
     @property
     def name(self) -> str:
@@ -150,32 +156,24 @@ class EmulatedTransport(Wrapper[Transport]):
         return EmulatedReceive(self.outbox, self.port(peer), self.below.recv_init(data, peer, tag), data.nbytes)
 
 
-class Queue:
-    """Messages that wait for a port."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[tuple[float, EmulatedSend]] = deque()
-        self.over_s = 0.0
-
-
 class Outbox:
     """A rank's messages that have not left.
 
     A rank has one message at a time in a port. If it polls late, the next message starts when it would have on time.
     """
 
-    def __init__(self) -> None:
-        self.queues: dict[Port, Queue] = defaultdict(Queue)
+    def __init__(self, ports: Sequence[Port]) -> None:
+        self.ports = ports
         self.leaving: list[tuple[float, int, EmulatedSend]] = []
         self.numbers = itertools.count()
 
     def release(self) -> None:
         now_s = time.perf_counter()
-        for port, queue in self.queues.items():
-            while queue.waiting and queue.over_s <= now_s:
-                start_s, send = queue.waiting.popleft()
-                queue.over_s = port.book(OUT, max(start_s, queue.over_s), send.nbytes)
-                heapq.heappush(self.leaving, (queue.over_s + port.link.latency_s, next(self.numbers), send))
+        for port in self.ports:
+            while port.waiting and port.over_s <= now_s:
+                start_s, send = port.waiting.popleft()
+                port.over_s = port.book(OUT, max(start_s, port.over_s), send.nbytes)
+                heapq.heappush(self.leaving, (port.over_s + port.link.latency_s, next(self.numbers), send))
         while self.leaving and self.leaving[0][0] <= now_s:
             heapq.heappop(self.leaving)[-1].leave()
 
@@ -202,7 +200,7 @@ class EmulatedSend(EmulatedRequest):
 
     def Start(self) -> None:
         self.active = True
-        self.outbox.queues[self.port].waiting.append((time.perf_counter(), self))
+        self.port.waiting.append((time.perf_counter(), self))
         self.outbox.release()
 
     def leave(self) -> None:

@@ -101,13 +101,13 @@ def test_a_message_between_hosts_holds_up_none_inside(clock):
 
 def test_the_ranks_of_a_host_take_turns(clock):
     """Rank 0 has three messages for its host's port, and rank 1 one: that is the second to go."""
-    port, arrived = Port(Link(bandwidth=1000.0)), []
+    free_s, arrived = np.zeros(2), []
+    first, second = (emulated.Outbox([Port(Link(bandwidth=1000.0), free_s)]) for _ in range(2))
 
     def send(outbox, name, nbytes):
         below = SimpleNamespace(Start=lambda: arrived.append((name, clock.s)), Test=lambda: True)
-        emulated.EmulatedSend(outbox, port, below, nbytes).Start()
+        emulated.EmulatedSend(outbox, outbox.ports[0], below, nbytes).Start()
 
-    first, second = emulated.Outbox(), emulated.Outbox()
     for number in range(3):
         send(first, number, 500)
     send(second, "other", 500)

@@ -66,18 +66,6 @@ def test_checks(transport, check):
     checks.CHECKS[check](transport)
 
 
-@pytest.mark.parametrize("op", checks.UFUNCS)
-def test_operators_of_mpi(transport, op):
-    x = np.full(3, transport.rank + 1)
-    expected = checks.UFUNCS[op].reduce(np.arange(transport.size) + 1)
-    assert (all_reduce(x, transport, op=getattr(MPI, op.upper())) == expected).all()
-
-
-def test_other_operators_of_mpi(transport):
-    message = "op 'another operator of MPI' is unknown"
-    checks.check_error(transport, ValueError, message, lambda t: all_reduce(np.zeros(3, int), t, op=MPI.LAND))
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_same_bits_on_all_ranks(transport, dtype, algorithm):

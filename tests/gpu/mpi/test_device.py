@@ -76,7 +76,7 @@ def test_the_librarys_own_collectives_wait_for_the_stream(stream, monkeypatch):
     monkeypatch.setattr(native, "built_for", lambda *_, **__: True)
     x, seen = cupy.zeros(1000, np.float32), []
     transport = Mock(rank=0, size=1, native=Mock(Allreduce=lambda *_: seen.append(stream.done)))
-    run = native.NativeRun(Task(Call("all_reduce", x, None, "native", "sum", None, None, 0), x, transport, tag=1))
+    run = native.NativeRun(Task(Call("all_reduce", x, None, "native", "sum", None, 0), x, transport, tag=1))
     run.start()
     x += 1
     run.wait()
