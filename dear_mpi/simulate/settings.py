@@ -14,11 +14,10 @@ from dear_mpi.simulate.network import MOST_RANKS, PRESETS
 from dear_mpi.simulate.uneven import parse_jitter, straggling
 from dear_mpi.training.chosen_route import SEVERAL, Wire, check_wires, pairs, serve_halves
 from dear_mpi.training.declared import BETWEEN, BETWEEN_FUSIONS, listed, option, parsed, several
-from dear_mpi.training.fusion import in_bytes
 from dear_mpi.training.line.owners import Ownership
 from dear_mpi.training.line.weights import MEASURED, measured
 from dear_mpi.training.options import ALL_OPTIMIZERS, FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange
-from dear_mpi.training.profiles.profile import Profile, read_profile
+from dear_mpi.training.profile import Profile, read_profile
 from dear_mpi.training.routes.find import is_code
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
@@ -231,7 +230,7 @@ class Settings(Exchange):
         parse_jitter(self.jitter)
         check_distinct("models", self.models)
         check_distinct("ranks", self.ranks)
-        check_distinct("fusions", self.fusions, in_bytes)
+        check_distinct("fusions", self.fusions)
         check_distinct("algorithms", self.algorithms)
         check_wires(self.wires)
 

@@ -1,25 +1,24 @@
 """Save and restore the state of training, on the same number of ranks or another one.
 
-    value.0, value.1, ...      of each tensor of the line, in its shape
-    state.0.0, state.0.1, ...  what the optimiser keeps for it
-    state.0@2.1, ...           where ranks differ: of rank 2
-    line.residual@2.1, ...     what a route has each rank keep, too
+    value.0, value.1, ...      of each tensor of the flat buffer, in its shape
+    state.0.0, state.0.1, ...  the optimiser's arrays for it
+    state.0@2.1, ...           of rank 2, if ranks differ
+    line.residual@2.1, ...     the buffers of a route that each rank keeps
     about                      JSON: names, the optimiser, how far training has come, the loss scale, notes
 
 The state contains no buckets and no schedules, so training can continue with others. On another number of ranks,
 per-rank arrays are shared out: compression errors keep their sum, optimiser states their mean. The file is a NumPy npz,
-a zip file whose comment is a checksum of all bytes before it, so any damage is found. The previous checkpoint stays as
-FILE.old.
+which has a checksum of each array. The previous checkpoint stays as FILE.old.
 """
 
+import hashlib
 import json
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -32,7 +31,6 @@ from dear_mpi.models.layer import Parameter
 from dear_mpi.reporting.files import older, replacing, set_aside, tidy
 from dear_mpi.reporting.terminal import note
 from dear_mpi.training.fabric.statistic import LossScale
-from dear_mpi.training.facts import sha256
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.shards import take_state, whole_state
@@ -62,7 +60,7 @@ class About:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Hold the named host arrays of a checkpoint and their description; only rank 0 needs the arrays."""
+    """Hold the named host arrays of a checkpoint, only on rank 0, and their description."""
 
     about: About
     arrays: Mapping[str, Array]
@@ -120,22 +118,28 @@ class TrainingState:
         return [f"{name}@{rank}" for rank in range(self.about.ranks)] if name in self.about.own else [name]
 
 
+def sha256(arrays: Iterable[Array]) -> str:
+    """Return the SHA-256 of the bytes of some arrays, in order."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(to_host(array)).view("u1").data)
+    return digest.hexdigest()
+
+
 def frozen_sha256(parameters: Iterable[Parameter]) -> str:
     return sha256(parameter.value for parameter in parameters if not parameter.trained)
 
 
 def stored(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type of an array in the file: unsigned integers if NumPy's format does not know its own type."""
+    """Return the type of an array in the file; NumPy's format does not know bf16."""
     return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
 
 
-BLOCK = 1 << 20  # bytes
-COMMENT = b"crc32 %08x"
-
-
 def snapshot(group: WorkerGroup, parameters: Sequence[Parameter], notes: Any, *, keep: bool = True) -> TrainingState:
-    """Flush and return the state of training, without arrays unless ``keep``. Collective. Raises ArgumentError if JSON
-    cannot hold the notes."""
+    """Flush and return the state of training, without arrays unless ``keep``. Collective.
+
+    Raises ArgumentError if JSON cannot hold the notes.
+    """
     agree(group.world.transport, "notes", lambda: {"kind": type(json.dumps(notes)).__name__})
     arena = group.arena
     arena.read()
@@ -163,13 +167,8 @@ def snapshot(group: WorkerGroup, parameters: Sequence[Parameter], notes: Any, *,
 def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[str, Array], what: str) -> Any:
     """Continue from a packed state on rank 0 and return its notes. Collective.
 
-    Other ranks' ``arrays`` are ignored. Buffers that this route does not keep are lost: rank 0 names them.
-
-    Args:
-        what: what the state is, for messages.
-
-    Raises:
-        ArgumentError: the state belongs to another model or optimiser.
+    Other ranks' ``arrays`` are ignored. Buffers that this route does not keep are lost: rank 0 names them. Raises
+    ArgumentError if the state belongs to another model or optimiser. ``what`` names the state in messages.
     """
     group.flush()
     transport, arena = group.world.transport, group.arena
@@ -191,25 +190,14 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
     here = {*own_names(group), *equal_names(group)}
     own = [name for name in about.own if name in here or name.startswith("state.")]
     if own and about.ranks != transport.size:
-        note(group.world, f"{what} is of {about.ranks} ranks, and {shared_out(own)}")
+        sums = [f"an equal share of the sum of {name.replace('.', ' ')}" for name in own if name.startswith("line.")]
+        shares = [*sums, *["the mean of the optimiser's states"] * (len(sums) < len(own))]
+        note(group.world, f"{what} is of {about.ranks} ranks: each of these ranks gets {' and '.join(shares)}")
     lines = [name for name in (*about.own, *about.equal) if name.startswith("line.") and name not in here]
-    if lost := ", ".join(f"line {name.removeprefix('line.')!r}" for name in lines):
+    if lost := ", ".join(name.replace(".", " ") for name in lines):
         said = f"the route {group.route.name!r} does not keep what {what} has of {lost}: it is lost"
         note(group.world, f"the run goes on, but {said}")
     return about.notes
-
-
-def shared_out(names: Sequence[str]) -> str:
-    """Describe how per-rank arrays of another number of ranks are shared out.
-
-    >>> shared_out(["state.0", "line.error"])
-    "each of these ranks gets an equal share of the sum of line 'error', and the mean of the optimiser's states"
-    """
-    lines = [f"the sum of line {name.removeprefix('line.')!r}" for name in names if name.startswith("line.")]
-    if len(lines) < len(names):
-        lines.append("the mean of the optimiser's states")
-    text = ", and ".join(lines)
-    return f"each of these ranks gets {'an equal share of ' if text.startswith('the sum') else ''}{text}"
 
 
 def filled_states(group: WorkerGroup, state: TrainingState) -> Iterator[Array]:
@@ -262,8 +250,7 @@ def fill(group: WorkerGroup, name: str, line: Array, state: TrainingState) -> No
 def fill_own(group: WorkerGroup, name: str, line: Array, state: TrainingState, *, share: float) -> None:
     """Restore an array that each rank may have for itself. Collective.
 
-    On as many ranks as before, each gets its own. Otherwise, or if the array must now be equal on all ranks, each gets
-    ``share`` of the sum over ranks.
+    On another number of ranks, or if it must now be equal, each gets ``share`` of the sum over ranks.
     """
     if name not in state.about.own:
         fill(group, name, line, state)
@@ -283,23 +270,11 @@ def write(path: Path, arrays: dict[str, Array]) -> None:
     """Write arrays; an existing file becomes FILE.old. Raises ValueError if it cannot be written."""
     with replacing("checkpoint", path) as partial:
         tidy(path)
-        with partial.open("w+b") as file:
+        with partial.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
-            file.seek(-2, os.SEEK_END)  # position of the comment's length
-            file.write(len(COMMENT % 0).to_bytes(2, "little"))
-            file.write(checksum(file, file.tell()))
             file.flush()
             os.fsync(file.fileno())
         set_aside(path)
-
-
-def checksum(file: IO[bytes], length: int) -> bytes:
-    """Return the comment for a zip file with ``length`` bytes before it; leaves the file's position after them."""
-    file.seek(0)
-    found = 0
-    for start in range(0, length, BLOCK):
-        found = zlib.crc32(file.read(min(BLOCK, length - start)), found)
-    return COMMENT % found
 
 
 def read(path: Path) -> dict[str, Array]:
@@ -309,9 +284,6 @@ def read(path: Path) -> dict[str, Array]:
         raise ValueError(f"checkpoint {str(path)!r} is not there: --save FILE --every N writes one")
     try:
         with found.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            length = found.stat().st_size - len(arrays.zip.comment)
-            if arrays.zip.comment not in (b"", checksum(file, length)):  # older versions wrote no checksum
-                raise ValueError("its checksum is another")
             return {name: arrays[name] for name in arrays.files}
     except PermissionError as error:
         raise ValueError(f"checkpoint {str(found)!r} cannot be read: {error.strerror}") from None

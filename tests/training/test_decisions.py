@@ -14,7 +14,7 @@ from dear_mpi.reporting.units import parse_link
 from dear_mpi.training import Session
 from dear_mpi.training.fabric.costs import Chain, Nominal, WireCost, list_scheduled
 from dear_mpi.training.fusion import BY_TIME
-from dear_mpi.training.profiles.profiler import Profiler
+from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.routes.route import EXTRAS
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contest import Contest, outcome
@@ -66,7 +66,7 @@ def test_an_order_is_decided_the_same_on_all_ranks(schedule, ranks, judged):
 
 def test_an_order_knows_how_long_the_loss_keeps_the_wire_busy(monkeypatch):
     """If it takes longer than the backward pass, all buckets are ready afterwards."""
-    monkeypatch.setattr("dear_mpi.training.profiles.profiler.plan_s", lambda fabric, plan, timed: 1e6)
+    monkeypatch.setattr("dear_mpi.training.profiler.plan_s", lambda fabric, plan, timed: 1e6)
     found = run_loopback(2, lambda transport: trained(transport, schedule="bytescheduler:credit=1", fusion="none"))
     assert [order for _, order, *_ in found] == [tuple(("all_reduce", bucket) for bucket in range(4))] * 2
 
@@ -268,12 +268,11 @@ def test_a_comparison_names_what_is_on_the_wire(route, sent, tmp_path, monkeypat
         assert row["exposed_s"].keys() <= {*names.split(", "), *re.split(r", | \+ ", names), "loss"}
 
 
-@pytest.mark.parametrize("fusions", [["none", "none"], ["25MB", "25mib"]])
-def test_fusions_of_a_comparison_must_differ(fusions):
+def test_fusions_of_a_comparison_must_differ():
     def body(world):
-        outcome(Contest(Config.of(settings()), world, ["wfbp"], fusions=fusions))
+        outcome(Contest(Config.of(settings()), world, ["wfbp"], fusions=["none", "none"]))
 
-    with pytest.raises(AgreedError, match=f"fusion must be different ones, not {', '.join(fusions)}"):
+    with pytest.raises(AgreedError, match="fusion must be different ones, not none, none"):
         run_world(body, threads=2)
 
 

@@ -8,7 +8,7 @@ from dear_mpi.collectives.plans.notes import Noted, Part
 from dear_mpi.ranks.clock import Aligned, Look
 from dear_mpi.see.timeline.trace import missing, put_together, trace
 from dear_mpi.see.timeline.write import TimelineFiles
-from dear_mpi.training.log.spans import (
+from dear_mpi.training.spans import (
     COMPUTE,
     ClocksError,
     Iteration,

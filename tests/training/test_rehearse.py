@@ -19,8 +19,8 @@ from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.engine import Engine
+from dear_mpi.training.fabric.fabric import Rules, ScheduleError
 from dear_mpi.training.fabric.order import Order
-from dear_mpi.training.fabric.rules import Rules, ScheduleError
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.routes.find import SHARDED
 from dear_mpi.training.runs.config import Config
@@ -226,7 +226,7 @@ def test_one_that_never_ends_is_refused(monkeypatch):
 
 SPINS = """
 from dear_mpi.collectives.program import user_file
-from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.virtual_trainer import rehearse
 from dear_mpi.training.schedules import Wfbp

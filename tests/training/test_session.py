@@ -2,7 +2,6 @@
 
 import gc
 import os
-import warnings
 import weakref
 
 import numpy as np
@@ -219,26 +218,6 @@ def test_a_total_may_be_0_only_if_the_loss_is():
 
     assert on_all(lambda transport: body(transport, 0.0)) == [0.0] * 3
     assert on_all(lambda transport: body(transport, 1.0)) == ["total must not be 0, because the loss is not: 144"] * 3
-
-
-@pytest.mark.parametrize(
-    ("totals", "ignored", "warned"),
-    [((4, 4, 4, 4), 4, 1), ((4, 5, 4, 4), 4, 0), ((12, 12, 12), 4, 0), ((4, 4, 4), -100, 0)],
-)
-def test_the_total_of_one_rank_alone_is_doubted(totals, ignored, warned):
-    """Twice it may be a coincidence of targets that do not count; if some are marked as such, always."""
-
-    def body(transport):
-        with Session(layers(), Summed(), transport, optimizer=SGD(1e-9)) as session:
-            for iteration, total in enumerate(totals):
-                x, targets = batch(iteration, transport.rank)
-                targets[: transport.rank] = ignored
-                session.step(x, targets, total=total)
-
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        on_all(body)
-    assert len([each for each in found if "count all 3 ranks" in str(each.message)]) == warned
 
 
 def test_a_layer_of_the_session_runs_where_the_order_says():

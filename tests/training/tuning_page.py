@@ -9,18 +9,27 @@ from pathlib import Path
 
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.models.synthetic import load_modules
-from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.units import parse_bytes
 from dear_mpi.see.figure import legend_below, panels, scale_by_powers, write_figure
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices.prices import Prices
 from dear_mpi.training.fabric.costs import Costs
-from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fusion import fused
 from dear_mpi.training.schedules import SCHEDULES
-from dear_mpi.training.tuning.search import METHODS, START, Search, Trial, cut_by, distinct_sizes, size_text
-from dear_mpi.training.tuning.tuned_fusion import HIGH, LOW, candidates, fewest_buckets
+from dear_mpi.training.tuning import (
+    HIGH,
+    LOW,
+    START,
+    Search,
+    Trial,
+    candidates,
+    cut_by,
+    distinct_sizes,
+    fewest_buckets,
+    size_text,
+)
 from dear_mpi.training.virtual_trainer import VirtualTrainer
 from tests.training.trials import PANEL_INCHES, TITLE, draw_order, draw_sizes, points
 
@@ -30,7 +39,6 @@ NETWORKS = ("10gbit,50us", "25gbit,200us")
 RANKS = 16
 GREY = "0.6"
 FINER = 64  # sizes between each power of two and the next, of which the best is what searches are held against
-SEEDS = range(5)
 
 
 @dataclass(frozen=True)
@@ -86,9 +94,9 @@ class Problem:
         """The least of a grid that is finer than the one of the searches."""
         return min(map(self.seconds, map(size_text, self.sizes(per_octave=FINER))))
 
-    def search(self, method, seed=0, noise=None):
+    def search(self, noise=None):
         """A search after its trials; ``noise`` is a function that gives factors."""
-        search = Search(self.sizes(), start=START, method=method, seed=seed)
+        search = Search(self.sizes(), start=START)
         while not search.over:
             fusion = search.ask()
             search.tell(fusion, self.seconds(fusion) * (1.0 if noise is None else noise()))
@@ -103,16 +111,13 @@ PROBLEMS = [Problem(model, network) for network in NETWORKS for model in MODELS]
 
 
 def main():
-    print("| model, network | 25MB | best | " + " | ".join(METHODS) + " | auto |")
-    print("|---" * (len(METHODS) + 4) + "|")
+    print("| model, network | 25MB | best | bo | auto |\n|---|---|---|---|---|")
     for problem in PROBLEMS:
-        missed = {kind: [problem.missed(problem.search(kind, seed)) for seed in SEEDS] for kind in METHODS}
-        cells = [f"{median(each).value:.1%} ({max(each):.1%})" for each in missed.values()]
         trials = [Trial(fusion, problem.predicted_s(fusion)) for fusion in candidates(problem.layout)]
         auto = fewest_buckets(trials, problem.layout)
         first = f"{problem.seconds(size_text(START)) * 1e3:.0f} ms | {problem.best_s * 1e3:.0f} ms"
         last = f"{problem.predicted_s(auto) / problem.best_s - 1:.1%}: {auto}"
-        print(f"| {problem.model}, {problem.network} | {first} | {' | '.join(cells)} | {last} |")
+        print(f"| {problem.model}, {problem.network} | {first} | {problem.missed(problem.search()):.1%} | {last} |")
     draw(PROBLEMS[: len(MODELS)], DOCS / "tuning.png")
 
 
@@ -121,7 +126,7 @@ def draw(problems, path):
     heading = f"PREDICTED: dear on {RANKS} ranks, ring, {NETWORKS[0]}"
     figure, axes = panels(2 * len(problems), columns=2, inches=PANEL_INCHES, title=TITLE, notes=heading)
     for problem, by_size, by_trial in zip(problems, axes[::2], axes[1::2], strict=True):
-        trials = [(trial.fusion, trial.seconds) for trial in problem.search("bayesian").trials]
+        trials = [(trial.fusion, trial.seconds) for trial in problem.search().trials]
         sizes, times = points([(fusion, problem.seconds(fusion)) for fusion in map(size_text, problem.sizes())])
         by_size.plot(sizes, times, color=GREY, linewidth=1, label="all sizes")
         draw_sizes(by_size, trials, f"{problem.model}, bo")

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from dear_mpi.contrib.pages.schedules import write_schedules
-from dear_mpi.see.timeline.write import TimelineFiles
-from dear_mpi.training.log.spans import Recording, Timeline
 from dear_mpi.training.recorder import Show
+from dear_mpi.training.spans import Timeline
 
 
 @dataclass
@@ -25,11 +24,7 @@ class Measured:
         if self.files is not None:
             self.files(timeline)
 
-    def write_rank(self, recordings: Sequence[Recording], facts: Mapping[str, Any]) -> Path:
-        return (self.files or TimelineFiles(self.flag, [self.page])).write_rank(recordings, facts)
-
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        if self.timeline is None:
-            raise ValueError(f"{self.flag}: there is no page of all ranks, because their clocks cannot be compared")
+        assert self.timeline is not None, "the comparison has shown it"
         measured = [{**row, "iteration_s": row["median_s"]} for row in rows]
         write_schedules(self.flag, self.page, self.timeline, measured)

@@ -16,7 +16,7 @@ pipeline.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any
@@ -27,8 +27,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, median, ratio
 from dear_mpi.reporting.units import check_distinct
 from dear_mpi.training.chosen_route import Wire, check_wires, pairs
-from dear_mpi.training.fusion import in_bytes
-from dear_mpi.training.log.log import KEPT
+from dear_mpi.training.log import KEPT
 from dear_mpi.training.recorder import Recorder, Show
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.runs.config import Config
@@ -83,7 +82,7 @@ class Contest:
         for name in ("decay", "warmup"):
             if getattr(self.config, name) != getattr(Config, name):
                 raise ValueError(f"{name} does not apply to a comparison, whose turns are no whole run")
-        check_distinct("fusion", self.fusions, in_bytes)
+        check_distinct("fusion", self.fusions)
         check_wires(self.wires)
         kinds = find_schedules(self.schedules)
         self.entries = []
@@ -125,13 +124,6 @@ class Contest:
     def run(self, contestants: Sequence[Contestant], progress: Progress, recorder: Recorder | None = None) -> None:
         """Let all candidates take their turns; a recorder keeps the last turn of each. Collective."""
         names = list(map(self.called, self.entries))
-        jobs = {each.job: name for name, each in zip(names, contestants, strict=True)}
-        with recorder.watching({name: job for job, name in jobs.items()}) if recorder else nullcontext():
-            self.take_turns(contestants, names, progress, recorder)
-
-    def take_turns(
-        self, contestants: Sequence[Contestant], names: Sequence[str], progress: Progress, recorder: Recorder | None
-    ) -> None:
         for name, each in zip(names, awake(contestants), strict=True):
             each.settle()
             progress(f"{name}, first iterations")
@@ -203,7 +195,7 @@ def outcome(
         AgreedError: the job refuses a setting.
     """
     with ExitStack() as stack:
-        recorder = None if timeline is None else Recorder(contest.world, timeline, contest.config.model)
+        recorder = None if timeline is None else Recorder(contest.world, timeline)
         contestants = contest.contestants(stack)
         contest.run(contestants, progress, recorder)
         for each in awake(contestants):

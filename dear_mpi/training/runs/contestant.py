@@ -11,9 +11,9 @@ from statistics import fmean
 import numpy as np
 
 from dear_mpi.training.fusion import fused
-from dear_mpi.training.log.log import Times, waits_s
+from dear_mpi.training.log import Times, waits_s
 from dear_mpi.training.plan_cost import communication, traffic
-from dear_mpi.training.profiles.profiler import Profiler
+from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.routes.legs import Collective, Leg
 from dear_mpi.training.routes.route import WAYS, Route
 from dear_mpi.training.runs.job import Job, Timing, timing
@@ -74,7 +74,7 @@ class Contestant:
         self.enter()
         self.iterate(1)
         decisions = self.job.decisions
-        while self.name in decisions.waiting or not (decisions.tuning.over and decisions.weighing.over):
+        while decisions.undecided(self.name):
             self.iterate(1)
         self.job.flush()
         self.policy = decisions.fusion

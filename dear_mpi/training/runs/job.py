@@ -22,9 +22,9 @@ from dear_mpi.models.data import Batches
 from dear_mpi.models.layer import is_exchanging
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import World
+from dear_mpi.training.checkpoint import sha256
 from dear_mpi.training.declared import options_of
-from dear_mpi.training.facts import sha256
-from dear_mpi.training.log.log import Times, middle
+from dear_mpi.training.log import Times, middle
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.workload import make_workload
 from dear_mpi.training.schedules import Schedule

@@ -1,7 +1,6 @@
 """Train a model with one schedule: the command ``dear-mpi train``."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -13,14 +12,14 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, is_plain
 from dear_mpi.reporting.terminal import note
 from dear_mpi.training.declared import options_of
-from dear_mpi.training.log.log import KEPT, Times
-from dear_mpi.training.log.spans import Recording
+from dear_mpi.training.log import KEPT, Times
 from dear_mpi.training.plan_cost import communication
-from dear_mpi.training.profiles.profiler import Profiler
+from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.recorder import Recorder, Show
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job, describe, timing
 from dear_mpi.training.schedules import own_fusion
+from dear_mpi.training.spans import Recording
 from dear_mpi.training.trainer import TrainingError
 
 ORDER = ("seed", "batch", "data")  # settings that choose the examples of each iteration
@@ -99,8 +98,8 @@ def train(
         agree(world.transport, "checkpoint", lambda: saving.facts(world.rank))
     if profile is not None:
         by_rank_0(world.transport, "profile", lambda: check_writable("--profile", profile))
-    recorder, name = None if timeline is None else Recorder(world, timeline, config.model), config.schedule
-    with Job(config, world, [name]) as job, recorder.watching({name: job}) if recorder else nullcontext():
+    recorder, name = None if timeline is None else Recorder(world, timeline), config.schedule
+    with Job(config, world, [name]) as job:
         decisions, group = job.decisions, job.group
         losses: list[float] = gone_on(job, saving.path) if saving is not None and saving.resume else []
         if len(losses) >= config.iterations:
@@ -113,7 +112,7 @@ def train(
         times: list[Times] = []
         fill, profiler = FILL, None
         for iteration in range(len(losses), config.iterations):
-            settled = decisions.settled
+            settled = not decisions.undecided(name)
             if profile is not None and settled and profiler is None:
                 profiler = Profiler(group)
             loss, spent = job.iterate(name, *job.batch(iteration))
