@@ -57,65 +57,53 @@ class About:
     equal: tuple[str, ...] = ()  # buffers of a route that are equal on all ranks
     loss_scale: LossScale | None = None
 
-
-@dataclass(frozen=True)
-class TrainingState:
-    """Hold the named host arrays of a checkpoint, only on rank 0, and their description."""
-
-    about: About
-    arrays: Mapping[str, Array]
-
-    def packed(self) -> dict[str, Array]:
-        """Return all as arrays, in the format of the file."""
-        return {"about": np.frombuffer(msgspec.json.encode(self.about), np.uint8), **self.arrays}
-
-    @classmethod
-    def of(cls, arrays: Mapping[str, Array]) -> "TrainingState":
-        """Unpack a packed state. Raises ValueError if it is none."""
-        if not isinstance(arrays, Mapping):
-            raise ValueError(f"it must be a mapping of arrays by name, as state() gives it, not {arrays!r:.99}")
-        about = None
-        try:
-            about = msgspec.json.decode(bytes(arrays["about"])) if "about" in arrays else None
-            found = about.get("format") if isinstance(about, dict) else None
-            if found != FORMAT:
-                raise ValueError(f"it must be of format {FORMAT}, as dear-mpi train --save writes it, not {found}")
-            return cls(msgspec.convert(about, About), arrays)
-        except msgspec.MsgspecError as error:
-            raise ValueError(f"what it says of itself is no good: {in_words(str(error), about)}") from None
-
-    def check(self, arena: Arena, parameters: Iterable[Parameter]) -> None:
-        """Check that the state belongs to the model trained here. Raises ValueError that names the difference."""
-        about, optimizer = self.about, arena.optimizer
-        for what, found, due in (
-            ("dtype", about.dtype, arena.values.dtype.name),
-            ("optimizer", about.optimizer, type(optimizer).__name__),
-            ("checksum of frozen parameters", about.frozen, frozen_sha256(parameters)),
-        ):
-            if found != due:
-                raise ValueError(f"it has the {what} {found}, and this run has {due}")
-        shapes = [getattr(self.arrays.get(f"{VALUE}.{number}"), "shape", ()) for number in range(len(about.names))]
-        theirs = list(zip(about.names, shapes, strict=True))
-        mine = list(zip(arena.names, arena.layout.shapes, strict=True))
-        for number, (there, here) in enumerate(zip(theirs, mine, strict=False)):
-            if there != here:
-                raise ValueError(f"it is of another model: its parameter {number} is {there}, and here it is {here}")
-        if len(theirs) != len(mine):
-            raise ValueError(f"it is of another model: it has {len(theirs)} parameters, and this one has {len(mine)}")
-        states = [f"state.{number}" for number in range(optimizer.state_arrays)]
-        kept = [row for name in dict.fromkeys([*states, *about.own, *about.equal]) for row in self.rows(name)]
-        for name, (number, shape) in product([VALUE, *kept], enumerate(arena.layout.shapes)):
-            array, like = f"{name}.{number}", arena.state[0] if name.startswith("state") else arena.values
-            given = self.arrays.get(array)
-            if given is None or (given.shape, given.dtype) != (shape, stored(like.dtype)):
-                raise ValueError(f"it must have the array {array!r} of {like.dtype}{list(shape)} for {optimizer}")
-        begun = any(self.arrays[f"{name}.{number}"].any() for name, number in product(kept, range(len(mine))))
-        if begun and about.updates == 0:
-            raise ValueError("it must have more than 0 updates, because its optimiser state is not zero")
-
     def rows(self, name: str) -> list[str]:
         """Return the names of an array's rows: one per rank where ranks differ."""
-        return [f"{name}@{rank}" for rank in range(self.about.ranks)] if name in self.about.own else [name]
+        return [f"{name}@{rank}" for rank in range(self.ranks)] if name in self.own else [name]
+
+
+def about_of(arrays: Mapping[str, Array]) -> About:
+    """Unpack the description of a state. Raises ValueError if it is none."""
+    if not isinstance(arrays, Mapping):
+        raise ValueError(f"it must be a mapping of arrays by name, as state() gives it, not {arrays!r:.99}")
+    about = None
+    try:
+        about = msgspec.json.decode(bytes(arrays["about"])) if "about" in arrays else None
+        found = about.get("format") if isinstance(about, dict) else None
+        if found != FORMAT:
+            raise ValueError(f"it must be of format {FORMAT}, as dear-mpi train --save writes it, not {found}")
+        return msgspec.convert(about, About)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"its description is wrong: {in_words(str(error), about)}") from None
+
+
+def check(about: About, arrays: Mapping[str, Array], arena: Arena, parameters: Iterable[Parameter]) -> None:
+    """Check that a state belongs to the model trained here. Raises ValueError that names the difference."""
+    optimizer, shapes = arena.optimizer, arena.layout.shapes
+    for what, found, due in (
+        ("dtype", about.dtype, arena.values.dtype.name),
+        ("optimizer", about.optimizer, type(optimizer).__name__),
+        ("checksum of frozen parameters", about.frozen, frozen_sha256(parameters)),
+    ):
+        if found != due:
+            raise ValueError(f"it has the {what} {found}, and this run has {due}")
+    given = [getattr(arrays.get(f"{VALUE}.{number}"), "shape", ()) for number in range(len(about.names))]
+    theirs, mine = zip(about.names, given, strict=True), zip(arena.names, shapes, strict=True)
+    for number, (there, here) in enumerate(zip(theirs, mine, strict=False)):
+        if there != here:
+            raise ValueError(f"it is of another model: its parameter {number} is {there}, and here it is {here}")
+    if len(given) != len(shapes):
+        raise ValueError(f"it is of another model: it has {len(given)} parameters, and this one has {len(shapes)}")
+    states = [f"state.{number}" for number in range(optimizer.state_arrays)]
+    kept = [row for name in dict.fromkeys([*states, *about.own, *about.equal]) for row in about.rows(name)]
+    for name, (number, shape) in product([VALUE, *kept], enumerate(shapes)):
+        dtype = (arena.state[0] if name.startswith("state") else arena.values).dtype
+        array = arrays.get(f"{name}.{number}")
+        if array is None or (array.shape, array.dtype) != (shape, stored(dtype)):
+            raise ValueError(f"it must have the array '{name}.{number}' of {dtype}{list(shape)} for {optimizer}")
+    begun = any(arrays[f"{name}.{number}"].any() for name, number in product(kept, range(len(shapes))))
+    if begun and about.updates == 0:
+        raise ValueError("it must have more than 0 updates, because its optimiser state is not zero")
 
 
 def sha256(arrays: Iterable[Array]) -> str:
@@ -135,13 +123,21 @@ def stored(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
 
 
-def snapshot(group: WorkerGroup, parameters: Sequence[Parameter], notes: Any, *, keep: bool = True) -> TrainingState:
-    """Flush and return the state of training, without arrays unless ``keep``. Collective.
+def saved_by(group: WorkerGroup) -> dict[str, bool]:
+    """Return the names of the saved arrays except values, and whether each rank has its own."""
+    own = group.proof.state == "own"
+    return {f"state.{number}": own for number in range(len(group.arena.state))} | {
+        f"line.{name}": kind == "own" for name, kind in group.route.lines.items() if kind in ("own", "equal")
+    }
+
+
+def snapshot(group: WorkerGroup, parameters: Sequence[Parameter], notes: Any, *, keep: bool = True) -> dict[str, Array]:
+    """Return the packed state of training after a flush, only its description unless ``keep``. Collective.
 
     Raises ArgumentError if JSON cannot hold the notes.
     """
     agree(group.world.transport, "notes", lambda: {"kind": type(json.dumps(notes)).__name__})
-    arena = group.arena
+    arena, saved = group.arena, saved_by(group)
     arena.read()
     about = About(
         names=arena.names,
@@ -151,17 +147,34 @@ def snapshot(group: WorkerGroup, parameters: Sequence[Parameter], notes: Any, *,
         updates=group.fabric.updates,
         frozen=frozen_sha256(parameters),
         ranks=group.world.size,
-        own=tuple(own_names(group)),
-        equal=tuple(equal_names(group)),
+        own=tuple(name for name, own in saved.items() if own),
+        equal=tuple(name for name, own in saved.items() if name.startswith("line.") and not own),
         loss_scale=group.loss_scale,
         notes=notes,
     )
-    arrays = {}
-    for name, line in lines_of(group):
+    arrays = {"about": np.frombuffer(msgspec.json.encode(about), np.uint8)}
+    for name, line in lines_of(group, saved):
         for tensor in range(len(arena.layout.shapes) if keep else 0):
             array = to_host(arena.view(line, tensor)).copy()
             arrays[f"{name}.{tensor}"] = array.view(stored(array.dtype))
-    return TrainingState(about, arrays)
+    return arrays
+
+
+def lines_of(group: WorkerGroup, saved: Mapping[str, bool]) -> Iterator[tuple[str, Array]]:
+    """Yield the arena's saved arrays, each as long as the flat buffer. Collective."""
+    arena, transport = group.arena, group.world.transport
+    yield VALUE, arena.values
+    named = {f"state.{number}": line for number, line in enumerate(whole_state(arena, transport))}
+    named |= {f"line.{name}": line for name, line in arena.lines.items()}
+    for name, own in saved.items():
+        if not own:
+            yield name, named[name]
+            continue
+        for rank in range(transport.size):
+            row = named[name].copy()
+            with make_plan("broadcast", row, transport, algorithm="binomial", root=rank) as plan:
+                plan()
+            yield f"{name}@{rank}", row
 
 
 def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[str, Array], what: str) -> Any:
@@ -171,99 +184,59 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
     ArgumentError if the state belongs to another model or optimiser. ``what`` names the state in messages.
     """
     group.flush()
-    transport, arena = group.world.transport, group.arena
+    transport, arena, saved = group.world.transport, group.arena, saved_by(group)
 
     def checked() -> bytes:
-        found = TrainingState.of(arrays)
-        found.check(arena, parameters)
-        return msgspec.json.encode(found.about)
+        about = about_of(arrays)
+        check(about, arrays, arena, parameters)
+        return msgspec.json.encode(about)
 
     about = msgspec.json.decode(said_by_rank_0(transport, what, checked), type=About)  # each rank decodes its own copy
-    state = TrainingState(about, arrays)
-    fill(group, VALUE, arena.values, state)
-    take_state(arena, filled_states(group, state))
+
+    def fill(name: str, line: Array) -> None:
+        """Copy tensors from rank 0 into an array as long as the flat buffer. Collective."""
+        for tensor in range(len(arena.layout.shapes) if transport.rank == 0 else 0):
+            arena.view(line, tensor)[...] = group.streams.put(arrays[f"{name}.{tensor}"].view(line.dtype))
+        with make_plan("broadcast", line, transport, algorithm="binomial") as plan:
+            plan()
+
+    def fill_own(name: str, line: Array, share: float) -> None:
+        """Fill each rank's own array; on other ranks, or if it must be equal, with ``share`` of the sum. Collective."""
+        if name not in about.own:
+            return fill(name, line)
+        row = line.copy()
+        line[...] = 0
+        for rank, each in enumerate(about.rows(name)):
+            fill(each, row)
+            if about.ranks != transport.size or not saved.get(name):
+                line += (share * row).astype(line.dtype)
+            elif rank == transport.rank:
+                line[...] = row
+        return None
+
+    def states() -> Iterator[Array]:
+        for number, own in enumerate(arena.state):
+            line = own if arena.shards.ranks == 1 else array_module(own).zeros(arena.values.shape, own.dtype)
+            fill_own(f"state.{number}", line, 1 / about.ranks)
+            yield line
+
+    fill(VALUE, arena.values)
+    take_state(arena, states())
     for name, line in arena.lines.items():
         line[...] = 0
         if f"line.{name}" in (*about.own, *about.equal):
-            fill_own(group, f"line.{name}", line, state, share=1 / transport.size)
+            fill_own(f"line.{name}", line, 1 / transport.size)
     group.restored(about.iterations, about.updates, about.loss_scale)
-    here = {*own_names(group), *equal_names(group)}
-    own = [name for name in about.own if name in here or name.startswith("state.")]
+    own = [name for name in about.own if name in saved]
     if own and about.ranks != transport.size:
         sums = [f"an equal share of the sum of {name.replace('.', ' ')}" for name in own if name.startswith("line.")]
         shares = [*sums, *["the mean of the optimiser's states"] * (len(sums) < len(own))]
         note(group.world, f"{what} is of {about.ranks} ranks: each of these ranks gets {' and '.join(shares)}")
-    lines = [name for name in (*about.own, *about.equal) if name.startswith("line.") and name not in here]
+    lines = [name for name in (*about.own, *about.equal) if name.startswith("line.") and name not in saved]
     if lost := ", ".join(name.replace(".", " ") for name in lines):
         said = f"the route {group.route.name!r} does not keep what {what} has of {lost}: it is lost"
         note(group.world, f"the run goes on, but {said}")
     return about.notes
-
-
-def filled_states(group: WorkerGroup, state: TrainingState) -> Iterator[Array]:
-    """Yield the optimiser's arrays for the whole flat buffer, one by one. Collective."""
-    arena = group.arena
-    for number, own in enumerate(arena.state):
-        line = own if arena.shards.ranks == 1 else array_module(own).zeros(arena.values.shape, own.dtype)
-        fill_own(group, f"state.{number}", line, state, share=1 / state.about.ranks)
-        yield line
-
-
-def own_names(group: WorkerGroup) -> list[str]:
-    """Return the names of the per-rank arrays."""
-    states = [f"state.{number}" for number in range(len(group.arena.state))]
-    return [*(states if group.proof.state == "own" else []), *(f"line.{name}" for name in group.route.errors)]
-
-
-def equal_names(group: WorkerGroup) -> list[str]:
-    """Return the names of the buffers that are equal on all ranks and are not values."""
-    return [f"line.{name}" for name, kind in group.route.lines.items() if kind == "equal"]
-
-
-def lines_of(group: WorkerGroup) -> Iterator[tuple[str, Array]]:
-    """Yield the arena's saved arrays, each as long as the flat buffer. Collective."""
-    arena, transport, own = group.arena, group.world.transport, own_names(group)
-    yield VALUE, arena.values
-    kinds = group.route.lines
-    named = {f"state.{number}": line for number, line in enumerate(whole_state(arena, transport))}
-    named |= {f"line.{name}": line for name, line in arena.lines.items() if kinds[name] in ("own", "equal")}
-    for name, line in named.items():
-        if name not in own:
-            yield name, line
-            continue
-        for rank in range(transport.size):
-            row = line.copy()
-            with make_plan("broadcast", row, transport, algorithm="binomial", root=rank) as plan:
-                plan()
-            yield f"{name}@{rank}", row
-
-
-def fill(group: WorkerGroup, name: str, line: Array, state: TrainingState) -> None:
-    """Copy a state's tensors from rank 0 into an array as long as the flat buffer. Collective."""
-    arena, transport = group.arena, group.world.transport
-    for tensor in range(len(arena.layout.shapes) if transport.rank == 0 else 0):
-        arena.view(line, tensor)[...] = group.streams.put(state.arrays[f"{name}.{tensor}"].view(line.dtype))
-    with make_plan("broadcast", line, transport, algorithm="binomial") as plan:
-        plan()
-
-
-def fill_own(group: WorkerGroup, name: str, line: Array, state: TrainingState, *, share: float) -> None:
-    """Restore an array that each rank may have for itself. Collective.
-
-    On another number of ranks, or if it must now be equal, each gets ``share`` of the sum over ranks.
-    """
-    if name not in state.about.own:
-        fill(group, name, line, state)
-        return
-    alike = state.about.ranks == group.world.size and name in own_names(group)
-    row = line.copy()
-    line[...] = 0
-    for rank, each in enumerate(state.rows(name)):
-        fill(group, each, row, state)
-        if not alike:
-            line += (share * row).astype(line.dtype)
-        elif rank == group.world.rank:
-            line[...] = row
 
 
 def write(path: Path, arrays: dict[str, Array]) -> None:

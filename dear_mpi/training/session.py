@@ -179,7 +179,7 @@ class Session:
     def state(self, notes: Any = None) -> dict[str, Array]:
         """Flush and return all that ``load`` needs, as host arrays; ``notes`` may be any JSON value."""
         self.check_alike("state")
-        return snapshot(self.group, self.parameters, notes).packed()
+        return snapshot(self.group, self.parameters, notes)
 
     def load(self, state: dict[str, Array]) -> Any:
         """Continue from a state on rank 0; return its notes. Raises ArgumentError if it is another model's."""
@@ -190,7 +190,7 @@ class Session:
         """Write the state to a file of rank 0, replacing an older one. Raises ArgumentError if that fails."""
         self.check_alike("save")
         state = snapshot(self.group, self.parameters, notes, keep=self.world.rank == 0)
-        by_rank_0(self.world.transport, "save", lambda: write(Path(path), state.packed()))
+        by_rank_0(self.world.transport, "save", lambda: write(Path(path), state))
 
     def resume(self, path: str | Path) -> Any:
         """Continue from a saved file; return its notes. Raises ArgumentError if it is missing, damaged or another's."""

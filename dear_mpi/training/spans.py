@@ -244,7 +244,7 @@ def merged(recordings: Sequence[Recording]) -> Run:
     """
     for each in recordings:
         if doubt := each.aligned.doubt():
-            raise ClocksError(f"the clock of rank {each.rank.number} cannot be compared with that of rank 0: {doubt}")
+            raise ClocksError(f"the clocks of ranks 0 and {each.rank.number} cannot be compared: {doubt}")
     uncertain_s = [0.0, 0.0]
     for each in recordings:
         own = Run(each.name, (each.rank,), each.size)

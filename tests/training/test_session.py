@@ -88,29 +88,6 @@ def test_ranks_compare_the_kinds_of_layers_and_losses():
     assert all("of Dense, Gelu, Dense, SoftmaxCrossEntropy" in said for said in on_all(body, 2))
 
 
-@pytest.mark.parametrize("schedules", ["dear", ["dear", 3]])
-def test_schedules_must_be_names(schedules):
-    def body(transport):
-        Session(layers(), SoftmaxCrossEntropy(), transport, schedules=schedules)
-
-    assert all(f"schedules must be a sequence of names, not {schedules!r}" in said for said in on_all(body, 2))
-
-
-def test_plans_of_buckets_that_stay_are_kept():
-    def body(transport):
-        with Session(layers(), SoftmaxCrossEntropy(), transport, fusion="none") as session:
-            before = dict(session.group.fabric.plans)
-            session.cut("none")
-            assert session.group.fabric.plans == before
-            session.cut("25MB")
-            (bucket,) = session.group.buckets
-            assert {key.interval for key in session.group.fabric.plans} == {(bucket.start, bucket.stop)}
-            freed = [plan.freed for key, plan in before.items() if key not in session.group.fabric.plans]
-            return all(freed) and len(freed) > 0
-
-    assert on_all(body) == [True] * 3
-
-
 WRONG = [
     ({"schedule": "daer"}, "session: schedule 'daer' is unknown: did you mean 'dear'?"),
     ({"fusoin": "none"}, "session: option 'fusoin' is unknown: did you mean 'fusion'?"),
@@ -137,16 +114,6 @@ def test_optimisers_that_differ_between_ranks_are_refused(other):
     answers = on_all(body)
     assert answers == answers[:1] * 3
     assert "session: optimizer must be the same on all ranks, not Adam(lr=0.1" in answers[0]
-
-
-def test_models_that_differ_between_ranks_are_refused():
-    def body(transport):
-        mine = layers()[transport.rank // 2 * 2 :]
-        return Session(mine, SoftmaxCrossEntropy(), transport)
-
-    answers = on_all(body)
-    assert answers == answers[:1] * 3
-    assert "must be the same on all ranks" in answers[0]
 
 
 def test_unequal_parts_need_a_total():
@@ -178,25 +145,6 @@ def test_the_loss_is_given_all_targets_whatever_their_shape(shape):
     assert on_all(lambda transport: body(transport, 1)) == [[shape]] * 3
     with pytest.raises(ValueError, match=r"targets of shape \(.*\) cannot be split like x, of shape \("):
         on_all(lambda transport: body(transport, 2))
-
-
-def test_a_batch_is_split_with_its_targets():
-    def body(transport):
-        loss = Summed()
-        with Session([Dense("a", np.eye(6))], loss, transport, optimizer=SGD(1e-9), accumulate=3) as session:
-            session.step(np.ones((8, 6)), np.zeros((8, 2)))
-            return loss.shapes
-
-    assert on_all(body) == [[(3, 2), (3, 2), (2, 2)]] * 3
-
-
-def test_more_targets_than_outputs_are_refused():
-    def body(transport):
-        with Session([Dense("a", np.eye(6))], SoftmaxCrossEntropy(), transport) as session:
-            session.step(np.ones((8, 6)), np.arange(12) % 3)
-
-    with pytest.raises(ValueError, match=r"targets must have shape \(8,\), one per row of logits, not \(12,\)"):
-        on_all(body)
 
 
 @pytest.mark.parametrize("total", [-1, 2.5, float("nan"), "many", [4, 4]])
@@ -264,14 +212,6 @@ def test_a_tie_of_another_shape_is_refused(other):
     model = [Dense("a", weight), Dense("b", other(weight))]
     (said,) = on_all(lambda transport: Session(model, SoftmaxCrossEntropy(), transport), 1)
     assert "share a part of their memory" in said
-
-
-def test_parts_of_memory_that_are_shared_are_found_past_others_between_them():
-    """A column of the first lies between what the first and the last have in common."""
-    weight = np.zeros((6, 9))
-    model = [Dense("a", weight[:, :6]), Dense("b", weight[:, 6:]), Dense("c", weight[1:4, :2])]
-    (said,) = on_all(lambda transport: Session(model, SoftmaxCrossEntropy(), transport), 1)
-    assert "a.weight of layer 0 (Dense) and c.weight of layer 2 (Dense) share a part of their memory" in said
 
 
 def test_a_model_whose_trained_parameters_are_empty_is_refused():
