@@ -42,11 +42,7 @@ class Note:
 
 
 class Attendance:
-    """Tell the other ranks when this rank leaves a session. The constructor is collective: all ranks use the same tag.
-
-    Args:
-        report_s: report a wait of this many seconds; infinity for never.
-    """
+    """Tell the other ranks when this rank leaves a session. The constructor is collective."""
 
     def __init__(self, transport: Transport, report_s: float) -> None:
         self.transport, self.tag, self.process = transport, transport.next_tag(), os.getpid()

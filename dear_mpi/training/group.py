@@ -42,11 +42,8 @@ PLANS_BYTES = 16 << 20  # side buffers: a window of segments per plan and peer
 class WorkerGroup:
     """Hold this rank's view of the workers of a session.
 
-    ``open``, ``cut``, ``share_out``, ``flush`` and ``settle`` are collective; the other methods do not communicate.
-
-    Args:
-        layers: in execution order.
-        schedules: by name; they take turns on the model.
+    ``open``, ``cut``, ``share_out``, ``flush`` and ``settle`` are collective. ``layers`` are in execution order; the
+    schedules take turns.
     """
 
     def __init__(
@@ -109,7 +106,7 @@ class WorkerGroup:
         self.uses = [LayerUse(number, layer, self.arena, complaints) for number, layer in enumerate(self.layers)]
 
     def open(self, world: World, engine: Engine, loss: Loss, model: Model | None) -> None:
-        """Make the plans and the trainers; ``world`` may wait in another way than the constructor's."""
+        """Make the plans and the trainers."""
         options, self.world = self.options, world
         self.fabric = LiveFabric(self.buckets, self.arena, world, engine, slab=self.slab, **options.plans)
         self.fabric.common = self.proof.common
@@ -135,7 +132,6 @@ class WorkerGroup:
         return Rules(name, buckets, self.schedules[name], judged=self.options.judged, route=self.route)
 
     def cut(self, buckets: Cut) -> None:
-        """Continue with other buckets after a flush; all memory stays in place."""
         self.buckets = buckets
         if self.fabric.late:
             self.settle()
@@ -157,7 +153,7 @@ class WorkerGroup:
     def settle(self) -> None:
         """End an open sync interval after a flush: all ranks get the average of their values.
 
-        Pending results are used first. An outer optimiser takes no part: its momentum would change the values.
+        An outer optimiser takes no part: its momentum would change the values.
         """
         fabric, route = self.fabric, self.route
         at_end = fabric.iteration % route.period == 0 and not route.lags
@@ -178,7 +174,6 @@ class WorkerGroup:
             bound.unpack()
 
     def restored(self, iterations: int, updates: int, loss_scale: LossScale | None) -> None:
-        """Restore the update and iteration counters, and the loss scale."""
         self.fabric.restored(iterations, updates)
         for trainer in self.trainers.values():
             trainer.done = iterations

@@ -45,7 +45,6 @@ def share_of(fabric: LiveFabric, leg: Collective) -> float:
 
 
 def measured_s(fabric: LiveFabric, plans: Sequence[Plan]) -> float:
-    """Return the best of a few runs of all these plans, in seconds."""
     fabric.follow(None)
 
     def run() -> None:
@@ -75,7 +74,6 @@ def traffic(fabric: LiveFabric, collectives: Iterable[str]) -> tuple[float, floa
 
 
 def modelled_s(link: Link, hosts: Sequence[int], plans: Iterable[Plan]) -> float:
-    """Return the modelled seconds of these plans in turn, for ranks on these hosts."""
     return sum(each.time_s for each in plan_costs(plans, network_of(link, hosts)))
 
 

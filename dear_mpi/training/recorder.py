@@ -24,13 +24,8 @@ FACTS = (
 def recorded(session: Session, name: str, clock: CommonClock | None = None, *, kept: int = KEPT) -> Run:
     """Flush and return the last iterations of all ranks as a run, by the clock of rank 0. Collective.
 
-    Args:
-        clock: made before the iterations, so that clock drift is known.
-        kept: number of iterations, at most as many as a log keeps.
-
-    Raises:
-        ClocksError: the clocks cannot be compared.
-        ValueError: there was no iteration.
+    A ``clock`` made before the iterations knows the drift. Raises ClocksError if clocks cannot be compared, and
+    ValueError without an iteration.
     """
     return merged(record(session, name, clock, kept=kept))
 
@@ -91,10 +86,7 @@ def done_by(session: Session, *, kept: int = KEPT) -> Rank:
 
 
 class Recorder:
-    """Record the runs of a job. The constructor, ``keep`` and ``show`` are collective.
-
-    Construct it before the job; call ``keep`` and ``show`` after its runs.
-    """
+    """Record the runs of a job: construct it before the job, ``keep`` and ``show`` after its runs. Collective."""
 
     def __init__(self, world: World, show: Show) -> None:
         self.world, self.files = world, show

@@ -31,9 +31,8 @@ KINDS = ("forward", "backward", "weights", "wait", "update", *COLLECTIVES, "othe
 class Span(NamedTuple):
     """Record an action of a rank, in seconds; spans of one lane do not overlap.
 
-    ``kind`` is one of ``KINDS``, with ``other`` for the sums of the loss and statistics; in the lane ``steps`` a kind
-    of ``collectives/plans/steps.py``. ``args`` holds details by name, such as ``queued_s``: the engine's delay after
-    the main thread's hand-over.
+    ``kind`` is one of ``KINDS``; ``other`` is a sum of the loss or of statistics. In the lane ``steps`` it is a kind of
+    ``collectives/plans/steps.py``. ``args`` holds details by name.
     """
 
     lane: str
@@ -49,7 +48,7 @@ class Span(NamedTuple):
 
 
 class Iteration(NamedTuple):
-    """Delimit an iteration, from the beginning of forward to the end of backward and the schedule's hook there."""
+    """Delimit an iteration, from the beginning of forward to the end of the last hook."""
 
     number: int
     begin_s: float
@@ -79,10 +78,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Inside:
-    """Hold the lane ``steps`` by rank, in time order, and the messages with both ends known.
-
-    Only the peers' notes show how long a rank waited for them, so this is built from all ranks' notes.
-    """
+    """Hold the lane ``steps`` by rank, and the messages with both ends known, from all ranks' notes."""
 
     spans: dict[int, list[Span]] = field(default_factory=lambda: defaultdict(list))
     flows: list[Flow] = field(default_factory=list)
@@ -228,7 +224,7 @@ class ClocksError(ValueError):
 
 @dataclass(frozen=True)
 class Recording:
-    """Hold one rank's record by its clock, with the run's name and number of ranks."""
+    """Hold one rank's record by its clock."""
 
     name: str
     size: int

@@ -1,8 +1,7 @@
 """Run a trainer on the virtual fabric: the dry run of a schedule before it trains, and the only predictor.
 
-A prediction is the mean length of the counted iterations, from the time when the last rank begins to the time when the
-last rank ends, and one rank's activity in that time. Ranks of different speeds may be last in turn. Counting each
-iteration with its slowest rank would count the distance between two ranks again and again.
+A prediction is the mean length of the counted iterations, from the last rank's begin to the last rank's end, and one
+rank's activity in that time: ranks of different speeds may be last in turn.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Exposed:
-    """Hold how long a rank waits for a collective or an exchange in an iteration."""
+    """Hold how long a rank waits for something in an iteration."""
 
     collective: str
     bucket: Bucket | None
@@ -51,7 +50,7 @@ class Exposed:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Hold mean seconds per counted iteration; those from ``forward_s`` to ``waits`` belong to one rank and add up."""
+    """Hold mean seconds per counted iteration; from ``forward_s`` to ``waits`` of one rank."""
 
     schedule: str
     route: str
@@ -85,7 +84,6 @@ class Tally:
 
     @property
     def length_s(self) -> float:
-        """Return the seconds from the last rank's begin to the last rank's end."""
         return last(self.fabric.now()) - last(self.begin_s)
 
     def rank(self) -> int:
@@ -201,7 +199,7 @@ class VirtualTrainer(Trainer):
             self.one()
 
     def mean_s(self) -> float:
-        """Return the seconds of an iteration with a full pipeline, averaged over a sync interval."""
+        """Return the mean seconds of the iterations of a sync interval, with a full pipeline."""
         self.warm_up()
         period = self.rules.route.period
         return sum(self.one().iteration_s for _ in range(period)) / period
@@ -269,15 +267,12 @@ def in_time(rules: Rules, call: Callable[[], T]) -> T:
 def predict(
     kind: type[Schedule], rules: Rules, costs: Costs, *, iterations: int = 1, traced: bool = False
 ) -> Prediction:
-    """Predict the iteration of a schedule with a full pipeline.
+    """Predict the iteration of a schedule with a full pipeline. Raises ScheduleError if it breaks a rule.
 
     Args:
         rules: new, with the buckets and the route.
         iterations: the least number that count; rounded up to whole sync intervals.
         traced: whether to keep the log of the last iterations.
-
-    Raises:
-        ScheduleError: the schedule breaks a rule.
     """
     trainer = VirtualTrainer(kind, rules, costs, kept=KEPT if traced else 1)
     if kind.foresees:

@@ -1,15 +1,28 @@
 """Searches: they end, try nothing twice, find sizes near the best one, and are the same on any scale of time."""
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dear_mpi.collectives.plans.tuning import default_segment
+from dear_mpi.models.synthetic import load_modules
 from dear_mpi.reporting.units import parse_bytes
+from dear_mpi.simulate.model import synthetic_model
+from dear_mpi.simulate.network import read_network
+from dear_mpi.simulate.prices.prices import Prices
+from dear_mpi.training.fabric.costs import Costs
+from dear_mpi.training.fabric.fabric import Rules
+from dear_mpi.training.fusion import fused
 from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.tuning import (
+    HIGH,
+    LOW,
     TRIALS,
     Search,
     cut_by,
@@ -18,7 +31,84 @@ from dear_mpi.training.tuning import (
     readable,
     size_text,
 )
-from tests.training.tuning_page import PROBLEMS, Problem
+from dear_mpi.training.tuning import (
+    START as USUAL_START,
+)
+from dear_mpi.training.virtual_trainer import VirtualTrainer
+
+MODELS = {"resnet50": 0.05, "densenet201": 0.04, "bert_base": 0.25}  # seconds of forward; backward takes twice that
+NETWORKS = ("10gbit,50us", "25gbit,200us")
+RANKS = 16
+FINER = 64  # sizes between each power of two and the next, of which the best is what searches are held against
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A model on a network under a schedule: what an iteration takes by the size of buckets."""
+
+    model: str
+    network: str
+    schedule: str = "dear"
+
+    @cached_property
+    def synthetic(self):
+        forward_s, modules = MODELS[self.model], load_modules(self.model)
+        return synthetic_model(self.model, modules, ranks=RANKS, forward_s=forward_s, backward_s=2 * forward_s)
+
+    @property
+    def layout(self):
+        return self.synthetic.layout
+
+    @cached_property
+    def costs(self):
+        segment = default_segment(range(RANKS))
+        prices = Prices(read_network(self.network, RANKS).network, ranks=RANKS, segment_bytes=segment)
+
+        def price(leg, bucket):
+            key = "ring", leg.name, bucket.nbytes
+            return prices.found[key] if key in prices.found else float(prices.seconds(*key[:2], key[2:])[0])
+
+        return Costs(forward_s=self.synthetic.costs.forward_s, backward_s=self.synthetic.costs.backward_s, price=price)
+
+    def predicted_s(self, fusion):
+        """Seconds of an iteration."""
+        schedule = SCHEDULES[self.schedule]
+        rules = Rules(self.schedule, fused(fusion, self.layout), schedule)
+        return VirtualTrainer(schedule, rules, self.costs).mean_s()
+
+    def sizes(self, **how):
+        return distinct_sizes(self.layout, LOW, HIGH, **how)
+
+    @cached_property
+    def known(self):
+        return {}
+
+    def seconds(self, fusion):
+        """The same; computed once for each cut."""
+        cut = cut_by(self.layout, parse_bytes(fusion))
+        if cut not in self.known:
+            self.known[cut] = self.predicted_s(fusion)
+        return self.known[cut]
+
+    @cached_property
+    def best_s(self):
+        """The least of a grid that is finer than the one of the searches."""
+        return min(map(self.seconds, map(size_text, self.sizes(per_octave=FINER))))
+
+    def search(self, noise=None):
+        """A search after its trials; ``noise`` is a function that gives factors."""
+        search = Search(self.sizes(), start=USUAL_START)
+        while not search.over:
+            fusion = search.ask()
+            search.tell(fusion, self.seconds(fusion) * (1.0 if noise is None else noise()))
+        return search
+
+    def missed(self, search):
+        """By how much the choice of a search is slower than the best one."""
+        return self.seconds(search.best.fusion) / self.best_s - 1
+
+
+PROBLEMS = [Problem(model, network) for network in NETWORKS for model in MODELS]
 
 SIZES = [1 << power for power in range(18, 30)]
 START = 1 << 24

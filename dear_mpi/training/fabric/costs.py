@@ -160,7 +160,7 @@ def list_scheduled(chains: Iterable[Chain], *, loss_s: float = 0.0, committed: i
 
 @dataclass(frozen=True)
 class WireCost:
-    """Model a collective's seconds as linear in bytes: a price for buckets without plans."""
+    """Price a collective linearly in bytes, for buckets without plans."""
 
     alpha: float  # of an empty collective, all steps together
     beta: float  # per byte of the buffer
@@ -180,7 +180,7 @@ class WireCost:
 
 
 def whole_cost(collectives: Sequence[str], route: Route, layout: Layout, prices: Callable[[Cut], Price]) -> WireCost:
-    """Model the total cost of these collectives for a bucket; ``prices`` returns the price for some buckets."""
+    """Price all of these collectives for a bucket; ``prices`` returns the price for some buckets."""
     probe = cut(layout, [layout.grid])
     price = route.priced(prices(probe))
     small, large = ((each.nbytes, sum(price(name, each) for name in collectives)) for each in (probe[0], probe[-1]))

@@ -1,12 +1,10 @@
 """Run all communication of training on one thread, while the main thread computes.
 
-MPI makes no progress while Python is busy elsewhere, so overlap needs a thread inside MPI. Plans run one after the
-other, as started or in a predetermined order (``order.py``): equal on all ranks by construction. The thread waits
-without the interpreter lock.
+MPI makes no progress while Python is busy elsewhere, so overlap needs a thread inside MPI, which waits without the
+interpreter lock. Plans run one after the other, in an order that is equal on all ranks (``order.py``).
 
 On a GPU the engine has a separate stream. A plan follows the compute work launched before its start, and later compute
-work follows the plan: neither waits for anything else. The thread blocks in the plan until the device has produced the
-data for MPI: a rank needs two cores there.
+work follows the plan. The thread blocks in the plan until the device has produced the data: a rank needs two cores.
 """
 
 from __future__ import annotations
@@ -134,6 +132,5 @@ class Engine:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the thread after submitted plans; after an error, wait at most ``GRACE_S``."""
         self.queue.put(None)
         self.thread.join(None if error[0] is None else GRACE_S)

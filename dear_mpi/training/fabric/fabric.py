@@ -29,11 +29,7 @@ from dear_mpi.training.routes.route import EXTRAS, Route, reduces
 
 
 class Fabric(ABC):
-    """Start and await the ways of buckets, and update their parameters.
-
-    Args:
-        judged: whether a global gradient check precedes updates; see ``statistic.py``.
-    """
+    """Start and await the ways of buckets; ``judged``: a global gradient check precedes updates."""
 
     idle: ClassVar[Any]  # the act that does nothing, see ``Step``
     look: Any  # the act that runs the global gradient check
@@ -80,16 +76,13 @@ class Fabric(ABC):
         """Set the engine's order; None for first in, first out."""
 
     @abstractmethod
-    def block(self, handle: Any) -> None:
-        """Block until a handle is over."""
+    def block(self, handle: Any) -> None: ...
 
     @abstractmethod
-    def now(self) -> Any:
-        """Return a time mark (event)."""
+    def now(self) -> Any: ...
 
     @abstractmethod
-    def seconds(self, begin: Any, end: Any) -> Any:
-        """Return the seconds between two marks."""
+    def seconds(self, begin: Any, end: Any) -> Any: ...
 
     def complaints(self) -> list[str]:
         """Report non-finite gradients, equally on all ranks if they were sums."""
@@ -110,7 +103,7 @@ class Fabric(ABC):
         return 1.0 if self.verdict is None else self.verdict.scale
 
     def follow(self, order: Sequenced | None) -> None:
-        """Set each iteration's order of collectives, completed with those that start by themselves."""
+        """Set the iteration's order, completed with collectives that start by themselves."""
         if order is self.followed:
             return
         self.followed = order
@@ -190,7 +183,6 @@ class Fabric(ABC):
         return self.submit(key, SUMS[key], lambda turn: [Step(*key, SUMS[key], act)])
 
     def due(self, legs: Sequence[Leg], bucket: Bucket) -> Sequence[Leg]:
-        """Select the legs due in the iteration of the bucket's last sent gradients."""
         if self.route.steady:
             return legs
         iteration, shift = self.sent_in[bucket], self.route.shift(bucket.index, len(self.buckets))
@@ -217,7 +209,7 @@ class Fabric(ABC):
         self.rules.awaited(handle)
 
     def update(self, bucket: Bucket) -> None:
-        """End the way back: update a bucket's parameters, unless the check skips the iteration."""
+        """End the way back, unless the check skips the iteration."""
         self.rules.update(bucket)
         back = self.backs.pop(bucket, None)
         if back is not None:
@@ -286,7 +278,6 @@ class Rules:
         self.followed = given
 
     def before_layer(self, use: int) -> None:
-        """Check that the parameters of a layer that runs forward have been updated."""
         for bucket in self.buckets.needed_by(use):
             entry = self.entries[bucket]
             if not entry.updated:
@@ -294,7 +285,6 @@ class Rules:
                 self.refuse(f"lets layer {use} run though {bucket} {lacks}")
 
     def wrote(self, use: int) -> None:
-        """Record that a layer has written its gradients in backward."""
         for bucket in self.buckets.needed_by(use):
             if self.entries[bucket].updated:
                 self.entries[bucket] = Entry(missing=set(bucket.uses), updated=False)
@@ -335,7 +325,7 @@ class Rules:
             self.refuse(f"starts the {extra} of {bucket}, whose values are not the new ones")
 
     def awaited(self, handle: Handle) -> None:
-        """Record a wait, unless it is for a collective of an earlier iteration."""
+        """Record a wait; collectives of earlier iterations do not count."""
         collective, index = handle.key
         if (entry := self.entries[self.buckets[index]]).started.get(collective) is handle:
             entry.awaited.add(collective)
@@ -358,7 +348,7 @@ class Rules:
             )
 
     def end_backward(self, delayed: Sequence[int] = ()) -> None:
-        """Check that all buckets are on their way, and no weight gradients are ``delayed``."""
+        """Check that all buckets are on their way, and nothing is ``delayed``."""
         if delayed:
             layers = ", ".join(map(str, delayed))
             self.refuse(f"has delayed the weights' gradients of layer {layers}, and never let it write them")

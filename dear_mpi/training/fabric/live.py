@@ -45,11 +45,7 @@ def checksum(array: Array) -> str:
 
 
 class LiveFabric(Fabric):
-    """Move buckets through their route, in place in their memory.
-
-    Args:
-        options: of ``make_plan``.
-    """
+    """Move buckets through their route, in place in their memory; ``options`` are of ``make_plan``."""
 
     verdict: Verdict | None = None
     idle = staticmethod(lambda: None)
@@ -78,7 +74,7 @@ class LiveFabric(Fabric):
         self.calls: dict[tuple[int, int], Callable[[float], object]] = {}  # by the leg's identity and bucket
 
     def cut(self, buckets: Cut) -> None:
-        """Continue with other buckets. Collective; call it after a flush.
+        """Continue with other buckets after a flush. Collective.
 
         Values and gradients stay in place, and so do plans of intervals that remain buckets.
         """
@@ -93,11 +89,10 @@ class LiveFabric(Fabric):
 
     @property
     def updates(self) -> int:
-        """Count the updates of all buckets, after a flush."""
         return max((bound.own_updates for bound in self.bound.values()), default=0)
 
     def restored(self, iterations: int, updates: int) -> None:
-        """Restore the counters of iterations and updates after values and state were loaded."""
+        """Restore the counters, after values and state were loaded."""
         self.arena.updates, self.iteration, self.settled = updates, iterations, iterations
         for bound in self.bound.values():
             bound.own_updates = bound.updates = updates
@@ -264,11 +259,10 @@ class LossMeter:
 
     @property
     def trouble(self) -> bool:
-        """Return whether any rank was in trouble, after backward."""
         return bool(self.value[6] > 0)
 
     def complaint(self) -> str | None:
-        """Return the error in the numbers of targets, equal on all ranks, or None."""
+        """Return the error in the numbers of targets, equal on all ranks."""
         targets, high, high_squares, low, low_squares = map(round, self.value[1:6].tolist())
         size, totals = self.fabric.world.size, high * HALF + low
         if (high**2, low**2) != (size * high_squares, size * low_squares):  # true of equal numbers only

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Turn(NamedTuple):
-    """Name a collective of a bucket, or a portion: the first turn begins it, the last ends it."""
+    """Name a collective of a bucket, or a portion of it."""
 
     collective: str
     bucket: int
@@ -70,7 +70,7 @@ class Delayed(NamedTuple):
 
 @dataclass(eq=False)
 class Handle:
-    """Represent a started collective. Schedules wait through their fabric, which takes the time."""
+    """Represent a started collective."""
 
     key: Key
     label: str  # in logs and errors
@@ -95,10 +95,9 @@ def turns_of(keys: Iterable[Key]) -> list[Key | Turn]:
 
 
 def completed(order: Sequenced, *, judged: bool, returns: bool) -> list[Key | Turn]:
-    """Complete an order: the loss first, because it is ready first; the check (``judged``) after all reductions.
+    """Complete an order: the loss first; the check (``judged``) after all reductions.
 
-    If ``returns``, an all_reduce has a way back that no schedule starts: right after, or in order of need after the
-    check.
+    If ``returns``, an all_reduce has a way back that no schedule starts: right after it, or after the check.
     """
     backs: dict[Key | Turn, Key] = {}
     if returns:
@@ -113,7 +112,7 @@ def completed(order: Sequenced, *, judged: bool, returns: bool) -> list[Key | Tu
 
 
 def sliced(turn: Turn, legs: Sequence[Leg]) -> list[Leg]:
-    """Select a turn's legs; legs before the collective run in the first turn, later legs in the last."""
+    """Select a turn's legs: those before the collective in the first turn, those after it in the last."""
     at = next((number for number, leg in enumerate(legs) if isinstance(leg, Collective)), len(legs))
     before, after = legs[:at] if turn.begins else (), legs[at + 1 :] if turn.ends else ()
     return [*before, *legs[at : at + 1], *after]

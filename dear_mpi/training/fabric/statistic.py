@@ -1,16 +1,15 @@
 """Check the summed gradients on all ranks, by statistics, before any gradient is used.
 
-The built-in statistic is the norm, for clipping and loss scaling (which multiplies gradients before they travel, so
-small ones do not vanish in fp16). Its sums of squares are exact, so they do not depend on which rank sums which part:
+The built-in statistic is the norm, for clipping and loss scaling. Its sums of squares are exact, so they do not depend
+on which rank sums which part:
 
     squares of 128 bytes, as they travel --rounded, in float64--> atoms = mantissa x 2^exponent --> sums by exponent
 
 Shards begin and end between atoms, for any buckets and ranks. Mantissas are cut into halves of 27 and 26 bits. Up to
-2^26 atoms, sums of halves of one exponent are whole numbers below 2^53: exact in any order, on the ranks and between
-them.
+2^26 atoms, sums of halves of one exponent are whole numbers below 2^53: exact in any order.
 
-Sources: sums by exponent are as in Kulisch's long accumulator (Kulisch, Computer Arithmetic and Validity, 2013); loss
-scaling: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2, with the numbers of PyTorch.
+Sources: Kulisch, Computer Arithmetic and Validity, 2013 (sums by exponent); Micikevicius et al., Mixed Precision
+Training, ICLR 2018, section 3.2, with the numbers of PyTorch (loss scaling).
 """
 
 import math
@@ -43,7 +42,6 @@ class Statistic(ABC):
 
     @property
     def called(self) -> str:
-        """Name the statistic in logs and errors."""
         return type(self).__name__
 
     @property
@@ -129,15 +127,9 @@ class LossScale:
 
 
 class Norm(Statistic):
-    """Derive the gradient factor from the norm.
+    """Derive the gradient factor from the norm of the last gradients.
 
-    Args:
-        clip: the largest norm; longer gradients are scaled by clip / norm (torch: clip / (norm + 1e-6)). None for no
-            limit.
-        loss_scale: the earlier factor of gradients.
-
-    Attributes:
-        norm: of the last gradients.
+    Longer gradients than ``clip`` are scaled by clip / norm (torch: clip / (norm + 1e-6)).
     """
 
     count = COUNT

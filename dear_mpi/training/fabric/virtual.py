@@ -4,9 +4,8 @@
 
     engine           | collective | collective |                           one at a time, in the engine's order
 
-Compute and messages do not slow each other down, even on the same processors. The clock is one number if all ranks are
-alike, else a vector. A collective begins when the last rank has started it, and ends on all ranks at once: ranks cannot
-gain from finishing a few steps early.
+Compute and messages do not slow each other down. The clock is one number if all ranks are alike, else a vector. A
+collective begins when the last rank has started it, and ends on all ranks at once.
 """
 
 from collections.abc import Callable, Sequence
