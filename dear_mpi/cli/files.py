@@ -12,7 +12,7 @@ from dear_mpi.training.declared import listed
 
 if TYPE_CHECKING:
     from dear_mpi.see.timeline.write import TimelineFiles
-    from dear_mpi.training.spans import Timeline
+    from dear_mpi.training.log.spans import Timeline
 
 Written: TypeAlias = Sequence[tuple[str, Path]]
 """Flags, each with a file that it names."""

@@ -15,7 +15,7 @@ from dear_mpi.reporting.units import check_seconds
 from dear_mpi.simulate.model import Model, has_factors, measured_model, synthetic_model
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.training.fabric.costs import Costs
-from dear_mpi.training.profile import Profile
+from dear_mpi.training.profiles.profile import Profile
 
 SYNTHETIC = "synthetic"  # models with sleeping layers
 

@@ -16,7 +16,7 @@ from dear_mpi.training.fabric.costs import Costs, Noise
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.line.owners import Owners, Ownership, Sharing
-from dear_mpi.training.profile import Profile, Tensor
+from dear_mpi.training.profiles.profile import Profile, Tensor
 
 EVEN = Ownership()
 MOST_ELEMENTS = 10**13  # keeps bytes far below the limit of int64

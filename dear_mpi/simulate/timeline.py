@@ -9,8 +9,8 @@ from dear_mpi.reporting.units import plural
 from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.simulate.table import heading
 from dear_mpi.training.fabric.virtual import of_rank
-from dear_mpi.training.log import KEPT, Log
-from dear_mpi.training.spans import Rank, Run, Timeline, common, rank_of
+from dear_mpi.training.log.log import KEPT, Log
+from dear_mpi.training.log.spans import Rank, Run, Timeline, common, rank_of
 
 FACTS = ("model", "ranks", "schedule", "fusion", "buckets", "algorithm", "network", "compute")
 MOST_RANKS = 64  # shown at most

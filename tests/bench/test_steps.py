@@ -18,7 +18,7 @@ from dear_mpi.ranks.world import World, run_world
 from dear_mpi.see.timeline.picture import joined, step_of
 from dear_mpi.see.timeline.steps import draw_steps, timeline_of
 from dear_mpi.see.timeline.trace import trace
-from dear_mpi.training.spans import STEPS, Span
+from dear_mpi.training.log.spans import STEPS, Span
 from tests.trace_schema import assert_schema
 
 LATE_S = 0.02

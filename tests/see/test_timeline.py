@@ -12,7 +12,7 @@ from dear_mpi.reporting.output import printable
 from dear_mpi.see.figure import legend_below, panels, write_figure
 from dear_mpi.see.timeline.picture import COLORS, INSIDE_COLORS, draw_timeline
 from dear_mpi.see.timeline.trace import trace
-from dear_mpi.training.spans import COMPUTE, LANES, WIRE, Iteration, Rank, Run, Span, Timeline
+from dear_mpi.training.log.spans import COMPUTE, LANES, WIRE, Iteration, Rank, Run, Span, Timeline
 from tests.cli_checks import assert_one_line
 from tests.trace_schema import assert_schema
 

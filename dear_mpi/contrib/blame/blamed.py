@@ -21,8 +21,8 @@ from dear_mpi.contrib.blame.chance import by_sign, by_turns
 from dear_mpi.contrib.blame.graph import iterations_s, replay
 from dear_mpi.contrib.blame.messages import Messages
 from dear_mpi.contrib.blame.threads import JOINING, Threads
-from dear_mpi.training.log import COUNTS_AS, middle
-from dear_mpi.training.spans import WIRE, Iteration, Rank, Run
+from dear_mpi.training.log.log import COUNTS_AS, middle
+from dear_mpi.training.log.spans import WIRE, Iteration, Rank, Run
 
 FEWEST = 10  # iterations: with fewer, chance may explain any suspect
 LEAST, CHANCE, FAR = 0.03, 0.05, 0.10  # of an iteration; of an error; difference of the replay from the measurement

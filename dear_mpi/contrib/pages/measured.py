@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from dear_mpi.contrib.pages.schedules import write_schedules
+from dear_mpi.training.log.spans import Timeline
 from dear_mpi.training.recorder import Show
-from dear_mpi.training.spans import Timeline
 
 
 @dataclass

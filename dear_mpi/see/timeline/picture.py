@@ -11,7 +11,7 @@ from typing import Any
 from dear_mpi.reporting.units import plural
 from dear_mpi.see.figure import INSTANT_S, label, legend_below, panels, short_ms, upright
 from dear_mpi.see.timeline.trace import clock_of
-from dear_mpi.training.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
+from dear_mpi.training.log.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
 
 COLORS = {  # by kind, in the order of the legend; all readers can tell them apart; compute is blue
     "forward": "#56B4E9",

@@ -12,7 +12,7 @@ from dear_mpi.reporting.units import plural
 from dear_mpi.see.figure import INSTANT_S, legend_below, panels, short_ms
 from dear_mpi.see.timeline.picture import INSIDE, JOINED, MOST_RUNS, WIDTH_INCHES, draw_row, joined, signs
 from dear_mpi.see.timeline.trace import clock_of
-from dear_mpi.training.spans import Rank, Run, Span, Timeline
+from dear_mpi.training.log.spans import Rank, Run, Span, Timeline
 
 MOST_RANKS = 16  # over all panels
 ROW_INCHES, PANEL_INCHES = 0.3, 0.85

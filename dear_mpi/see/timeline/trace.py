@@ -24,7 +24,7 @@ from dear_mpi.collectives.plans.notes import Noted, Part
 from dear_mpi.collectives.plans.steps import Flow
 from dear_mpi.ranks.clock import aligned_of
 from dear_mpi.reporting.units import plural
-from dear_mpi.training.spans import LANES, STEPS, Iteration, Rank, Recording, Run, Span, Timeline, merged
+from dear_mpi.training.log.spans import LANES, STEPS, Iteration, Rank, Recording, Run, Span, Timeline, merged
 
 DIGITS = 3  # decimals of a microsecond, as precise as a clock
 INSTANT_US = 10**-DIGITS

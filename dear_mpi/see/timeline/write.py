@@ -10,7 +10,7 @@ from dear_mpi.reporting.files import replacing
 from dear_mpi.see.figure import write_figure
 from dear_mpi.see.timeline.picture import draw_timeline
 from dear_mpi.see.timeline.trace import trace
-from dear_mpi.training.spans import Recording, Run, Timeline
+from dear_mpi.training.log.spans import Recording, Run, Timeline
 
 __all__ = ["TimelineFiles", "write_timeline"]
 

@@ -1,0 +1,1 @@
+"""Measure compute on this machine for ``simulate`` and the tuners."""
