@@ -13,7 +13,6 @@ from dear_mpi.reporting.units import check_distinct, check_seconds, parse_stragg
 from dear_mpi.simulate.network import MOST_RANKS, PRESETS
 from dear_mpi.training.chosen_route import SEVERAL, Wire, check_wires, pairs, serve_halves
 from dear_mpi.training.declared import BETWEEN, BETWEEN_FUSIONS, again, listed, option, several
-from dear_mpi.training.fusion import in_bytes
 from dear_mpi.training.line.owners import Ownership
 from dear_mpi.training.line.weights import MEASURED, measured
 from dear_mpi.training.options import ALL_OPTIMIZERS, FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange, Training
@@ -196,7 +195,7 @@ class Settings(Exchange):
             parse_straggler(self.straggler, ranks)
         check_distinct("models", self.models)
         check_distinct("ranks", self.ranks)
-        check_distinct("fusions", self.fusions, in_bytes)
+        check_distinct("fusions", self.fusions)
         check_distinct("algorithms", self.algorithms)
         check_wires(self.wires)
 
