@@ -125,7 +125,7 @@ def count(value: Any) -> int:
 
 
 def load_batch(name: str) -> int:
-    """Return the batch at which a model's FLOPs are counted. Raises a ValueError if its table omits it."""
+    """Return the batch at which a model's FLOPs are counted."""
     batch = load_table(name).get("batch")
     if type(batch) is not int or batch < 1:
         raise ValueError(f"synthetic model {name!r}: batch must be a whole number above zero, not {batch!r}")
@@ -221,7 +221,7 @@ class Synthetic:
 
 @dataclass(eq=False, kw_only=True)
 class Exchanging(Synthetic):
-    """A synthetic layer that calls ``exchange`` before each pass, and continues when it returns."""
+    """A synthetic layer that calls ``exchange`` before each pass."""
 
     exchange: Callable[[], object]
 
