@@ -35,7 +35,7 @@ GUIDE = "docs/gpu.md, 'Installing a CUDA-aware MPI'"
 
 SAME = "start all ranks from one environment that the hosts share, or install the same on each"
 Said: TypeAlias = Callable[[RankFacts], str]
-# What ranks should have in common: severity, the text to compare and to show, advice.
+# Facts that ranks should share: severity, the text to compare and to show, advice.
 ALIKE: dict[str, tuple[Callable[..., Finding], Said, str]] = {
     **{
         name: (warning, lambda rank, name=name: rank.software.get(name, "unknown"), SAME)  # type: ignore[misc]
