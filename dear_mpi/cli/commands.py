@@ -43,7 +43,7 @@ PANELS = {
     "context iterations warmup pieces device seed",
     "How measured": "budget precision cadence start arrival steps overlap tests why",
     "Peers": "algorithms baseline at_least",
-    "Compute": "forward_time backward_time rate update_time ranks_per_core straggler jitter",
+    "Compute": "forward_time backward_time update_time ranks_per_core straggler",
     "Communication": "schedule schedules fusion algorithm network update weights route wire segment memory "
     "device_memory link rates",
     "Optimiser": "optimizer lr decay momentum weight_decay clip loss_scale",
