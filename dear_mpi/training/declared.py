@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -62,6 +62,11 @@ def several(help: str, default: tuple[str, ...], *, flag: str, between: str = BE
     parse = partial(listed, flag, between=between)
     how: dict[str, Any] = {"flag": flag, "typed": str, "parse": parse, "between": between, "may_be_file": True}
     return option(f"{help}; several with commas.", default, **how, **said)
+
+
+def again(kind: type[Declared], name: str, default: Any = MISSING, **said: Any) -> Any:
+    """Repeat an option of another class with another default and the changes in ``said``."""
+    return field(default=default, metadata={"option": replace(options_of(kind)[name], **said)})
 
 
 def options_of(kind: type[Declared]) -> dict[str, Option]:

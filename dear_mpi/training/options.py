@@ -35,10 +35,6 @@ from dear_mpi.training.schedules import find_schedule
 
 TABLES = "resnet50, densenet201, inceptionv4, bert_base, bert_large or FILE.json"
 NAMES = ", ".join(ALGORITHMS)
-ALGORITHM = (
-    f"Collective algorithm: {NAMES}, FILE.py:FUNCTION, native (the MPI library's own), auto (by message size), or "
-    "auto:FILE (by message size, from the FILE of bench --tune)."
-)
 FUSION_BY_SIZE = (
     "How layers are fused into buckets. none: a bucket for each layer; layers:4: one for every 4 layers; buckets:8: 8 "
     "of similar size; 25MB: layers up to this size; tensors: one for each tensor; cut:4MB: exactly this size, also "
@@ -157,7 +153,12 @@ class Training(Exchange):
         may_be_file=True,
     )
     fusion: str = option(FUSION, USUAL, may_be_file=True)
-    algorithm: str = option(ALGORITHM, "auto", may_be_file=True)
+    algorithm: str = option(
+        f"Collective algorithm: {NAMES}, FILE.py:FUNCTION, native (the MPI library's own), auto (by message size), or "
+        "auto:FILE (by message size, from the FILE of bench --tune).",
+        "auto",
+        may_be_file=True,
+    )
     accumulate: int = option(
         "Number of parts that each batch is split into. Gradients of all parts add up, and then travel.",
         1,

@@ -11,10 +11,10 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
 from dear_mpi.reporting.units import check_seconds, named_values
-from dear_mpi.training.declared import option
+from dear_mpi.training.declared import again, option
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.learning_rate import DECAYS, Rate
-from dear_mpi.training.options import ALGORITHM, ALL_OPTIMIZERS, FUSION, TABLES, Exchange, Options, Training
+from dear_mpi.training.options import ALL_OPTIMIZERS, TABLES, Exchange, Options, Training
 
 MODEL = "Model to train: mlp, cnn, gpt, FILE.py:FUNCTION, or synthetic:TABLE, whose layers only take time: TABLE is "
 IN_FILE = "FILE.py:NAME"  # stands for all user models
@@ -44,8 +44,8 @@ class Config(Training):
     data: str = option(
         "Data to train on: digits, FILE.npz (arrays x and y), or any text file (for gpt).", "digits", may_be_file=True
     )
-    fusion: str = option(FUSION, USUAL, shown="by model", may_be_file=True)
-    algorithm: str = option(ALGORITHM, "ring", may_be_file=True)
+    fusion: str = again(Training, "fusion", shown="by model")
+    algorithm: str = again(Training, "algorithm", "ring")
     dtype: str = option(
         f"Type of the parameters: fp32 or fp64; for synthetic models {', '.join(DTYPES)}.",
         "fp32",
