@@ -10,18 +10,17 @@ messages in a step. A cost that cannot be separated from earlier ones stays 0, a
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dear_mpi.bench.arrivals import delays_of
+from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.collectives.algorithms.registry import programs, runner_of
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.hosts import Rates, rates_of_first
 from dear_mpi.collectives.program.network import Network
-from dear_mpi.collectives.program.program import Program
+from dear_mpi.collectives.program.program import COLLECTIVES, Program
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import TYPES
 
@@ -30,7 +29,6 @@ FIRST = (1e-6, 1e-9, 1e-10, 1e-7)  # s, s/byte, s/byte, s
 ROUNDS = 3
 MOST_RANKS = 64  # a replay of more ranks takes seconds
 STEP = 1e-4  # relative
-MOST_TURNS = 16  # late arrivals priced for a row; each costs as much as a balanced call
 ALIKE = 0.02  # the least distance of a separable column from the span of earlier columns
 
 
@@ -56,10 +54,8 @@ def programs_of(row: Row, hosts: Sequence[int] = (), rates: Rates | None = None)
         return []
 
 
-def time_s(row: Row, written: Sequence[Program], network: Network, arrivals_s: Sequence[float] = ()) -> float:
-    """Return a row's modelled seconds, from the last arrival on."""
-    end_s = cost(written, row.count, TYPES[row.dtype].itemsize, network, arrivals_s=arrivals_s).time_s
-    return end_s - max(arrivals_s, default=0.0)
+def time_s(row: Row, written: Sequence[Program], network: Network) -> float:
+    return cost(written, row.count, TYPES[row.dtype].itemsize, network).time_s
 
 
 def gradient(row: Row, written: Sequence[Program], point: Array, *, relative: float = STEP) -> list[float]:
@@ -73,15 +69,11 @@ def gradient(row: Row, written: Sequence[Program], point: Array, *, relative: fl
 def fit_network(
     rows: Sequence[Row], hosts: Sequence[int] = (), rates: Rates | None = None, *, explains: str = "p50_us"
 ) -> Fit | None:
-    """Fit the network to one figure of these rows (``explains``), from balanced calls only.
+    """Fit the network to one figure of these rows (``explains``).
 
     Returns None if fewer than two sizes have programs, or for too many ranks.
     """
-    known = [
-        (row, ran)
-        for row in rows
-        if row.is_balanced and 1 < row.ranks <= MOST_RANKS and (ran := programs_of(row, hosts, rates))
-    ]
+    known = [(row, ran) for row in rows if 1 < row.ranks <= MOST_RANKS and (ran := programs_of(row, hosts, rates))]
     if len({row.bytes for row, _ in known}) < 2:
         return None
     measured_s = np.array([getattr(row, explains) for row, _ in known]) * 1e-6
@@ -121,15 +113,30 @@ def non_negative(relative: Array, unknowns: Sequence[int]) -> Array:
     return best
 
 
-def predicted_us(row: Row, fit: Fit, hosts: Sequence[int] = (), rates: Rates | None = None) -> float | None:
-    """Predict a row: the median over its first turns, which differ in the late rank. None without a program."""
-    written = programs_of(row, hosts, rates)
-    if not written:
-        return None
-    return median(time_s(row, written, fit.network, delays_s) for delays_s in delays_of(row, MOST_TURNS)) * 1e6
-
-
-def modelled(rows: Sequence[Row], hosts: Sequence[int], rates: Rates | None) -> tuple[Fit | None, list[float | None]]:
-    """Return the network that explains the rows, and its prediction for each row."""
+def modelled(rows: Sequence[Row], hosts: Sequence[int], rates: Rates | None) -> tuple[Fit | None, list[Row]]:
+    """Return the network that explains the rows, and the rows with its prediction and bound."""
     fit = fit_network(rows, hosts, rates)
-    return fit, [None if fit is None else predicted_us(row, fit, hosts, rates) for row in rows]
+    if fit is None:
+        return fit, list(rows)
+    found = []
+    for row in rows:
+        written = programs_of(row, hosts, rates)
+        model_us = time_s(row, written, fit.network) * 1e6 if written else None
+        found.append(replace(row, model_us=model_us, bound_us=bound_us(row, fit.network)))
+    return fit, found
+
+
+def bound_us(row: Row, network: Network) -> float | None:
+    """Return the least time of any algorithm: one message's latency, and busbw's bytes at full bandwidth.
+
+    None for unlimited bandwidth.
+
+    Nothing moves before a message has begun, o + alpha, and the last message costs its receiver o. In between, those
+    bytes must pass one side of some rank's port (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for
+    clusters of workstations, 2009). The bound has no more rounds: a rank may send to several ranks at once, so some
+    algorithms have one round. Sums are free.
+    """
+    if row.collective not in COLLECTIVES or row.ranks == 1 or not network.beta:
+        return None
+    crossing = row.bytes * OPERATIONS[row.collective].factor(row.ranks)
+    return (network.alpha + 2 * network.o + crossing * network.beta) * 1e6

@@ -5,17 +5,15 @@ ratio's upper end is the highest upper end over the rivals. Its lower end is the
 so that the chance of any too high end is 2.5 % (Bonferroni). ``reporting/stats.py`` explains single intervals.
 """
 
-import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from dear_mpi.bench.backends import BEST, LIBRARY, candidate, label
+from dear_mpi.bench.backends import BEST, LIBRARY, candidate, labels
 from dear_mpi.bench.case import job_us
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.turns import MOST_SAMPLES
-from dear_mpi.reporting.stats import FEWEST_SAMPLES, Batches, in_batches
+from dear_mpi.reporting.stats import FEWEST_SAMPLES, in_batches
 from dear_mpi.reporting.units import format_bytes, grouped
 
 Case: TypeAlias = tuple[object, ...]
@@ -25,8 +23,7 @@ Mean: TypeAlias = float | str
 CLASSES = {"below 16 KiB": (0, 2**14 - 1), "16 KiB to 2 MiB": (2**14, 2**21), "above 2 MiB": (2**21 + 1, 2**63)}
 OURS = "our best"
 NOISE, FAULTY, NO_SIZE, NOT_COMMON = "noise", "wrong", "no size", "no common size"
-LEAST = 0.03  # the least important difference; an interval of this width resolves it
-LONGEST_S = 600  # more seconds of samples are not recommended
+LEAST = 0.03  # the least important difference
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:
@@ -45,31 +42,19 @@ def in_one_case(rows: Sequence[Row]) -> list[Row]:
     cut = in_batches([job_us(row) for row in rows])
     rivals = [call for call in calls if call == best or (cut and cut[call].over(cut[best]).low <= 1)]
     for place, row in enumerate(rows):
-        ends = (
-            (1.0, 1.0)
-            if place == best
-            else cut and over_each(cut[place], [cut[each] for each in rivals if each != place])
-        )
-        low, high = ends or (None, None)
+        low, high = (1.0, 1.0) if place == best else (None, None)
+        if place != best and cut:
+            others = [cut[each] for each in rivals if each != place]
+            ratios = [cut[place].over(each, len(others)) for each in others]
+            low, high = max(each.low for each in ratios), max(each.high for each in ratios)
         over = row.p50_us / peer.p50_us
         found.append(replace(row, peer=peer.algorithm, over_peer=over, over_peer_low=low, over_peer_high=high))
     return found
 
 
-def over_each(own: Batches, others: Sequence[Batches]) -> tuple[float, float]:
-    """Return the interval of a time over the least time of the others."""
-    found = [own.over(each, len(others)) for each in others]
-    return max(each.low for each in found), max(each.high for each in found)
-
-
 def is_noisy(row: Row) -> bool:
     """Return whether the interval of the median is wider than the median; the row is then useless."""
     return row.median_us.is_noisy
-
-
-def is_silent(row: Row) -> bool:
-    """Return whether a row's time reveals nothing about an algorithm."""
-    return is_noisy(row) or row.wrong > 0
 
 
 def ratio_mark(row: Row) -> str:
@@ -89,11 +74,6 @@ def spread(row: Row) -> float | None:
     return None if row.samples < FEWEST_SAMPLES else 50 * (row.ci_high_us - row.ci_low_us) / row.p50_us
 
 
-def spread_text(row: Row, write: Callable[[float], str]) -> str:
-    found = spread(row)
-    return "-" if found is None else write(found)
-
-
 def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     """Return the rows of the named candidates; ``native-best`` stands for MPI's best row in each case."""
     best: dict[Case, Row] = {}
@@ -111,7 +91,7 @@ def against_mpi(rows: Sequence[Row]) -> dict[str, list[Mean]]:
     peers, do not count. A class counts only cases that are known for every algorithm with a mean there. Without such a
     case, a word gives the reason.
     """
-    silent = {(row.case, row.algorithm) for row in rows if is_silent(row)}
+    silent = {(row.case, row.algorithm) for row in rows if is_noisy(row) or row.wrong}
     ours: dict[str, list[Row]] = {}
     for row in rows:
         if candidate(row.algorithm).maker == "ours" and candidate(row.peer).is_library:
@@ -120,57 +100,37 @@ def against_mpi(rows: Sequence[Row]) -> dict[str, list[Mean]]:
     names = sorted(ours, key=lambda name: name == OURS)
     if len(names) == 2:  # a single algorithm is also the best
         names.remove(OURS)
-
-    def told(row: Row) -> bool:
-        return not is_silent(row) and (row.case, row.peer) not in silent
-
-    parts = (
-        [[row for row in ours[name] if low <= row.bytes <= high] for name in names] for low, high in CLASSES.values()
-    )
-    columns = [column(part, told) for part in parts]
-    return {name: list(means) for name, *means in zip(names, *columns, strict=True)}
-
-
-def column(rows: Sequence[Sequence[Row]], told: Callable[[Row], bool]) -> list[Mean]:
-    """Return each algorithm's mean over the cases that all algorithms with any case share."""
-    ratios = [least_ratios(filter(told, mine)) for mine in rows]
-    some = [set(mine) for mine in ratios if mine]
-    common = set.intersection(*some) if some else set()
-
-    def mean(mine: dict[Case, float], measured: Sequence[Row]) -> Mean:
-        if mine and common:
-            return statistics.geometric_mean([mine[case] for case in common])
-        if mine or not measured:
-            return NOT_COMMON if mine else NO_SIZE
-        return FAULTY if all(row.wrong for row in measured) else NOISE
-
-    return [mean(mine, measured) for mine, measured in zip(ratios, rows, strict=True)]
-
-
-def least_ratios(rows: Iterable[Row]) -> dict[Case, float]:
-    """Return the least time over the peer's in each case."""
-    return {case: min(row.over_peer for row in same) for case, same in grouped(rows, lambda row: row.case).items()}
-
-
-def figure(us: float | None) -> str:
-    return "-" if us is None else f"{us:.1f}"
+    found: dict[str, list[Mean]] = {name: [] for name in names}
+    for low, high in CLASSES.values():
+        inside = {name: [row for row in ours[name] if low <= row.bytes <= high] for name in names}
+        ratios = {name: dict[Case, float]() for name in names}  # the least in each case
+        for name in names:
+            for row in inside[name]:
+                if not silent & {(row.case, row.algorithm), (row.case, row.peer)}:
+                    ratios[name][row.case] = min(row.over_peer, ratios[name].get(row.case, row.over_peer))
+        some = [set(mine) for mine in ratios.values() if mine]
+        common = set.intersection(*some) if some else set()
+        for name, mine in ratios.items():
+            if mine and common:
+                found[name].append(statistics.geometric_mean([mine[case] for case in common]))
+            elif mine or not inside[name]:
+                found[name].append(NOT_COMMON if mine else NO_SIZE)
+            else:
+                found[name].append(FAULTY if all(row.wrong for row in inside[name]) else NOISE)
+    return found
 
 
 def mean_text(mean: Mean) -> str:
-    """Format a mean, or its missing reason.
-
-    >>> mean_text(1.234), mean_text("noise")
-    ('1.23', 'noise')
-    """
     return mean if isinstance(mean, str) else f"{mean:.2f}"
 
 
-def verdicts(rows: Sequence[Row], *, cuts: bool) -> Iterator[str]:
-    """Return a line for each row but the peers, in ascending order of sizes."""
-    peers = {row.case: label(row, cuts=cuts) for row in rows if is_peer(row)}
-    for row in sorted(rows, key=lambda row: row.bytes):
+def verdicts(rows: Sequence[Row]) -> Iterator[str]:
+    """Return a sentence for each row but the peers, in ascending order of sizes."""
+    named = list(zip(rows, labels(rows), strict=True))
+    peers = {row.case: name for row, name in named if is_peer(row)}
+    for row, name in sorted(named, key=lambda each: each[0].bytes):
         if not is_peer(row):
-            yield verdict(row, label(row, cuts=cuts), peers.get(row.case, row.peer))
+            yield verdict(row, name, peers.get(row.case, row.peer))
 
 
 def is_peer(row: Row) -> bool:
@@ -179,12 +139,13 @@ def is_peer(row: Row) -> bool:
 
 def verdict(row: Row, name: str, peer: str) -> str:
     low, high, at = row.over_peer_low, row.over_peer_high, f"{peer} at {format_bytes(row.bytes)}"
+    unknown = f"{name} or {at}: cannot tell"
     if row.wrong:
-        return f"{name} or {at}: cannot tell: the results of {name} are wrong"
+        return f"{unknown}: the results of {name} are wrong"
     if low is None or high is None:
-        return f"{name} or {at}: cannot tell: too few samples for an interval, {row.samples}"
+        return f"{unknown}: too few samples for an interval, {row.samples}"
     if is_noisy(row):
-        return f"{name} or {at}: cannot tell: the interval of {name} is wider than its median"
+        return f"{unknown}: the interval of {name} is wider than its median"
     if high < 1:
         return f"{name} is faster by {percent(1 / row.over_peer, 1 / high, 1 / low)} than {at}"
     if low > 1:
@@ -192,7 +153,7 @@ def verdict(row: Row, name: str, peer: str) -> str:
     interval = f"the interval is {low:.3f} to {high:.3f}"
     if low >= 1 / (1 + LEAST) and high <= 1 + LEAST:
         return f"{name} takes as long as {at}, within {LEAST:.0%}: {interval}"
-    return f"{name} or {at}: cannot tell: {interval}; {more_samples(row, math.log(high / low))}"
+    return f"{unknown}: {interval}"
 
 
 def percent(ratio: float, low: float, high: float) -> str:
@@ -203,27 +164,3 @@ def percent(ratio: float, low: float, high: float) -> str:
     """
     most, *ends = (f"{100 * each - 100:{'.1f' if high < 2 else '.0f'}}" for each in (ratio, low, high))
     return f"{most} % ({' to '.join(ends)} %)"
-
-
-def more_samples(row: Row, width: float) -> str:
-    """Return the factor of samples for an interval of ``LEAST``: it shrinks with the root of their number."""
-    needed = row.samples * (width / math.log1p(LEAST)) ** 2
-    more, text = needed - row.samples, f"would be needed for {LEAST:.0%}"
-    if row.turn_us is None:
-        return f"about {two_digits(more)} more samples {text}"
-    took_s, seconds = more * row.turn_us / 1e6, needed * row.turn_us / 1e6
-    if seconds > LONGEST_S:
-        return f"over {LONGEST_S // 60} minutes of samples {text}, or a machine that is less busy"
-    flags = f"--budget {math.ceil(seconds)}s --precision 0%"
-    if needed > MOST_SAMPLES:
-        flags = f"--iterations {math.ceil(needed)}"
-    return f"about {two_digits(more)} more samples ({two_digits(took_s)} s; {flags}) {text}"
-
-
-def two_digits(number: float) -> str:
-    """Format a number with two digits.
-
-    >>> two_digits(1234.0), two_digits(0.0321), two_digits(7.46)
-    ('1200', '0.032', '7.5')
-    """
-    return f"{float(f'{number:.2g}'):g}"

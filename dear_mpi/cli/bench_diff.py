@@ -2,7 +2,7 @@
 
 import typer
 
-from dear_mpi.bench.diff import compare_runs, report_of, show_diff
+from dear_mpi.bench.diff import compare_runs, show_diff
 from dear_mpi.bench.saved import read_runs
 from dear_mpi.cli.files import check_files, try_files, written_by
 from dear_mpi.cli.flags import Flags, argument, flag, shared
@@ -34,7 +34,7 @@ def bench_diff(flags: Flags) -> None:
     with aside(json_file) as set_aside:
         found = compare_runs(a, b, share_of(flags))
         set_aside()
-        write_json(report_of(found), json_file)
+        write_json(found.as_report(), json_file)
     show_diff(console(), found)
     raise typer.Exit(found.exit_code)
 

@@ -14,7 +14,8 @@ from dear_mpi.collectives.program.extras import entry_points_of, load_extra, loa
 from dear_mpi.reporting.terminal import console
 
 WITHOUT_WORK = ("--help", "--version")
-OPEN = ("train", "compare", "explain", "simulate")  # commands that accept flags of extras
+OPEN = ("train", "compare", "explain", "simulate", "bench")  # commands that accept flags of extras
+FREE = ("bench.timeline",)  # core's flags of other commands, which an extra may add to these
 
 
 class Command(NamedTuple):
@@ -29,7 +30,8 @@ class AddedFlag(NamedTuple):
 
     help: str
     place: str  # module:name
-    file: bool = False  # the flag takes a file to write; otherwise it is a switch
+    file: bool = False  # the flag takes a file to write
+    metavar: str = ""  # the flag takes a text; without either it is a switch
 
 
 KINDS: dict[str, type[Any]] = {"commands": Command, "flags": AddedFlag}  # by group
@@ -58,10 +60,6 @@ COMMANDS = {
     ),
     "timeline": Command(
         "Put the timelines of single ranks together, by one clock. Runs without MPI.", "dear_mpi.cli.timeline:timeline"
-    ),
-    "bench-kernels": Command(
-        "Time pack, unpack and sums, and plain copies, on the tensors of the DeAR paper's models. Runs without MPI.",
-        "dear_mpi.cli.bench_kernels:bench_kernels",
     ),
     "doctor": Command(
         "Report which MPI, GPUs and links this job has, what is wrong with them, and how to mend it.",
@@ -106,7 +104,7 @@ def added_flags(command: str) -> dict[str, AddedFlag]:
         name = flag.replace("-", "_")
         if of != command:
             continue
-        if not name.isidentifier() or name in PLACES:
+        if not name.isidentifier() or (name in PLACES and entry not in FREE):
             warn(f"{entry!r} in the group 'dear_mpi.flags' must be COMMAND.FLAG, with a new flag such as my-flag")
         else:
             found[name] = extra

@@ -53,8 +53,10 @@ def added(command: str) -> Table:
     """Return extras' flags for a command, last in their panel."""
     table = Table()
     for name, each in added_flags(command).items():
-        kind, default, metavar = (Path | None, None, "FILE") if each.file else (bool, False, None)
-        table |= flag(name, kind, each.help, default, metavar=metavar, rich_help_panel="Output")
+        kind: Any = Path if each.file else str if each.metavar else None
+        typed, default = (bool, False) if kind is None else (kind | None, None)
+        metavar = "FILE" if each.file else each.metavar or None
+        table |= flag(name, typed, each.help, default, metavar=metavar, rich_help_panel="Output")
     return table
 
 

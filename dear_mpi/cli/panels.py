@@ -8,7 +8,7 @@ from typer.core import TyperCommand
 PANELS = {
     "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
     "context iterations pieces at_once device seed",
-    "How measured": "budget precision cadence start arrival steps overlap tests why",
+    "How measured": "budget precision cadence start overlap tests",
     "Peers": "baseline at_least",
     "Compute": "forward_time backward_time compute rate update_time ranks_per_core straggler jitter",
     "Communication": "schedule schedules fusion algorithm algorithms network update weights route wire segment "

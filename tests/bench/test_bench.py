@@ -11,12 +11,12 @@ import pytest
 from dear_mpi.bench.backends import calls_of, gloo_group, label, meeting_place
 from dear_mpi.bench.case import OPERATIONS, CannotRun, Case, Samples, row_of
 from dear_mpi.bench.data import Data, check_exact
-from dear_mpi.bench.fit import fit_network, predicted_us, programs_of
+from dear_mpi.bench.fit import fit_network, modelled, programs_of
 from dear_mpi.bench.native import FORMS
+from dear_mpi.bench.output import fit_text
 from dear_mpi.bench.peers import NO_SIZE, NOISE, OURS, against_mpi, against_peers, shown
 from dear_mpi.bench.run import bench
 from dear_mpi.bench.suite import Suite
-from dear_mpi.bench.table import fit_text
 from dear_mpi.bench.timing import on_host
 from dear_mpi.bench.tune import tuned
 from dear_mpi.collectives.plans.reach import wants_shared
@@ -57,14 +57,10 @@ def test_sizes_beyond_memory_are_left_out(names, homes, monkeypatch):
     """Three arrays for each of 3 ranks, and as many again where some have private memory and others share."""
     monkeypatch.setattr("dear_mpi.bench.run.available_bytes", lambda: 3 * 3 * homes * 1024)
     settings = Suite((1024, 1028, 4096), algorithms=names, memory="shared", budget_s=0.01)
-    announced = list[int]()
-    monkeypatch.setattr("dear_mpi.bench.run.announce", lambda cases, *_: announced.extend(c.nbytes for c in cases))
     report = run_world(lambda world: bench(settings, world), threads=3)
-    assert set(announced) == {1024}, "others would take no time"
     assert {row.bytes for row in report.rows} == {1024}
-    ((why, sizes),) = report.left_out.items()
-    assert re.fullmatch(r"all: more memory than the [.0-9e-]+ GiB that each rank can have", why)
-    assert sizes == {"all_reduce": [1028, 4096]}
+    assert [left[1:] for left in report.left_out] == [("all_reduce", 1028), ("all_reduce", 4096)]
+    assert re.fullmatch(r"all: more memory than the [.0-9e-]+ GiB that each rank can have", report.left_out[0][0])
 
 
 def case_of_three(collective, placement):
@@ -114,7 +110,7 @@ def test_who_needs_mpi_says_so_to_threads(monkeypatch):
     settings = Suite((60,), algorithms=("native", "gloo", "naive"), iterations=5)
     report = run_world(lambda world: bench(settings, world), threads=3)
     reason = "needs messages of MPI itself, not loopback (threads)"
-    assert report.left_out == {f"{name}: {reason}": {"all_reduce": [60]} for name in ("native", "gloo")}
+    assert report.left_out == [(f"{name}: {reason}", "all_reduce", 60) for name in ("native", "gloo")]
     assert {row.algorithm for row in report.rows} == {"naive"}
 
 
@@ -151,7 +147,7 @@ def test_auto_says_what_it_chose():
         4096: "recursive_doubling",
         65536: "shared",
     }
-    assert [label(row, cuts=False) for row in chosen.values()][2] == "auto (shared)"
+    assert [label(row.algorithm, row.chosen) for row in chosen.values()][2] == "auto (shared)"
     assert {nbytes: row.model_us is not None for nbytes, row in chosen.items()} == {
         100: True,
         4096: True,
@@ -176,7 +172,7 @@ def test_calls_in_a_row_are_as_many_on_all_ranks(monkeypatch):
         found.append((current_thread().name, calls))
         return on_host(run, barrier, calls)
 
-    monkeypatch.setattr("dear_mpi.bench.turns.on_host", counted)
+    monkeypatch.setattr("dear_mpi.bench.timing.on_host", counted)
     how = {"placements": ("out",), "cadence": "streaming", "iterations": 3}
     run_world(lambda world: bench(Suite((2 * 65536 + 4,), ("all_gather",), ("ring",), **how), world), threads=2)
     mine, other = ([calls for name, calls in found if name == f"rank_{rank}"] for rank in range(2))
@@ -210,7 +206,7 @@ def test_a_call_that_the_library_lacks_is_left_out():
 
     for old in (SimpleNamespace(Allreduce=None), SimpleNamespace(Allreduce_init=refused)):
         with pytest.raises(CannotRun, match="has no MPI_Allreduce_init"):
-            FORMS["-persistent"].prepare(old, "Allreduce", ())
+            FORMS["-persistent"].prepare(old, [[("Allreduce", ())]])
 
 
 def test_the_peer_is_the_fastest_call_at_each_size():
@@ -260,8 +256,9 @@ def test_the_fit_finds_the_network_again(ranks):
     assert fit.network.alpha == pytest.approx(network.alpha, rel=1e-4)
     assert fit.network.beta == pytest.approx(network.beta, rel=1e-4)
     assert fit.network.gamma == pytest.approx(network.gamma, rel=1e-4)
-    assert predicted_us(rows[-1], fit) == pytest.approx(rows[-1].p50_us)
-    assert predicted_us(row("native", 4), fit) is None
+    *_, ring, native = modelled([*rows, row("native", 4, 1e9, ranks=ranks)], (), None)[1]
+    assert (ring.model_us, native.model_us) == (pytest.approx(rows[-1].p50_us), None)
+    assert 0 < ring.bound_us <= 1.001 * min(each.p50_us for each in rows if each.case == ring.case)
     assert "alpha 20.0 us, o " in fit_text(fit)
     assert ", 1/beta 3.33 GB/s, 1/gamma 10.00 GB/s" in fit_text(fit)
 
@@ -337,7 +334,7 @@ def test_a_call_by_function_is_a_backend_of_ours_in_private_memory():
     found = [row for row in rows if row.algorithm == "function"]
     assert len(found) == 2 * len(COLLECTIVES)
     assert {row.memory for row in found} == {"private"}
-    assert {label(row, cuts=False) for row in found} == {"function"}
+    assert {label(row.algorithm, row.chosen) for row in found} == {"function"}
 
 
 def test_a_median_with_an_interval_wider_than_itself_is_left_out_of_the_means():

@@ -173,9 +173,6 @@ def test_what_was_measured_outlives_a_baseline_in_other_memory():
     ("arguments", "said"),
     [
         (("--baseline", "none.json"), "run 'none.json' is no readable JSON file"),
-        (("--baseline", "four.json"), "ranks is 4 in four.json, and 2 in this run"),
-        (("--baseline", "other.json"), "bytes is 12 in other.json, and 4, 16, 64, 256, 1024 in this run"),
-        (("--baseline", "mine.json,four.json"), "ranks is 2 in mine.json, and 4 in four.json"),
         (("--baseline", "four.json", "--json", "four.json"), "would write over the file of --baseline"),
         (("--at-least", "9%"), "--at-least needs --baseline FILE"),
         (("--baseline", "four.json", "--at-least", "x"), "--at-least 'x' cannot be read"),
@@ -192,9 +189,6 @@ def test_what_was_measured_outlives_a_baseline_in_other_memory():
 def test_what_cannot_be_is_refused_before_the_run(arguments, said, monkeypatch):
     monkeypatch.setattr("dear_mpi.cli.bench.run_bench", lambda *_: pytest.fail("it has begun"))
     save("four.json", run_of(sizes=SIZES))
-    two = run_of(sizes=(12,), algorithms=("ring",), ranks=2, backend="loopback (threads)")
-    save("other.json", two)
-    save("mine.json", run_of(sizes=(4,), algorithms=("ring",), ranks=2, backend="loopback (threads)"))
     assert_one_line(run(*BENCH, *arguments), said)
 
 
@@ -221,26 +215,22 @@ def test_a_run_draws_itself():
         assert "<svg" in file.read()
 
 
-@pytest.mark.parametrize("full", ["--timeline", "--plot"])
-def test_a_file_that_cannot_be_written_in_the_end_takes_no_other_with_it(full):
+def test_a_file_that_cannot_be_written_in_the_end_takes_no_other_with_it():
     """A disk that was not full before the run is in the end: /dev/full takes no byte, and is not tried before."""
     pytest.importorskip("matplotlib")
-    names = {"--timeline": "steps.json", "--plot": "plot.svg"}
-    os.symlink("/dev/full", names[full])
-    asked = ("--timeline", f"{names['--timeline']},steps.svg", "--plot", names["--plot"], "--tune", "rules.json")
-    done = run(*BENCH, "--steps", *asked, "--json", "now.json")
+    os.symlink("/dev/full", "plot.svg")
+    done = run(*BENCH, "--plot", "plot.svg", "--tune", "rules.json", "--json", "now.json")
     assert done.exit_code == 1, done.output
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert f"{full} '{names[full]}' cannot be written: No space left on device" in line
+    assert "--plot 'plot.svg' cannot be written: No space left on device" in line
     with open("now.json", encoding="utf-8") as file:
         assert len(json.load(file)["rows"]) == 5
     assert read_rules(Path("rules.json"))
-    assert all("<svg" in Path(name).read_text("utf-8") for name in ("steps.svg", "plot.svg") if name != names[full])
 
 
 def test_rank_0_alone_judges_while_the_others_sleep(monkeypatch):
     """Awake they would keep it from its core, where ranks share cores."""
-    judge, barrier, seen = cli_bench.show_guidelines, LoopbackTransport.barrier, []
+    judge, barrier, seen = cli_bench.show_overlap, LoopbackTransport.barrier, []
 
     def judging(screen, rows):
         seen.append((threading.current_thread().name, "judges"))
@@ -250,7 +240,7 @@ def test_rank_0_alone_judges_while_the_others_sleep(monkeypatch):
         seen.append((threading.current_thread().name, "asleep" if asleep else "awake"))
         barrier(transport, asleep=asleep)
 
-    monkeypatch.setattr(cli_bench, "show_guidelines", judging)
+    monkeypatch.setattr(cli_bench, "show_overlap", judging)
     monkeypatch.setattr(LoopbackTransport, "barrier", waiting)
     assert run(*BENCH).exit_code == 0
     assert [name for name, what in seen if what == "judges"] == ["rank_0"]

@@ -6,8 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dear_mpi.bench.fit import fit_network, programs_of, time_s
-from dear_mpi.bench.run import bound_us
+from dear_mpi.bench.fit import bound_us, fit_network, programs_of, time_s
 from dear_mpi.cli.plot import drawn
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.program.network import Network

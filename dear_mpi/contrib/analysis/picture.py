@@ -5,6 +5,7 @@ rank 1   |::::: waiting for rank 0 :::::|0 transfer| ...
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from dear_mpi.collectives.plans.steps import Ranks
@@ -12,11 +13,16 @@ from dear_mpi.reporting.units import plural
 from dear_mpi.see.figure import INSTANT_S, legend_below, panels, short_ms
 from dear_mpi.see.timeline.picture import INSIDE, JOINED, MOST_RUNS, WIDTH_INCHES, draw_row, joined, signs
 from dear_mpi.see.timeline.trace import clock_of
+from dear_mpi.see.timeline.write import write_timeline
 from dear_mpi.training.log.spans import Rank, Run, Span, Timeline
 
 MOST_RANKS = 16  # over all panels
 ROW_INCHES, PANEL_INCHES = 0.3, 0.85
 HOW_TO_READ = "numbers are those of steps; of each collective, the run of median length"
+
+
+def write_steps(paths: Sequence[Path], title: str, runs: Mapping[str, Ranks], uncertainty_s: float) -> None:
+    write_timeline("--timeline", paths, timeline_of(title, runs, uncertainty_s), draw_steps)
 
 
 def timeline_of(title: str, runs: Mapping[str, Ranks], uncertainty_s: float) -> Timeline:
