@@ -10,17 +10,16 @@ messages in a step. A cost that cannot be separated from earlier ones stays 0, a
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.collectives.algorithms.registry import programs, runner_of
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.hosts import Rates, rates_of_first
 from dear_mpi.collectives.program.network import Network
-from dear_mpi.collectives.program.program import COLLECTIVES, Program
+from dear_mpi.collectives.program.program import Program
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import TYPES
 
@@ -111,32 +110,3 @@ def non_negative(relative: Array, unknowns: Sequence[int]) -> Array:
                 best, error = np.zeros_like(best), missed
                 best[chosen] = values / scale[chosen]
     return best
-
-
-def modelled(rows: Sequence[Row], hosts: Sequence[int], rates: Rates | None) -> tuple[Fit | None, list[Row]]:
-    """Return the network that explains the rows, and the rows with its prediction and bound."""
-    fit = fit_network(rows, hosts, rates)
-    if fit is None:
-        return fit, list(rows)
-    found = []
-    for row in rows:
-        written = programs_of(row, hosts, rates)
-        model_us = time_s(row, written, fit.network) * 1e6 if written else None
-        found.append(replace(row, model_us=model_us, bound_us=bound_us(row, fit.network)))
-    return fit, found
-
-
-def bound_us(row: Row, network: Network) -> float | None:
-    """Return the least time of any algorithm: one message's latency, and busbw's bytes at full bandwidth.
-
-    None for unlimited bandwidth.
-
-    Nothing moves before a message has begun, o + alpha, and the last message costs its receiver o. In between, those
-    bytes must pass one side of some rank's port (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for
-    clusters of workstations, 2009). The bound has no more rounds: a rank may send to several ranks at once, so some
-    algorithms have one round. Sums are free.
-    """
-    if row.collective not in COLLECTIVES or row.ranks == 1 or not network.beta:
-        return None
-    crossing = row.bytes * OPERATIONS[row.collective].factor(row.ranks)
-    return (network.alpha + 2 * network.o + crossing * network.beta) * 1e6

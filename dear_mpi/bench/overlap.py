@@ -111,9 +111,7 @@ class Driven:
         return perf_counter() - begin, computed, 0.0
 
 
-def overlap_of(
-    name: str, case: Case, prepared: Prepared, transport: Transport, tests: int, seconds: float
-) -> list[OverlapRow]:
+def overlap_of(case: Case, prepared: Prepared, transport: Transport, tests: int, seconds: float) -> list[OverlapRow]:
     """Collective: run a prepared collective during compute; return a row for each kind of progress.
 
     Fill the buffer with values that combining does not change, such as zeros.
@@ -137,7 +135,6 @@ def overlap_of(
     return [
         {
             "collective": case.collective,
-            "algorithm": name,
             "backend": transport.name,
             "ranks": transport.size,
             "bytes": case.nbytes,

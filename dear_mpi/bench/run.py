@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 from rich.console import Console
 
 from dear_mpi.bench.backends import candidate, label
-from dear_mpi.bench.case import Case, Prepared, Samples, of_job, row_of
-from dear_mpi.bench.fit import Fit, modelled
+from dear_mpi.bench.case import OPERATIONS, Case, Prepared, Samples, of_job, row_of
+from dear_mpi.bench.fit import Fit, fit_network, programs_of, time_s
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.overlap import OverlapRow, overlap_of
 from dear_mpi.bench.peers import against_peers
@@ -30,6 +30,8 @@ from dear_mpi.bench.suite import Key, Suite
 from dear_mpi.bench.timing import LATE, AtBarrier, Context, Interleaved, decided_start, needed_bytes, own_cost
 from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.collectives.program.errors import AgreedError, ArgumentError
+from dear_mpi.collectives.program.hosts import Rates
+from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.collectives.transports.transport import Transport
@@ -258,6 +260,35 @@ def together(found: dict[K, Samples], later: dict[K, Samples]) -> dict[K, Sample
     return {key: samples + later[key] for key, samples in found.items()}
 
 
+def modelled(rows: Sequence[Row], hosts: Sequence[int], rates: Rates | None) -> tuple[Fit | None, list[Row]]:
+    """Return the network that explains the rows, and the rows with its prediction and bound."""
+    fit = fit_network(rows, hosts, rates)
+    if fit is None:
+        return fit, list(rows)
+    found = []
+    for row in rows:
+        written = programs_of(row, hosts, rates)
+        model_us = time_s(row, written, fit.network) * 1e6 if written else None
+        found.append(replace(row, model_us=model_us, bound_us=bound_us(row, fit.network)))
+    return fit, found
+
+
+def bound_us(row: Row, network: Network) -> float | None:
+    """Return the least time of any algorithm: one message's latency, and busbw's bytes at full bandwidth.
+
+    None for unlimited bandwidth.
+
+    Nothing moves before a message has begun, o + alpha, and the last message costs its receiver o. In between, those
+    bytes must pass one side of some rank's port (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for
+    clusters of workstations, 2009). The bound has no more rounds: a rank may send to several ranks at once, so some
+    algorithms have one round. Sums are free.
+    """
+    if row.collective not in COLLECTIVES or row.ranks == 1 or not network.beta:
+        return None
+    crossing = row.bytes * OPERATIONS[row.collective].factor(row.ranks)
+    return (network.alpha + 2 * network.o + crossing * network.beta) * 1e6
+
+
 def overlapped(cases: Mapping[Case, Sequence[Key]], context: Context, suite: Suite) -> list[OverlapRow]:
     """Collective: run our plans and MPI's non-blocking call during compute; ``budget_s`` is for each case."""
     found, transport = list[OverlapRow](), context.world.transport
@@ -265,7 +296,8 @@ def overlapped(cases: Mapping[Case, Sequence[Key]], context: Context, suite: Sui
         theirs = [(NONBLOCKING, keys[0][1])] * (transport.native is not None)
         with ready(case, [*ours(keys), *theirs], context) as calls:
             for name, each in calls.items():
-                found += overlap_of(name, case, each, transport, suite.tests, suite.budget_s / len(calls))
+                taken = overlap_of(case, each, transport, suite.tests, suite.budget_s / len(calls))
+                found += [{"algorithm": name, **row} for row in taken]
     return found
 
 

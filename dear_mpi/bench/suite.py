@@ -106,7 +106,7 @@ class Suite(Conditions):
         most=MOST_ASKED,
     )
     overlap: bool = option(
-        "Also run our plans and MPI's non-blocking call beside compute, and say how much of them it hides.",
+        "Also run our plans and MPI's non-blocking call during compute, and report how much of them is hidden.",
         False,
         flag="--overlap",
     )

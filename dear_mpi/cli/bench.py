@@ -55,7 +55,7 @@ def bench(flags: Flags) -> None:
     if flags.get("raw") and "json_file" not in flags:
         raise ValueError("--raw needs --json FILE: that is where samples are written")
     if "at_least" in flags and not before:
-        raise ValueError("--at-least needs --baseline FILE: it says when this run is slower than that one")
+        raise ValueError("--at-least needs --baseline FILE, the run to compare with")
     share_of(flags)
     suite = Suite(**chosen(Suite, flags))
     if flags.get("format") == "nccl":

@@ -141,7 +141,7 @@ class Settings(Exchange):
         most=MOST_PARTS,
     )
     ranks_per_core: float = option(
-        "Ranks that share a core: updates, codes, and layers that do not sleep take so many times as long.", 1.0
+        "Ranks that share a core: updates, codes, and layers that do not sleep take as many times as long.", 1.0
     )
     straggler: str | None = option(
         "A slow rank, and how many times as long it computes, e.g. 7:1.5.", None, shown="none"

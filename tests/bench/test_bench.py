@@ -11,11 +11,11 @@ import pytest
 from dear_mpi.bench.backends import calls_of, gloo_group, label, meeting_place
 from dear_mpi.bench.case import OPERATIONS, CannotRun, Case, Samples, row_of
 from dear_mpi.bench.data import Data, check_exact
-from dear_mpi.bench.fit import fit_network, modelled, programs_of
+from dear_mpi.bench.fit import fit_network, programs_of
 from dear_mpi.bench.native import FORMS
 from dear_mpi.bench.output import fit_text
 from dear_mpi.bench.peers import NO_SIZE, NOISE, OURS, against_mpi, against_peers, shown
-from dear_mpi.bench.run import bench
+from dear_mpi.bench.run import bench, modelled
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.timing import on_host
 from dear_mpi.bench.tune import tuned

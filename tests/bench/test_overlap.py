@@ -39,7 +39,7 @@ def rows_of(monkeypatch, *turns_us):
     monkeypatch.setattr(overlap, "TURNS", (len(turns_us),) * 2)
     transport = SimpleNamespace(barrier=lambda: None, gather_values=lambda mine: [mine], size=1, name="here")
     call = Logged()
-    return overlap_of("ring", Case("all_reduce", 8), Prepared(call.wait, startable=call), transport, 4, 0.0)
+    return overlap_of(Case("all_reduce", 8), Prepared(call.wait, startable=call), transport, 4, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,9 @@ def test_plans_of_ours_overlap_at_each_size(ranks, collective, monkeypatch):
 
 def test_each_type_and_number_of_ranks_has_a_table_of_its_own(monkeypatch):
     (row, _) = rows_of(monkeypatch, ((1.0, 1.0, 0.0), (1.0, 1.0, 0.0)))
-    found = [row | {"ranks": ranks, "dtype": dtype} for ranks in (2, 4) for dtype in ("fp32", "bf16")]
+    found = [
+        row | {"algorithm": "ring", "ranks": ranks, "dtype": dtype} for ranks in (2, 4) for dtype in ("fp32", "bf16")
+    ]
     screen = Console(record=True, width=120)
     show_overlap(screen, found * 2)
     titles = [line.strip() for line in screen.export_text().splitlines() if "what hides behind compute" in line]

@@ -41,7 +41,9 @@ def facts(tmp_path_factory):
 def test_flags(command, facts):
     if command in DELETED:
         pytest.skip("an extra, which was deleted")
-    gone = {flag for extra, flag in (("blame", "--blame"), ("pages", "--html")) if extra in DELETED}
+    analysis = ("--why", "--guidelines", "--arrival", "--steps", "--timeline") if command == "bench" else ()
+    extras = (("blame", "--blame"), ("pages", "--html"), *(("analysis", flag) for flag in analysis))
+    gone = {flag for extra, flag in extras if extra in DELETED}
     wanted = golden("commands")["flags"][command]
     assert facts["flags"][command] == {flag: kind for flag, kind in wanted.items() if flag not in gone}
 

@@ -6,7 +6,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dear_mpi.bench.fit import bound_us, fit_network, programs_of, time_s
+from dear_mpi.bench.fit import fit_network, programs_of, time_s
+from dear_mpi.bench.run import bound_us
 from dear_mpi.cli.plot import drawn
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.program.network import Network
@@ -145,13 +146,6 @@ def test_no_algorithm_is_below_the_bound(collective, ranks):
                     tried += 1
                     assert time_s(row, written, network) * 1e6 >= bound_us(row, network) * (1 - 1e-9), algorithm
     assert tried >= 9
-
-
-def test_late_arrivals_have_no_bound():
-    """From the last arrival on, a collective may take less than its bytes do."""
-    row = row_at(1 << 20, "ring", np.full(9, 1e-6))
-    assert bound_us(row, Network(1e-6, 1e-9)) == pytest.approx(1 + 1.5 * (1 << 20) * 1e-3)
-    assert bound_us(replace(row, arrival="ramp"), Network(1e-6, 1e-9)) is None
 
 
 def test_a_picture_says_what_was_measured_and_where():

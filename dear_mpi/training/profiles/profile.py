@@ -189,11 +189,11 @@ class Profile:
                 raise ValueError(f"tensors of key {tensor.key} must have one shape, not {both}")
             sides = tensor.sides
             if sides and (min(sides.inputs, sides.outputs) < 1 or tensor.shape != (sides.elements,)):
-                raise ValueError(f"sides must be above zero, of {sides.elements} elements, not those of {tensor}")
+                raise ValueError(f"sides must be above zero and fit {tensor}, not have {sides.elements} elements")
         if any(use.weights_s > use.backward_s for use in self.uses):
             raise ValueError("weights_s must be a part of backward_s, and is more in some use")
         if not any(map(all, shapes.values())):  # none of its lengths is 0
-            raise ValueError("uses must be a list in which some use has tensors")
+            raise ValueError("uses must be a list, and some use must have tensors")
 
 
 def read_profile(path: Path) -> Profile:

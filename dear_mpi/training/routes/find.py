@@ -211,7 +211,7 @@ def find_route(name: str, *, wire: str | None = None, halves: bool = False) -> R
     if is_code(wire):
         assert wire is not None
         if name not in UPDATES:
-            raise ValueError(f"wire {wire!r} has a route of its own: leave out route {name!r}, or the wire")
+            raise ValueError(f"wire {wire!r} sets the route: leave out route {name!r}, or the wire")
         sharded, code = name == SHARDED.name, find_code(wire)
         error = "residual" if code.feedback else None
         title = f"{SHARDED.name if sharded else FULL.name} over {wire}"

@@ -127,7 +127,7 @@ def check_form(route: Route) -> None:
             refuse(route, leg, leg.codes, "must have the wire that encodes this line, the same object")
     for line in (*route.lines, *route.codes):
         if line in FIXED or (line in route.lines and line in route.codes):
-            raise RouteError(f"route {route.name!r}: line {line!r} of {BUCKET} must have a name of its own")
+            raise RouteError(f"route {route.name!r}: line {line!r} of {BUCKET} needs a unique name")
 
 
 def check_collective(route: Route, leg: Collective) -> None:

@@ -7,7 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dear_mpi.bench.fit import Fit, bound_us, programs_of, time_s
+from dear_mpi.bench.fit import Fit, programs_of, time_s
+from dear_mpi.bench.run import bound_us
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.contrib.analysis.why import (
     PARTS,
