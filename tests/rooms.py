@@ -64,7 +64,7 @@ TRAINING = (
 
 # The same of bench.
 BENCH = (
-    *("machine_file", "case", "data", "native", "backends", "suite", "timing", "fit", "overlap", "peers", "run"),
+    *("machine_file", "case", "data", "native", "backends", "suite", "timing", "fit", "overlap", "run"),
     *("layouts", "output", "saved", "diff", "tune"),
 )
 ORDERS = {"training": TRAINING, "bench": BENCH}

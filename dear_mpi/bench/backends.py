@@ -158,13 +158,14 @@ class Candidate:
         return self.maker == LIBRARY
 
 
-CANDIDATES = {
+OTHERS = {
     "gloo": Candidate(gloo, "others", segments=False, check=check_torch, session=gloo_group),
     "host copies": Candidate(host_copies, "others"),
     "staged": Candidate(staged),
     "direct": Candidate(direct),
     "function": Candidate(function, segments=False),
-} | {
+}
+CANDIDATES = OTHERS | {
     f"{LIBRARY}{suffix}": Candidate(partial(native, form=form), LIBRARY, segments=False)
     for suffix, form in [*FORMS.items(), (BEST, FORMS[""])]
 }

@@ -19,7 +19,6 @@ Source for several launches: Hunold and Carpen-Amarie, MPI Benchmarking Revisite
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from statistics import fmean, variance
 from typing import Any
 
@@ -241,7 +240,7 @@ def show_diff(screen: Console, diff: Diff) -> None:
         lines = grouped(points, lambda each: each.a[0].bytes).values()
         screen.print(table(lines, columns, left=("algorithm", "memory", "verdict"), title=title))
     for letter, rows in zip("AB", diff.alone, strict=True):
-        say(*(f"only in {letter}: {line}" for line in alone(rows)))
+        say(*(f"only in {letter}: {titled(row)}, {row.algorithm}, {format_bytes(row.bytes)}" for row in rows))
     say(summary(diff), *detectable(diff), *[ONE_LAUNCH] * (not diff.sees_launches))
 
 
@@ -250,14 +249,6 @@ def titled(row: Row) -> str:
     collective, ranks, *others, start = point_of(row)[:IN_TITLE]
     told = (each for each in others if each != "none")
     return ", ".join([collective, plural(ranks, "rank"), *told, f"start {start}"])
-
-
-def alone(rows: Sequence[Row]) -> Iterator[str]:
-    """List the points that only one side has: an algorithm's sizes on a line."""
-    for title, same in groupby(rows, titled):
-        sizes = grouped(same, lambda row: row.algorithm)
-        told = (f"{name} of {', '.join(format_bytes(row.bytes) for row in each)}" for name, each in sizes.items())
-        yield f"{title}: {'; '.join(told)}"
 
 
 def summary(diff: Diff) -> str:

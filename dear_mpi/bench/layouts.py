@@ -26,8 +26,7 @@ from collections.abc import Iterator, Sequence
 from dear_mpi.bench.backends import label
 from dear_mpi.bench.case import OPERATIONS, PLACEMENTS
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.peers import is_noisy, shown
-from dear_mpi.bench.run import Report
+from dear_mpi.bench.run import Report, is_noisy, shown
 from dear_mpi.collectives.program.program import root
 from dear_mpi.reporting.units import format_bytes, grouped, plural
 
@@ -67,16 +66,10 @@ def average_lines(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def left_out(report: Report) -> Iterator[str]:
-    """List candidates that were not measured, with the reason. Without sizes, it holds for all sizes."""
-    measured = {row.collective: set[int]() for row in report.rows}
-    for row in report.rows:
-        measured[row.collective].add(row.bytes)
+    """List candidates that were not measured, with the reason and the sizes."""
     for why, places in grouped(report.left_out, lambda each: each[0]).items():
-        where = []
-        for name, same in grouped(places, lambda each: each[1]).items():
-            sizes = dict.fromkeys(nbytes for _, _, nbytes in same)
-            everywhere = measured.get(name) == set(sizes)
-            where.append(name if everywhere else f"{name} of {', '.join(map(format_bytes, sizes))}")
+        sizes = grouped(dict.fromkeys(places), lambda each: each[1])
+        where = (f"{name} of {', '.join(format_bytes(each[2]) for each in same)}" for name, same in sizes.items())
         yield f"left out: {why} ({'; '.join(where)})"
 
 
@@ -118,7 +111,7 @@ def nccl_lines(report: Report) -> Iterator[str]:
     yield f"# {'':61}out-of-place{'in-place':>31}          "
     yield from (f"#{FORM.format(*texts)[1:]}" for texts in zip(*HEADS, strict=True))
     wanted, names = set(map(id, shown(rows, report.names))), dict(zip(map(id, rows), plain_labels(rows), strict=True))
-    alone, printed = list[str](), list[Row]()
+    printed = list[Row]()
     for block in grouped(
         rows, lambda row: (row.collective, row.ranks, row.device, row.cadence, row.algorithm, row.segment_bytes)
     ).values():
@@ -126,9 +119,7 @@ def nccl_lines(report: Report) -> Iterator[str]:
         about = [names[id(first)], first.collective, plural(first.ranks, "rank"), first.device, first.cadence]
         title, lines = f"{', '.join(about)}, over {first.backend}", list[str]()
         for same in grouped(block, lambda row: (row.bytes, row.dtype, row.op)).values():
-            if len(same) < len(BOTH):
-                alone.append(f"only {same[0].placement}: {title} at {format_bytes(same[0].bytes)}")
-            elif not wanted.isdisjoint(map(id, same)):
+            if len(same) == len(BOTH) and not wanted.isdisjoint(map(id, same)):
                 lines.append(nccl_line(same))
                 printed += same
         if lines:
@@ -136,7 +127,7 @@ def nccl_lines(report: Report) -> Iterator[str]:
     _, average = average_lines(printed)
     yield from (f"# {text}" for text in (next(average_lines(rows)), average))
     yield "#"
-    yield from (f"# {text}" for text in (*alone, *left_out(report)))
+    yield from (f"# {text}" for text in left_out(report))
 
 
 def plain_labels(rows: Sequence[Row]) -> list[str]:

@@ -10,7 +10,6 @@ import json
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
-from functools import partial
 from typing import Any
 
 from rich.text import Text
@@ -20,20 +19,7 @@ from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.fit import MOST_RANKS, Fit
 from dear_mpi.bench.layouts import average_lines, fitted, left_out, nccl_lines, osu_lines, time_text
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.peers import (
-    CLASSES,
-    FAULTY,
-    NOISE,
-    against_mpi,
-    is_noisy,
-    mean_text,
-    merit,
-    ratio_mark,
-    shown,
-    spread,
-    verdicts,
-)
-from dear_mpi.bench.run import Report
+from dear_mpi.bench.run import Report, is_noisy, merit, ratio_mark, shown, spread
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_SAMPLES
@@ -45,9 +31,9 @@ LEAST_NAME = 12  # characters of an algorithm's name
 STARTS = {"barrier": "ranks leave a barrier", "clock": "ranks wait for a moment of a clock that all have set"}
 
 
-def spread_text(row: Row, write: Callable[[float], str]) -> str:
+def spread_text(row: Row) -> str:
     found = spread(row)
-    return "-" if found is None else write(found)
+    return f"{'-' if found is None else fitted(found, 6)}{'!' * is_noisy(row)}"
 
 
 # They are a column if rows differ, else a line above the rows. Memory: of the buffers.
@@ -59,7 +45,7 @@ SETTINGS: dict[str, Callable[[Row], str]] = {
 }
 FIGURES: dict[str, Callable[[Row], str]] = {
     "time us": lambda row: fitted(row.p50_us, 7),
-    "±%": lambda row: spread_text(row, partial(fitted, width=6)) + "!" * is_noisy(row),
+    "±%": spread_text,
     "busbw GB/s": lambda row: fitted(row.busbw_GBps, 6),
     "/peer": lambda row: fitted(row.over_peer, 5) + ratio_mark(row),
     "wrong": lambda row: f"{row.wrong} WRONG" if row.wrong else "0",
@@ -77,10 +63,8 @@ def table_lines(report: Report) -> Iterator[Text]:
         yield from comments(*average_lines(rows), *columns(rows))
         if late := sum(row.late for row in rows):
             yield from comments(f"{late} samples do not count, because a rank was late for their start")
-        for same in grouped(rows, lambda row: (row.placement, row.dtype, row.op)).values():
-            yield from comments(*summary(same), *differences(shown(same, report.names)))
         yield from comments("")
-    yield from comments(*left_out(report), *fits_text(report), *clocks(report))
+    yield from comments(*left_out(report), fit_text(report.fit), *clocks(report))
 
 
 def comments(*texts: str) -> Iterator[Text]:
@@ -137,46 +121,12 @@ def columns(rows: Sequence[Row]) -> Iterator[str]:
     """Explain the columns after the time."""
     yield (
         f"±%: half of the 95 % interval of the median, in % of the median; - of fewer than {FEWEST_SAMPLES} samples. "
-        "!: the interval is wider than the median, so the row tells nothing, and means leave it out"
+        "!: the interval is wider than the median, so the row tells nothing"
     )
     peers = dict.fromkeys(row.peer for row in rows)
     of_libraries = all(candidate(peer).is_library for peer in peers)
     what = "the fastest call of an MPI library" if of_libraries else ", ".join(peers)
     yield f"/peer: the time over that of {what}. *: the 95 % interval of the ratio excludes 1"
-
-
-def summary(rows: Sequence[Row]) -> Iterator[str]:
-    """Return means of our times over the fastest MPI call; nothing without MPI calls."""
-    found = against_mpi(rows)
-    if not found:
-        return
-    yield ""
-    yield f"time / fastest MPI call, geometric means, {of_kind(rows[0])}"
-    peers = dict.fromkeys(row.peer for row in rows)
-    faulty = f"; {FAULTY}: none with right results; only these count" * any(row.wrong for row in rows)
-    yield f"  (fastest were: {', '.join(peers)}; {NOISE}: no case in which both medians are sure{faulty})"
-    width = max(map(len, found))
-    yield f"  {'':{width}}" + "".join(f"  {name:>15}" for name in CLASSES)
-    for name, means in found.items():
-        yield f"  {name:{width}}" + "".join(f"  {mean_text(mean):>15}" for mean in means)
-
-
-def differences(rows: Sequence[Row]) -> Iterator[str]:
-    """List candidates that are faster or slower than the peer, or cannot be told from it."""
-    if found := list(verdicts(rows)):
-        yield ""
-        yield f"who is faster, {of_kind(rows[0])} (each interval has 95 %, over all calls that may be the fastest)"
-        yield from (f"  {line}" for line in found)
-
-
-def of_kind(row: Row) -> str:
-    return ", ".join([row.placement, row.dtype, *[row.op] * (row.op != "none")])
-
-
-def fits_text(report: Report) -> Iterator[str]:
-    """Describe the fitted network of each number of ranks."""
-    for ranks, fit in report.fits.items():
-        yield f"On {plural(ranks, 'rank')}: {fit_text(fit)}" if len(report.fits) > 1 else fit_text(fit)
 
 
 def fit_text(fit: Fit | None) -> str:
@@ -203,25 +153,18 @@ def clocks(report: Report) -> Iterator[str]:
         alone = f"; MPI's call of 4 B on a communicator of one rank: {calls}" if calls else ""
         yield f"Each time contains the loop's own cost: a call of nothing takes {own['empty_us']:.2f} us{alone}."
     if known := report.clock:
-        us = {name: f"{known[name] * 1e6:.1f} us" for name in ("offset_s", "uncertainty_s", "drift", "residual_s")}
-        apart = "one clock for all ranks"
-        if not known["one_clock"]:
-            apart = f"offsets up to {us['offset_s']}, known within {us['uncertainty_s']}; drift up to {us['drift']}/s; "
-            apart += f"off by {us['residual_s']} at most when they were looked at again"
-        yield f"Clocks of the start: {apart}. Ranks begin {known['lead_s'] * 1e6:.1f} us after the last one has come."
+        us = {name: f"{1e6 * known[name]:.1f} us" for name in ("offset_s", "uncertainty_s", "residual_s", "lead_s")}
+        apart = f"offsets up to {us['offset_s']}, known within {us['uncertainty_s']}, later off by {us['residual_s']}"
+        apart = "one clock for all ranks" if known["one_clock"] else apart
+        yield f"Clocks of the start: {apart}. Ranks begin {us['lead_s']} after the last one has come."
 
 
-# Columns of choices; columns of results follow.
-CHOSEN = (
-    *("collective", "algorithm", "backend", "device", "ranks", "hosts", "bytes", "count", "dtype", "op", "placement"),
-    *("segment_bytes", "cadence", "start", "memory", "chosen"),
-)
-COLUMNS = CHOSEN + tuple(each.name for each in fields(Row) if each.name not in (*CHOSEN, "times_us"))
+COLUMNS = tuple(each.name for each in fields(Row) if each.name != "times_us")
 
 
 def object_of(row: Row, *, raw: bool) -> dict[str, Any]:
     """Return a row for ``--json``; ``raw``: with all samples of each rank."""
-    return {name: value for name, value in asdict(row).items() if raw or name != "times_us"}
+    return asdict(row) if raw else {name: getattr(row, name) for name in COLUMNS}
 
 
 def csv_lines(report: Report) -> Iterator[str]:
@@ -230,7 +173,7 @@ def csv_lines(report: Report) -> Iterator[str]:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in report.rows:
-        values = [getattr(row, name) for name in COLUMNS]
+        values = object_of(row, raw=False).values()
         writer.writerow([json.dumps(value) if isinstance(value, list) else value for value in values])
     yield from file.getvalue().splitlines()
 
@@ -238,32 +181,23 @@ def csv_lines(report: Report) -> Iterator[str]:
 MARKDOWN: dict[str, Callable[[Row], str]] = {
     "collective": lambda row: row.collective,
     "ranks": lambda row: str(row.ranks),
-    "size": lambda row: format_bytes(row.bytes),
-    "type": lambda row: row.dtype,
-    "op": lambda row: row.op,
-    "placement": lambda row: row.placement,
     "algorithm": lambda row: label(row.algorithm, row.chosen, row.segment_bytes),
-    "time (us)": lambda row: f"{row.p50_us:.2f}",
-    "±%": lambda row: f"{spread_text(row, '{:.1f}'.format)}{' !' * is_noisy(row)}",
-    "algbw (GB/s)": lambda row: f"{row.algbw_GBps:.3g}",
-    "busbw (GB/s)": lambda row: f"{row.busbw_GBps:.3g}",
-    "/peer": lambda row: f"{row.over_peer:.2f}{ratio_mark(row)}",
-    "model (us)": lambda row: "" if row.model_us is None else f"{row.model_us:.2f}",
-    "slow rank": lambda row: str(row.slow_rank),
-    "wrong": lambda row: f"**{row.wrong}**" if row.wrong else "0",
+    "size": lambda row: format_bytes(row.bytes),
+    **SETTINGS,
+    **FIGURES,
+    "model us": lambda row: "" if row.model_us is None else fitted(row.model_us, 7),
 }
-MORE = "model: us that the network below predicts; slow rank: the one that was most often the last to end"
-ON_THE_LEFT = ("collective", "type", "op", "placement", "algorithm")
 
 
 def markdown_lines(report: Report) -> Iterator[str]:
     """Format a table of the shown candidates, and explain its columns."""
     yield f"| {' | '.join(MARKDOWN)} |"
-    yield f"|{'|'.join('---' if head in ON_THE_LEFT else '---:' for head in MARKDOWN)}|"
+    yield "|---" * len(MARKDOWN) + "|"
     for row in shown(report.rows, report.names):
         yield f"| {' | '.join(text(row).replace('|', chr(92) + '|') for text in MARKDOWN.values())} |"
     yield ""
-    yield from (f"- {text}" for text in (*columns(report.rows), MORE, *fits_text(report), *clocks(report)))
+    model = "model: us that the network below predicts"
+    yield from (f"- {text}" for text in (*columns(report.rows), model, fit_text(report.fit), *clocks(report)))
 
 
 FORMATS: dict[str, Callable[[Report], Iterator[str] | Iterator[Text]]] = {

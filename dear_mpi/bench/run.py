@@ -5,6 +5,10 @@ A point is measured until the medians are known well, or its time is over:
     warm-up | 6 turns | as many again, while some median is not known well enough and there is time | ...
 
 All ranks get all samples after each block, so they agree on the end; rank 0's clock decides.
+
+Rows are compared with the fastest MPI call, their peer. The fastest of many similar calls may have been lucky, so all
+calls that are not clearly slower than it are rivals. A ratio's upper end is the highest upper end over the rivals. Its
+lower end is the highest lower end of widened intervals, so that the chance of any too high end is 2.5 % (Bonferroni).
 """
 
 from __future__ import annotations
@@ -16,20 +20,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from rich.console import Console
 
-from dear_mpi.bench.backends import candidate, label
-from dear_mpi.bench.case import OPERATIONS, Case, Prepared, Samples, of_job, row_of
+from dear_mpi.bench.backends import BEST, LIBRARY, candidate, label
+from dear_mpi.bench.case import OPERATIONS, Case, Prepared, Samples, job_us, of_job, row_of
 from dear_mpi.bench.fit import Fit, fit_network, programs_of, time_s
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.overlap import OverlapRow, overlap_of
-from dear_mpi.bench.peers import against_peers
 from dear_mpi.bench.suite import Key, Suite
 from dear_mpi.bench.timing import LATE, AtBarrier, Context, Interleaved, decided_start, needed_bytes, own_cost
 from dear_mpi.collectives.plans.tuning import default_segment
-from dear_mpi.collectives.program.errors import AgreedError, ArgumentError
+from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import COLLECTIVES
@@ -37,11 +40,10 @@ from dear_mpi.collectives.transports.agree import agree, said_by_rank_0
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.ranks.host import available_bytes
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.stats import FEWEST_SAMPLES, median, worth_one
+from dear_mpi.reporting.stats import FEWEST_SAMPLES, in_batches, median, worth_one
 from dear_mpi.reporting.terminal import note
-from dear_mpi.reporting.units import format_bytes
+from dear_mpi.reporting.units import format_bytes, grouped
 
-T = TypeVar("T")
 K = TypeVar("K")
 BLOCKS, FEWEST_IN_A_BLOCK = 4, 11  # at least, if some candidates take turns separately: blocks, and turns of each
 NONBLOCKING = "native-nonblocking"
@@ -59,7 +61,7 @@ class Report:
     """The results of a run.
 
     Attributes:
-        fits: the networks that explain the rows, by number of ranks.
+        fit: the network that explains the rows.
         names: the requested candidates.
         left_out: a reason why a candidate has no row, with its collective and size.
         own_cost: the cost of the loop.
@@ -67,17 +69,12 @@ class Report:
     """
 
     rows: list[Row]
-    fits: dict[int, Fit | None]
+    fit: Fit | None
     names: tuple[str, ...]
     left_out: list[tuple[str, str, int]] = field(default_factory=list)
     overlap: list[OverlapRow] = field(default_factory=list)
     own_cost: dict[str, Any] | None = None
     clock: dict[str, Any] | None = None
-
-    def __add__(self, more: Report) -> Report:
-        """Add the results on another number of ranks."""
-        both = {name: getattr(self, name) + getattr(more, name) for name in ("rows", "left_out", "overlap")}
-        return replace(more, fits=self.fits | more.fits, **both)
 
 
 class Look(NamedTuple):
@@ -101,56 +98,24 @@ def agreed(suite: Suite, world: World) -> Suite:
 
 
 def bench(suite: Suite, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
-    """Collective: measure a suite on each number of ranks; return a row per case and candidate, in order.
+    """Collective: measure a suite; return a row per case and candidate, in order.
 
-    All samples start in one way, which ``decided_start`` chooses on the most ranks. If many starts are late
+    All samples start in one way, which ``decided_start`` chooses. If many starts are late
     nevertheless, the whole run is measured again, from barriers.
 
     Raises:
         ArgumentError: on all ranks: something is not allowed, or a candidate is not available.
     """
     suite = agreed(suite, world)
-    most = max(suite.ranks, default=world.size)
-    suite = replace(suite, start=on_first(world, most, lambda here: decided_start(here, suite)))
-
-    def of_all(suite: Suite) -> Report:
-        first, *others = (
-            on_first(world, ranks, lambda here: bench_here(suite, here, progress))
-            for ranks in suite.ranks or (world.size,)
-        )
-        return sum(others, first)
-
+    suite = replace(suite, start=decided_start(world, suite))
     try:
-        return of_all(suite)
+        return bench_once(suite, world, progress)
     except LateStarts:
         note(world, f"{LATE}; all points are measured again")
-        return of_all(replace(suite, start=AtBarrier.name))
+        return bench_once(replace(suite, start=AtBarrier.name), world, progress)
 
 
-def on_first(world: World, ranks: int, act: Callable[[World], T]) -> T:
-    """Collective: call ``act`` on the first ranks of a world; all ranks get the result.
-
-    The others sleep meanwhile, and raise the first ranks' error.
-    """
-    if ranks == world.size:
-        return act(world)
-    found: T | None = None
-    fault: AgreedError | LateStarts | None = None
-    with world.part(ranks) as here:
-        try:
-            found = None if here is None else act(here)
-        except (AgreedError, LateStarts) as error:  # outside of the block it would leave the others asleep
-            fault = error
-    found, fault = world.transport.gather_values((found, fault) if world.rank == 0 else None)[0]
-    if isinstance(fault, AgreedError):
-        raise ArgumentError(str(fault))
-    if fault is not None:
-        raise fault
-    return cast(T, found)
-
-
-def bench_here(suite: Suite, world: World, progress: Callable[[str], object]) -> Report:
-    """Collective: return the report of all ranks of a world."""
+def bench_once(suite: Suite, world: World, progress: Callable[[str], object]) -> Report:
     transport, hosts = world.transport, world.transport.hosts
     context, rows, left_out = Context.of(world, suite), list[Row](), list[tuple[str, str, int]]()
     cases = {case: suite.keys(case, world.size) for case in suite.cases(world.size)}
@@ -174,15 +139,12 @@ def bench_here(suite: Suite, world: World, progress: Callable[[str], object]) ->
             if not samples:
                 del cases[case]
         if not rows:
-            raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(dict.fromkeys(whys(left_out)))}")
+            whys = dict.fromkeys(why for why, _, _ in left_out)
+            raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(whys)}")
         overlap = overlapped(cases, context, suite) if suite.overlap else []
     model = partial(modelled, against_peers(rows), hosts, transport.rates)
     fit, rows = said_by_rank_0(transport, "bench", model, asleep=True)
-    return Report(rows, {world.size: fit}, suite.names, left_out, overlap, own, context.start.report())
-
-
-def whys(left_out: Sequence[tuple[str, str, int]]) -> list[str]:
-    return [why for why, _, _ in left_out]
+    return Report(rows, fit, suite.names, left_out, overlap, own, context.start.report())
 
 
 def measured(
@@ -287,6 +249,64 @@ def bound_us(row: Row, network: Network) -> float | None:
         return None
     crossing = row.bytes * OPERATIONS[row.collective].factor(row.ranks)
     return (network.alpha + 2 * network.o + crossing * network.beta) * 1e6
+
+
+def against_peers(rows: Sequence[Row]) -> list[Row]:
+    """Add each row's peer: the fastest MPI call in its case, or the first candidate without MPI."""
+    found = dict[int, Row]()
+    for places in grouped(range(len(rows)), lambda place: rows[place].case).values():
+        found |= zip(places, in_one_case([rows[place] for place in places]), strict=True)
+    return [found[place] for place in range(len(rows))]
+
+
+def in_one_case(rows: Sequence[Row]) -> list[Row]:
+    calls = [place for place, row in enumerate(rows) if candidate(row.algorithm).is_library] or [0]
+    calls = [place for place in calls if not rows[place].wrong] or calls  # wrong calls may be fast
+    best = min(calls, key=lambda place: rows[place].p50_us)
+    peer, found = rows[best], list[Row]()
+    cut = in_batches([job_us(row) for row in rows])
+    rivals = [call for call in calls if call == best or (cut and cut[call].over(cut[best]).low <= 1)]
+    for place, row in enumerate(rows):
+        low, high = (1.0, 1.0) if place == best else (None, None)
+        if place != best and cut:
+            others = [cut[each] for each in rivals if each != place]
+            ratios = [cut[place].over(each, len(others)) for each in others]
+            low, high = max(each.low for each in ratios), max(each.high for each in ratios)
+        over = row.p50_us / peer.p50_us
+        found.append(replace(row, peer=peer.algorithm, over_peer=over, over_peer_low=low, over_peer_high=high))
+    return found
+
+
+def is_noisy(row: Row) -> bool:
+    """Return whether the interval of the median is wider than the median; the row is then useless."""
+    return row.median_us.is_noisy
+
+
+def ratio_mark(row: Row) -> str:
+    """Return a star if the interval of the time over the peer's excludes 1."""
+    low, high = row.over_peer_low, row.over_peer_high
+    is_clear = low is not None and high is not None and (high < 1 or low > 1)
+    return "*" * (is_clear and not is_noisy(row))
+
+
+def merit(row: Row) -> tuple[bool, float]:
+    """Return a sort key: right results first, then the fastest."""
+    return row.wrong > 0, row.p50_us
+
+
+def spread(row: Row) -> float | None:
+    """Return half of the median's interval, in % of the median; None for too few samples."""
+    return None if row.samples < FEWEST_SAMPLES else 50 * (row.ci_high_us - row.ci_low_us) / row.p50_us
+
+
+def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
+    """Return the rows of the named candidates; ``native-best`` stands for MPI's best row in each case."""
+    best: dict[tuple[object, ...], Row] = {}
+    for row in rows if LIBRARY + BEST in names else ():
+        if candidate(row.algorithm).is_library:
+            best[row.case] = min(best.get(row.case, row), row, key=merit)
+    fastest = set(map(id, best.values()))
+    return [row for row in rows if row.algorithm in names or id(row) in fastest]
 
 
 def overlapped(cases: Mapping[Case, Sequence[Key]], context: Context, suite: Suite) -> list[OverlapRow]:

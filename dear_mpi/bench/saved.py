@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -157,21 +157,19 @@ def heads(runs: Sequence[Run]) -> dict[str, str]:
     """Return where and how one side's runs were made, as a text by name."""
     found: dict[str, dict[str, None]] = {}
     for run in runs:
-        known = {name: run.head[name] for name in HEAD if name in run.head}
-        libraries = {"library": ", ".join(dict.fromkeys(row.backend for row in run.rows))}
-        for name, value in flat({**known, **libraries, "ranks on each host": run.rows[0].hosts}):
-            found.setdefault(name, {})[value] = None
+        libraries = ", ".join(dict.fromkeys(row.backend for row in run.rows))
+        known = {name: run.head[name] for name in HEAD if name in run.head} | {"library": libraries}
+        for name, value in {**known, "ranks on each host": run.rows[0].hosts}.items():
+            found.setdefault(name, {})[text_of(value)] = None
     return {name: "; ".join(values) for name, values in found.items()}
 
 
-def flat(head: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
-    """Flatten nested values to names and texts.
+def text_of(value: Any) -> str:
+    """Format a value of the head.
 
-    >>> list(flat({"host": "a", "versions": {"numpy": "2"}, "command": ["dear-mpi", "bench"]}))
-    [('host', 'a'), ('versions.numpy', '2'), ('command', 'dear-mpi bench')]
+    >>> text_of(["dear-mpi", "bench"]), text_of({"numpy": "2"}), text_of(4)
+    ('dear-mpi bench', 'numpy 2', '4')
     """
-    for name, value in head.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{within}{name}.")
-        else:
-            yield f"{within}{name}", " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, Mapping):
+        value = [f"{name} {each}" for name, each in value.items()]
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import product
 
-from dear_mpi.bench.backends import BEST, CANDIDATES, DEFAULTS, LIBRARY, calls_of, candidate
+from dear_mpi.bench.backends import DEFAULTS, OTHERS, calls_of, candidate
 from dear_mpi.bench.case import OPERATIONS, PLACEMENTS, Case, Conditions
 from dear_mpi.bench.data import check_exact
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm
@@ -18,7 +18,6 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_SAMPLES
 from dear_mpi.reporting.units import (
     SEGMENT,
-    above_zero,
     check_distinct,
     parse_bytes,
     parse_percentage,
@@ -37,14 +36,6 @@ ALGORITHMS_HELP = (
     "native-best is the fastest of all calls of MPI, such as native-persistent"
 )
 BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DEFAULTS.items())
-RANKS = (
-    "Numbers of ranks to measure on, with commas: the first ranks of the job take part, and the others sleep. Where "
-    "hosts have several ranks, the first ranks fill the first hosts, unless the launcher was told otherwise."
-)
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    return tuple(above_zero("a number of ranks", each) for each in text.split(","))
 
 
 @dataclass(frozen=True)
@@ -72,9 +63,6 @@ class Suite(Conditions):
         flag="--segment",
         typed=str,
         parse=lambda text: tuple(parsed("--segment", parse_bytes, size) for size in text.split(",")),
-    )
-    ranks: tuple[int, ...] = option(
-        RANKS, (), shown="all", typed=str, parse=lambda text: parsed("--ranks", numbers, text)
     )
     budget_s: float = option(
         f"Time for each collective at each size; {FEWEST_SAMPLES} samples are taken at least.",
@@ -152,24 +140,20 @@ class Suite(Conditions):
                 lookup(name, each, allowed)
             check_distinct(f"{name}s", getattr(self, f"{name}s"))
         check_distinct("algorithms", self.names)
-        check_distinct("ranks", self.ranks)
         itemsize = max(TYPES[dtype].itemsize for dtype in self.dtypes)
         for name, given in (("sizes", self.sizes), ("segments", self.segments)):
             if (least := min(given, default=0)) < itemsize:
                 raise ValueError(f"{name} must be at least {itemsize} B, one element, not {least} B")
-        fewest, most = (of(self.ranks, default=world.size) for of in (min, max))
-        if most > world.size:
-            raise ValueError(f"ranks must be at most {world.size}, the ranks of this job, not {most}")
         for name in self.collectives:
-            if fewest < 2 and OPERATIONS[name].is_messages:
-                raise ValueError(f"collective {name!r} needs at least 2 ranks, not {fewest}")
+            if world.size < 2 and OPERATIONS[name].is_messages:
+                raise ValueError(f"collective {name!r} needs at least 2 ranks, not {world.size}")
         if self.overlap and self.device != "cpu":
             raise ValueError("overlap needs the device cpu: the compute is the host's")
-        for case in self.cases(most):
-            check_exact(case, most)
+        for case in self.cases(world.size):
+            check_exact(case, world.size)
         for name in self.names:
             candidate(name).check()
-            if rules_of(name) is None and candidate(name).is_plan:  # raises for a bad rules file
+            if rules_of(name) is None and candidate(name).is_plan and self.algorithms:  # raises for a bad rules file
                 self.check_served(name)
 
     def check_served(self, name: str) -> None:
@@ -182,5 +166,4 @@ class Suite(Conditions):
                 complaints.append(str(error))
             else:
                 return
-        others = (LIBRARY, LIBRARY + BEST, *(other for other, who in CANDIDATES.items() if not who.is_library))
-        raise ValueError(f"{complaints[0]}; the benchmark also has {', '.join(others)}")
+        raise ValueError(f"{complaints[0]}; or native, native-best, {', '.join(OTHERS)}")

@@ -7,56 +7,44 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
 from dear_mpi.bench.case import OPERATIONS
-from dear_mpi.bench.diff import compare_runs, show_diff
 from dear_mpi.bench.layouts import BOTH, check_nccl
 from dear_mpi.bench.output import DEFAULT, FORMATS, object_of, show_bench
 from dear_mpi.bench.overlap import show_overlap
 from dear_mpi.bench.run import Look, agreed
 from dear_mpi.bench.run import bench as run_bench
-from dear_mpi.bench.saved import Run, now, provenance, read_runs
+from dear_mpi.bench.saved import Run, now, provenance
 from dear_mpi.bench.suite import Suite
-from dear_mpi.bench.timing import AtBarrier
 from dear_mpi.bench.tune import rules_before, write_tuned
-from dear_mpi.cli.bench_diff import RUNS, SHARE_FLAG, share_of
 from dear_mpi.cli.commands import typed_acts
 from dear_mpi.cli.files import check_files, written_by
 from dear_mpi.cli.flags import RUN_FLAGS, Flags, added, chosen, files_of, flag, flags_of, shared
 from dear_mpi.cli.plot import write_plot
 from dear_mpi.cli.run import Output, run_ranks, with_flags
-from dear_mpi.collectives.transports.agree import said_by_rank_0
+from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.terminal import bar, commented, complain, console
-from dear_mpi.training.declared import listed
+from dear_mpi.reporting.terminal import bar, commented, console
 
 TUNE = "Write our fastest algorithm for each size to FILE, for train --algorithm auto:FILE."
 FORMAT = (
     f"How rows are printed: {', '.join(FORMATS)}. nccl is as nccl-tests, with both placements, osu as OSU's benchmarks."
 )
 RAW = "Also write every sample of every rank into the file of --json."
-BASELINE = (
-    f"Report where this run is slower than an older one; exit code 1 if it is, 3 if it cannot tell. A file {RUNS}"
-)
 FLAGS = flags_of(Suite) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
-FLAGS |= flag("baseline", str | None, BASELINE, metavar="FILE") | SHARE_FLAG | shared("plot")
-FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False, spelled="--raw") | added("bench")
+FLAGS |= shared("plot") | added("bench")
+FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False, spelled="--raw")
 
 
 @with_flags(FLAGS, sizes="256KiB:64MiB")
 def bench(flags: Flags) -> None:
     """Example: mpirun -n 4 dear-mpi bench --algorithms native,ring,auto --sizes 4B:64MiB"""
-    before = listed("--baseline", flags["baseline"]) if "baseline" in flags else ()
     written = written_by(flags, tune="--tune")
-    check_files(files_of(Suite, flags) | {"--baseline": before}, written)
+    check_files(files_of(Suite, flags), written)
     lookup("format", flags.get("format", DEFAULT), FORMATS)
     if flags.get("raw") and "json_file" not in flags:
         raise ValueError("--raw needs --json FILE: that is where samples are written")
-    if "at_least" in flags and not before:
-        raise ValueError("--at-least needs --baseline FILE, the run to compare with")
-    share_of(flags)
     suite = Suite(**chosen(Suite, flags))
     if flags.get("format") == "nccl":
         suite = suite if "placement" in flags else replace(suite, placements=BOTH)
@@ -67,30 +55,22 @@ def bench(flags: Flags) -> None:
         raise ValueError(f"--plot draws times by size, which {', '.join(suite.collectives)} does not have")
     looks = [act(flags) for act in typed_acts("bench", flags).values()]
     others = [(flag, path) for flag, path in written if flag != "--tune"]
-    command = partial(bench_and_show, suite=suite, flags=flags, baseline=before, looks=looks)
+    command = partial(bench_and_show, suite=suite, flags=flags, looks=looks)
     found = run_ranks(command, flags, device=suite.device, others=others)
-    held = found.get("baseline", {"exit_code": 0})["exit_code"]
-    raise typer.Exit(held if held in (1, 2) or not any(row["wrong"] for row in found["rows"]) else 1)
+    raise typer.Exit(int(any(row["wrong"] for row in found["rows"])))
 
 
-def bench_and_show(
-    world: World, suite: Suite, flags: Flags, baseline: Sequence[str], looks: Sequence[Callable[..., Look]]
-) -> Output:
+def bench_and_show(world: World, suite: Suite, flags: Flags, looks: Sequence[Callable[..., Look]]) -> Output:
     began = now()
     suite = agreed(suite, world)  # first: later code looks up its names
     before = rules_before(flags["tune"], suite, world) if "tune" in flags else ()
-    older = said_by_rank_0(world.transport, "baseline", lambda: read_runs("--baseline", baseline))
-    if suite.start == "auto" and {row.start for each in older for row in each.rows} == {AtBarrier.name}:
-        suite = replace(suite, start=AtBarrier.name)  # or no point would match
-    points = sum(len(suite.cases(ranks)) for ranks in suite.ranks or (world.size,))
-    with bar(world, points, "warming up") as progress:
+    with bar(world, len(suite.cases(world.size)), "warming up") as progress:
         report = run_bench(suite, world, progress)
     taken = [look(world, suite, report) for look in looks]
     head = provenance(world, began)
-    run = Run("this run", report.rows, head)
 
-    def say() -> dict[str, Any]:
-        """Print rows and what explains them on rank 0. Returns the comparison for ``--json``."""
+    def say() -> None:
+        """Print rows, and what explains them, on rank 0."""
         form = flags.get("format", DEFAULT)
         show_bench(world, report, form)
         # Programs read the other formats, so everything but rows goes to standard error.
@@ -99,34 +79,16 @@ def bench_and_show(
             for look in taken:
                 look.show(screen)
             show_overlap(screen, report.overlap)
-        return {"baseline": against(screen, world, older, run, share_of(flags))} if older else {}
 
-    more = said_by_rank_0(world.transport, "bench", say, asleep=True)
-    for look in taken:
-        more |= look.data
-    if report.overlap:
-        more["overlap"] = report.overlap
+    by_rank_0(world.transport, "bench", say, asleep=True)
+    more: dict[str, Any] = {"overlap": report.overlap} if report.overlap else {}
     files: dict[str, Callable[[], object]] = {}
     if "tune" in flags:
         files["--tune"] = lambda: write_tuned(flags["tune"], before, report.rows, world.transport.name)
     if "plot" in flags:
-        files["--plot"] = lambda: write_plot(flags["plot"], [run])
+        files["--plot"] = lambda: write_plot(flags["plot"], [Run("this run", report.rows)])
     for look in taken:
+        more |= look.data
         files |= look.files
     rows = [object_of(row, raw=flags.get("raw", False)) for row in report.rows]
     return Output({**head, "loop": report.own_cost, "start": report.clock, "rows": rows, **more}, files)
-
-
-def against(screen: Console, world: World, older: Sequence[Run], run: Run, at_least: float) -> dict[str, Any]:
-    """Compare a run with the baseline, and show the result. Returns it for ``--json``.
-
-    If no point matches, this is an error, but the measurements are kept.
-    """
-    try:
-        diff = compare_runs(older, [run], at_least)
-    except ValueError as error:
-        complain(f"baseline: {error}", world.rank)
-        return {"error": str(error), "slower": 0, "exit_code": 2}
-    with commented(screen):
-        show_diff(screen, diff)
-    return diff.as_report()

@@ -9,7 +9,7 @@ PANELS = {
     "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
     "context iterations pieces at_once device seed",
     "How measured": "budget precision cadence start overlap tests",
-    "Peers": "baseline at_least",
+    "Peers": "at_least",
     "Compute": "forward_time backward_time rate update_time ranks_per_core straggler jitter",
     "Communication": "schedule schedules fusion algorithm algorithms network update weights route wire segment "
     "segments memory device_memory link rates",

@@ -14,8 +14,7 @@ from dear_mpi.bench.data import Data, check_exact
 from dear_mpi.bench.fit import fit_network, programs_of
 from dear_mpi.bench.native import FORMS
 from dear_mpi.bench.output import fit_text
-from dear_mpi.bench.peers import NO_SIZE, NOISE, OURS, against_mpi, against_peers, shown
-from dear_mpi.bench.run import bench, modelled
+from dear_mpi.bench.run import against_peers, bench, modelled, shown
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.timing import on_host
 from dear_mpi.bench.tune import tuned
@@ -298,35 +297,6 @@ def test_too_little_to_fit(rows):
     assert "No network fitted" in fit_text(None)
 
 
-def test_means_of_ratios_are_to_the_faster_call():
-    rows = [
-        *(
-            row("native", 4, 8.0),
-            row("native-persistent", 4, 2.0),
-            row("ring", 4, 4.0),
-            row("bruck", 4, 1.0),
-            row("gloo", 4, 0.1),
-        ),
-        *(row("native", 64, 2.0), row("native-persistent", 64, 4.0), row("ring", 64, 4.0), row("bruck", 64, 8.0)),
-        *(row("native", 2**22, 1.0), row("ring", 2**22, 3.0)),
-    ]
-    means = against_mpi(against_peers(rows))
-    found = {name: [mean if mean == NO_SIZE else round(mean, 3) for mean in row] for name, row in means.items()}
-    assert found == {"ring": [2, NO_SIZE, 3], "bruck": [1.414, NO_SIZE, NO_SIZE], OURS: [1, NO_SIZE, 3]}
-    assert list(against_mpi(against_peers([row("native", 4), row("ring", 4)]))) == ["ring"]
-    assert against_mpi(against_peers([row("ring", 4)])) == {}
-
-
-def test_means_of_a_class_are_over_the_same_sizes():
-    noisy = {"ci_low_us": 0.4, "ci_high_us": 99.5}
-    rows = [
-        *(row("native", 4), row("ring", 4, 2.0), row("bruck", 4, 3.0)),
-        *(row("native", 8), row("ring", 8, 8.0), row("bruck", 8, 9.0, **noisy)),
-    ]
-    means = against_mpi(against_peers(rows))
-    assert {name: round(found[0], 3) for name, found in means.items()} == {"ring": 2, "bruck": 3, OURS: 2}
-
-
 def test_a_call_by_function_is_a_backend_of_ours_in_private_memory():
     settings = Suite((64, 1 << 17), collectives=tuple(COLLECTIVES), algorithms=("auto", "function"), budget_s=0.01)
     rows = run_world(lambda world: bench(settings, world), threads=3).rows
@@ -335,15 +305,6 @@ def test_a_call_by_function_is_a_backend_of_ours_in_private_memory():
     assert len(found) == 2 * len(COLLECTIVES)
     assert {row.memory for row in found} == {"private"}
     assert {label(row.algorithm, row.chosen) for row in found} == {"function"}
-
-
-def test_a_median_with_an_interval_wider_than_itself_is_left_out_of_the_means():
-    noisy = {"ci_low_us": 0.4, "ci_high_us": 9.5}
-    rows = [row("native", 4), row("ring", 4, 2.0), row("native", 8), row("ring", 8, 9.0, **noisy)]
-    assert against_mpi(against_peers(rows))["ring"][0] == pytest.approx(2.0)
-    assert against_mpi(against_peers([row("native", 4, **noisy), row("ring", 4)])) == {
-        "ring": [NOISE, NO_SIZE, NO_SIZE]
-    }
 
 
 def test_rules_keep_what_is_as_fast_within_the_interval():

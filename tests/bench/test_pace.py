@@ -113,23 +113,20 @@ def test_ranks_that_are_late_for_most_moments_end_the_measurement(in_time, late,
     run_loopback(1, measure)
 
 
-@pytest.mark.parametrize("ranks", [(), (2, 3)])
-def test_late_starts_in_the_middle_of_a_run_measure_all_of_it_from_barriers(ranks, monkeypatch, capsys):
+def test_late_starts_in_the_middle_of_a_run_measure_all_of_it_from_barriers(monkeypatch, capsys):
     """On all ranks: each point has its rows, all start alike, and it is said once."""
-    settings = Suite((4, 64), ("all_reduce",), ("ring",), ranks=ranks, iterations=6, warmup=0)
+    settings = Suite((4, 64), ("all_reduce",), ("ring",), iterations=6, warmup=0)
     take, seen = run_module.paced, Counter()
 
     def paced(*how):
         found = take(*how)
-        me, of_all = threading.get_ident(), all(len(each.times_s) == 3 for each in found.values())
-        seen[me] += of_all
-        return {key: replace(each, late=9 * (of_all and seen[me] == 2)) for key, each in found.items()}
+        me = threading.get_ident()
+        seen[me] += 1
+        return {key: replace(each, late=9 * (seen[me] == 2)) for key, each in found.items()}
 
     monkeypatch.setattr(run_module, "paced", paced)
     report = run_world(lambda world: bench(settings, world), threads=3)
-    assert [(row.ranks, row.bytes) for row in report.rows] == [
-        (count, nbytes) for count in ranks or (3,) for nbytes in (4, 64)
-    ]
+    assert [row.bytes for row in report.rows] == [4, 64]
     assert {row.start for row in report.rows} == {"barrier"}
     assert (
         capsys.readouterr().err.count("all samples of this run start at barriers; all points are measured again") == 1
@@ -177,20 +174,10 @@ def test_lists_are_measured_in_one_run():
 PLACES = ("in place", "out of place")
 
 
-def test_parts_of_a_job_are_measured_in_turn():
-    settings = Suite((64, 4096), ("all_reduce",), ("ring",), ranks=(2, 3, 1), iterations=2)
-    report = run_world(lambda world: bench(settings, world), threads=3)
-    assert [(row.ranks, row.bytes, row.hosts) for row in report.rows] == [
-        (ranks, nbytes, [ranks]) for ranks in (2, 3, 1) for nbytes in (64, 4096)
-    ]
-    assert not any(row.wrong for row in report.rows)
-    assert [ranks for ranks, fit in report.fits.items() if fit] == [2, 3]
-
-
 def test_sums_must_be_exact_on_the_ranks_that_are_measured():
     whole = Suite((64,), algorithms=("ring",), dtypes=("int8",), segments=(512,))
     job = SimpleNamespace(size=200)
-    replace(whole, ranks=(4,)).check_for(job)
+    whole.check_for(SimpleNamespace(size=4))
     with pytest.raises(ValueError, match="dtype 'int8' has no exact sums over 200 ranks"):
         whole.check_for(job)
 
@@ -198,8 +185,6 @@ def test_sums_must_be_exact_on_the_ranks_that_are_measured():
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"ranks": (4,)}, "ranks must be at most 3, the ranks of this job, not 4"),
-        ({"ranks": (2, 2)}, "ranks must be different ones"),
         ({"dtypes": ("fp32", "fp32")}, "dtypes must be different ones"),
         ({"ops": ("sum", "mean")}, "op 'mean' is unknown"),
         ({"iterations": 0}, "iterations must be a whole number|iterations must be at least 1"),

@@ -1,13 +1,12 @@
-"""How sure a row's time over its peer's is, and in which words: the interval, the star, the verdict."""
+"""How sure a row's time over its peer's is: the interval, and the star."""
 
-import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dear_mpi.bench.case import Case, Samples, row_of
-from dear_mpi.bench.peers import against_peers, ratio_mark, shown, verdict, verdicts
+from dear_mpi.bench.run import against_peers, ratio_mark, shown
 
 TURNS = 200
 
@@ -29,41 +28,21 @@ def judged(*rows):
     return {each.algorithm: each for each in against_peers(rows)}
 
 
-def test_a_clear_difference_has_a_star_and_a_verdict():
+def test_a_clear_difference_has_a_star():
     found = judged(row("native", around(100, 1)), row("ring", around(90, 2)), row("naive", around(120, 3)))
     assert {name: ratio_mark(each) for name, each in found.items()} == {"native": "", "ring": "*", "naive": "*"}
-    faster, slower = verdicts(list(found.values()))
-    assert faster.startswith("ring is faster by 1")
-    assert faster.endswith(" %) than native at 256 KiB")
-    assert slower.startswith("naive is slower by ")
-    ring = found["ring"]
-    assert f"{100 / ring.over_peer - 100:.1f} % ({100 / ring.over_peer_high - 100:.1f} to " in faster
+    assert 0.85 < found["ring"].over_peer_low < 0.9 < found["ring"].over_peer_high < 0.95
 
 
-def test_the_peer_has_the_ratio_1_and_no_verdict():
+def test_the_peer_has_the_ratio_1():
     found = judged(row("ring", around(90, 1)), row("naive", around(90, 2)))
     assert (found["ring"].peer, found["ring"].over_peer_low, found["ring"].over_peer_high) == ("ring", 1, 1)
-    assert len(list(verdicts(list(found.values())))) == 1
-
-
-def test_segments_have_names_of_their_own():
-    rows = [row("ring", around(100 - 10 * k, k), segment_bytes=1 << (14 + k)) for k in range(2)]
-    (line,) = verdicts(against_peers(rows))
-    assert re.match("ring, 32 KiB is faster by .* than ring, 16 KiB at 256 KiB", line)
 
 
 def test_who_cannot_be_told_apart_is_not():
-    """With enough samples, equals are called equal."""
     ring = judged(row("native", around(100, 1, 0.3)), row("ring", around(100, 2, 0.3)))["ring"]
+    assert ring.over_peer_low < 1 < ring.over_peer_high
     assert ratio_mark(ring) == ""
-    told = verdict(ring, "ring", "native")
-    low, high = ring.over_peer_low, ring.over_peer_high
-    assert told == f"ring or native at 256 KiB: cannot tell: the interval is {low:.3f} to {high:.3f}"
-    needed = TURNS * (np.log(high / low) / np.log(1.03)) ** 2
-    pairs = [row(name, around(100, seed, 0.3, int(1.3 * needed))) for name, seed in (("native", 3), ("ring", 4))]
-    assert "takes as long as native at 256 KiB, within 3%: the interval is " in verdict(
-        judged(*pairs)["ring"], "ring", "native"
-    )
 
 
 @pytest.mark.parametrize("turns", [3, 5])
@@ -71,8 +50,6 @@ def test_few_samples_have_no_interval(turns):
     found = judged(row("native", around(100, 1, turns=turns)), row("ring", around(50, 2, turns=turns)))
     ring = found["ring"]
     assert (ring.over_peer_low, ring.over_peer_high, ratio_mark(ring)) == (None, None, "")
-    assert verdict(ring, "ring", "native").endswith(f"cannot tell: too few samples for an interval, {turns}")
-    assert len(list(verdicts(list(found.values())))) == 1
 
 
 def test_a_row_that_tells_nothing_has_no_star():
@@ -80,8 +57,6 @@ def test_a_row_that_tells_nothing_has_no_star():
     ring = judged(row("native", around(0.01, 1)), row("ring", noisy))["ring"]
     assert ring.over_peer_low > 1
     assert ratio_mark(ring) == ""
-    assert "cannot tell: the interval of ring is wider than its median" in verdict(ring, "ring", "native")
-    assert "cannot tell: the results of ring are wrong" in verdict(replace(ring, wrong=1), "ring", "native")
 
 
 @pytest.mark.parametrize(("wrong", "peer"), [((1, 0), "native-persistent"), ((1, 1), "native")])

@@ -47,7 +47,7 @@ def measured(**settings):
 
 
 def skip_if_too_few(comm, collective):
-    if comm.size < OPERATIONS[collective].least_ranks:
+    if comm.size < 1 + OPERATIONS[collective].is_messages:
         pytest.skip("it needs others")
 
 
@@ -122,7 +122,7 @@ def test_who_cannot_run_is_left_out_with_the_reason(comm):
         ({"collectives": ("allreduce",)}, "did you mean 'all_reduce'"),
         (
             {"algorithms": ("native", "rnig")},
-            "'rnig' is unknown: did you mean 'ring'.*also has native, native-best, gloo",
+            "'rnig' is unknown: did you mean 'ring'; or native, native-best, gloo",
         ),
         ({"algorithms": ("",)}, "algorithm '' is unknown"),
         ({"algorithms": ("ring", "ring")}, "algorithms must be different ones, not ring, ring"),
@@ -145,22 +145,6 @@ def test_who_cannot_run_is_left_out_with_the_reason(comm):
 def test_bad_settings_are_refused_on_all_ranks(settings, message):
     with pytest.raises(ArgumentError, match=message):
         measured(**settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"algorithms": ("rnig",)}, "'rnig' is unknown: did you mean 'ring'"),
-        ({"algorithms": ("naive",), "collectives": ("gather",)}, "bench: nothing can be measured here: naive: has no"),
-    ],
-)
-def test_what_only_a_part_of_the_ranks_finds_is_refused_on_all(comm, settings, message):
-    """The others sleep, and must hear of it."""
-    if comm.size == 1:
-        pytest.skip("a rank alone has no part")
-    with pytest.raises(ArgumentError, match=message):
-        measured(ranks=(comm.size - 1, comm.size), **settings)
-    assert {row.ranks for row in measured(ranks=(comm.size - 1,), algorithms=("ring",)).rows} == {comm.size - 1}
 
 
 def test_a_part_of_the_ranks_knows_how_fast_its_links_are(comm):
@@ -240,7 +224,6 @@ def test_the_command_writes_its_rows(comm, tmp_path_factory):
     assert all(" ".join(row) == KEYS for row in rows)
     text = " ".join(result.stdout.split())
     assert ("all_gather, " in text) == (comm.rank == 0)
-    assert ("time / fastest MPI" in text) == (comm.rank == 0)
     if comm.rank == 0:
         lines = read_table(result.stdout)
         assert [(line["size"], line["wrong"]) for line in lines] == [(format_bytes(row["bytes"]), "0") for row in rows]

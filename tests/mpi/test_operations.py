@@ -142,7 +142,8 @@ def test_messages_of_a_pair_in_a_row_have_no_barriers(comm, monkeypatch, collect
     seen, loop = [], timing.on_host
 
     def on_host(run, between, calls):
-        seen.append(between)
+        if calls == 3:  # not those of the loop's own cost
+            seen.append(between)
         return loop(run, between, calls)
 
     monkeypatch.setattr(timing, "CALLS", (3, 3))

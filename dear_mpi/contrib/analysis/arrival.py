@@ -25,15 +25,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from rich.console import Console
 
-from dear_mpi.bench.backends import label
+from dear_mpi.bench.backends import label, labels
 from dear_mpi.bench.case import OPERATIONS, Case
 from dear_mpi.bench.fit import Fit, programs_of
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.run import Look, Report, on_first
+from dear_mpi.bench.run import Look, Report
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.timing import Context, Interleaved
 from dear_mpi.collectives.program.cost import cost
-from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.collectives.transports.wait_policy import crowd_of
 from dear_mpi.kernels.array import Array
@@ -295,34 +294,27 @@ def cells_of(each: Mapping[str, Any]) -> list[str]:
 
 def arrival(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:
     patterns = parse_patterns(flags["arrival"])
+    if flags.get("cadence", "isolated") != "isolated":
+        raise ValueError("--arrival needs --cadence isolated: in a row of calls, a rank begins when it can")
 
-    def here(world: World, suite: Suite, report: Report) -> list[dict[str, Any]]:
-        context, found = Context.of(world, suite), []
-        fit = report.fits.get(world.size)
-        for case in suite.cases(world.size):
+    def look(world: World, suite: Suite, report: Report) -> Look:
+        context, found = Context.of(world, suite), list[dict[str, Any]]()
+        for case in suite.cases(world.size) if world.size > 1 else ():
             if OPERATIONS[case.collective].pair:
                 continue  # not all ranks take part
-            rows = [row for row in report.rows if same_case(row, case, world.size)]
+            rows = [row for row in report.rows if same_case(row, case)]
             with context.streams.compute.use():
                 taken = timed(case, suite, context, patterns) if rows else None
             if taken is not None:
-                cuts = len({row.segment_bytes for row in rows}) > 1
-                by_name = {label(row.algorithm, row.chosen, row.segment_bytes if cuts else None): row for row in rows}
-                found += said_by_rank_0(world.transport, "--arrival", partial(reported, taken, by_name, fit, world))
-        return found
-
-    def look(world: World, suite: Suite, report: Report) -> Look:
-        if suite.cadence != "isolated":
-            raise ArgumentError("--arrival needs --cadence isolated: in a row of calls, a rank begins when it can")
-        found = []
-        for ranks in suite.ranks or (world.size,):
-            if ranks > 1:
-                found += on_first(world, ranks, lambda here_: here(here_, suite, report))
+                by_name = dict(zip(labels(rows), rows, strict=True))
+                found += said_by_rank_0(
+                    world.transport, "--arrival", partial(reported, taken, by_name, report.fit, world)
+                )
         return Look({"arrival": found}, partial(show, found=found))
 
     return look
 
 
-def same_case(row: Row, case: Case, ranks: int) -> bool:
-    facts = {"collective": case.collective, "bytes": case.nbytes, "ranks": ranks, **case.facts}
+def same_case(row: Row, case: Case) -> bool:
+    facts = {"collective": case.collective, "bytes": case.nbytes, **case.facts}
     return all(getattr(row, name) == value for name, value in facts.items())

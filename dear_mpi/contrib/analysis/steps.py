@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 
 from dear_mpi.bench.case import Case
-from dear_mpi.bench.run import Look, Report, on_first, ours, ready
+from dear_mpi.bench.run import Look, Report, ours, ready
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.timing import Context
 from dear_mpi.collectives.plans.notes import Noted, Notes
@@ -241,9 +241,7 @@ def steps(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:
         raise ValueError("--steps needs --device cpu: on a GPU a call only launches what combines and copies")
 
     def look(world: World, suite: Suite, report: Report) -> Look:
-        found = list[Steps]()
-        for ranks in suite.ranks or (world.size,):
-            found += on_first(world, ranks, lambda here: recorded(here, suite))
+        found = recorded(world, suite)
         files = {"--timeline": partial(write, found, flags["timeline"])} if "timeline" in flags and found else {}
         return Look({"steps": [each.row for each in found]}, partial(show, found=found), files)
 

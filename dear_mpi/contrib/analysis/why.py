@@ -24,8 +24,7 @@ from rich.console import Console
 from dear_mpi.bench.backends import candidate, labels
 from dear_mpi.bench.fit import Fit, gradient, programs_of, time_s
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.peers import merit
-from dear_mpi.bench.run import Look, Report
+from dear_mpi.bench.run import Look, Report, merit
 from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.hosts import Rates
@@ -312,16 +311,15 @@ def why(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:
         transport = world.transport
 
         def found() -> list[tuple[dict[str, Any], list[Apart]]]:
+            site = Site(report.fit, transport.hosts, transport.rates)
             return [
-                explained(rows, report.names, Site(report.fits[rows[0].ranks], transport.hosts, transport.rates), size)
+                explained(rows, report.names, site, size)
                 for size in sizes
                 for rows in grouped(report.rows, lambda row: row.kind).values()
             ]
 
         cases = said_by_rank_0(transport, "--why", found, asleep=True)
-        untold = [
-            text for name, text in UNTOLD.items() if any(fit and name not in fit.told for fit in report.fits.values())
-        ]
+        untold = [text for name, text in UNTOLD.items() if report.fit and name not in report.fit.told]
         return Look({"why": [data for data, _ in cases]}, partial(show, cases=cases, untold=untold))
 
     return look

@@ -141,7 +141,7 @@ def test_all_patterns_are_timed_beside_balanced_calls():
     rows = [
         row(name, size, ranks=3, backend="loopback (threads)") for size in suite.sizes for name in ("ring", "naive")
     ]
-    report = Report(rows, {3: Fit(NETWORK, ("alpha",), 0.0, 4)}, suite.names)
+    report = Report(rows, Fit(NETWORK, ("alpha",), 0.0, 4), suite.names)
     found = run_world(lambda world: look(world, suite, report), threads=3)
     cases = found.data["arrival"]
     assert [(each["bytes"], each["arrival"]) for each in cases] == [
@@ -162,7 +162,7 @@ def test_all_patterns_are_timed_beside_balanced_calls():
 
 def test_the_delay_is_the_median_of_balanced_calls_unless_it_is_given():
     look, suite = arrival({"arrival": "ramp"}), Suite((64,), algorithms=("ring",), segments=(512,), iterations=3)
-    report = Report([row("ring", 64, ranks=2)], {2: None}, suite.names)
+    report = Report([row("ring", 64, ranks=2)], None, suite.names)
     (found,) = run_world(lambda world: look(world, suite, report), threads=2).data["arrival"]
     assert found["arrival_us"] > 0
     assert found["algorithms"][0]["ratio_low"] is None, "of three samples"
