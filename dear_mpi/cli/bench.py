@@ -1,6 +1,6 @@
 """Run ``dear-mpi bench``: its flags are the fields of ``Suite``, a job's flags, and those of extras."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -8,7 +8,6 @@ from typing import Any
 
 import typer
 
-from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.layouts import BOTH, check_nccl
 from dear_mpi.bench.output import DEFAULT, FORMATS, object_of, show_bench
 from dear_mpi.bench.overlap import show_overlap
@@ -17,10 +16,9 @@ from dear_mpi.bench.run import bench as run_bench
 from dear_mpi.bench.saved import Run, now, provenance
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.tune import rules_before, write_tuned
-from dear_mpi.cli.commands import typed_acts
+from dear_mpi.cli.commands import added_files, as_typed, typed_acts
 from dear_mpi.cli.files import check_files, written_by
-from dear_mpi.cli.flags import RUN_FLAGS, Flags, added, chosen, files_of, flag, flags_of, shared
-from dear_mpi.cli.plot import write_plot
+from dear_mpi.cli.flags import RUN_FLAGS, Flags, added, chosen, files_of, flag, flags_of
 from dear_mpi.cli.run import Output, run_ranks, with_flags
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.kernels.lookup import lookup
@@ -33,14 +31,13 @@ FORMAT = (
 )
 RAW = "Also write every sample of every rank into the file of --json."
 FLAGS = flags_of(Suite) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
-FLAGS |= shared("plot") | added("bench")
-FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False, spelled="--raw")
+FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False, spelled="--raw") | added("bench")
 
 
 @with_flags(FLAGS, sizes="256KiB:64MiB")
 def bench(flags: Flags) -> None:
     """Example: mpirun -n 4 dear-mpi bench --algorithms native,ring,auto --sizes 4B:64MiB"""
-    written = written_by(flags, tune="--tune")
+    written = written_by(flags, tune="--tune", **added_files("bench"))
     check_files(files_of(Suite, flags), written)
     lookup("format", flags.get("format", DEFAULT), FORMATS)
     if flags.get("raw") and "json_file" not in flags:
@@ -51,16 +48,23 @@ def bench(flags: Flags) -> None:
         check_nccl(suite.collectives, suite.placements)
     if "tests" in flags and not suite.overlap:
         raise ValueError("--tests is the number of calls during the compute of --overlap: give both")
-    if "plot" in flags and not any(OPERATIONS[each].sized for each in suite.collectives if each in OPERATIONS):
-        raise ValueError(f"--plot draws times by size, which {', '.join(suite.collectives)} does not have")
-    looks = [act(flags) for act in typed_acts("bench", flags).values()]
-    others = [(flag, path) for flag, path in written if flag != "--tune"]
-    command = partial(bench_and_show, suite=suite, flags=flags, looks=looks)
+    acts, files = typed_acts("bench", flags), added_files("bench")
+    writers = {as_typed(name): act for name, act in acts.items() if name in files}
+    looks = [act(flags) for name, act in acts.items() if name not in files]
+    others = [(flag, path) for flag, path in written if flag not in ("--json", "--tune")]
+    command = partial(bench_and_show, suite=suite, flags=flags, writers=writers, looks=looks)
     found = run_ranks(command, flags, device=suite.device, others=others)
     raise typer.Exit(int(any(row["wrong"] for row in found["rows"])))
 
 
-def bench_and_show(world: World, suite: Suite, flags: Flags, looks: Sequence[Callable[..., Look]]) -> Output:
+def bench_and_show(
+    world: World,
+    suite: Suite,
+    flags: Flags,
+    *,
+    writers: Mapping[str, Callable[[Run], object]],
+    looks: Sequence[Callable[..., Look]],
+) -> Output:
     began = now()
     suite = agreed(suite, world)  # first: later code looks up its names
     before = rules_before(flags["tune"], suite, world) if "tune" in flags else ()
@@ -82,11 +86,10 @@ def bench_and_show(world: World, suite: Suite, flags: Flags, looks: Sequence[Cal
 
     by_rank_0(world.transport, "bench", say, asleep=True)
     more: dict[str, Any] = {"overlap": report.overlap} if report.overlap else {}
-    files: dict[str, Callable[[], object]] = {}
+    run = Run("this run", report.rows, head)
+    files: dict[str, Callable[[], object]] = {flag: partial(write, run) for flag, write in writers.items()}
     if "tune" in flags:
-        files["--tune"] = lambda: write_tuned(flags["tune"], before, report.rows, world.transport.name)
-    if "plot" in flags:
-        files["--plot"] = lambda: write_plot(flags["plot"], [Run("this run", report.rows)])
+        files["--tune"] = partial(write_tuned, flags["tune"], before, report.rows, world.transport.name)
     for look in taken:
         more |= look.data
         files |= look.files

@@ -41,9 +41,10 @@ def facts(tmp_path_factory):
 def test_flags(command, facts):
     if command in DELETED:
         pytest.skip("an extra, which was deleted")
-    analysis = ("--why", "--guidelines", "--arrival", "--steps", "--timeline") if command == "bench" else ()
-    extras = (("blame", "--blame"), ("pages", "--html"), *(("analysis", flag) for flag in analysis))
-    gone = {flag for extra, flag in extras if extra in DELETED}
+    added = {"blame": ["--blame"], "pages": ["--html"], "pictures": ["--picture", "--plot"]}
+    if command == "bench":
+        added["analysis"] = ["--why", "--guidelines", "--arrival", "--steps", "--timeline"]
+    gone = {flag for extra in DELETED for flag in added.get(extra, ())}
     wanted = golden("commands")["flags"][command]
     assert facts["flags"][command] == {flag: kind for flag, kind in wanted.items() if flag not in gone}
 

@@ -1,7 +1,7 @@
 """Explain what ``bench`` measured: flags that look closer at a run, and report it as comments and in ``--json``.
 
 Why: a time's parts, by the model. Guidelines: calls that are slower than others that do their work. Arrival: calls that
-ranks enter late. Steps, picture: where the time of our plans goes.
+ranks enter late. Steps: where the time of our plans goes.
 """
 
 from dear_mpi.cli.commands import AddedFlag
@@ -26,7 +26,7 @@ STEPS = AddedFlag(
     "dear_mpi.contrib.analysis.steps:steps",
 )
 TIMELINE = AddedFlag(
-    "With --steps: what each rank did, and when. FILE.json for Perfetto, or FILE.png, .svg, .pdf; or several.",
+    "With --steps: what each rank did, and when. FILE.json for Perfetto, or an ending that an extra draws.",
     "dear_mpi.contrib.analysis.steps:timeline",
     metavar="FILE",
 )

@@ -7,7 +7,6 @@ of steps, add up to the collective's time on it. Clocks are compared before and 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import fmean
 from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
@@ -19,6 +18,7 @@ from dear_mpi.bench.case import Case
 from dear_mpi.bench.run import Look, Report, ours, ready
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.timing import Context
+from dear_mpi.cli.files import timeline_writer
 from dear_mpi.collectives.plans.notes import Noted, Notes
 from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.steps import KINDS, Ranks, StepSpan, spans_of, starts_of
@@ -26,7 +26,7 @@ from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, grouped, plural
-from dear_mpi.training.declared import listed
+from dear_mpi.see.timeline import TimelineFiles, timeline_of
 
 WARM_UP, RUNS = 2, (5, 20)  # uncounted runs; the fewest and the most counted runs
 TOLD = 0.1  # share of a collective's time: shorter waits are not traced
@@ -239,22 +239,20 @@ def recorded(world: World, suite: Suite) -> list[Steps]:
 def steps(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:
     if flags.get("device", "cpu") != "cpu":
         raise ValueError("--steps needs --device cpu: on a GPU a call only launches what combines and copies")
+    files = timeline_writer(flags)
 
     def look(world: World, suite: Suite, report: Report) -> Look:
         found = recorded(world, suite)
-        files = {"--timeline": partial(write, found, flags["timeline"])} if "timeline" in flags and found else {}
-        return Look({"steps": [each.row for each in found]}, partial(show, found=found), files)
+        written = {"--timeline": partial(write, files, found)} if files and found else {}
+        return Look({"steps": [each.row for each in found]}, partial(show, found=found), written)
 
     return look
 
 
-def write(found: Sequence[Steps], text: str) -> None:
-    from dear_mpi.contrib.analysis.picture import write_steps  # few runs draw it
-
+def write(files: TimelineFiles, found: Sequence[Steps]) -> None:
     title = f"Where the time goes, over {', '.join(dict.fromkeys(each.row['backend'] for each in found))}"
     within_s = max(each.row["clocks_us"] for each in found) * 1e-6
-    paths = [Path(path) for path in listed("--timeline", text)]
-    write_steps(paths, title, {each.name: each.noted for each in found}, within_s)
+    files(timeline_of(title, {each.name: each.noted for each in found}, within_s))
 
 
 def timeline(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:
