@@ -31,8 +31,8 @@ from dear_mpi.bench.backends import candidate, prepare
 from dear_mpi.bench.case import CannotRun, Case, Conditions, Prepared, Samples, Setup
 from dear_mpi.bench.data import Data
 from dear_mpi.bench.suite import Key
-from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.collectives.plans.runners.native import call_alone
+from dear_mpi.collectives.plans.tuning import wants_shared
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import agree

@@ -16,9 +16,9 @@ from dear_mpi.bench.run import bench as run_bench
 from dear_mpi.bench.saved import Run, now, provenance
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.tune import rules_before, write_tuned
-from dear_mpi.cli.commands import added_files, as_typed, typed_acts
+from dear_mpi.cli.commands import as_typed, typed_acts
 from dear_mpi.cli.files import check_files, written_by
-from dear_mpi.cli.flags import RUN_FLAGS, Flags, added, chosen, files_of, flag, flags_of
+from dear_mpi.cli.flags import RUN_FLAGS, Flags, chosen, files_of, flag, flags_of
 from dear_mpi.cli.run import Output, run_ranks, with_flags
 from dear_mpi.collectives.transports.agree import by_rank_0
 from dear_mpi.kernels.lookup import lookup
@@ -31,14 +31,13 @@ FORMAT = (
 )
 RAW = "Also write every sample of every rank into the file of --json."
 FLAGS = flags_of(Suite) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
-FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False, spelled="--raw") | added("bench")
+FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False)
 
 
 @with_flags(FLAGS, sizes="256KiB:64MiB")
 def bench(flags: Flags) -> None:
     """Example: mpirun -n 4 dear-mpi bench --algorithms native,ring,auto --sizes 4B:64MiB"""
-    written = written_by(flags, tune="--tune", **added_files("bench"))
-    check_files(files_of(Suite, flags), written)
+    check_files(files_of(Suite, flags), written_by(flags))
     lookup("format", flags.get("format", DEFAULT), FORMATS)
     if flags.get("raw") and "json_file" not in flags:
         raise ValueError("--raw needs --json FILE: that is where samples are written")
@@ -48,12 +47,11 @@ def bench(flags: Flags) -> None:
         check_nccl(suite.collectives, suite.placements)
     if "tests" in flags and not suite.overlap:
         raise ValueError("--tests is the number of calls during the compute of --overlap: give both")
-    acts, files = typed_acts("bench", flags), added_files("bench")
-    writers = {as_typed(name): act for name, act in acts.items() if name in files}
-    looks = [act(flags) for name, act in acts.items() if name not in files]
-    others = [(flag, path) for flag, path in written if flag not in ("--json", "--tune")]
+    acts = typed_acts("bench", flags)
+    writers = {as_typed(name): act for name, act in acts.items() if isinstance(flags[name], Path)}
+    looks = [act(flags) for name, act in acts.items() if not isinstance(flags[name], Path)]
     command = partial(bench_and_show, suite=suite, flags=flags, writers=writers, looks=looks)
-    found = run_ranks(command, flags, device=suite.device, others=others)
+    found = run_ranks(command, flags, device=suite.device)
     raise typer.Exit(int(any(row["wrong"] for row in found["rows"])))
 
 
