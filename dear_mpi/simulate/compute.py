@@ -12,7 +12,7 @@ from typing import Any
 
 from dear_mpi.models.synthetic import Module, both_passes, load_batch, load_modules, measured_seconds
 from dear_mpi.reporting.units import check_seconds
-from dear_mpi.simulate.model import Model, has_factors, measured_model, synthetic_model
+from dear_mpi.simulate.model import Model, has_companions, measured_model, synthetic_model
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.profiles.profile import Profile
@@ -115,7 +115,7 @@ def is_synthetic(name: str) -> bool:
 
 def update_origin(settings: Settings) -> str:
     """Name the source of update times, in a word or two."""
-    said = settings.profile is not None or (settings.optimizer is not None and has_factors(settings.ownership(1)))
+    said = settings.profile is not None or (settings.optimizer is not None and has_companions(settings.ownership(1)))
     return compute_text(settings)[1] if settings.update_s is None and said else "given"
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
+from dear_mpi.kernels.optimizer import Companion
 from dear_mpi.models.synthetic import Module, shares_of
 from dear_mpi.training.fabric.costs import Costs, Noise
 from dear_mpi.training.line.bucket import Cut
@@ -102,16 +103,15 @@ def synthetic_model(
 ) -> Model:
     """Make a model from a table, with fp32 parameters; layers share the seconds in proportion to their FLOPs.
 
-    Under K-FAC layers have factors, which take longer: their sums, products and inverses take their FLOPs at the rate
-    of the forward pass.
+    Some optimisers send more than gradients (``Optimizer.companion``): its FLOPs count at the rate of the forward pass.
 
     Args:
         modules: see ``load_modules``.
-        forward_s, backward_s: of all layers without factors, in each part of a batch.
+        forward_s, backward_s: of all layers without companions, in each part of a batch.
         ownership: decides which rank updates which part.
 
     Raises:
-        ValueError: there is no such type, there are too many elements, or no layer has the factors that it needs.
+        ValueError: there is no such type, there are too many elements, or layers lack companions.
 
     >>> from dear_mpi.models.synthetic import load_modules
     >>> modules = load_modules("resnet50")
@@ -119,29 +119,34 @@ def synthetic_model(
     >>> len(model.names), model.layout.count
     (107, 25559040)
     """
-    modules = modules if has_factors(ownership) else [replace(module, sides=None) for module in modules]
-    sides = {at: module.sides for at, module in enumerate(modules) if module.sides}
-    check_factors(name, ownership, "its table must say out_elems of modules", found=bool(sides))
+    beside: dict[int, Companion] = {}
+    for at, module in enumerate(modules):
+        if (
+            ownership.optimizer
+            and module.matrix
+            and (one := ownership.optimizer.companion(*module.matrix, module.rows))
+        ):
+            beside[at] = one
+    check_companions(name, ownership, "its table must say out_elems of modules", found=bool(beside))
     keys = count()
-    layers = [(module.name, tensors_of(module, keys)) for module in modules]
+    layers = [(module.name, tensors_of(module, keys, beside.get(at))) for at, module in enumerate(modules)]
     ahead, back = shares_of(modules)
     forward, backward = [share * forward_s for share in ahead], [share * backward_s for share in back]
     weights = {at: module.weights * backward[at] for at, module in enumerate(modules) if module.counts}
-    flop_s = forward_s / sum(module.flops for module in modules) if sides else 0.0
-    for at, each in sides.items():
-        backward[at] += flop_s * each.flops(modules[at].rows)
-        weights[at] += flop_s * each.flops(modules[at].rows)
+    flop_s = forward_s / sum(module.flops for module in modules) if beside else 0.0
+    for at, each in beside.items():
+        backward[at] += flop_s * each.backward_flops
+        weights[at] += flop_s * each.backward_flops
     costs = Costs(forward_s=forward, backward_s=backward, weights_s=weights, parts=parts)
     model = Model.of(name, layers, costs, ranks=ranks, wire=wire, dtype="fp32", ownership=ownership)
-    update_s = flop_s * sum(each.inverse_flops for each in sides.values()) / model.layout.count
+    update_s = flop_s * sum(each.update_flops for each in beside.values()) / model.layout.count
     exchanged = {at: module.exchange_bytes for at, module in enumerate(modules) if module.exchange_bytes}
     return replace(model, exchange_bytes=exchanged, costs=replace(costs, update_s=update_s))
 
 
-def tensors_of(module: Module, keys: Iterator[int]) -> list[Tensor]:
-    """Return the tensors of a module, then its factors, if any."""
+def tensors_of(module: Module, keys: Iterator[int], companion: Companion | None) -> list[Tensor]:
     found = [Tensor(next(keys), (elements,)) for elements in module.counts]
-    return [*found, Tensor(next(keys), (module.sides.elements,), None, module.sides)] if module.sides else found
+    return [*found, Tensor(next(keys), (companion.elements,), None, companion.cost)] if companion else found
 
 
 def measured_model(
@@ -163,19 +168,21 @@ def measured_model(
     Raises:
         ValueError: as for ``synthetic_model``.
     """
-    check_factors(profile.model, ownership, "take its profile under the same optimizer", found=profile.factored)
+    check_companions(
+        profile.model, ownership, "take its profile under the same optimizer", found=profile.has_companions
+    )
     layers = [(use.name, use.tensors) for use in profile.uses]
     how: dict[str, Any] = {"ranks": ranks, "wire": wire, "dtype": profile.dtype, "ownership": ownership, "whole": whole}
     return Model.of(profile.model, layers, profile.costs(parts), **how)
 
 
-def has_factors(ownership: Ownership) -> bool:
-    """Return whether layers also send the sums of K-FAC's factors."""
+def has_companions(ownership: Ownership) -> bool:
+    """Return whether layers send more than gradients, such as K-FAC's factors."""
     return ownership.optimizer is not None and not ownership.optimizer.gradients_alone
 
 
-def check_factors(name: str, ownership: Ownership, remedy: str, *, found: bool) -> None:
-    """Check that a model has factors exactly if its optimiser needs them. Raises ValueError."""
-    if found != has_factors(ownership):
-        said = "has factors, which kfac alone needs" if found else "has no factors, which kfac needs"
+def check_companions(name: str, ownership: Ownership, remedy: str, *, found: bool) -> None:
+    """Check that layers have companions exactly if the optimiser needs them. Raises ValueError."""
+    if found != has_companions(ownership):
+        said = "sends more than gradients, which its optimizer does not" if found else "sends gradients alone"
         raise ValueError(f"model {name!r} {said}: {remedy}")

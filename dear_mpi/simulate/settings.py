@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
@@ -15,9 +15,8 @@ from dear_mpi.simulate.uneven import parse_jitter, straggling
 from dear_mpi.training.chosen_route import SEVERAL, Wire, check_wires, pairs, serve_halves
 from dear_mpi.training.declared import BETWEEN, BETWEEN_FUSIONS, listed, option, parsed, several
 from dear_mpi.training.fusion import in_bytes
-from dear_mpi.training.line.owners import Ownership
-from dear_mpi.training.line.weights import MEASURED, measured
-from dear_mpi.training.options import ALL_OPTIMIZERS, FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange
+from dear_mpi.training.line.owners import MEASURED, Ownership, measured
+from dear_mpi.training.options import FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange, find_optimizer
 from dear_mpi.training.profiles.profile import Profile, read_profile
 from dear_mpi.training.routes.find import is_code
 from dear_mpi.training.routes.route import Route
@@ -126,11 +125,9 @@ class Settings(Exchange):
     )
     optimizer: str | None = option(
         f"Optimiser: {', '.join(OPTIMIZERS)}. If it looks at whole tensors, each has one owner, and updates take time "
-        "in proportion to its costs. Factors of kfac are in a profile that was taken under it, or follow from a "
-        "table's FLOPs.",
+        "in proportion to its costs.",
         None,
         shown="one that works by element",
-        allowed=ALL_OPTIMIZERS,
     )
     accumulate: int | None = option(
         "Number of parts that each batch is split into; gradients travel after the last. The given seconds are of a "
@@ -204,9 +201,7 @@ class Settings(Exchange):
 
     @property
     def chosen_optimizer(self) -> Optimizer | None:
-        """Return the chosen optimiser with its default constants."""
-        kinds: Mapping[str, Callable[..., Optimizer]] = ALL_OPTIMIZERS
-        return None if self.optimizer is None else kinds[self.optimizer]()
+        return None if self.optimizer is None else find_optimizer(self.optimizer)
 
     @property
     def counted(self) -> int:

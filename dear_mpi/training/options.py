@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -20,13 +20,14 @@ from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.program.extras import WithExtras, load_extra
 from dear_mpi.collectives.program.user_file import source_text
 from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import OPTIMIZERS, SGD, Optimizer
-from dear_mpi.reporting.units import SEGMENT, parse_bytes
+from dear_mpi.reporting.units import SEGMENT, decimal, named_values, parse_bytes
 from dear_mpi.training.declared import Declared, option, parsed
 from dear_mpi.training.fabric.statistic import LossScale, Norm, Statistic
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.learning_rate import Rate, rates_of
-from dear_mpi.training.line.weights import MEASURED, check_weights, parse_weights
+from dear_mpi.training.line.owners import MEASURED, check_weights, parse_weights
 from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, check_carries, find_code, find_route, is_code
 from dear_mpi.training.routes.find import NAMES as WIRES
 from dear_mpi.training.routes.route import Route
@@ -56,6 +57,30 @@ def published_optimizer(name: str) -> type[Optimizer]:
 
 
 ALL_OPTIMIZERS: Mapping[str, type[Optimizer]] = WithExtras(OPTIMIZERS, "optimizers", published_optimizer)
+
+
+def find_optimizer(text: str, constants: Mapping[str, Any] | None = None) -> Optimizer:
+    """Make an optimiser from a name, perhaps with constants of its own, and from those of flags.
+
+    Raises:
+        ValueError: the name is unknown, or a constant is unknown or no number.
+
+    >>> find_optimizer("adam:beta1=0.8", {"lr": 0.01})
+    Adam(lr=0.01, beta1=0.8, beta2=0.999, epsilon=1e-08, weight_decay=0.0)
+    """
+    name, *given = text.split(":")
+    kind = lookup("optimizer", name, ALL_OPTIMIZERS)
+    allowed, found = [each.name for each in fields(kind)], dict(constants or {})
+    flat, named = named_values(f"optimizer {text!r}", given)
+    for constant, number in named.items():
+        if (value := decimal(number)) is None:
+            raise ValueError(f"optimizer {text!r}: {constant} must be a number, not {number!r}")
+        found[constant] = value
+    for constant in (*flat, *found):
+        if constant not in allowed:
+            what = f"{constant} is not a setting of the optimizer {name}"
+            raise ValueError(f"{what}, which takes {', '.join(allowed)}")
+    return kind(**found)
 
 
 @dataclass(frozen=True, kw_only=True)

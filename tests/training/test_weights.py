@@ -13,7 +13,7 @@ from dear_mpi.models.synthetic import ComputeTime
 from dear_mpi.ranks.world import World
 from dear_mpi.training import Session, decisions
 from dear_mpi.training.fusion import BY_TIME
-from dear_mpi.training.line.weights import check_weights, known, measured, parse_weights
+from dear_mpi.training.line.owners import check_weights, known, measured, parse_weights
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.contest import Contest, outcome
 from dear_mpi.training.runs.job import Job

@@ -50,7 +50,7 @@ class Dense(Split):
         return dx.reshape(*dy.shape[:-1], inputs)
 
     def rows(self) -> tuple[Array, Array, int]:
-        """See ``models/factored.py``."""
+        """Return inputs, output gradients and the number of targets, for ``contrib/kfac``."""
         return self._rows, self._dy_rows, len(self._rows)
 
     def backward_weights(self) -> None:

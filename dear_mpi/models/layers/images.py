@@ -59,7 +59,7 @@ class Conv2d(Split):
         return self._fold(self._weight_rows().T @ self._dy_rows)
 
     def rows(self) -> tuple[Array, Array, int]:
-        """See ``models/factored.py``."""
+        """Return inputs, output gradients and the number of targets, for ``contrib/kfac``."""
         return self._columns.T, self._dy_rows.T, self._x_shape[0]
 
     def backward_weights(self) -> None:

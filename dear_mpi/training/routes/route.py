@@ -140,6 +140,10 @@ class Route:
     def has_levels(self) -> bool:
         return any(leg.level for leg in self.legs)
 
+    @property
+    def whole(self) -> bool:
+        return any(leg.whole for leg in self.legs)
+
     def check(self, hosts: Sequence[int]) -> None:
         """Check that ranks on these hosts can run all legs; ValueError if not."""
         ranks = len(hosts)
@@ -150,6 +154,13 @@ class Route:
             what = f"has legs between hosts, and all ranks are on one ({ranks} ranks; a network of one link is one)"
             example = "--link, or --network, 1gbit,20us/20mbit,100us,per_host=2"
             raise ValueError(f"route {self.name!r} {what}: take another wire or route, or emulate hosts ({example})")
+
+    def check_shapes(self, shapes: Sequence[Shape]) -> None:
+        """Raise a ValueError if some leg has nothing to do for these tensors."""
+        for leg in self.legs:
+            if not leg.has_use(shapes):
+                what = "the model has no matrix that is large enough for it (a table of layers has no shapes)"
+                raise ValueError(f"route {self.name!r}: leg ({leg}) has nothing to do: {what}")
 
     @cached_property
     def jobs(self) -> dict[str, tuple[tuple[Leg, ...], ...]]:
@@ -175,17 +186,6 @@ class Route:
         """Return a function that prices what a schedule starts, in mean seconds per iteration."""
         return lambda name, bucket: sum(price(leg, bucket) * leg.share for leg in self.collectives(name))
 
-    @property
-    def whole(self) -> bool:
-        return any(leg.whole for leg in self.legs)
-
-    def check_shapes(self, shapes: Sequence[Shape]) -> None:
-        """Raise a ValueError if some leg has nothing to do for these tensors."""
-        for leg in self.legs:
-            if not leg.has_use(shapes):
-                what = "the model has no matrix that is large enough for it (a table of layers has no shapes)"
-                raise ValueError(f"route {self.name!r}: leg ({leg}) has nothing to do: {what}")
-
     def nbytes(
         self,
         line: str,
@@ -204,10 +204,9 @@ class Route:
             longest: elements of the longest shard, if shards are unequal; all then count with this length.
             shapes: of the tensors, if buckets consist of whole ones.
         """
-        codes = self.codes.get(line)
-        if codes is not None:
+        if line in self.codes:
             longest = longest or count // ranks
-            return codes.line_bytes(count, longest=longest, itemsize=wire, ranks=ranks, shapes=shapes)
+            return self.codes[line].line_bytes(count, longest=longest, itemsize=wire, ranks=ranks, shapes=shapes)
         return (ranks * longest if longest else count) * (wire if line == "gradients" else values)
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ from dear_mpi.reporting.units import check_seconds
 from dear_mpi.training.declared import again, option
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.learning_rate import DECAYS, Rate
-from dear_mpi.training.options import ALL_OPTIMIZERS, TABLES, Exchange, Options, Training
+from dear_mpi.training.options import TABLES, Exchange, Options, Training, find_optimizer
 
 MODEL = "Model to train: mlp, cnn, gpt, FILE.py:FUNCTION, or synthetic:TABLE, whose layers only take time: TABLE is "
 IN_FILE = "FILE.py:NAME"  # stands for all user models
@@ -59,7 +59,11 @@ class Config(Training):
         allowed=DTYPES,
         reported=True,
     )
-    optimizer: str = option(f"Optimiser: {', '.join(OPTIMIZERS)}.", shown="by model")
+    optimizer: str = option(
+        f"Optimiser: {', '.join(OPTIMIZERS)}, or one that an extra publishes, such as kfac; "
+        "kfac:damping=0.3 sets a constant that has no flag.",
+        shown="by model",
+    )
     lr: float | None = setting("lr", "Learning rate.")
     momentum: float | None = setting("momentum", "Momentum factor.")
     nesterov: bool | None = option("Use Nesterov momentum.", None, flag="--nesterov")
@@ -72,8 +76,6 @@ class Config(Training):
     vector_rate: float | None = setting(
         "vector_rate", "AdamW's learning rate beside muon, of all that is no matrix, as a multiple of --lr."
     )
-    damping: float | None = setting("damping", "What is added to the curvature before it is inverted; larger is safer.")
-    factor_decay: float | None = setting("factor_decay", "Decay rate of the running means of Kronecker factors.")
     epsilon: float | None = setting("epsilon", "Small number that keeps the denominator of an update above zero.")
     decay: str = option(
         f"How the learning rate falls until the last iteration: {', '.join(DECAYS)}.",
@@ -143,15 +145,10 @@ class Config(Training):
 
     def new_optimizer(self) -> Optimizer:
         """Make the optimiser with the chosen settings. Raises ValueError if it lacks a setting or refuses its value."""
-        kind = lookup("optimizer", self.optimizer, ALL_OPTIMIZERS)
-        known = {field.name for other in (*OPTIMIZERS.values(), kind) for field in fields(other)} & vars(self).keys()
-        settings = [field.name for field in fields(kind) if field.name in known]
-        chosen = {name: getattr(self, name) for name in sorted(known) if getattr(self, name) is not None}
-        for name in chosen:
-            if name not in settings:
-                allowed = ", ".join(settings)
-                raise ValueError(f"{name} is not a setting of the optimizer {self.optimizer}, which takes {allowed}")
-        return kind(**chosen)
+        known = {field.name for kind in OPTIMIZERS.values() for field in fields(kind)}
+        return find_optimizer(
+            self.optimizer, {name: getattr(self, name) for name in sorted(known) if getattr(self, name) is not None}
+        )
 
     def new_rate(self) -> Rate | None:
         """Make the learning rate schedule up to the optimiser's rate, or None if the rate is constant.

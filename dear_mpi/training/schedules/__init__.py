@@ -1,4 +1,4 @@
-"""Decide when each bucket communicates: one small file per schedule or family of schedules."""
+"""Decide when each bucket communicates: a file per family of schedules."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -9,19 +9,16 @@ from dear_mpi.collectives.program.extras import WithExtras, load_extra
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of, telling
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import check_distinct, named_values
+from dear_mpi.training.fabric.costs import Nominal
 from dear_mpi.training.fusion import USUAL
-from dear_mpi.training.schedules.byte_scheduler import ByteScheduler
-from dear_mpi.training.schedules.dear import Dear
-from dear_mpi.training.schedules.dear_eager import DearEager
-from dear_mpi.training.schedules.fsdp import Fsdp
-from dear_mpi.training.schedules.lancet import Lancet
+from dear_mpi.training.schedules.dear import Dear, DearEager
 from dear_mpi.training.schedules.local import DiLoCo, Local, PostLocal
 from dear_mpi.training.schedules.schedule import Schedule
-from dear_mpi.training.schedules.sequential import Sequential
-from dear_mpi.training.schedules.wfbp import Ddp, Horovod, MgWfbp, Wfbp
-from dear_mpi.training.schedules.zero import Zero
+from dear_mpi.training.schedules.sharded import Fsdp, Zero
+from dear_mpi.training.schedules.wfbp import ByteScheduler, Ddp, Horovod, MgWfbp, Sequential, Wfbp
 
-__all__ = ["BASELINE", "SCHEDULES", "Dear", "Schedule", "Sequential", "Wfbp", "find_schedules", "own_fusion"]
+__all__ = ["BASELINE", "SCHEDULES", "Dear", "Fsdp", "Nominal", "Schedule", "Sequential", "Wfbp"]
+__all__ += ["find_schedules", "own_fusion"]
 
 SCHEDULES: dict[str, type[Schedule]] = {
     "sequential": Sequential,
@@ -34,12 +31,18 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "fsdp": Fsdp,
     "dear": Dear,
     "dear-eager": DearEager,
-    "lancet": Lancet,
 }
 ROUNDS: dict[str, type[Schedule]] = {"local": Local, "post-local": PostLocal, "diloco": DiLoCo}  # with other results
 NAMES = (*SCHEDULES, *(f"{name}:10" for name in ROUNDS))
 MINE = "MySchedule"  # the name of a user's class in messages
 BASELINE = "wfbp"  # reference of predicted speed-ups
+
+
+def published(name: str) -> type[Schedule]:
+    return checked(name, load_extra("schedules", name))
+
+
+ALL_SCHEDULES = WithExtras[type[Schedule]](SCHEDULES | ROUNDS, "schedules", published)
 
 
 def find_schedules(names: Sequence[str]) -> dict[str, type[Schedule]]:
@@ -61,18 +64,14 @@ def find_schedule(name: str) -> type[Schedule]:
     >>> find_schedule("wfbp").fusion, vars(find_schedule("bytescheduler:credit=8"))["credit"]
     ('25MB', 8)
     """
-    if not is_in_file(name):
+    if is_in_file(name):
+        source = source_of(name, "schedule", MINE)
+        found, given = checked(name, load(replace(source, given=""))), source.given[1:-1].split(",")
+    else:
         base, *given = name.split(":")
-        schedule = lookup("schedule", base, WithExtras(SCHEDULES | ROUNDS, "schedules", published))
-        return schedule.specialised(**options_of(name, schedule, given)) if given else schedule
-    source = source_of(name, "schedule", MINE)
-    found = checked(name, load(replace(source, given="")))
-    given = list(filter(None, source.given[1:-1].split(",")))
-    return found.specialised(**options_of(name, found, given)) if given else found
-
-
-def published(name: str) -> type[Schedule]:
-    return checked(name, load_extra("schedules", name))
+        found = lookup("schedule", base, ALL_SCHEDULES)
+    texts = list(filter(None, given)) if is_in_file(name) else given
+    return found.specialised(**options_of(name, found, texts)) if texts else found
 
 
 def checked(name: str, found: Any) -> type[Schedule]:
