@@ -34,7 +34,7 @@ from dear_mpi.training.declared import Declared, listed, option, parsed
 MOST_S = 10.0  # the longest delay that a user may ask for
 CLOSE_S = 100e-6  # a sleeping rank begins to spin this long before its moment
 ARRIVAL_HELP = (
-    "Also measure calls to which ranks come late: one-late (another rank each turn), ramp (evenly spread), random; "
+    "Also measure calls with late ranks: one-late (another rank each turn), ramp (evenly spread), random; "
     "several with commas. one-late:2ms gives the longest delay, else it is the median time of balanced calls. Times "
     "count from the last arrival"
 )
@@ -176,4 +176,6 @@ class Arrivals(Declared):
                     "begins the next one as soon as its last one is over"
                 )
             if ranks < 2:
-                raise ValueError(f"arrival {each.pattern} needs at least 2 ranks, not {ranks}: one alone is never late")
+                raise ValueError(
+                    f"arrival {each.pattern} needs at least 2 ranks, not {ranks}: a single rank is never late"
+                )

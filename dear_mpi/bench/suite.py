@@ -79,7 +79,7 @@ class Suite(Pace, Arrivals, Conditions):
         "Also record our plans at the largest size: where the time goes, step by step.", False, flag="--steps"
     )
     overlap: bool = option(
-        "Also run our plans and MPI's non-blocking call beside compute, and say how much of them it hides.",
+        "Also run our plans and MPI's non-blocking call during compute, and report how much of them is hidden.",
         False,
         flag="--overlap",
     )

@@ -48,7 +48,7 @@ BASELINE = (
     f"Report where this run is slower than an older one; exit code 1 if it is, 3 if it cannot tell. A file {RUNS}"
 )
 TIMELINE = "With --steps: what each rank did, and when. FILE.json for Perfetto, or FILE.png, .svg, .pdf; or several."
-WHY = "Explain the time of each algorithm at SIZE, which is then measured, too; several with commas."
+WHY = "Explain the time of each algorithm at SIZE, which is then also measured; several with commas."
 FLAGS = flags_of(Suite) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
 FLAGS |= flag("baseline", str | None, BASELINE, metavar="FILE") | SHARE_FLAG | shared("plot")
 FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False, spelled="--raw")
@@ -66,7 +66,7 @@ def bench(flags: Flags) -> None:
     if flags.get("raw") and "json_file" not in flags:
         raise ValueError("--raw needs --json FILE: that is where samples are written")
     if "at_least" in flags and not before:
-        raise ValueError("--at-least needs --baseline FILE: it says when this run is slower than that one")
+        raise ValueError("--at-least needs --baseline FILE, the run to compare with")
     share_of(flags)
     suite = Suite(**chosen(Suite, flags))
     if flags.get("format") == "nccl":

@@ -44,9 +44,7 @@ COMMANDS = {
         "Train a classifier with DeAR, then compare DeAR with other schedules. Takes two minutes on 4 ranks.",
         "dear_mpi.cli.demo:demo",
     ),
-    "bench": Command(
-        "Time our collectives, those of the MPI library, and gloo's, in turns.", "dear_mpi.cli.bench:bench"
-    ),
+    "bench": Command("Time our collectives, the MPI library's and gloo's, in turns.", "dear_mpi.cli.bench:bench"),
     "bench-diff": Command(
         "Report at which sizes one saved run of bench is slower than another: exit code 1 if any is, 3 if it cannot "
         "tell.",
@@ -64,7 +62,7 @@ COMMANDS = {
         "dear_mpi.cli.bench_kernels:bench_kernels",
     ),
     "doctor": Command(
-        "Report which MPI, GPUs and links this job has, what is wrong with them, and how to mend it.",
+        "Report the MPI, GPUs and links of this job, with problems and remedies.",
         "dear_mpi.cli.doctor:doctor",
     ),
     "links": Command(
@@ -72,8 +70,7 @@ COMMANDS = {
         "dear_mpi.cli.links:links",
     ),
     "explain": Command(
-        "Show a collective algorithm step by step: who sends which chunk to whom, and what each rank holds; or a "
-        "route.",
+        "Show a collective algorithm step by step: its messages, and the chunks of each rank; or show a route.",
         "dear_mpi.cli.explain:explain",
     ),
     "simulate": Command(

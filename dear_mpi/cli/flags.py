@@ -66,7 +66,7 @@ def flags_of(kind: type[Declared]) -> Table:
         if isinstance(default, tuple):  # several values, with commas
             default = ",".join(map(str, default)) or None
         shown: Any = said.shown or True
-        option = Option(*said.flags, help=said.help, show_default=shown, metavar=said.metavar)
+        option = Option(as_typed(said.name(name)), help=said.help, show_default=shown, metavar=said.metavar)
         typed: Any = said.typed or hints[name]
         found[said.name(name)] = parameter(said.name(name), Annotated[typed | None, option, name], default)
     return found
@@ -107,15 +107,15 @@ STALL_AFTER = "30s"
 MOST_THREADS = 256  # they share one interpreter: more threads take minutes for seconds of work
 LINK = (
     "Emulate a link of this bandwidth and latency by delaying messages, e.g. 10gbit,50us; or INSIDE/BETWEEN,hosts=N "
-    "(or per_host=N): links inside and between emulated hosts, the ranks of each of which share a port to the others."
+    "(or per_host=N): links inside and between emulated hosts; ranks of a host share a port to other hosts."
 )
 RATES = (
     "Bandwidth of a rank inside its host, and of a host to others, for algorithms that ask for it, such as themis: "
     "100gbit/10gbit, or FILE.json of dear-mpi doctor."
 )
 THREADS = "Number of ranks, which run as threads of one process, without MPI."
-STALL = "Report each rank that has waited for the same thing for this long, with what it waits for and why. 0s: never."
-ABORT = "End the job with a non-zero exit code when a rank has waited for as long as --stall-after says."
+STALL = "Report each rank that has waited this long for a message, with the message and the cause. 0s: never."
+ABORT = "End the job with a non-zero exit code when a rank has waited as long as --stall-after."
 MEMORY = "How MPI gets GPU memory: direct, staged (copied to the host first), or auto (direct if a trial succeeds)."
 JSON = "Write the result to FILE, as JSON. An older FILE is kept as FILE.old."
 PLOT = "Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."

@@ -29,7 +29,7 @@ from dear_mpi.training.declared import parsed
 QUIET_S = 2.0  # longer work is announced
 AT_ONCE = "Measure pairs without a common rank at the same time: sooner done, but they may share a wire or a core."
 FLAGS = shared("device_memory", "link", "threads", "stall_after", "stall_abort", "plot", "json_file")
-FLAGS |= flag("device", str, "Whose memory travels: cpu or cuda.")
+FLAGS |= flag("device", str, "Memory of the messages: cpu or cuda.")
 FLAGS |= flag("size", str, "Size of the messages that measure bandwidth.")
 FLAGS |= flag("at_once", bool, AT_ONCE)
 FLAGS |= flag("worst", int, "How many pairs the table has, the worst ones.", min=1)

@@ -165,7 +165,7 @@ def is_exchanging(layer: Layer) -> TypeGuard[ExchangingLayer]:
 def has_pair(layer: Layer, *pair: str) -> bool:
     found = [name for name in pair if callable(getattr(layer, name, None))]
     if len(found) == 1:
-        raise ValueError(f"{type(layer).__name__} has the method {found[0]} alone: {' and '.join(pair)} are a pair")
+        raise ValueError(f"{type(layer).__name__} has only the method {found[0]}: {' and '.join(pair)} are a pair")
     return bool(found)
 
 

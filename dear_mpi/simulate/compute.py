@@ -85,7 +85,7 @@ def passes_s(settings: Settings, name: str, modules: Sequence[Module]) -> tuple[
         return both_passes(settings.forward_s, settings.backward_s)
     flops = sum(module.flops for module in modules)
     if not flops:
-        raise ValueError(f"model {name!r} has no FLOPs (fwd_flops), to which a rate would give time")
+        raise ValueError(f"model {name!r} has no FLOPs (fwd_flops): a rate cannot give its time")
     forward_s = check_seconds(f"model {name!r} at this rate: forward_time", flops / settings.flops_per_s)
     return both_passes(forward_s, settings.backward_s)
 

@@ -119,14 +119,9 @@ def synthetic_model(
     >>> len(model.names), model.layout.count
     (107, 25559040)
     """
-    beside: dict[int, Companion] = {}
-    for at, module in enumerate(modules):
-        if (
-            ownership.optimizer
-            and module.matrix
-            and (one := ownership.optimizer.companion(*module.matrix, module.rows))
-        ):
-            beside[at] = one
+    ask = ownership.optimizer and ownership.optimizer.companion
+    asked = {at: ask(*each.matrix, each.rows) for at, each in enumerate(modules) if ask and each.matrix}
+    beside = {at: each for at, each in asked.items() if each}
     check_companions(name, ownership, "its table must say out_elems of modules", found=bool(beside))
     keys = count()
     layers = [(module.name, tensors_of(module, keys, beside.get(at))) for at, module in enumerate(modules)]

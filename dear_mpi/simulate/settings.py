@@ -16,7 +16,7 @@ from dear_mpi.training.chosen_route import SEVERAL, Wire, check_wires, pairs, se
 from dear_mpi.training.declared import BETWEEN, BETWEEN_FUSIONS, listed, option, parsed, several
 from dear_mpi.training.fusion import in_bytes
 from dear_mpi.training.line.owners import MEASURED, Ownership, measured
-from dear_mpi.training.options import FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange, find_optimizer
+from dear_mpi.training.options import ALL_OPTIMIZERS, FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange
 from dear_mpi.training.profiles.profile import Profile, read_profile
 from dear_mpi.training.routes.find import is_code
 from dear_mpi.training.routes.route import Route
@@ -128,6 +128,7 @@ class Settings(Exchange):
         "in proportion to its costs.",
         None,
         shown="one that works by element",
+        allowed=ALL_OPTIMIZERS,
     )
     accumulate: int | None = option(
         "Number of parts that each batch is split into; gradients travel after the last. The given seconds are of a "
@@ -138,7 +139,7 @@ class Settings(Exchange):
         most=MOST_PARTS,
     )
     ranks_per_core: float = option(
-        "Ranks that share a core: updates, codes, and layers that do not sleep take so many times as long.", 1.0
+        "Ranks that share a core: updates, codes, and layers that do not sleep take as many times as long.", 1.0
     )
     straggler: str | None = option(
         "A slow rank, and how many times as long it computes, e.g. 7:1.5.", None, shown="none"
@@ -201,7 +202,8 @@ class Settings(Exchange):
 
     @property
     def chosen_optimizer(self) -> Optimizer | None:
-        return None if self.optimizer is None else find_optimizer(self.optimizer)
+        """Return the chosen optimiser with its default constants."""
+        return None if self.optimizer is None else ALL_OPTIMIZERS[self.optimizer]()  # type: ignore[call-arg]
 
     @property
     def counted(self) -> int:

@@ -84,7 +84,7 @@ class TrainingState:
                 raise ValueError(f"it must be of format {FORMAT}, as dear-mpi train --save writes it, not {found}")
             return cls(msgspec.convert(about, About), arrays)
         except msgspec.MsgspecError as error:
-            raise ValueError(f"what it says of itself is no good: {in_words(str(error), about)}") from None
+            raise ValueError(f"its description is wrong: {in_words(str(error), about)}") from None
 
     def check(self, arena: Arena, parameters: Iterable[Parameter]) -> None:
         """Check that the state belongs to the model trained here. Raises ValueError that names the difference."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -20,9 +20,8 @@ from dear_mpi.collectives.algorithms.registry import ALGORITHMS
 from dear_mpi.collectives.program.extras import WithExtras, load_extra
 from dear_mpi.collectives.program.user_file import source_text
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import OPTIMIZERS, SGD, Optimizer
-from dear_mpi.reporting.units import SEGMENT, decimal, named_values, parse_bytes
+from dear_mpi.reporting.units import SEGMENT, parse_bytes
 from dear_mpi.training.declared import Declared, option, parsed
 from dear_mpi.training.fabric.statistic import LossScale, Norm, Statistic
 from dear_mpi.training.fusion import USUAL
@@ -43,7 +42,7 @@ FUSION_BY_SIZE = (
 )
 FUSION_AS_GIVEN = (
     "ddp, horovod, mgwfbp: as the source of that schedule does; ddp:4MB: as DDP does with this bucket_cap_mb; own: as "
-    "the source of each schedule does; at:N,N: at these elements; FILE.py:FUNCTION: as a function of a file says"
+    "the source of each schedule does; at:N,N: at these elements; FILE.py:FUNCTION: by your function"
 )
 TUNED = "bo: sizes are tried during training (also bo:grid, bo:random, bo:1MB..64MB); auto: the best size is predicted"
 FUSION = f"{FUSION_BY_SIZE}; {TUNED}; {FUSION_AS_GIVEN}."
@@ -59,38 +58,14 @@ def published_optimizer(name: str) -> type[Optimizer]:
 ALL_OPTIMIZERS: Mapping[str, type[Optimizer]] = WithExtras(OPTIMIZERS, "optimizers", published_optimizer)
 
 
-def find_optimizer(text: str, constants: Mapping[str, Any] | None = None) -> Optimizer:
-    """Make an optimiser from a name, perhaps with constants of its own, and from those of flags.
-
-    Raises:
-        ValueError: the name is unknown, or a constant is unknown or no number.
-
-    >>> find_optimizer("adam:beta1=0.8", {"lr": 0.01})
-    Adam(lr=0.01, beta1=0.8, beta2=0.999, epsilon=1e-08, weight_decay=0.0)
-    """
-    name, *given = text.split(":")
-    kind = lookup("optimizer", name, ALL_OPTIMIZERS)
-    allowed, found = [each.name for each in fields(kind)], dict(constants or {})
-    flat, named = named_values(f"optimizer {text!r}", given)
-    for constant, number in named.items():
-        if (value := decimal(number)) is None:
-            raise ValueError(f"optimizer {text!r}: {constant} must be a number, not {number!r}")
-        found[constant] = value
-    for constant in (*flat, *found):
-        if constant not in allowed:
-            what = f"{constant} is not a setting of the optimizer {name}"
-            raise ValueError(f"{what}, which takes {', '.join(allowed)}")
-    return kind(**found)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Exchange(Declared):
     """Choose how an iteration sends gradients, and how often."""
 
     wire: str | None = option(
-        f"Form in which gradients travel: {', '.join(WIRES)}, or one that an extra publishes, such as powersgd:4. What "
-        "codes lose is sent later, unless :error=no follows. With :between (int4:between) sums of hosts are coded, "
-        "between hosts alone.",
+        f"Wire format of gradients: {', '.join(WIRES)}, or one that an extra publishes, such as powersgd:4. Lost parts "
+        "are sent later, unless :error=no follows. With :between (int4:between) only sums of hosts are compressed, "
+        "between hosts.",
         None,
         shown="the type of the parameters",
     )
@@ -98,15 +73,11 @@ class Exchange(Declared):
         "Largest norm of all gradients together; above it, all are scaled by CLIP / norm (torch: norm + 1e-6).",
         None,
         shown="no limit",
-        reported=True,
-        decides=True,
     )
     loss_scale: str = option(
         "none, or dynamic: gradients are scaled up while they travel, and an iteration that overflows is skipped.",
         "none",
         allowed=dict.fromkeys(("none", "dynamic")),
-        reported=True,
-        decides=True,
     )
     update: str | None = option(
         "full: each rank updates all parameters. sharded: each rank updates one part of the parameters, and keeps the "
@@ -129,7 +100,6 @@ class Exchange(Declared):
         shown="all alike",
         typed=str,
         parse=partial(parsed, "--weights", parse_weights),
-        decides=True,
     )
     segment_bytes: int | None = option(
         "Size of the largest message, e.g. 256KiB.",
@@ -182,32 +152,26 @@ class Training(Exchange):
         "dear",
         may_be_file=True,
     )
-    fusion: str = option(FUSION, USUAL, may_be_file=True, reported=True, decides=True)
+    fusion: str = option(FUSION, USUAL, may_be_file=True)
     algorithm: str = option(
         f"Collective algorithm: {NAMES}, FILE.py:FUNCTION, native (the MPI library's own), auto (by message size), or "
         "auto:FILE (by message size, from the FILE of bench --tune).",
         "auto",
         may_be_file=True,
-        reported=True,
-        decides=True,
     )
     accumulate: int = option(
         "Number of parts that each batch is split into. Gradients of all parts add up, and then travel.",
         1,
         least=1,
-        reported=True,
-        decides=True,
     )
     device: str = option(
         "Where the model is: cpu, or cuda (each rank takes the next GPU of its host).",
         "cpu",
         allowed=dict.fromkeys(("cpu", "cuda")),
-        reported=True,
     )
     debug: bool = option(
         "Check in every iteration that ranks start the same collectives and that layers write their gradients.",
         False,
-        flag="--debug",
     )
 
     def find_route(self, *, halves: bool = False) -> Route:

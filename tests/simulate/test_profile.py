@@ -18,7 +18,7 @@ from dear_mpi.simulate.table import heading, warnings
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use, read_profile
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.workload import make_workload
+from dear_mpi.training.runs.job import make_workload
 from tests.cli_checks import assert_one_line
 from tests.rooms import DELETED
 
@@ -260,7 +260,7 @@ def changed(*where, to):
         ([], "must be a file of dear-mpi train --profile: it must be an object, not a list"),
         (changed("rest_s", to=None), "it must have the field 'rest_s'"),
         (changed("uses", 1, "forward_s", to=None), "uses[1] must have the field 'forward_s'"),
-        (changed("uses", to=[]), "uses must be a list in which some use has tensors"),
+        (changed("uses", to=[]), "uses must be a list, and some use must have tensors"),
         (changed("uses", to={}), "uses must be a list, not an object"),
         (changed("uses", 0, "forward_s", to=-1.0), "uses[0].forward_s must be a number >= 0.0, not -1.0"),
         (
@@ -336,7 +336,7 @@ def test_bad_flags_are_one_line(flags, said):
         ({}, ["--batch", "8"], "batch must be a whole number above zero, not None"),
         ({"batch": -1}, ["--batch", "8"], "batch must be a whole number above zero, not -1"),
         ({}, [], None),
-        ({"flops": 0}, [], "has no FLOPs (fwd_flops), to which a rate would give time"),
+        ({"flops": 0}, [], "has no FLOPs (fwd_flops): a rate cannot give its time"),
     ],
 )
 def test_tables_of_users(table, flags, said, tmp_path):

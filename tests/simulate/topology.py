@@ -10,7 +10,7 @@ from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.reporting.units import format_bytes
 from dear_mpi.simulate.topology import parse_topology
-from tests.provenance import Watch, write_page
+from tests.provenance import BELOW, Watch, write_page
 from tests.simulate.simgrid import replay
 
 PAGE = "docs/benchmarks/topology.md"
@@ -22,45 +22,33 @@ TOPOLOGIES = ("star", "fattree:8x8,2", "torus:8x8", "dragonfly:4x2x4x2")
 CHECKED_RANKS = (3, 7, 8, 17, 64)
 NEAR = 0.01  # who is so near to the fastest shares its place
 
-HEAD = """An all-reduce of fp32 on 64 ranks by our algorithms, on four networks, replayed by SimGrid (on Debian the
-package `libsimgrid-dev`). Nothing here was measured on a network. The columns are
+HEAD = """Which all-reduce is fastest on which network?
 
-- **input**: the algorithm, and the most messages and bytes that a rank of its program sends. `hierarchical` is told
-  that each 8 ranks are a host.
-- **model**: ms that `cost` (`collectives/program/cost.py`) predicts for a star, with 5 us a message and 1 GB/s a port,
-  and sums that take no time. It knows no other topology.
-- **replayed**: ms that SimGrid needs for the same programs (`tests/simulate/simgrid.py`); messages that meet on a
-  link share it. The fastest time, and times within 1 % of it, are in bold.
-
-All links have 1 GB/s in each direction and 2.5 us. On the star a message passes two of them. The fat tree has 8 leaves
-of 8 ranks, and 2 links up from each where 8 would be needed, so it is 4:1 oversubscribed. The torus has 8 rows and 8
-columns, and no switch: neighbours are one link apart. The dragonfly has 4 groups of 2 chassis of 4 routers of 2 ranks,
-and one link between any two routers of a chassis, any two that face each other in a group, and any two groups.
+- **Set-up**: an all-reduce of fp32 on 64 ranks, on four networks, replayed by SimGrid (Debian: `libsimgrid-dev`,
+  `tests/simulate/simgrid.py`), where messages share links. All links carry 1 GB/s in each direction and take 2.5 us.
+- **Networks**: a star, on which a message passes two links; a fat tree of 8 leaves of 8 ranks, oversubscribed 4:1; a
+  torus of 8 x 8 ranks without switches; a dragonfly of 4 groups of 2 chassis of 4 routers of 2 ranks.
+- **input**: the algorithm, and the most messages and bytes that a rank sends. `hierarchical` takes 8 ranks as a host.
+- **model**: ms that `cost` predicts for a star, without time for sums. **replayed**: SimGrid's ms; times within 1 %
+  of the fastest are in bold.
+- **Limits**: nothing was measured on a network.
 """
 
 READING = """## Reading
 
-- On the star all six take the same time at 25 MiB, since they send the same bytes; at 64 KiB the steps decide, and the
-  ring has the most. The model says both.
-- On the fat tree the order is reversed. At 25 MiB the ring is first, which was last on the star: in each step only one
-  rank of a leaf sends to another leaf. `rabenseifner` and `bruck` send their largest messages to the most distant
-  ranks, and share 2 links among 8 ranks. `swing` sends as much to nearer ranks; with its few steps it is first at 64
-  KiB.
-- On the torus `torus` is first at both sizes, and takes half of the time that any star could: each rank has four links,
-  and only `torus` uses both dimensions at once. Anywhere else this pattern is a poor one.
-- On the dragonfly `hierarchical` is first at 25 MiB, and `swing` at 64 KiB. The ring takes twice as long as on the
-  star: the message from the last group to the first shares a link with a message between two chassis, and all ranks
-  wait for these two.
-- So a model without a topology cannot choose among these algorithms on such networks. On this page SimGrid routes
-  messages and shares links; `dear-mpi simulate --network` with a topology does both by itself.
+- On the star all six take the same time at 25 MiB; at 64 KiB the number of steps decides. The model agrees with
+  SimGrid.
+- On the fat tree the ring is first at 25 MiB: in each step only one rank of a leaf sends to another leaf.
+  `rabenseifner` and `bruck` send their largest messages to the most distant ranks.
+- `torus` takes half of any other time on the torus, because it uses four links per rank. It is slow elsewhere.
+- On the dragonfly `hierarchical` is first at 25 MiB and `swing` at 64 KiB.
+- A model without a topology cannot choose among these algorithms; `simulate --network` takes a topology.
 """
 
-AGREEMENT = """## The model beside SimGrid
+AGREEMENT = """## The model and SimGrid
 
-The table says by how many per cent `cost` is above SimGrid on a star, at 25 MiB. Of all collectives of an algorithm, on
-so many ranks, it has the one with the largest difference. On 3, 7 and 17 ranks `rabenseifner` and `swing` fold ranks
-into pairs, and flows of `double_tree` share ports on 7. The remaining difference is 16 bytes that SimGrid adds to each
-message.
+By how many per cent `cost` is above SimGrid on a star at 25 MiB: the largest difference of all collectives of an
+algorithm. SimGrid adds 16 bytes to each message.
 """
 
 
@@ -130,11 +118,13 @@ def main():
     watch = Watch("make topology")
     hosts = [rank // LEAF for rank in range(RANKS)]
     written = {name: programs(name, "all_reduce", RANKS, hosts=hosts) for name in SHOWN}
-    lines = [HEAD]
+    few, every = [HEAD], []
     for nbytes in SIZES:
         rows = {name: row(name, written[name], nbytes) for name in SHOWN}
-        lines += [f"## {format_bytes(nbytes)}", "", *table(rows), "", "Over the fastest of each:", "", *order(rows), ""]
-    lines += [READING, AGREEMENT, *agreement()]
+        part = [f"## {format_bytes(nbytes)}", "", *table(rows), ""]
+        few += part
+        every += [*part, "Over the fastest of each:", "", *order(rows), ""]
+    lines = [*few, READING, BELOW, *every, AGREEMENT, *agreement()]
     write_page(PAGE, "Topologies", [watch.record()], lines)
 
 

@@ -183,12 +183,12 @@ def test_on_another_number_of_ranks_the_outer_momentum_goes_on(tmp_path):
         ({"schedule": "diloco:10:staggered=perhaps"}, "staggered must be yes or no, not 'perhaps'"),
         ({"schedule": "local:10:11"}, "has period twice"),
         ({"schedule": "local:10", "clip": 1.0}, "the route 'local:10' does not have them"),
-        ({"schedule": "local:10", "wire": "int8"}, "has a route of its own: leave out wire"),
-        ({"schedule": "local:10", "update": "sharded"}, "has a route of its own: leave out update"),
-        ({"schedule": "local:10", "update": "full", "wire": "int8"}, "has a route of its own: leave out wire$"),
-        ({"schedule": "local:10", "update": "sharded", "wire": "bf16"}, "has a route of its own: leave out update$"),
-        ({"schedule": "local:10", "route": "full", "wire": "int8"}, "has a route of its own: leave out wire$"),
-        ({"schedule": "local:10", "update": "auto", "wire": "int8"}, "route of its own: leave out update, wire$"),
+        ({"schedule": "local:10", "wire": "int8"}, "sets the route: leave out wire"),
+        ({"schedule": "local:10", "update": "sharded"}, "sets the route: leave out update"),
+        ({"schedule": "local:10", "update": "full", "wire": "int8"}, "sets the route: leave out wire$"),
+        ({"schedule": "local:10", "update": "sharded", "wire": "bf16"}, "sets the route: leave out update$"),
+        ({"schedule": "local:10", "route": "full", "wire": "int8"}, "sets the route: leave out wire$"),
+        ({"schedule": "local:10", "update": "auto", "wire": "int8"}, "sets the route: leave out update, wire$"),
         (
             {"schedule": "local:10", "wire": "fp16"},
             "wire 'fp16' does not apply, because no gradients travel under schedule 'local:10' on the route 'local:10'"

@@ -267,7 +267,7 @@ def test_what_codes_have_lost_is_shared_out_on_another_number_of_ranks():
     [
         ({"clip": 1.0}, "the route 'local' does not have them"),
         ({"schedule": "fsdp"}, "on the route 'local' they differ between rounds"),
-        ({"schedule": "local:4"}, "schedule 'local:4' has a route of its own: leave out route"),
+        ({"schedule": "local:4"}, "schedule 'local:4' sets the route: leave out route"),
         ({"route": NAMES["int8"], "loss_scale": "dynamic"}, "what codes have lost would be of another scale"),
         ({"update": "sharded"}, "both say what buckets go through: leave out update .sharded., and the route"),
         ({"route": ""}, "route '' is unknown. Allowed: full, sharded"),

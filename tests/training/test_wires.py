@@ -287,7 +287,7 @@ def test_a_gradient_that_is_not_finite_ends_training_on_all_ranks(wire):
         ({"wire": "blocks:10%", "update": "sharded"}, "update must be full: blocks:10% changes elements of all shards"),
         ({"wire": "blocks:10%", "clip": 1.0}, "the route 'full over blocks:10%' does not have them"),
         ({"wire": "int8", "loss_scale": "dynamic"}, "what codes have lost would be of another scale"),
-        ({"wire": "int8", "route": "full.py:r"}, "wire 'int8' has a route of its own: leave out route"),
+        ({"wire": "int8", "route": "full.py:r"}, "wire 'int8' sets the route: leave out route"),
         ({"wire": "blocks:10%", "optimizer": "lamb"}, "and selected elements lie within tensors"),
     ),
 )

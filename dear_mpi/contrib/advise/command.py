@@ -14,12 +14,12 @@ from dear_mpi.see.timeline.write import write_timeline
 from dear_mpi.simulate.settings import Settings
 
 STEPS = 7  # per number of ranks, for the progress bar
-SCRIPT = "Script of PyTorch, as it is; or FILE.json of --save."
+SCRIPT = "Unchanged PyTorch script, or FILE.json of --save."
 GIVEN = ("ranks", "network", "forward_time", "backward_time", "update_time", "ranks_per_core")
 TABLE = flags_of(Settings)
 FLAGS = (
     argument("script", Path, SCRIPT, "SCRIPT")
-    | arguments("arguments", "What the script is given, behind --.", "ARGUMENTS")
+    | arguments("arguments", "Arguments of the script, after --.", "ARGUMENTS")
     | {name: TABLE[name] for name in GIVEN}
     | flag("iterations", int, "Iterations to watch; as many are timed between them.", ITERATIONS, min=3, max=1000)
     | flag("save", Path | None, "Write what was seen to FILE.json, for simulate --profile and advise.", metavar="FILE")

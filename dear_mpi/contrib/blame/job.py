@@ -57,7 +57,7 @@ class Blamer:
 
     def check(self) -> dict[str, Any]:
         if (fewest := FEWEST + self.fill) > self.iterations:
-            what = f"{fewest} iterations at least, of which {self.fill} fill the pipeline"
+            what = f"at least {fewest} iterations ({self.fill} fill the pipeline)"
             raise ValueError(f"--blame needs {what}, not {self.iterations}")
         return {}
 

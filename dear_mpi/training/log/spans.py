@@ -256,7 +256,7 @@ def merged(recordings: Sequence[Recording]) -> Run:
     """
     for each in recordings:
         if doubt := each.aligned.doubt():
-            raise ClocksError(f"the clock of rank {each.rank.number} cannot be compared with that of rank 0: {doubt}")
+            raise ClocksError(f"the clocks of ranks 0 and {each.rank.number} cannot be compared: {doubt}")
     ranks = tuple(moved(each.rank, each.aligned) for each in recordings)
     run = Run(recordings[0].name, ranks, recordings[0].size, uncertainty_of(recordings))
     check(run)

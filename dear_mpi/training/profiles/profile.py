@@ -189,7 +189,7 @@ class Profile:
         if any(use.weights_s > use.backward_s for use in self.uses):
             raise ValueError("weights_s must be a part of backward_s, and is more in some use")
         if not any(map(all, shapes.values())):  # none of its lengths is 0
-            raise ValueError("uses must be a list in which some use has tensors")
+            raise ValueError("uses must be a list, and some use must have tensors")
 
 
 def read_profile(path: Path) -> Profile:

@@ -180,7 +180,7 @@ def find_route(name: str, *, wire: str | None = None, halves: bool = False) -> R
     """
     if wire is not None and is_code(wire):
         if name not in UPDATES:
-            raise ValueError(f"wire {wire!r} has a route of its own: leave out route {name!r}, or the wire")
+            raise ValueError(f"wire {wire!r} sets the route: leave out route {name!r}, or the wire")
         sharded, code = name == SHARDED.name, find_code(wire)
         title = f"{SHARDED.name if sharded else FULL.name} over {wire}"
         return code.route(title, code.wire, sharded=sharded, **code.how)

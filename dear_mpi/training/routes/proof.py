@@ -105,7 +105,7 @@ def check_form(route: Route) -> None:
             refuse(route, leg, line, what)
     for line in (*route.lines, *route.codes):
         if line in FIXED or (line in route.lines and line in route.codes):
-            raise RouteError(f"route {route.name!r}: line {line!r} of {BUCKET} must have a name of its own")
+            raise RouteError(f"route {route.name!r}: line {line!r} of {BUCKET} needs a unique name")
 
 
 def faults(route: Route, leg: Leg) -> Iterator[tuple[str, str]]:

@@ -66,11 +66,11 @@ def find_schedule(name: str) -> type[Schedule]:
     """
     if is_in_file(name):
         source = source_of(name, "schedule", MINE)
-        found, given = checked(name, load(replace(source, given=""))), source.given[1:-1].split(",")
+        found, texts = checked(name, load(replace(source, given=""))), source.given[1:-1].split(",")
+        texts = list(filter(None, texts))
     else:
-        base, *given = name.split(":")
+        base, *texts = name.split(":")
         found = lookup("schedule", base, ALL_SCHEDULES)
-    texts = list(filter(None, given)) if is_in_file(name) else given
     return found.specialised(**options_of(name, found, texts)) if texts else found
 
 
@@ -92,8 +92,7 @@ def options_of(name: str, schedule: type[Schedule], given: Sequence[str]) -> dic
         option, whose = given[0].partition("=")[0], schedule.__name__ if is_in_file(name) else name.partition(":")[0]
         remedy = f": name what may be set in {whose}.options" * is_in_file(name)
         raise ValueError(f"{what}: {whose} has no options, so not {option!r} either{remedy}")
-    first = next(iter(options))
-    _, named = named_values(what, (text if "=" in text else f"{first}={text}" for text in given))
+    _, named = named_values(what, (text if "=" in text else f"{next(iter(options))}={text}" for text in given))
     found = {}
     for option, text in named.items():
         read = lookup(f"{what}: option", option, options)

@@ -207,7 +207,7 @@ def refused_by_all(layers, **options):
 @pytest.mark.parametrize("schedule", ["lancet", "sequential"])
 def test_a_layer_with_one_half_is_refused_on_all_ranks(schedule):
     said = refused_by_all(lambda: [Dense("a", np.ones((6, 6))), Half("b", np.ones((6, 4)))], schedule=schedule)
-    assert "layer 1: Half has the method backward_input alone: backward_input and backward_weights are a pair" in said
+    assert "layer 1: Half has only the method backward_input: backward_input and backward_weights are a pair" in said
 
 
 def test_a_layer_that_exchanges_before_one_pass_alone_is_refused():

@@ -53,4 +53,4 @@ def test_too_few_iterations_are_refused_on_all_ranks(comm):
     few = FEWEST + FILL - 1
     done = CliRunner().invoke(app, ["train", "--model", "mlp", "--data", "digits", "--iterations", str(few), "--blame"])
     assert comm.allgather(done.exit_code) == [2] * comm.size
-    assert comm.rank or f"--blame needs {FEWEST + FILL} iterations at least" in " ".join(done.output.split())
+    assert comm.rank or f"--blame needs at least {FEWEST + FILL} iterations" in " ".join(done.output.split())
