@@ -7,9 +7,8 @@
     state    | ...                                    |     one array per optimiser state, for this rank's
                                                             shards (``shards.py``), once buckets are known
 
-An update of a bucket is one pass over flat arrays, and cutting buckets anew moves no byte. A parameter with its own
-memory (``rebind=False``) or another type stays in place: its gradient is packed and its value unpacked. Its owner may
-change the value in place; the line copies it before an update.
+An update is one pass over flat arrays, and cutting buckets anew moves no byte. A parameter with its own memory
+(``rebind=False``) or type stays in place: its gradient is packed, and its value unpacked, and read before an update.
 """
 
 import weakref
@@ -53,11 +52,8 @@ class Arena:
         uses: the layers, in forward order.
         wire: the type of travelling gradients.
         learning_rate: a function of the update, counted from 0; default is the optimiser's rate.
-        route: decides on sharded updates and extra lines.
         hosts: host number of each rank.
-        owners: owners of sharded updates.
-        slab: memory for communicated arrays.
-        put: moves an array to the slab's device.
+        slab: memory for communicated arrays; ``put`` moves an array to its device.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Bind a bucket to an arena's memory: packing, and updates after reduction.
 
-A faulty gradient on any rank makes the sum NaN or infinite on all ranks. So all ranks notice in the same update,
-without a message. With sharded updates only one rank sees it: that rank writes a mark, a NaN that no computation
-produces, into its shard's first value. All ranks look for marks in the gathered values. Empty shards have no gradients.
+A faulty gradient makes the sum NaN or infinite on all ranks, so all notice in the same update, without a message. With
+sharded updates only the owner sees it, and writes a mark into its shard's first value: a NaN that no computation
+produces. All ranks look for marks in the gathered values.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,6 @@ class BoundBucket:
 
     Attributes:
         buffer, values: its travelling gradients and its parameters.
-        rank, ranks, hosts: this rank, the number of ranks, and each rank's host number.
         begin: its first element in the flat buffer.
         own_updates, updates: number of updates of this rank's shard, and of all its parameters.
         fits, tally: whether codes fit (a leg's ``judge``); how often they did not, and how often they did.

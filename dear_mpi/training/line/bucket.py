@@ -4,9 +4,8 @@
     buckets  |    0     |    1      :   |  2          |  3          :  |
                                     ^ a border is put on the next point of the grid
 
-A bucket's first layer call (use) completes its gradients, because backward runs from the last use to the first. The
-same use needs the bucket first in the next forward pass. A border between layers is rounded up to the grid: a few bytes
-travel later, but no layer waits for a second bucket first.
+A bucket's first layer call (use) completes its gradients, and needs it first in the next forward pass. Borders are
+rounded up: a few bytes travel later, but no layer waits for a second bucket first.
 """
 
 from collections.abc import Iterable, Sequence

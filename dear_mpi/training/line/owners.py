@@ -5,11 +5,10 @@
     weights   |     0    |     1    |     2    |                  3, which is faster     |    (rank speeds)
     costs     |        0         |  1   |           2           |           3           |    whole-tensor optimisers
 
-Shards follow each other in rank order, as collectives require. Owners depend neither on the route nor on the rank. So
-full and sharded updates sum gradients along the same chains of ranks, and give the same bits.
+Owners do not depend on the route, so full and sharded updates sum along the same chains of ranks: same bits. Rank
+speeds (``--weights``) also divide the batch; measured ones are in hundredths of the fastest rank's.
 
-Rank speeds (``--weights``) also divide the batch. They are given or measured, as examples per second in hundredths of
-the fastest rank's. Source: Wen et al., PARTEL, arXiv 2003.04544: loads in proportion to speed.
+Source: Wen et al., PARTEL, arXiv 2003.04544: loads in proportion to speed.
 """
 
 from __future__ import annotations
@@ -56,15 +55,13 @@ def check_weights(given: object, ranks: int | None = None) -> None:
 
 
 def known(given: Sequence[float] | str | None, ranks: int) -> Weights | None:
-    """Return the initial weights; None if all are equal, or to be measured."""
+    """Return the initial weights; None if equal, or to be measured."""
     check_weights(given, ranks)
     return None if given is None or isinstance(given, str) or len(set(given)) == 1 else tuple(map(float, given))
 
 
 def measured(seconds: Sequence[float], examples: Sequence[int]) -> Weights | None:
-    """Compute weights from each rank's seconds and examples; None if all are equal.
-
-    A rank without examples or time counts as fast as the fastest.
+    """Compute weights from each rank's seconds and examples; None if equal. A rank without either counts as fastest.
 
     >>> measured([1.0, 3.0, 1.5], [8, 8, 4])
     (1.0, 0.33, 0.33)
@@ -144,10 +141,7 @@ class Ownership:
 
 
 class Sharing:
-    """Share out the buckets of a cut, with their update costs.
-
-    Each other bucket, such as a portion or one of a hypothetical cut, is shared out separately.
-    """
+    """Share out the buckets of a cut, with their update costs; others, such as portions, separately."""
 
     def __init__(self, owners: Owners, layout: Layout, buckets: Cut) -> None:
         self.owners, self.layout = owners, layout
@@ -163,11 +157,9 @@ class Sharing:
         return self.others[bucket]
 
     def counts(self, bucket: Bucket) -> tuple[int, ...] | None:
-        """Return the elements of each rank; None if all are equal."""
         return None if self.owners.even else tuple(self.of(bucket).counts)
 
     def longest(self, bucket: Bucket) -> int | None:
-        """Return the elements of the longest shard; None if all are equal."""
         return None if self.owners.even else max(self.of(bucket).counts)
 
     @property
@@ -189,16 +181,10 @@ NEAR = 0.05  # extra time allowed to a bucket if that balances the ranks
 
 
 def placed(costs: Mapping[Bucket, Sequence[float]], speeds: Sequence[float]) -> dict[Bucket, list[int]]:
-    """Count each rank's tensors of each bucket: a run of its tensors, or none.
+    """Count each rank's tensors of each bucket, from their update costs and from speeds, whose sum is 1.
 
-    All ranks wait for a bucket's costliest run before gathering. So first minimise the costliest run, within 5 %, then
-    the largest load of a rank. The costliest bucket comes first.
-
-    Source: longest processing time first, as in Graham, Bounds on multiprocessing timing anomalies, 1969.
-
-    Args:
-        costs: update costs of each bucket's tensors.
-        speeds: of each rank; their sum is 1.
+    All ranks wait for a bucket's costliest run of tensors. So minimise it, within 5 %, then the largest load of a rank.
+    The costliest bucket comes first, as in Graham, Bounds on multiprocessing timing anomalies, 1969.
     """
     loads, found = [0.0] * len(speeds), dict[Bucket, list[int]]()
     for bucket in sorted(costs, key=lambda each: -sum(costs[each])):
@@ -217,10 +203,9 @@ def placed(costs: Mapping[Bucket, Sequence[float]], speeds: Sequence[float]) -> 
 def least(
     costs: Sequence[float], speeds: Sequence[float], loads: Sequence[float], alone: float, most: float
 ) -> tuple[float, list[int]]:
-    """Find the lowest level of loads, approximately, and each rank's tensor count; the level ``most`` must fit.
+    """Find the lowest level of loads, at most ``most``, and each rank's tensor count; first ranks are filled first.
 
-    First ranks are filled first. The level limits a rank's total; ``NEAR`` more than ``alone``, the level of the bucket
-    by itself, limits its part.
+    The bucket's part is at most ``NEAR`` above ``alone``, its level by itself.
     """
 
     def fits(level: float) -> list[int] | None:

@@ -4,9 +4,7 @@
     a rank's shards  |     |##|     ...  |        |####|        ...   |     the 2nd third of each
     its state        |##|####|                                              the same shards, packed
 
-With ``--update full`` every rank updates whole buckets. With ``sharded`` a rank updates its reduce-scatter shard
-(``owners.py``) and keeps 1/P of the state. Cutting buckets anew and writing a checkpoint gather the state: every rank
-then holds all of it for a while.
+With ``--update full`` every rank updates whole buckets. New cuts and checkpoints gather sharded state.
 
 Source: Rajbhandari et al., ZeRO, SC 2020, section 5.1 (optimiser state partitioning).
 """

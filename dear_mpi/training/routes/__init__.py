@@ -10,6 +10,7 @@ from dear_mpi.training.routes.find import FULL, SHARDED, Kind, coded, share, who
 from dear_mpi.training.routes.legs import (
     ENGINE,
     MAIN,
+    Act,
     BucketMemory,
     Leg,
     Memory,
@@ -25,6 +26,19 @@ from dear_mpi.training.routes.legs import (
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.routes.wires import Blocks
 
-__all__ = ["ENGINE", "MAIN", "Blocks", "BucketMemory", "Decode", "Encode", "InRows", "Leg", "Memory", "OfCodes", "Pack"]
+__all__ = [
+    "ENGINE",
+    "MAIN",
+    "Act",
+    "Blocks",
+    "BucketMemory",
+    "Decode",
+    "Encode",
+    "InRows",
+    "Leg",
+    "Memory",
+    "OfCodes",
+    "Pack",
+]
 __all__ += ["Recall", "Route", "Shape", "Unpack", "Update", "all_gather", "all_reduce", "all_to_all"]
 __all__ += ["FULL", "ROW_BYTES", "SHARDED", "Kind", "coded", "reduce_scatter", "share", "whole"]

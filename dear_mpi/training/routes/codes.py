@@ -3,17 +3,16 @@
     out    each rank encodes each shard | all_to_all codes | the owner of a shard decodes all codes of it, and adds up
     back   the owner encodes the sum    | all_gather codes | all ranks decode it, so all have the same bits
 
-A sum is encoded once; encoding at each hop of a ring would let the error grow as the root of the number of hops. At the
-level ``between hosts``, a rank encodes the host's sums of the shards that it serves (``servers`` of
-``collectives/program/hosts.py``), and leaves other rows unchanged.
+A sum is encoded once: at each hop of a ring, the error would grow as the root of the number of hops. At the level
+``between hosts``, a rank encodes the host's sums of the shards that it serves (``collectives/program/hosts.py``).
 
 A selection adds up, because all ranks send the same elements I of a bucket:
 
     out    add the waiting gradients, take elements I: codes | reduce_scatter codes
     back   all_gather codes | update the elements I by their sums
 
-A shared seed redraws I for each update, so no index travels. Other gradients wait on each rank's error line. The
-optimiser state is updated only for I: with momentum .9 and error feedback, training diverged otherwise.
+A shared seed redraws I for each update, so no index travels. Other gradients wait on each rank's error line. State is
+updated only for I: with momentum .9 and error feedback, training diverged otherwise.
 
 Source: Wang et al., ZeRO++, arXiv 2306.10209, section 3.3 (all-to-all of codes). Error feedback: Seide et al., 1-bit
 SGD, Interspeech 2014; at the owner as well, as in Tang et al., DoubleSqueeze, arXiv 1905.05957. Selections: Eghlidi and
@@ -21,7 +20,7 @@ Jaggi, arXiv 2009.09271; Vogels et al., PowerSGD, NeurIPS 2019, appendix G.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -30,17 +29,13 @@ from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import compute_dtype
 from dear_mpi.kernels.optimizer import CALL_COST
 from dear_mpi.kernels.slab import CHUNK_BYTES, round_up
-from dear_mpi.training.routes.legs import BucketMemory, Leg, Memory, Shape, Update
+from dear_mpi.training.routes.legs import Act, BucketMemory, Leg, Memory, Shape, Update
 
 ROW_BYTES = 16  # codes of a shard begin at a multiple of 16 bytes
 
 
 class Wire(Protocol):
-    """Encode elements in a wire format that does not add up; ``wires.py`` has some.
-
-    ``out`` and ``codes`` have ``nbytes`` bytes; ``x`` is a flat shard. An infinity or NaN in ``x`` must survive
-    decoding, or the error stays hidden.
-    """
+    """Encode a flat shard in ``nbytes`` bytes that do not add up. An infinity or NaN must survive decoding."""
 
     def nbytes(self, count: int) -> int: ...
     def encode(self, x: Array, out: Array) -> None: ...
@@ -49,12 +44,7 @@ class Wire(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class OfCodes(Leg):
-    """Act on a line of codes.
-
-    Attributes:
-        wire: encodes and decodes.
-        codes: the name of the line.
-    """
+    """Act on a line of codes, which ``wire`` encodes and decodes."""
 
     adds_up: ClassVar[bool] = False  # whether the sum of codes is the code of the sum
     act: ClassVar[str] = ""  # encode or decode, once for all elements; "" if the leg overrides compute_s
@@ -63,16 +53,16 @@ class OfCodes(Leg):
 
     @abstractmethod
     def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
-        """Return the line's bytes for ``count`` elements, ``longest`` in the longest shard.
+        """Return the line's bytes for ``count`` elements, ``longest`` of them in the longest shard.
 
-        ``shapes`` are given if buckets consist of whole tensors.
+        Args:
+            shapes: of the tensors, if buckets consist of whole ones.
         """
 
     def compute_s(self, count: int, ranks: int) -> float:
         return self.act_s(self.act, count)
 
     def act_s(self, act: str, count: float, calls: int = 1) -> float:
-        """Return the seconds to ``encode`` or ``decode`` ``count`` elements in ``calls`` calls."""
         return count * getattr(self.wire, f"{act}_s", 0.0) + calls * getattr(self.wire, f"{act}_call_s", 0.0)
 
 
@@ -112,11 +102,11 @@ class InRows(OfCodes):
         return ranks * round_up(self.wire.nbytes(longest), ROW_BYTES)
 
     def serving(self, rank: int, hosts: Sequence[int]) -> list[int]:
-        """List the ranks that hold codes of a rank's shard."""
+        # The ranks with codes of this rank's shard.
         return servers(rank, hosts if self.level else range(len(hosts)))
 
     def shards(self, rank: int, hosts: Sequence[int]) -> list[int]:
-        """List the shards that a rank has codes for."""
+        # The shards that this rank has codes for.
         return served(rank, hosts if self.level else range(len(hosts)))
 
     def rows(self, bucket: BucketMemory, shards: Iterable[int]) -> list[tuple[Array, Array, int]]:
@@ -147,7 +137,7 @@ class Encode(WithErrors, InRows):
         ranks = range(memory.size)
         self.prove_at(memory, ((rank, shard) for rank in ranks for shard in self.encoded(rank, memory.hosts)))
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         rows = self.rows(bucket, self.encoded(bucket.rank, bucket.hosts))
         errors = [(bucket.shard(self.error, shard), x.copy()) for x, _, shard in rows if self.error]
 
@@ -201,7 +191,7 @@ class Decode(InRows):
                 for shard in self.shards(rank, memory.hosts):
                     memory.write("gradients", rank, shard, memory.read(self.codes, rank, shard))
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         if not self.summed:
             rows = self.rows(bucket, self.shards(bucket.rank, bucket.hosts))
 
@@ -248,7 +238,7 @@ class Recall(Leg):
         for rank, shard in memory.places:
             memory.write(self.error, rank, shard, memory.symbol("zero"))
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         gradients, error = map(bucket.line, self.reads)
 
         def recall(factor: float) -> None:
@@ -284,7 +274,7 @@ class Select(WithErrors, OfSelection):
     def prove(self, memory: Memory) -> None:
         self.prove_at(memory, memory.places)
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         gradients, codes = bucket.line("gradients"), bucket.line(self.codes)
         waiting = gradients if self.error is None else bucket.line(self.error)
         xp: Any = array_module(codes)
@@ -319,7 +309,7 @@ class UpdateSelected(Update, OfSelection):
         """Count a call's full cost: the mean cost per element spreads it over all elements."""
         return whole * (self.wire.kept(round(whole)) + CALL_COST) / (whole + CALL_COST) if whole else 0.0
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         kept = self.wire.kept(bucket.line("gradients").size)
         return bucket.selected(bucket.line(self.codes)[:kept], lambda: self.places(bucket))  # type: ignore[no-any-return]
 

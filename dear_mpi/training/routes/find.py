@@ -172,8 +172,8 @@ def find_route(name: str, *, wire: str | None = None, halves: bool = False) -> R
 
     Args:
         wire: the type or codes of travelling gradients; codes bring their own route.
-        halves: whether there are several ranks, gradients travel in the parameters' type, and the algorithm has both
-            halves of an all-reduce. Then ``sharded`` gives the bits of ``full``, and ``auto`` takes it.
+        halves: whether ``sharded`` gives the bits of ``full``, so that ``auto`` takes it: several ranks, gradients in
+            the parameters' type, and an algorithm with both halves of an all-reduce.
 
     Raises:
         ValueError: no such route, no ``Route``, or codes with a user's route.

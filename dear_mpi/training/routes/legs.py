@@ -1,12 +1,8 @@
-"""Define the stages (legs) of a route: what each reads, writes and computes, and on which thread.
+"""Define the stages (legs) of a route.
 
-Each stage has a meaning for the proof (``prove``, on ``Memory``) and an effect on memory (``bind``). Plans carry out
-collectives instead. The flat buffers (lines) of a bucket:
-
-    layers          gradients and values of the layers; may be outside the flat buffer
-    gradients       gradients in the type that travels
-    values, state   parameters, and the optimiser state
-    others          as declared by a route
+Each has a meaning for the proof (``prove``, on ``Memory``) and an effect on memory (``bind``); plans carry out
+collectives. The flat buffers (lines) of a bucket are ``layers`` (the layers' own gradients and values), ``gradients``
+(in the type that travels), ``values``, ``state``, and others that a route declares.
 """
 
 from abc import ABC, abstractmethod
@@ -21,6 +17,7 @@ from dear_mpi.collectives.program.hosts import INSIDE, by_host, servers
 
 Shape: TypeAlias = tuple[int, ...]
 BucketMemory: TypeAlias = Any  # a ``BoundBucket`` of line/bound.py
+Act: TypeAlias = Callable[[float], object]  # applies a leg; the argument is the gradient factor
 Symbol: TypeAlias = int  # index into a memory's table
 Weights: TypeAlias = Mapping[tuple[int, int], Fraction]  # of gradients, by iteration and rank
 UNKNOWN = (-1, -1)  # key in weights
@@ -29,9 +26,7 @@ ENGINE = "engine"  # the thread that communicates
 
 
 class Memory:
-    """Hold the memory of all ranks in symbols, one per rank, line and shard.
-
-    A symbol represents how a value was computed. Two symbols are equal exactly if the values are computed alike:
+    """Hold the memory of all ranks in symbols, one per rank, line and shard; equal symbols are computed alike.
 
         value s, state s                initial value and state of shard s
         gradient t r s                  gradient of rank r in iteration t
@@ -44,11 +39,10 @@ class Memory:
 
     Args:
         hosts: host number of each rank.
-        lines: the lines of a route and their kinds, see ``Leg``.
+        lines: kinds of a route's lines, see ``Leg``.
         assumed: the answer of a leg that checks whether codes fit.
 
     Attributes:
-        iteration: counted from 0.
         fits: that answer in this iteration; None before the check.
         misread: line, rank and shard of each partial value that was read.
         common: whether all updates so far used gradients equal on all ranks.
@@ -83,7 +77,6 @@ class Memory:
                 yield shard, serving, shard
 
     def symbol(self, kind: str, *parts: int) -> Symbol:
-        """Return the symbol built from symbols or numbers; equal arguments give equal symbols."""
         key = (kind, *parts)
         if key not in self.table:
             self.table[key] = len(self.table)
@@ -118,7 +111,6 @@ class Memory:
         return found
 
     def read(self, line: str, rank: int, shard: int) -> Symbol:
-        """Return a symbol; record a misread if it is partial."""
         if (line, rank, shard) not in self.held:
             self.forget(line, rank, shard)
         found = self.held[line, rank, shard]
@@ -149,10 +141,8 @@ class Leg(ABC):
         every: run in the last of every ``every`` iterations.
         first, until: run from ``first`` on, and before ``until`` if given, counted from 0.
         after: run this many iterations later.
-        fits: run only if an earlier leg found that codes fit the gradients (True) or not (False), equally on all ranks;
-            None for always.
-        level: ``inside hosts`` to combine each shard within a host, ``between hosts`` to combine the hosts' sums
-            (``collectives/program/hosts.py``), "" for all ranks at once.
+        fits: run only if an earlier leg found that codes fit (True) or not (False), equally on all ranks.
+        level: ``inside hosts`` or ``between hosts`` (``collectives/program/hosts.py``); "" for all ranks at once.
         reads, writes: names of lines.
         lines: extra lines by kind: ``own`` (differs by rank), ``equal``, initial ``values``, ``scratch`` (not kept).
         timed: whether the log records its time on the main thread.
@@ -180,11 +170,10 @@ class Leg(ABC):
 
     @property
     def label(self) -> str:
-        """Name the leg in the log."""
-        return str(self)
+        return str(self)  # in the log
 
     def compute_s(self, count: int, ranks: int) -> float:
-        """Estimate the seconds for ``count`` elements."""
+        """Estimate the seconds for ``count`` elements, for predictions."""
         return 0.0
 
     def served_s(self, count: int, ranks: int, share: float) -> float:
@@ -193,7 +182,7 @@ class Leg(ABC):
         return self.compute_s(round(share * count), round(share * ranks))
 
     def has_use(self, shapes: Sequence[Shape]) -> bool:
-        """Tell whether the leg does anything for tensors of these shapes."""
+        """Return whether the leg does anything for tensors of these shapes."""
         return True
 
     def objection(self, ranks: int) -> str:
@@ -210,8 +199,8 @@ class Leg(ABC):
         """Apply the leg to the symbols of all ranks."""
 
     @abstractmethod
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        """Return the call that applies the leg to a bucket; its argument is the gradient factor."""
+    def bind(self, bucket: BucketMemory) -> Act:
+        """Return the call that applies the leg to a bucket."""
 
     def __str__(self) -> str:
         return type(self).__name__.lower()
@@ -224,7 +213,7 @@ class Leg(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Pack(Leg):
-    """Copy the layers' gradients into the flat buffer, in the type that travels."""
+    """Copy the layers' gradients into the flat buffer."""
 
     on: str = MAIN
     reads = ("layers",)
@@ -234,7 +223,7 @@ class Pack(Leg):
         for rank, shard in memory.places:
             memory.write("gradients", rank, shard, memory.symbol("gradient", memory.iteration, rank, shard))
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         return lambda factor: bucket.pack()
 
 
@@ -249,7 +238,7 @@ class Unpack(Leg):
     def prove(self, memory: Memory) -> None:
         memory.compute("", ("values",), "layers")
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         return lambda factor: bucket.updated()
 
 
@@ -270,7 +259,6 @@ class Update(Leg):  # plain-ok: ``alone`` is an attribute
     label = "update"
 
     def elements(self, whole: float, own: Any) -> Any:
-        """Choose the updated elements: ``whole`` for a full bucket, ``own`` for each rank's shard."""
         return own if self.shard else whole
 
     def prove(self, memory: Memory) -> None:
@@ -282,7 +270,7 @@ class Update(Leg):  # plain-ok: ``alone`` is an attribute
                 memory.write("values", rank, shard, memory.symbol("new", scale, *by))
                 memory.write("state", rank, shard, memory.symbol("kept", scale, *by))
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         scale = bucket.ranks if self.alone else 1
         return lambda factor: bucket.update_own(factor * scale)
 
@@ -302,7 +290,7 @@ class Look(Leg):
     def prove(self, memory: Memory) -> None:
         """Change nothing."""
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         return lambda factor: bucket.look(bucket.shard("gradients", bucket.rank))
 
 
@@ -365,7 +353,7 @@ class Collective(Leg):
             for rank in ranks:
                 memory.write(self.line, rank, shard, memory.read(self.line, keeper, shard))
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         raise TypeError("a collective is carried out by a plan")
 
     def __str__(self) -> str:

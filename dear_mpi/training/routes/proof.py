@@ -60,10 +60,7 @@ def prove(route: Route) -> Proof:
 
 
 def shortened(route: Route) -> Route:
-    """Shorten a route's rounds and the time before them; the skipped iterations are alike.
-
-    Keep a route whose legs have several different times.
-    """
+    """Shorten a route's rounds and the time before them, unless its legs have several different times."""
     times = {leg.first for leg in route.legs} | {leg.until or 0 for leg in route.legs}
     lags = {leg.after for leg in route.legs}
     if {leg.every for leg in route.legs} - {1, route.period} or len(times - {0}) > 1 or len(lags - {0}) > 1:
@@ -196,8 +193,7 @@ def check_values(route: Route, legs: Sequence[Leg], memory: Memory, suspects: Se
 def check_anchor(route: Route, legs: Sequence[Leg], memory: Memory, suspects: Sequence[Suspect]) -> None:
     """Check the end of a period if ranks continue while collectives are under way.
 
-    All ranks must have the same anchor. Gradients of all ranks must count equally in it, at most once, and at least in
-    part once sent.
+    All ranks must have the same anchor, in which their gradients count equally: at most once, and more than 0.
     """
     *_, leg = [leg for leg in legs if "anchor" in leg.writes] or legs
     for rank, shard in memory.places:

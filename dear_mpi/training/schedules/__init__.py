@@ -46,7 +46,6 @@ ALL_SCHEDULES = WithExtras[type[Schedule]](SCHEDULES | ROUNDS, "schedules", publ
 
 
 def find_schedules(names: Sequence[str]) -> dict[str, type[Schedule]]:
-    """Find several schedules by name; ValueError for a repeated name, or as in ``find_schedule``."""
     check_distinct("schedules", names)
     return {name: find_schedule(name) for name in names}
 
@@ -56,10 +55,7 @@ def own_fusion(fusion: str, schedule: type[Schedule]) -> str:
 
 
 def find_schedule(name: str) -> type[Schedule]:
-    """Find a schedule by name, perhaps with options, or a class in a user's file.
-
-    Raises:
-        ValueError: the name or option is unknown, or the class is not derived from ``Schedule``.
+    """Find a schedule by name, perhaps with options, or a class in a user's file; ValueError if there is none.
 
     >>> find_schedule("wfbp").fusion, vars(find_schedule("bytescheduler:credit=8"))["credit"]
     ('25MB', 8)
@@ -75,7 +71,6 @@ def find_schedule(name: str) -> type[Schedule]:
 
 
 def checked(name: str, found: Any) -> type[Schedule]:
-    """Return the object if it is a valid schedule, or raise a ValueError."""
     if not (isinstance(found, type) and issubclass(found, Schedule)):
         raise ValueError(f"schedule {name!r} must be a class derived from Schedule, not {found!r}")
     if not isinstance(found.fusion, str):

@@ -7,8 +7,7 @@
     dear-eager sends the most urgent ready collective first:          max(t_ff + t_bp, t_rs + t_ag)
     network  | RS 5 | RS 4 | RS 3 | RS 1 | RS 0 | AG 0 | AG 1 | RS 2 | AG 2 | ...
 
-DeAR sends as many bytes as an all-reduce and combines the same chunks in the same order: parameters have the same
-bits. The engine is first in, first out, so all-gathers need no barrier.
+DeAR sends the bytes of an all-reduce and combines the same chunks in the same order: parameters have the same bits.
 
 Source: Zhang et al., DeAR, ICDCS 2023, arXiv 2302.12445. dear-eager is ours; priorities as in ByteScheduler.
 """
@@ -29,8 +28,8 @@ class Dear(Halved, Late):
     def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
         """Return the bound: all-gathers begin after backward and all reduce-scatters, and end before forward does.
 
-        The paper's max(ff, ag) + max(bp, rs) includes ff + rs, which is wrong if the first layers have no trained
-        parameters: they run forward while the network reduces. The bounds differ only if ff > ag and rs > bp.
+        The paper's max(ff, ag) + max(bp, rs) includes ff + rs, but layers without parameters run while the network
+        reduces.
         """
         gathered, reduced = network["all_gather"], network["reduce_scatter"]
         return max(ff + bp, gathered + max(bp, reduced))
@@ -52,10 +51,9 @@ class Dear(Halved, Late):
 class DearEager(Dear):
     """Let both halves of the first buckets overtake late reduce-scatters.
 
-    List scheduling decides the order once, from measured times (``fabric/costs.py``). It is a heuristic, so the
-    virtual fabric compares an order with broken-off collectives (above 2 MiB), one without, and DeAR's. Until then,
-    and if clipping or loss scaling must see all gradients first, gathers come last. There is no gain over DeAR if both
-    passes hide their halves.
+    List scheduling decides once, from measured times (``fabric/costs.py``). It is a heuristic, so the virtual fabric
+    compares an order with broken-off collectives, one without, and DeAR's. Until then, and if clipping or loss scaling
+    must see all gradients first, gathers come last.
     """
 
     fusion = "cut:4MB"

@@ -3,25 +3,22 @@
     local      update by own gradients | every H-th: average values
     diloco     update by own gradients | every H-th: delta = anchor - values, average deltas, outer update of the anchor
 
-    compute  | ff bp | ff bp | ff bp | ff bp        | ff bp | ...
-    network                          | RS     | AG     |               every 4th iteration, as DeAR sends gradients
-
 The anchor holds the values of all ranks at the end of the last round. With ``staggered=yes`` buckets end their rounds
-in different iterations. With ``delay=5`` averages are used 5 iterations later, and values become ``mix`` times
-themselves plus (1 - ``mix``) times the anchor. Ranks differ within a round, which ends early for the end of a run, a
-checkpoint or a test of the model.
+in different iterations. With ``delay=5`` averages are used 5 iterations later, and mixed with the values of then. A
+round ends early for the end of a run, a checkpoint or a test of the model.
 
 Source: Stich, Local SGD, ICLR 2019. Lin et al., Don't Use Large Mini-batches, ICLR 2020 (post-local). Douillard et al.,
 DiLoCo, arXiv 2311.08105, algorithm 1; Streaming DiLoCo, arXiv 2501.18512, section 2.2 (overlap, mixing).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dear_mpi.reporting.units import above_zero, decimal
 from dear_mpi.training.routes import (
     MAIN,
+    Act,
     BucketMemory,
     Leg,
     Memory,
@@ -48,7 +45,7 @@ class Delta(Leg):
     def prove(self, memory: Memory) -> None:
         memory.compute("way", self.reads, "delta")
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         delta, anchor, values = map(bucket.line, ("delta", "anchor", "values"))
 
         def subtract(factor: float) -> None:
@@ -84,7 +81,7 @@ class Outer(Leg):
         else:
             memory.compute("", ("anchor",), "values")
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         delta, anchor, momentum, values = map(bucket.line, self.reads)
 
         def update(factor: float) -> None:
@@ -122,7 +119,7 @@ class Local(Dear):
 
     @classmethod
     def least(cls, ff: float, bp: float, network: CollectiveSeconds, parts: int = 1) -> float:
-        """Return the bound: one iteration of a round waits; ``network`` holds means over the round."""
+        # One iteration of a round waits; ``network`` holds means over the round.
         route = cls.own_route()
         whole_s = {name: seconds * route.period for name, seconds in network.items()}
         if route.lags:

@@ -58,11 +58,8 @@ class Schedule:
     def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
         """Return the least time of an iteration, for any distribution of these seconds over layers and buckets.
 
-        Assumes equal iterations, and one collective at a time without interference; excludes updates, loss and packing.
-        Layers may lack trained parameters: these wait for nothing.
-
-        Args:
-            ff, bp: seconds of forward and backward compute.
+        Assumes equal iterations, and one collective at a time; excludes updates, loss and packing. Layers may lack
+        trained parameters: these wait for nothing. ``ff`` and ``bp`` are seconds of forward and backward compute.
         """
         raise NotImplementedError("a schedule must say its bound")
 

@@ -18,8 +18,7 @@ from dear_mpi.training.schedules.schedule import CollectiveSeconds, Halved, Opti
 class Zero(Halved):
     """ZeRO, stages 1 and 2: the step ends with the gathers; or they run in the next forward pass, one at a time.
 
-    With ``zero:overlap_param_gather=yes`` the hook of a bucket's first layer waits for its gather and starts the next,
-    as in Megatron-Core's distributed optimiser. With whole updates, gradients are gathered: same bytes and times.
+    With ``zero:overlap_param_gather=yes`` the hook of a bucket's first layer waits for its gather and starts the next.
 
     Source: Rajbhandari et al., ZeRO, SC 2020, section 5; DeepSpeed, reduce_bucket_size 5e8 elements; Megatron-Core,
     max(40e6, 1e6 x ranks) parameters. The fusion has these sizes for fp32 and at most 40 ranks.
@@ -77,8 +76,8 @@ class Zero(Halved):
 class Fsdp(Halved):
     """FSDP, or ZeRO stage 3: gather parameters before forward and before backward, one bucket ahead (BACKWARD_PRE).
 
-    This schedule sends FSDP's messages at FSDP's times, but never frees memory. With ``--accumulate`` only the first
-    forward and the last backward gather.
+    It sends FSDP's messages at FSDP's times, but frees no memory. With ``--accumulate`` only the first forward and the
+    last backward gather.
 
     Source: Zhao et al., PyTorch FSDP, VLDB 2023, section 3; torch.distributed.fsdp.FullyShardedDataParallel.
     """
@@ -87,10 +86,7 @@ class Fsdp(Halved):
 
     @staticmethod
     def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
-        """Return the bound: each pass begins and awaits its gathers.
-
-        Reduce-scatters may continue under the next forward's layers without trained parameters.
-        """
+        # Each pass awaits its gathers; reduce-scatters may run on under forward layers without parameters.
         gathered, reduced = network["all_gather"], network["reduce_scatter"]
         return max(max(ff, gathered) + max(bp, gathered), 2 * gathered + reduced)
 

@@ -86,8 +86,7 @@ class Ddp(Wfbp):
 class Horovod(Ddp):
     """Horovod: a small all-reduce agrees on ready tensors before each bucket (the original asks each millisecond).
 
-    Source: Sergeev and Del Balso, Horovod, 2018; github.com/horovod/horovod, HOROVOD_CYCLE_TIME 1 ms and
-    HOROVOD_FUSION_THRESHOLD 128 MiB since 0.21; response cache in horovod/common/response_cache.cc.
+    Source: Sergeev and Del Balso, Horovod, 2018; horovod/common/response_cache.cc.
     """
 
     extras = ("negotiation",)
@@ -102,11 +101,10 @@ class Horovod(Ddp):
 class ByteScheduler(Late):
     """ByteScheduler over all-reduce: send partitions by the next forward pass's need, and await them per layer.
 
-    ``credit`` partitions are handed over ahead and cannot be overtaken. The original decides at run time on rank 0;
-    here measured times decide once, without the messages of that negotiation, in favour of this peer.
+    ``credit`` partitions are handed over ahead and cannot be overtaken. Measured times decide once, without the
+    original's negotiation at run time.
 
-    Source: Peng et al., ByteScheduler, SOSP 2019; github.com/bytedance/byteps, branch bytescheduler: partitions of
-    1,000,000 elements, a credit of 4,000,000.
+    Source: Peng et al., ByteScheduler, SOSP 2019; bytedance/byteps: partitions of 1,000,000 elements, credit 4,000,000.
     """
 
     collectives = ("all_reduce",)
