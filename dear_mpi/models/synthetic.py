@@ -9,10 +9,9 @@ place in the forward pass. A user's table has the same form:
 
     {"batch": 64, "modules": [{"name": "conv1", "params": [9408], "fwd_flops": 15105785856}, ...]}      in forward order
 
-FLOPs are counted at this batch; only ``dear-mpi simulate --batch`` needs it. ``"exchange_bytes": 4194304`` are a
-module's bytes for all ranks together, before each pass: an all-to-all. ``"out_elems": 51380224``, its output's
-elements, let ``simulate --optimizer kfac`` know its factors. A profile (``dear_mpi/training/profiles/profile.py``) is a
-table with seconds in place of FLOPs.
+FLOPs are counted at this batch. ``"exchange_bytes": 4194304`` are a module's bytes for all ranks together, before each
+pass: an all-to-all. ``"out_elems": 51380224``, its output's elements, let ``simulate --optimizer kfac`` know its
+factors. A profile (``dear_mpi/training/profiles/profile.py``) is a table with seconds in place of FLOPs.
 """
 
 import json
@@ -128,14 +127,6 @@ def count(value: Any) -> int:
     if type(value) is not int or value < 1:
         raise ValueError(f"params must be whole numbers above zero, not {value!r}")
     return value
-
-
-def load_batch(name: str) -> int:
-    """Return the batch at which a model's FLOPs are counted. Raises a ValueError if its table omits it."""
-    batch = load_table(name).get("batch")
-    if type(batch) is not int or batch < 1:
-        raise ValueError(f"synthetic model {name!r}: batch must be a whole number above zero, not {batch!r}")
-    return batch
 
 
 def measured_seconds(modules: Sequence[Module]) -> tuple[float, float] | None:
