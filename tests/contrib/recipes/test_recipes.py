@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.contrib.recipes import auc, logistic, participants
+from dear_mpi.contrib.recipes.participants import WHO, Participants
+from dear_mpi.contrib.recipes.tamuna import Masks
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training import SGD, Session
 from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.routes.proof import prove
-from tests.recipes import auc, logistic, participants
-from tests.recipes.participants import WHO, Participants
-from tests.recipes.tamuna import Masks
 from tests.rooms import ROOT
 
-FILE = f"{ROOT}/tests/recipes/tamuna.py"
+FILE = f"{ROOT}/dear_mpi/contrib/recipes/tamuna.py"
 
 
 def test_a_saddle_descends_and_ascends():
@@ -133,7 +133,7 @@ def reference(problem, masks, ranks, rounds, count):
 
 def user_route(folder, spelt):
     """A file of a user with this route."""
-    (folder / "mine.py").write_text(f"from tests.recipes.tamuna import tamuna\n\nroute = tamuna({spelt})\n")
+    (folder / "mine.py").write_text(f"from dear_mpi.contrib.recipes.tamuna import tamuna\n\nroute = tamuna({spelt})\n")
     return f"{folder / 'mine.py'}:route"
 
 
@@ -226,7 +226,7 @@ def test_masks_that_cannot_be_are_refused_on_all_ranks(spelt, ranks, tmp_path):
 
 def rounds_of(folder, spelt):
     """A file of a user with a route of rounds in which some take part."""
-    head = "from tests.recipes.participants import Participants, rounds\n\n"
+    head = "from dear_mpi.contrib.recipes.participants import Participants, rounds\n\n"
     (folder / "mine.py").write_text(f"{head}route = rounds(Participants({spelt}), 3)\n")
     return f"{folder / 'mine.py'}:route"
 

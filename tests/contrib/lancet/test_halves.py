@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.contrib.lancet.schedule import Lancet, LancetFsdp, LateWeights
 from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.models.layers import Dense, Gelu, Reshape, SoftmaxCrossEntropy
 from dear_mpi.models.networks import MODELS
@@ -13,7 +14,6 @@ from dear_mpi.training.fabric.fabric import Rules, ScheduleError
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES, Wfbp
-from dear_mpi.training.schedules.lancet import Lancet, LancetFsdp, LateWeights
 from dear_mpi.training.virtual_trainer import rehearse
 from tests.training_checks import README, Mixes, cut_of, on_all, settings
 
@@ -131,7 +131,7 @@ def test_layers_that_exchange_train_the_same_under_all_schedules(ranks, monkeypa
             assert "exchange" in waited
             return session.parameters_sha256()
 
-    names = [*SCHEDULES, "lancet:base=fsdp"]
+    names = [*SCHEDULES, "lancet", "lancet:base=fsdp"]
     assert len({digest for name in names for digest in run_loopback(ranks, lambda t, name=name: body(t, name))}) == 1
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.contrib.lancet.schedule import Lancet, LancetFsdp, fitted
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.training import Session
@@ -17,9 +18,7 @@ from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
-from dear_mpi.training.schedules import SCHEDULES, Dear
-from dear_mpi.training.schedules.fsdp import Fsdp
-from dear_mpi.training.schedules.lancet import Lancet, LancetFsdp, fitted
+from dear_mpi.training.schedules import SCHEDULES, Dear, Fsdp
 from dear_mpi.training.virtual_trainer import predict, rehearse
 from tests.training_checks import cut_of
 
@@ -38,7 +37,7 @@ def test_weights_fill_the_waits_for_exchanges():
     costs = Costs(forward_s=[0.0] * LAYERS, backward_s=[2.0] * LAYERS, weights_s=one, exchange_s=one)
     forward = LAYERS  # units: the exchanges of the forward pass, which nothing hides
     found = {name: predicted(kind, costs).iteration_s - forward for name, kind in SCHEDULES.items()}
-    assert found.pop("lancet") == pytest.approx(25)
+    assert predicted(Lancet, costs).iteration_s - forward == pytest.approx(25)
     assert list(found.values()) == pytest.approx([36] * len(found))
     assert predicted(LancetFsdp, costs).iteration_s - forward == pytest.approx(25)
 

@@ -1,28 +1,33 @@
-"""Compute K-FAC's Kronecker factors and their inverses, which multiply gradients before ranks exchange them.
+"""Compute K-FAC's Kronecker factors and their inverses, and multiply gradients by them.
 
     inputs  a, a row for each sample, with a 1 for the bias       A = mean of a^T a     (I, I)
     outputs g, the gradients of one sample's loss                 G = mean of g^T g     (O, O)
     factors   | triangle of A | triangle of G | rows | targets |   of one rank: sums, which add up over ranks
     inverses  | triangle      | triangle      |      |         |   in the same places: (A + pi d)^-1, (G + d / pi)^-1
 
-Ranks send sums and their number of samples, so results depend neither on the number of ranks nor on equal batches. A
+A layer's factors are a parameter: ``grad`` has the sums, ``value`` the inverses, and its own optimizer inverts. So
+schedules, routes, owners and checkpoints treat factors like any parameter: sums are reduced during the backward pass,
+and with a sharded update only their owner inverts. Ranks send their number of samples, so batches may be unequal. A
 layer receives gradients of the mean loss, g / targets, so G is targets times the sum of their squares.
+
+Each rank multiplies its gradients before they are summed, by the previous iteration's inverses. The product is linear
+and the inverses are equal on all ranks, so the result equals a multiplication of the sum.
 
 Source: Martens and Grosse 2015, Optimizing Neural Networks with Kronecker-factored Approximate Curvature, sections 3
 and 6.3 (pi). Sending triangles follows SPD-KFAC (Shi, Zhang and Li 2021, arXiv 2107.06533).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.optimizer import CALL_COST, Optimizer
+from dear_mpi.kernels.optimizer import CALL_COST, Companion, Optimizer
+from dear_mpi.models.layer import Layer, Parameter, Split
+from dear_mpi.models.layers import Residual
 
 PACK_COST, INVERSE_COST = 40, 0.05  # in elements of an update, times size^2 and size^3; measured on one core
 
@@ -66,14 +71,6 @@ class Sides:
         """In the unit of ``Optimizer.cost``."""
         work = sum(PACK_COST * size**2 + INVERSE_COST * size**3 for size in (self.inputs, self.outputs))
         return CALL_COST + round(work)
-
-    @property
-    def inverse_flops(self) -> float:
-        return 2.0 * (self.inputs**3 + self.outputs**3)
-
-    def flops(self, rows: float) -> float:
-        inputs, outputs = self.inputs, self.outputs
-        return 2.0 * (rows * (inputs**2 + outputs**2) + inputs * outputs * (inputs + outputs))
 
     def split(self, array: Array) -> tuple[Array, Array]:
         return unpacked(array[: self.border], self.inputs), unpacked(array[self.border : -2], self.outputs)
@@ -135,7 +132,7 @@ def inverse(matrix: Array, damping: float) -> Array:
 
 @dataclass(frozen=True)
 class KFAC(Optimizer):
-    """Momentum on gradients that layers have multiplied by inverse factors (``dear_mpi/models/factored.py``).
+    """Momentum on gradients that layers have multiplied by inverse factors.
 
     m = momentum * m + g; w -= lr * m; weight decay is decoupled. Parameters without factors use plain gradients.
     """
@@ -166,3 +163,76 @@ class KFAC(Optimizer):
         velocity *= self.momentum
         velocity += grad
         value -= np.multiply(velocity, self.lr, out=grad)
+
+    def adapted(self, layers: Sequence[Layer]) -> Sequence[Layer]:
+        """Wrap layers that have rows of inputs as ``Factored``, also within a ``Residual``.
+
+        A layer with a frozen or tied weight or bias stays unchanged.
+
+        Raises:
+            ValueError: no layer has rows of inputs.
+        """
+        found = with_factors(layers, self, [id(each) for layer in layers for each in layer.parameters])
+        if not any(each.optimizer for layer in found for each in layer.parameters):
+            what = "no layer has a method rows, see dear_mpi/contrib/kfac/kfac.py"
+            raise ValueError(f"optimizer KFAC has nothing to do: {what}")
+        return found
+
+    def companion(self, inputs: int, outputs: int, rows: float) -> Companion:
+        """Describe a layer's factors: their sums and the products with inverses are part of its backward pass."""
+        sides = Sides(inputs, outputs)
+        backward = 2.0 * (rows * (inputs**2 + outputs**2) + inputs * outputs * (inputs + outputs))
+        return Companion(sides.elements, sides.cost, backward, 2.0 * (inputs**3 + outputs**3))
+
+
+class Factored(Split):
+    """A layer with its factors.
+
+    Its ``rows`` returns the inputs and the output gradients, a row per application of the weight, and their number of
+    targets; it is called between the halves of the backward pass.
+    """
+
+    def __init__(self, layer: Any, optimizer: KFAC) -> None:
+        self.layer = layer
+        inputs, outputs = as_matrix(layer.weight.value).shape
+        self.sides = Sides(inputs + 1, outputs)
+        values = np.zeros(self.sides.elements, layer.weight.value.dtype)
+        self.sides.join(values, np.eye(inputs + 1), np.eye(outputs))
+        name = layer.weight.name.rpartition(".")[0] or layer.weight.name
+        self.factors = Parameter.of(f"{name}.factors", values, outputs=None)
+        self.factors.optimizer = optimizer.inverses(self.sides)
+        self.parameters = (*layer.parameters, self.factors)
+
+    def forward(self, x: Array) -> Array:
+        return self.layer.forward(x)
+
+    def backward_input(self, dy: Array) -> Array:
+        return self.layer.backward_input(dy)
+
+    def backward_weights(self) -> None:
+        """Write the layer's gradients, multiplied by the inverses, and its factors."""
+        inputs, grads, targets = self.layer.rows()
+        inputs = np.hstack([inputs, np.ones((len(inputs), 1), inputs.dtype)])
+        self.layer.backward_weights()
+        self.sides.join(self.factors.grad, inputs.T @ inputs, grads.T @ grads, len(inputs), targets)
+        weight, bias = as_matrix(self.layer.weight.grad), self.layer.bias.grad
+        left, right = (each.astype(weight.dtype) for each in self.sides.split(self.factors.value))
+        found = left @ np.vstack([weight, bias]) @ right
+        weight[...], bias[...] = found[:-1], found[-1]
+
+
+def as_matrix(weight: Array) -> Array:
+    """View a weight, (inputs, outputs) or a convolution kernel, (outputs, ...), as (inputs, outputs)."""
+    return weight if weight.ndim == 2 else weight.reshape(len(weight), -1).T
+
+
+def with_factors(layers: Sequence[Layer], optimizer: KFAC, seen: Sequence[int]) -> list[Layer]:
+    found: list[Layer] = []
+    for layer in layers:
+        if isinstance(layer, Residual):
+            found.append(Residual(with_factors(layer.layers, optimizer, seen)))
+        else:
+            own = all(each.trained and seen.count(id(each)) == 1 for each in layer.parameters)
+            has_rows = callable(getattr(layer, "rows", None))
+            found.append(Factored(layer, optimizer) if own and has_rows else layer)
+    return found

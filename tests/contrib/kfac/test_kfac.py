@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.kernels.kfac import Sides, packed, unpacked
-from dear_mpi.models.factored import Factored, factored
+from dear_mpi.contrib.kfac.kfac import KFAC, Factored, Sides, packed, unpacked
 from dear_mpi.models.layers import Dense, Relu, Residual, SoftmaxCrossEntropy
 from dear_mpi.models.networks import cnn, mlp
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training import KFAC, Session
+from dear_mpi.training import Session
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES
@@ -75,7 +74,7 @@ def test_inverses_are_those_of_running_means():
 @pytest.mark.parametrize("kind", [mlp, cnn])
 def test_a_gradient_is_multiplied_by_the_inverses_of_both_sides(kind):
     """A step of whole K-FAC matrices, from the definition: (A x G)^-1 of the gradient as one vector."""
-    plain, model = layers(kind, np.float64), factored(layers(kind, np.float64), KFAC())
+    plain, model = layers(kind, np.float64), KFAC().adapted(layers(kind, np.float64))
     draw = np.random.default_rng(2)
     for layer in model:
         if isinstance(layer, Factored):
@@ -164,7 +163,7 @@ def test_layers_within_a_residual_have_factors_and_shared_or_frozen_ones_have_no
     frozen.weight.trained = False
     other = Dense("other", weight())
     other.parameters = other.weight, other.bias = shared.weight, other.bias
-    found = factored([Residual([own, Relu()]), frozen, shared, other], KFAC())
+    found = KFAC().adapted([Residual([own, Relu()]), frozen, shared, other])
     names = [each.name for layer in found for each in layer.parameters if each.optimizer]
     assert names == ["own.factors"]
 

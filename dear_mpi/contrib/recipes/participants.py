@@ -3,30 +3,43 @@
     each iteration   values -= lr gradient       alone; who takes no part gives the step one example, for it must run
     each round       values *= n / c, or 0 where a rank takes no part | average over n ranks | all have the mean of c
 
-mpirun -n 8 python participants.py
+mpirun -n 8 python -m dear_mpi.contrib.recipes.participants
 
 Source: McMahan et al., FedAvg, AISTATS 2017, algorithm 1 (a random part of the clients in each round);
 arXiv 2112.05559, a survey of learning over wireless networks (choose devices by speed).
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from dear_mpi.kernels.array import Array
 from dear_mpi.models.data import load_data
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.models.networks import mlp
 from dear_mpi.training import SGD, Session, run_world
-from dear_mpi.training.routes import MAIN, Leg, Pack, Route, Unpack, Update, all_gather, reduce_scatter
+from dear_mpi.training.routes import (
+    MAIN,
+    BucketMemory,
+    Leg,
+    Memory,
+    Pack,
+    Route,
+    Unpack,
+    Update,
+    all_gather,
+    reduce_scatter,
+)
 
 
 @dataclass(frozen=True)
 class Participants:
-    """Who takes part in a round: the same on all ranks.
+    """Choose who takes part in a round: the same on all ranks.
 
     Attributes:
         count: how many.
@@ -37,13 +50,13 @@ class Participants:
     seconds: tuple[float, ...] = ()
     seed: int = 0
 
-    def of(self, number, ranks):
-        """The ranks of a round."""
+    def of(self, number: int, ranks: int) -> set[int]:
+        """Return the ranks of a round."""
         drawn = np.random.default_rng([self.seed, number]).permutation(ranks)
         order = np.argsort(self.seconds, kind="stable") if self.seconds else drawn
         return {int(rank) for rank in order[: self.count]}
 
-    def objection(self, ranks):
+    def objection(self, ranks: int) -> str:
         if not 1 <= self.count <= ranks:
             return f"participants must be from 1 to the number of ranks, {ranks}, not {self.count}"
         if self.seconds and len(self.seconds) != ranks:
@@ -60,22 +73,21 @@ class TakePart(Leg):
 
     participants: Participants
     on: str = MAIN
-    reads: ClassVar[tuple[str, ...]] = ("values",)
-    writes: ClassVar[tuple[str, ...]] = ("share",)
+    reads = ("values",)
+    writes = ("share",)
     lines: ClassVar[Mapping[str, str]] = {"share": "scratch"}
 
-    def objection(self, ranks):
+    def objection(self, ranks: int) -> str:
         return self.participants.objection(ranks)
 
-    def prove(self, memory):
-        for rank, shard in memory.places:
-            memory.write("share", rank, shard, memory.read("values", rank, shard))
+    def prove(self, memory: Memory) -> None:
+        memory.compute("", self.reads, "share")
 
-    def bind(self, bucket):
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         share, values = map(bucket.line, ("share", "values"))
         ranks, count = bucket.ranks, self.participants.count
 
-        def take_part(factor):
+        def take_part(factor: float) -> None:
             here = bucket.rank in self.participants.of((bucket.own_updates - 1) // self.every, ranks)
             if here:
                 np.multiply(values, ranks / count, out=share)
@@ -90,21 +102,19 @@ class Adopt(Leg):
     """values = share, of which all ranks have the average now."""
 
     on: str = MAIN
-    reads: ClassVar[tuple[str, ...]] = ("share",)
-    writes: ClassVar[tuple[str, ...]] = ("values",)
+    reads = ("share",)
+    writes = ("values",)
 
-    def prove(self, memory):
-        for rank, shard in memory.places:
-            memory.write("values", rank, shard, memory.read("share", rank, shard))
+    def prove(self, memory: Memory) -> None:
+        memory.compute("", self.reads, "values")
 
-    def bind(self, bucket):
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         share, values = map(bucket.line, ("share", "values"))
         return lambda factor: np.copyto(values, share)
 
 
-def rounds(participants, steps):
-    """The route."""
-    every = {"every": steps}
+def rounds(participants: Participants, steps: int) -> Route:
+    every: dict[str, Any] = {"every": steps}
     out = Pack(), Update(alone=True, on=MAIN), TakePart(participants=participants, **every)
     average = reduce_scatter("share", op="average", **every)
     return Route("participants", (*out, average), (all_gather("share", **every), Adopt(**every), Unpack()))
@@ -118,27 +128,35 @@ all_ranks, drawn, fastest = (rounds(each, STEPS) for each in WHO.values())
 class OwnMean(SoftmaxCrossEntropy):
     """Its gradients are those of the mean over this rank's examples, of which ranks have more or fewer."""
 
-    def __init__(self, ranks):
+    def __init__(self, ranks: int) -> None:
         self.ranks = ranks  # by which gradients are multiplied where a rank trains alone
 
-    def forward(self, x, targets):
+    def forward(self, x: Array, targets: Array) -> Any:
         self.examples = len(x)
         return super().forward(x, targets)
 
-    def backward(self, scale):
+    def backward(self, scale: float) -> Array:
         return super().backward(1 / (self.ranks * self.examples))
 
 
-def train(world, name="fastest", until=0.93, most=100, batch=16, seed=0, second=0.0):
-    """The rounds until so much of the test set is right, and the seconds of these.
+def train(
+    world: Any,
+    name: str = "fastest",
+    until: float = 0.93,
+    most: int = 100,
+    batch: int = 16,
+    seed: int = 0,
+    second: float = 0.0,
+) -> tuple[int, float]:
+    """Return the rounds until so much of the test set is right, and their seconds.
 
     Args:
-        second: that a fast rank works for a batch; the others as ``SECONDS`` says, spent asleep.
+        second: of a fast rank for a batch; others take multiples (``SECONDS``), asleep.
     """
     data, own = load_data("digits", np.dtype("float32"), 0), np.random.default_rng([seed, world.rank])
     who = WHO[name]
     layers = mlp(data.train.x.shape[1:], 10, np.random.default_rng(seed), data.train.x.dtype)
-    how = {"route": f"{Path(__file__).resolve()}:{name}", "optimizer": SGD(lr=0.1)}
+    how: dict[str, Any] = {"route": f"{Path(__file__).resolve()}:{name}", "optimizer": SGD(lr=0.1)}
     with Session(layers, OwnMean(world.size), world, schedule="dear", **how) as session:
         number, begin, right = 0, time.perf_counter(), 0.0
         while number < most and right < until:
@@ -153,14 +171,14 @@ def train(world, name="fastest", until=0.93, most=100, batch=16, seed=0, second=
         return number, time.perf_counter() - begin
 
 
-def accuracy(layers, test):
+def accuracy(layers: Sequence[Any], test: Any) -> float:
     scores = test.x
     for layer in layers:
         scores = layer.forward(scores)
-    return np.mean(scores.argmax(1) == test.y)
+    return float(np.mean(scores.argmax(1) == test.y))
 
 
 if __name__ == "__main__":
     for name in WHO:
-        found, seconds = run_world(lambda world, name=name: train(world, name, second=0.005))
+        found, seconds = run_world(partial(train, name=name, second=0.005))
         print(f"{name}: {found} rounds, {seconds:.2f} s")

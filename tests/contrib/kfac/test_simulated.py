@@ -7,7 +7,7 @@ import pytest
 
 from dear_mpi.collectives.transports.emulated import Link
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.kernels.kfac import KFAC, Sides
+from dear_mpi.contrib.kfac.kfac import KFAC, Sides
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.models.networks import cnn, mlp
 from dear_mpi.models.synthetic import Module, load_modules
@@ -27,7 +27,7 @@ LINK = Link(1e9, 1e-4)
 
 def profile(uses=None):
     """A layer of 2 inputs and 2 outputs with its factors: 1 ns for each mean element of an update."""
-    tensors = (Tensor(0, (2, 2), outputs=1), Tensor(1, (2,)), Tensor(2, (SIDES.elements,), None, SIDES))
+    tensors = (Tensor(0, (2, 2), outputs=1), Tensor(1, (2,)), Tensor(2, (SIDES.elements,), None, SIDES.cost))
     said = {"model": "one", "device": "cpu", "ranks": 1, "rank": 0, "batch": None, "accumulate": 1, "dtype": "fp32"}
     said |= {"wire": "fp32", "schedule": "sequential", "iterations": 9, "update_s_per_element": 1e-9, "rest_s": 0.0}
     return Profile(**said, uses=uses or (Use("dense", tensors, 1e-3, 2e-3),))
@@ -99,7 +99,7 @@ def test_factors_travel_with_gradients_and_their_owner_inverts_them():
 
 def test_factors_of_a_table_take_their_flops_at_the_rate_of_the_forward_pass():
     """Of 2 x 3 weights with 2 outputs, and a bias: sums of 4 x 4 and 2 x 2 over 10 rows, and products with inverses."""
-    modules = [Module("dense", (6, 2), 2.0 * 6 * ROWS, sides=Sides(4, 2), rows=ROWS), Module("relu", (), 0.0)]
+    modules = [Module("dense", (6, 2), 2.0 * 6 * ROWS, matrix=(4, 2), rows=ROWS), Module("relu", (), 0.0)]
     plain = synthetic_model("a", modules, ranks=2, forward_s=1.2, backward_s=2.4)
     kfac = synthetic_model("a", modules, ranks=2, forward_s=1.2, backward_s=2.4, ownership=Ownership(KFAC()))
     flop_s = 1.2 / (2 * 6 * ROWS)
@@ -114,8 +114,8 @@ def test_factors_of_a_table_take_their_flops_at_the_rate_of_the_forward_pass():
 
 def test_the_tables_of_papers_have_factors():
     convolution, norm = load_modules("resnet50")[:2]
-    assert (convolution.sides, convolution.rows) == (Sides(3 * 7 * 7, 64), 64 * 112 * 112)
-    assert norm.sides is None
+    assert (convolution.matrix, convolution.rows) == ((3 * 7 * 7, 64), 64 * 112 * 112)
+    assert norm.matrix is None
 
 
 @pytest.mark.parametrize(
@@ -124,11 +124,14 @@ def test_the_tables_of_papers_have_factors():
         ({"clip": 1.0}, "optimizer KFAC sends other sums beside gradients: leave out clip"),
         ({"wire": "int8"}, "the route 'full over int8' does not bring them all"),
         ({"schedules": ("local:4",)}, "the route 'local:4' does not bring them all"),
-        ({"optimizer": None}, "model 'one' has factors, which kfac alone needs: take its profile under the same"),
-        ({"optimizer": "lamb"}, "model 'one' has factors, which kfac alone needs"),
+        (
+            {"optimizer": None},
+            "model 'one' sends more than gradients, which its optimizer does not: take its",
+        ),
+        ({"optimizer": "lamb"}, "model 'one' sends more than gradients, which its optimizer does not"),
         (
             {"profile": profile((Use("dense", (Tensor(0, (2, 2)),), 1e-3, 2e-3),))},
-            "model 'one' has no factors, which kfac needs: take its profile under the same optimizer",
+            "model 'one' sends gradients alone: take its profile under the same optimizer",
         ),
     ],
     ids=str,
@@ -141,11 +144,5 @@ def test_what_kfac_cannot_have_is_refused(choices, said):
 def test_a_table_without_outputs_has_no_factors(tmp_path):
     file = tmp_path / "table.json"
     file.write_text('{"modules": [{"name": "dense", "params": [6, 2], "fwd_flops": 120}]}')
-    with pytest.raises(ValueError, match="has no factors, which kfac needs: its table must say out_elems of modules"):
+    with pytest.raises(ValueError, match="sends gradients alone: its table must say out_elems of modules"):
         simulated(profile=None, models=(f"synthetic:{file}",))
-
-
-def test_sides_that_do_not_fit_their_tensor_are_told():
-    wrong = profile((Use("dense", (Tensor(0, (9,), None, Sides(3, 2)),), 1e-3, 2e-3),))
-    with pytest.raises(ValueError, match="not have 11 elements"):
-        wrong.check()

@@ -1,4 +1,4 @@
-"""Lancet: let layers write their weight gradients while the backward pass waits for the network.
+"""Let layers write their weight gradients while the backward pass waits for the network.
 
     dear     compute  | dx 3, dw 3 |::::::::| dx 2, dw 2 |::::::::| dx 1 ...        : compute waits
              network               | A 2    |            | A 1    |                 A: what a layer exchanges
@@ -19,13 +19,10 @@ their exchanges; this schedule does not.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
-from dear_mpi.training.fabric.costs import Nominal
-from dear_mpi.training.schedules.dear import Dear
-from dear_mpi.training.schedules.fsdp import Fsdp
-from dear_mpi.training.schedules.schedule import Options, Schedule
+from dear_mpi.training.schedules import Dear, Fsdp, Nominal, Schedule
 
 # By use: itself if its weights are not delayed, else the use that they are written before; -1 for the end.
 Plan: TypeAlias = tuple[int, ...]
@@ -74,7 +71,7 @@ class LateWeights(Schedule):
 class Lancet(LateWeights, Dear):
     """Run DeAR, and let layers write weight gradients while others exchange."""
 
-    options: ClassVar[Options] = {"base": base}
+    options: ClassVar[Mapping[str, Callable[[str, str], Any]]] = {"base": base}
 
     @classmethod
     def specialised(cls, **options: Any) -> type[Schedule]:
@@ -88,8 +85,7 @@ class LancetFsdp(LateWeights, Fsdp):
 
     def before_backward(self, use: int) -> None:
         for bucket in self.fabric.buckets.needed_by(use)[-1:]:  # under way before any layer writes
-            self.gather_again(bucket.index)
-            self.gather_again(bucket.index - 1)
+            self.gather_again(bucket)
         super().before_backward(use)
 
 
