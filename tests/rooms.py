@@ -62,11 +62,10 @@ TRAINING = (
     *("decisions", "checkpoint", "attendance", "session", "recorder", "runs"),
 )
 
-# The same of bench. What is in analysis reads reports: nothing else imports it.
+# The same of bench.
 BENCH = (
-    *("machine_file", "case", "data", "arrivals", "native", "backends", "timing", "turns", "saved", "suite"),
-    *("overlap", "steps", "fit", "peers", "run", "table", "layouts", "output", "diff", "tune", "provenance"),
-    *("kernels", "analysis"),
+    *("machine_file", "case", "data", "native", "backends", "suite", "timing", "fit", "overlap", "run"),
+    *("layouts", "output", "saved", "diff", "tune"),
 )
 ORDERS = {"training": TRAINING, "bench": BENCH}
 
