@@ -56,8 +56,6 @@ def job_rows(facts: Facts) -> dict[str, str]:
     rows = {"launcher": f"{launch.launcher}, {plural(launch.size, 'rank')}" if launch.size > 1 else launch.launcher}
     if mpi is None:
         return rows | {"MPI library": "none"}
-    words: dict[Any, str] = {True: "yes", False: "no", None: "not in this library"}  # some answers are texts
-    answers = (f"{name}: {words.get(answer, answer)}" for name, answer in facts.queries.items())
     return rows | {
         "MPI library": f"{mpi.library} (MPI {mpi.standard}), sees {plural(mpi.size, 'rank')}",
         "thread level": mpi.thread_level,
@@ -67,8 +65,7 @@ def job_rows(facts: Facts) -> dict[str, str]:
         "shared huge pages": first.huge_pages_text,
         "TCP controlled by": first.congestion,
         "settings": "\n".join(f"{name}={value}" for name, value in facts.settings.items()) or "the library's defaults",
-        "CUDA-aware, MPI says": "\n".join(answers),
-        "CUDA-aware, tried out": facts.probed.why if facts.probed else "not tried, as no rank has a GPU",
+        "CUDA-aware": facts.probed.why if facts.probed else "not tried, as no rank has a GPU",
         "device memory": facts.device_memory.why if facts.device_memory and facts.device_memory != facts.probed else "",
     }
 
