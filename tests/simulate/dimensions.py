@@ -36,14 +36,14 @@ HEAD = f"""What does `themis` gain over `hierarchical`?
   (`verify`) and priced (`cost`), with 1 GB/s and 2 us inside a host, 20 us between hosts, and sums that take no time.
   The programs of the last table were also measured.
 - **ratio**: the rate of a rank inside its host over its rate between hosts while all ranks of its host send.
-- **gain**: the time of `hierarchical` over that of `themis`.
-- **Limits**: prices ignore that segments of one phase overlap those of the phase before; no real hosts.
+- **gain**: the time of `hierarchical` over the time of `themis`.
+- **Limits**: prices ignore the overlap of segments of two phases; no real hosts.
 """
 
 READING = """## Reading
 
 - With equal rates and Q = R, half of the parts take each order, and the time is half. If links between hosts are
-  faster, the gain nears R, by which the bytes inside are divided.
+  faster, the gain nears R, because the bytes inside are divided by R.
 - From a ratio of (Q-1) R/(R-1) on, `themis` equals `hierarchical`. Ranks that share one port are mostly in this case.
 - If Q is far from R, or buffers are small, gains are smaller.
 """
