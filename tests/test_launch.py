@@ -298,7 +298,9 @@ def test_a_rank_that_makes_fewer_steps_than_the_others_ends_the_job(how, said):
     status, output = launch("--keep-going", "--limit", "120", "--ranks", "3", "--", "-c", UNEQUAL, *how)
     assert_failed_by_itself(status, output)
     for job in output.split("3 rank(s): python")[1:]:
-        assert re.search(r"rank [02] waits for .*, in or after call 4 of step, but " + re.escape(said), job), output
+        reported = re.search(r"rank [02] waits for .*, in or after call 4 of step, but " + re.escape(said), job)
+        # MPICH may kill the others at once when a rank ends with an error: then there is its traceback alone.
+        assert reported or (how == ["raise"] and "RuntimeError: on purpose" in job), output
 
 
 CHILDREN = """

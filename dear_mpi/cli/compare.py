@@ -19,8 +19,8 @@ from dear_mpi.training.chosen_route import SEVERAL
 from dear_mpi.training.declared import BETWEEN_FUSIONS, listed
 from dear_mpi.training.options import FUSION
 from dear_mpi.training.recorder import Show
+from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import Contest, outcome
 from dear_mpi.training.schedules import NAMES
 
 SCHEDULES = f"Schedules to compare, with commas: {', '.join(NAMES)}, or FILE.py:NAME. Speed-ups are over the first one."
@@ -61,12 +61,12 @@ def compare_and_show(
     acts: Sequence[tuple[str, Path, Any]] = (),
     **split: Sequence[str],
 ) -> Output:
-    contest = Contest(config, world, schedules, **split)
+    comparison = Comparison(config, world, schedules, **split)
     show, keepers = timeline, dict[str, Any]()
     for name, path, act in acts:  # each passes the timeline on
         show = keepers[f"--{name}"] = act(f"--{name}", path, show)
-    with bar(world, contest.steps, config.model) as advance:
-        rows = outcome(contest, lambda name: advance(f"{config.model}, {name}"), timeline=show)
+    with bar(world, comparison.steps, config.model) as advance:
+        rows = comparison.run(lambda name: advance(f"{config.model}, {name}"), timeline=show)
     show_comparison(world, rows)
     files: dict[str, Callable[[], object]] = {}
     if plot is not None:

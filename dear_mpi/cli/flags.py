@@ -66,7 +66,7 @@ def flags_of(kind: type[Declared]) -> Table:
         if isinstance(default, tuple):  # several values, with commas
             default = ",".join(map(str, default)) or None
         shown: Any = said.shown or True
-        option = Option(*said.flags, help=said.help, show_default=shown, metavar=said.metavar)
+        option = Option(as_typed(said.name(name)), help=said.help, show_default=shown, metavar=said.metavar)
         typed: Any = said.typed or hints[name]
         found[said.name(name)] = parameter(said.name(name), Annotated[typed | None, option, name], default)
     return found

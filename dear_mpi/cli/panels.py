@@ -10,11 +10,10 @@ PANELS = {
     "context iterations pieces at_once device seed",
     "How measured": "budget precision cadence start arrival steps overlap tests why",
     "Peers": "baseline at_least",
-    "Compute": "forward_time backward_time compute rate update_time ranks_per_core straggler jitter",
+    "Compute": "forward_time backward_time rate update_time ranks_per_core straggler jitter",
     "Communication": "schedule schedules fusion algorithm algorithms network update weights route wire segment "
     "segments memory device_memory link rates",
-    "Optimiser": "optimizer lr decay warmup momentum nesterov weight_decay vector_rate beta1 beta2 epsilon damping "
-    "factor_decay clip loss_scale",
+    "Optimiser": "optimizer lr decay warmup momentum weight_decay clip loss_scale",
     "Job": "threads stall_after stall_abort debug check worst",
     "Output": "save every resume profile tune plot picture timeline format json_file raw",
 }

@@ -1,8 +1,8 @@
 """Simulate layers by their compute time and gradient sizes, with tables of the DeAR paper's five models.
 
 A synthetic layer writes gradients (a small multiple of its parameters: not zero, so any error in their sum shows) and
-waits for the rest of its time: asleep, like a host while its GPU computes, or spinning, like a busy host. It may
-exchange bytes with the other ranks before each pass, as a mixture of experts does.
+sleeps for the rest of its time, like a host while its GPU computes. It may exchange bytes with the other ranks before
+each pass, as a mixture of experts does.
 
 ``paper_models.json`` lists for every module its tensors' elements, its forward FLOPs at the paper's batch size, and its
 place in the forward pass. A user's table has the same form:
@@ -178,22 +178,14 @@ GRADIENT_SCALE = 1e-3
 EXCHANGE = "pairwise", "all_to_all"  # the algorithm and the collective
 
 
-def spin(seconds: float) -> None:
-    """Keep a core busy."""
-    end_s = time.perf_counter() + seconds
-    while time.perf_counter() < end_s:
-        pass
-
-
 class ComputeTime:
-    """Lets time pass for one model's layers.
+    """Let time pass for one model's layers, asleep.
 
     Short times add up until a sleep is worthwhile, and the next sleep is shortened by the last one's excess: the sum is
     exact despite a coarse system clock.
     """
 
-    def __init__(self, compute: str = "sleep") -> None:
-        self.rest = lookup("compute", compute, {"sleep": time.sleep, "spin": spin})
+    def __init__(self) -> None:
         self.owed_s, self.pace = 0.0, 1.0  # the pace multiplies the layers' times
 
     def spend(self, seconds: float, since_s: float) -> None:
@@ -201,7 +193,7 @@ class ComputeTime:
         self.owed_s += self.pace * seconds - (time.perf_counter() - since_s)
         if self.owed_s > 1e-3:
             begin_s = time.perf_counter()
-            self.rest(self.owed_s)
+            time.sleep(self.owed_s)
             self.owed_s -= time.perf_counter() - begin_s
 
 

@@ -102,10 +102,11 @@ def run_world(
         rates: bytes/s of a rank inside its host, and of a host to others, for algorithms that ask for them.
         threads: run that many ranks as threads of this process instead of an MPI job; the result is rank 0's.
         device_memory: how MPI gets a GPU's buffers: ``direct``, ``staged``, or ``auto`` (see ``MpiTransport``).
-        stall_after_s: report a rank's wait after this time (``collectives/transports/watchdog.py``); 0: never.
+        stall_after_s: report a rank's wait after this time (``collectives/transports/watchdog.py``); 0: never. While
+            MPI starts, this takes the timer of ``faulthandler``.
         stall_abort: also end the job then.
-        facts: names and values that must be equal on all ranks, as in ``agree``. Check a rank's input here and not
-            earlier: the others would wait for it.
+        facts: must be equal on all ranks, as in ``agree``. Check a rank's input here and not earlier: the others would
+            wait for it.
 
     Raises:
         ValueError: there is no MPI library, or it cannot be called from two threads.
@@ -118,8 +119,8 @@ def run_world(
             raise ValueError("rates must be left out where a link is emulated, which has its own")
         if link is not None:
             link.hosts(transport.hosts)  # may be None
-        said = {"device_memory": device_memory, "link": None if link is None else str(link), "rates": rates}
-        return {**facts(transport.rank), **said}
+        own = facts(transport.rank)
+        return {**own, "device_memory": device_memory, "link": None if link is None else str(link), "rates": rates}
 
     def guarded(transport: Transport) -> T:
         if rates is not None:
@@ -152,7 +153,7 @@ def run_world(
 def starting(after_s: float, *, abort: bool) -> Iterator[None]:
     """Report if MPI takes longer to start, and with ``abort`` end the job.
 
-    The library starts while it holds the interpreter's lock: no watchdog can run, so Python's traceback has to do.
+    The library may hold the interpreter's lock meanwhile: then no watchdog runs, and Python's traceback has to do.
     """
     launch = launch_of(os.environ)
     if not after_s or launch.size == 1 or "mpi4py.MPI" in sys.modules:

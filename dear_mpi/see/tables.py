@@ -14,7 +14,7 @@ from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES, median
 from dear_mpi.reporting.terminal import PLUS_MINUS, alike, console, interval, listing
 from dear_mpi.reporting.units import format_hosts, plural
 from dear_mpi.see.sweep import named
-from dear_mpi.training.runs.contest import compared
+from dear_mpi.training.runs.compare import compared
 from dear_mpi.training.virtual_trainer import ALL_REACHED, REACHED, UNFAIR
 
 Row = dict[str, Any]
@@ -26,12 +26,9 @@ ABOUT_TIMES = (
 )
 CLEAR = ("faster", "slower")  # verdicts
 OF_FUSION = ("schedule", "iteration", "compute", "exposed", "rest", "hidden", "pre-\ndicted", "bound", "speed-up", "")
-# For several training results, the accuracy columns replace the overlap columns.
-OF_RESULTS = ("schedule", "iteration", "exposed", "speed-up", "", "accu-\nracy", "in same\ntime", "s until\nnear it")
-ABOUT_RESULTS = (
-    "exposed: waiting for communication; accuracy: on test data, after equally many iterations; in same time: when "
-    "the fastest was through these; s until near it: seconds of iterations to 1 point below that of the first one"
-)
+# If accuracies differ, their column replaces the overlap columns.
+OF_RESULTS = ("schedule", "iteration", "exposed", "speed-up", "", "accu-\nracy")
+ABOUT_RESULTS = "exposed: waiting for communication; accuracy: on test data, after equally many iterations"
 OF_BEST = ("schedule", "fusion", "buckets", "iteration", "speed-up", "")
 LEFT = ("schedule", "fusion", "")
 
@@ -77,7 +74,7 @@ def fusion_table(rows: Sequence[Row]) -> Table:
     fused = buckets(first["asked_fusion"], [row["buckets"] for row in rows])
     title = f"{first['model']}, {first['device']}, {format_hosts(first['hosts'])}, {fused}"
     title += f"\n{algorithm(first)}{route(first) if alike('route', rows) else ''} over {first['transport']}"
-    reached = any(row["accuracy_at_time"] is not None for row in rows)
+    reached = len({row["accuracy"] for row in rows}) > 1
     about, heads = (ABOUT_RESULTS, OF_RESULTS) if reached else (ABOUT_TIMES, OF_FUSION)
     counts = " or ".join(map(str, sorted({row["iterations"] for row in rows})))
     whole = f"{ROUNDS}; of {counts} iterations each, in whole rounds: {first['asked_iterations']} were asked for"
@@ -133,14 +130,8 @@ def cells(row: Row, digits: int) -> dict[str, str]:
         "hidden": "-" if hidden is None else f"{hidden:.0%}",
         "speed-up": gain(row),
         "": row["verdict"],
-        "accu-\nracy": known(row["accuracy"], ".1%"),
-        "in same\ntime": known(row["accuracy_at_time"], ".1%"),
-        "s until\nnear it": known(row["time_to_accuracy_s"], ".2f"),
+        "accu-\nracy": "-" if row["accuracy"] is None else f"{row['accuracy']:.1%}",
     }
-
-
-def known(figure: float | None, form: str) -> str:
-    return "-" if figure is None else f"{figure:{form}}"
 
 
 def gain(row: Row) -> str:

@@ -73,15 +73,11 @@ class Exchange(Declared):
         "Largest norm of all gradients together; above it, all are scaled by CLIP / norm (torch: norm + 1e-6).",
         None,
         shown="no limit",
-        reported=True,
-        decides=True,
     )
     loss_scale: str = option(
         "none, or dynamic: gradients are scaled up while they travel, and an iteration that overflows is skipped.",
         "none",
         allowed=dict.fromkeys(("none", "dynamic")),
-        reported=True,
-        decides=True,
     )
     update: str | None = option(
         "full: each rank updates all parameters. sharded: each rank updates one part of the parameters, and keeps the "
@@ -104,7 +100,6 @@ class Exchange(Declared):
         shown="all alike",
         typed=str,
         parse=partial(parsed, "--weights", parse_weights),
-        decides=True,
     )
     segment_bytes: int | None = option(
         "Size of the largest message, e.g. 256KiB.",
@@ -157,32 +152,26 @@ class Training(Exchange):
         "dear",
         may_be_file=True,
     )
-    fusion: str = option(FUSION, USUAL, may_be_file=True, reported=True, decides=True)
+    fusion: str = option(FUSION, USUAL, may_be_file=True)
     algorithm: str = option(
         f"Collective algorithm: {NAMES}, FILE.py:FUNCTION, native (the MPI library's own), auto (by message size), or "
         "auto:FILE (by message size, from the FILE of bench --tune).",
         "auto",
         may_be_file=True,
-        reported=True,
-        decides=True,
     )
     accumulate: int = option(
         "Number of parts that each batch is split into. Gradients of all parts add up, and then travel.",
         1,
         least=1,
-        reported=True,
-        decides=True,
     )
     device: str = option(
         "Where the model is: cpu, or cuda (each rank takes the next GPU of its host).",
         "cpu",
         allowed=dict.fromkeys(("cpu", "cuda")),
-        reported=True,
     )
     debug: bool = option(
         "Check in every iteration that ranks start the same collectives and that layers write their gradients.",
         False,
-        flag="--debug",
     )
 
     def find_route(self, *, halves: bool = False) -> Route:

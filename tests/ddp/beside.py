@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
-from dear_mpi.training.runs.contest import compared
+from dear_mpi.training.runs.compare import compared
 from tests.attempts import Runs, kept, run
 from tests.ddp.case import FULL, OURS, SHARDED, TORCH, Case
 from tests.launch import mpis_at_hand

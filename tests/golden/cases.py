@@ -32,7 +32,7 @@ FURTHER = (
         *("none", "layers:2", "buckets:2", "25MB", "cut:1KB", "tensors", "ddp", "horovod", "own", "at:96,200"),
     )),
     *(f"--optimizer {name} --lr 0.01" for name in ("sgd", "adam", "adamw", "lamb", "muon")),
-    "--optimizer sgd --lr 0.05 --momentum 0.9", "--optimizer sgd --lr 0.05 --momentum 0.9 --nesterov",
+    "--optimizer sgd --lr 0.05 --momentum 0.9", "--optimizer sgd:nesterov=1 --lr 0.05 --momentum 0.9",
     "--optimizer sgd --lr 0.05 --weight-decay 0.01", "--clip 0.5", "--clip 0.5 --wire int8",
     "--clip 0.5 --wire topk:10%",
     "--loss-scale dynamic --wire fp16", "--loss-scale dynamic --clip 1 --update sharded", "--accumulate 3",

@@ -19,7 +19,7 @@ from tests.training_checks import KINDS, README, Mixes, settings
 
 CASES = [
     {"model": "mlp", "fusion": "none"},
-    {"model": "mlp", "fusion": "25MB", "optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True},
+    {"model": "mlp", "fusion": "25MB", "optimizer": "sgd:nesterov=1", "lr": 0.1, "momentum": 0.9},
     {"model": "cnn", "fusion": "layers:2", "weight_decay": 1e-3, "iterations": 3},
     {"model": "cnn", "fusion": "buckets:3", "wire": "bf16", "iterations": 3},
     {"model": "mlp", "fusion": "cut:9kB", "clip": 0.5, "accumulate": 2, "optimizer": "adamw"},

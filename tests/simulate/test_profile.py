@@ -18,7 +18,7 @@ from dear_mpi.simulate.table import heading, warnings
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use, read_profile
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.workload import make_workload
+from dear_mpi.training.runs.job import make_workload
 from tests.cli_checks import assert_one_line
 
 COUNT = 2**20  # elements of the one tensor: all ranks' shards are whole, so nothing is padded

@@ -16,8 +16,8 @@ from dear_mpi.training.fabric.costs import Chain, Nominal, WireCost, list_schedu
 from dear_mpi.training.fusion import BY_TIME
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.routes.route import EXTRAS
+from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import Contest, outcome
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import SCHEDULES, DearEager, Schedule
 from tests.training_checks import settings
@@ -220,7 +220,7 @@ def test_a_comparison_has_each_schedule_with_each_fusion():
     schedules, fusions = ["wfbp", "mg-wfbp", "dear-eager"], ["none", "own"]
 
     def body(world):
-        return outcome(Contest(Config.of(settings(iterations=4)), world, schedules, fusions=fusions))
+        return Comparison(Config.of(settings(iterations=4)), world, schedules, fusions=fusions).run()
 
     rows = run_world(body, threads=2)
     assert [(row["asked_fusion"], row["schedule"]) for row in rows] == [
@@ -262,7 +262,7 @@ def test_a_comparison_names_what_is_on_the_wire(route, sent, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "early.py").write_text(EARLY)
     config = Config.of(settings(iterations=2, route=route))
-    rows = run_world(lambda world: outcome(Contest(config, world, ["wfbp", "dear"], fusions=["none"])), threads=2)
+    rows = run_world(lambda world: Comparison(config, world, ["wfbp", "dear"], fusions=["none"]).run(), threads=2)
     for row, names in zip(rows, sent, strict=True):
         assert row["network_s"].keys() == set(names.split(", "))
         assert row["exposed_s"].keys() <= {*names.split(", "), *re.split(r", | \+ ", names), "loss"}
@@ -271,7 +271,7 @@ def test_a_comparison_names_what_is_on_the_wire(route, sent, tmp_path, monkeypat
 @pytest.mark.parametrize("fusions", [["none", "none"], ["25MB", "25mib"]])
 def test_fusions_of_a_comparison_must_differ(fusions):
     def body(world):
-        outcome(Contest(Config.of(settings()), world, ["wfbp"], fusions=fusions))
+        Comparison(Config.of(settings()), world, ["wfbp"], fusions=fusions).run()
 
     with pytest.raises(AgreedError, match=f"fusion must be different ones, not {', '.join(fusions)}"):
         run_world(body, threads=2)

@@ -17,8 +17,8 @@ from dear_mpi.training.fusion import borders
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.plan_cost import plan_s
 from dear_mpi.training.profiles.profile import read_profile
+from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import Contest, outcome
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.tuning.tuned_fusion import FILL, TIMED, candidates
 from tests.cli_checks import assert_one_line
@@ -167,7 +167,7 @@ def test_train_reports_its_trials_and_ends_with_the_same_bits():
 def test_a_comparison_tunes_each_schedule_by_itself():
     config = Config.of(settings(iterations=3))
     fusions = ("none", SMALL["fusion"], "auto")
-    rows = run_world(lambda world: outcome(Contest(config, world, ["wfbp", "dear"], fusions=fusions)), threads=2)
+    rows = run_world(lambda world: Comparison(config, world, ["wfbp", "dear"], fusions=fusions).run(), threads=2)
     assert [row["asked_fusion"] for row in rows] == [fusion for fusion in fusions for _ in range(2)]
     found = [row["fusion"] for row in rows if row["asked_fusion"] != "none"]
     assert all(parse_bytes(fusion.removeprefix("cut:")) > 0 for fusion in found), found

@@ -14,8 +14,8 @@ from dear_mpi.ranks.world import World
 from dear_mpi.training import Session, decisions
 from dear_mpi.training.fusion import BY_TIME
 from dear_mpi.training.line.weights import check_weights, known, measured, parse_weights
+from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import Contest, outcome
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES
@@ -228,7 +228,7 @@ def test_too_few_iterations_are_refused():
 
 def test_a_comparison_measures_once(slow_rank):
     config = Config.of(settings(weights="measured", iterations=3, batch=30))
-    found = run_loopback(3, lambda each: outcome(Contest(config, World(each), ["wfbp", "dear"])))
+    found = run_loopback(3, lambda each: Comparison(config, World(each), ["wfbp", "dear"]).run())
     assert {tuple(row["weights"]) for rows in found for row in rows} == {(1.0, 0.33, 1.0)}
 
 

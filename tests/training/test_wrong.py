@@ -13,8 +13,8 @@ from dear_mpi.models.layers import Dense, Reshape
 from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import World
 from dear_mpi.training.layer_use import Copies
+from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import Contest, outcome
 from dear_mpi.training.runs.train import train
 from tests.training_checks import KINDS, README, arena_of, settings
 
@@ -373,7 +373,7 @@ def test_an_overflow_on_the_wire_is_found_in_its_iteration(schedule, model):
     assert complaints(ranks=1, wire="fp16", **choices) == [None], "it fits"
 
 
-@pytest.mark.parametrize("command", [train, lambda config, world: outcome(Contest(config, world, list(KINDS)))])
+@pytest.mark.parametrize("command", [train, lambda config, world: Comparison(config, world, list(KINDS)).run()])
 def test_an_overflow_in_the_last_iteration_is_no_success(command, model):
     class Huge(Mine):
         def gradients(self, grad):

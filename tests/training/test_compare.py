@@ -1,4 +1,4 @@
-"""Several results in one comparison: each contestant trains a model of its own, as it would train alone."""
+"""Several results in one comparison: each candidate trains a model of its own, as it would train alone."""
 
 import json
 
@@ -9,9 +9,8 @@ from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.ranks.world import run_world
 from dear_mpi.see.tables import show_comparison
 from dear_mpi.training.log.log import Times
+from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import Contest, outcome, reached
-from dear_mpi.training.runs.contestant import Course
 from dear_mpi.training.runs.job import timing
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import Wfbp
@@ -25,7 +24,7 @@ from tests.training_checks import settings
 def compared(schedules, wires=(), *, ranks=2, fusions=(), **choices):
     config = Config.of(settings(**choices))
     how = {"wires": wires, "fusions": fusions}
-    return run_world(lambda world: outcome(Contest(config, world, schedules, **how)), threads=ranks)
+    return run_world(lambda world: Comparison(config, world, schedules, **how).run(), threads=ranks)
 
 
 def alone(ranks=2, **choices):
@@ -70,7 +69,7 @@ def test_the_table_says_how_many_iterations_whole_rounds_have(capsys):
 
     def body(world, *schedules):
         config = Config.of(settings(iterations=7))
-        rows = outcome(Contest(config, world, schedules))
+        rows = Comparison(config, world, schedules).run()
         show_comparison(world, rows)
         return [(row["iterations"], row["asked_iterations"]) for row in rows]
 
@@ -94,14 +93,6 @@ def test_a_route_with_rounds_is_compared_under_several_schedules():
     wfbp, dear = compared(["wfbp", "dear"], route=f"{ROOT}/tests/routes/local.py:local", iterations=4)
     assert (wfbp["period"], wfbp["iterations"]) == (4, 4)
     assert wfbp["params_sha256"] == dear["params_sha256"]
-    assert any(row["accuracy_at_time"] is not None for row in (wfbp, dear)), "the faster one has been tested in time"
-
-
-def test_what_overlaps_rounds_goes_on_as_without_tests():
-    """A test of the model ends no round of Streaming DiLoCo: the next turn has the same losses."""
-    rows = compared(["diloco:4:delay=2:staggered=yes"], iterations=24)
-    losses = alone(schedule=rows[0]["schedule"], iterations=4 + 2 * 16)["loss"]
-    assert rows[0]["loss"] == losses[8:20] + losses[24:36]
 
 
 def test_a_round_is_a_sample():
@@ -113,30 +104,14 @@ def test_a_round_is_a_sample():
     assert (figures.forward_s, figures.exposed_comm_s, figures.rest_s) == pytest.approx((0.5, 0.125, 1.625))
 
 
-class Known:
-    """A contestant whose course is known."""
-
-    def __init__(self, *accuracy, seconds):
-        self.course = lambda: Course(tuple(seconds * number for number in range(len(accuracy))), accuracy)
-
-
-def test_what_is_reached_is_seen_at_one_time():
-    slow, fast, bad = Known(0.2, 0.8, 0.9, seconds=2), Known(0.2, 0.6, 0.89, seconds=1), Known(0.1, 0.2, seconds=4)
-    assert [tuple(reached(each, [slow, fast, bad]).values()) for each in (slow, fast, bad)] == [
-        (0.8, 4),
-        (0.89, 2),
-        (0.1, None),
-    ]
-
-
-def test_a_model_without_data_reaches_nothing(capsys, tmp_path):
+def test_a_model_without_data_has_no_accuracy(capsys, tmp_path):
     (tmp_path / "small.json").write_text(json.dumps(SMALL), encoding="utf-8")
     model = {"model": f"synthetic:{tmp_path}/small.json", "iterations": 2, "data": None, "batch": None}
     model |= {"forward_time": 0.0}
     config = Config.of(settings(**model))
     wires = ["fp32", "blocks:1%"]
-    world, rows = run_world(lambda world: (world, outcome(Contest(config, world, ["dear"], wires=wires))), threads=1)
-    assert {(row["accuracy"], row["accuracy_at_time"], row["time_to_accuracy_s"]) for row in rows} == {3 * (None,)}
+    world, rows = run_world(lambda world: (world, Comparison(config, world, ["dear"], wires=wires).run()), threads=1)
+    assert {row["accuracy"] for row in rows} == {None}
     show_comparison(world, rows)
     assert "bound" in capsys.readouterr().out
 
@@ -162,9 +137,9 @@ def test_what_cannot_be_compared_is_refused(schedules, wires, said):
 
 def test_who_takes_part_is_called_by_what_differs():
     def body(world):
-        contest = Contest(Config.of(settings()), world, ["dear", "local:4"], wires=["fp32", "int8"])
-        assert contest.steps == 3 * (1 + len(contest.turns))
-        return list(map(contest.called, contest.entries))
+        comparison = Comparison(Config.of(settings()), world, ["dear", "local:4"], wires=["fp32", "int8"])
+        assert comparison.steps == 3 * (1 + len(comparison.turns))
+        return [comparison.called(*entry) for entry in comparison.entries]
 
     assert run_world(body, threads=1) == ["dear, fp32", "local:4, fp32", "dear, int8"]
 
@@ -183,7 +158,6 @@ def test_the_command_has_one_table(tmp_path, monkeypatch):
         assert all(word in bars for word in name.split())  # a column of a paper has narrow lines
     assert done.stdout.count("speed-up  ") == 1
     assert "…" not in done.stdout, "80 columns have room for the table"
-    assert "s until" in done.stdout
     assert "Schedules with rounds stand once, without a code" in " ".join(done.stdout.split())
 
 
