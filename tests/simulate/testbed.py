@@ -232,14 +232,12 @@ InfiniBand over state-of-the-art solutions.
 
 READING = """## Misses of the fit
 
-- **ByteScheduler** is slow even on one host: its overhead on the compute grows with the layers. Rows with long
-  communication are met within 8 %.
+- **ByteScheduler** is slow even on one host: its overhead on the compute grows with the layers.
 - **Horovod** on 64 GPUs is 21 and 45 % slower than its schedule allows; BERT-Base is met.
 - **BERT-Base, WFBP and MG-WFBP** overlapped less than possible; we do not know why.
 - **WFBP, 32 GPUs, InfiniBand**: one latency for all models is too long for the 398 tensors of BERT-Large. ResNet-50
-  is predicted too fast: Horovod's ranks agree on each tensor first, which our `wfbp` does not need.
-- Two published rows of ResNet-50 on one host take 0.2 and 0.3 % less time than the compute of one GPU. Constants in
-  the codes of MG-WFBP, DeAR and PipeDAP contradict the ports or were not measured; we do not use them.
+  is predicted too fast: Horovod's ranks agree on each tensor first.
+- Two published rows of ResNet-50 on one host take 0.2 and 0.3 % less time than the compute of one GPU.
 """
 
 if __name__ == "__main__":
