@@ -130,8 +130,8 @@ class Session:
 
         Args:
             x, targets: this rank's part of the batch, host arrays. The loss gets all targets.
-            total: divisor of the summed loss, equal on all ranks: the number of targets in the whole batch, or only of
-            those that count (``ignore_index``). By default all ranks have as many as this one.
+            total: divisor of the summed loss, equal on all ranks: the number of targets in the whole batch, or of the
+                targets that count (``ignore_index``). By default all ranks have as many as this one.
 
         Raises:
             TrainingError, ArgumentError, ValueError: see ``Trainer.iteration``; or ``total`` is wrong.
