@@ -11,7 +11,6 @@ from dear_mpi.collectives.plans.tuning import default_segment
 from dear_mpi.models.synthetic import load_modules
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.units import parse_bytes
-from dear_mpi.see.figure import legend_below, panels, scale_by_powers, write_figure
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices.prices import Prices
@@ -118,6 +117,8 @@ def main():
 
 def draw(problems, path):
     """The trials of one tuner beside all sizes, which are grey; two panels for each problem."""
+    from dear_mpi.contrib.pictures.figure import legend_below, panels, scale_by_powers, write_figure
+
     heading = f"PREDICTED: dear on {RANKS} ranks, ring, {NETWORKS[0]}"
     figure, axes = panels(2 * len(problems), columns=2, inches=PANEL_INCHES, title=TITLE, notes=heading)
     for problem, by_size, by_trial in zip(problems, axes[::2], axes[1::2], strict=True):
