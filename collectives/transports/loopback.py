@@ -1,7 +1,6 @@
 """Run ranks as threads of one process: tests, tutorials and debuggers need no launcher.
 
-Sends are synchronous, the least that MPI promises: programs that rely on MPI's buffering hang here at once. Loopback
-and MPI give the same bits.
+Sends are synchronous, the least that MPI promises: programs that rely on MPI's buffering hang here at once.
 """
 
 import itertools

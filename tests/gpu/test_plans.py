@@ -115,12 +115,3 @@ def test_types_that_kernels_lack_are_moved_and_not_combined(path):
             all_reduce(cupy.asarray(np.arange(3)), wrapped, op="band")
 
     run_loopback(2, on_streams(body))
-
-
-def test_fortran_order(path):
-    def body(transport):
-        x = cupy.asarray(np.arange(12.0).reshape(4, 3)).T
-        assert all_reduce(x, path(transport)) is x
-        return x.get().tolist()
-
-    assert run_loopback(3, on_streams(body)) == [(3 * np.arange(12.0).reshape(4, 3).T).tolist()] * 3

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dear_mpi.kernels import reference
-from dear_mpi.kernels.array import KERNELS, array_module, kernels_for
+from dear_mpi.kernels.array import KERNELS, array_module
 from dear_mpi.kernels.calls import combiner, copier, packer, unpacker, updater
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import SGD
@@ -99,20 +99,11 @@ def test_an_unknown_library_is_refused(use, foreign):
         use(foreign(ones()))
 
 
-def test_numpy():
-    assert kernels_for(np.zeros(3)) is reference
-    assert array_module(np.zeros(3)) is np
-
-
 def test_cupy_is_imported_for_cupy_arrays(monkeypatch):
     cupy = types.ModuleType("cupy")
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     kind = type("ndarray", (), {"__module__": "cupy._core.core"})
     assert array_module(kind()) is cupy
-
-
-def test_choose_gives_what_the_table_has():
-    assert lookup("op", "sum", {"sum": 1, "max": 2}) == 1
 
 
 @pytest.mark.parametrize(
