@@ -571,7 +571,7 @@ BAD_CALLS = [
      lambda t: make_plan("all_gather", np.zeros(5), t, algorithm="rnig")),
     ("collective", ValueError, "collective 'allreduce' is unknown: did you mean 'all_reduce'",
      lambda t: make_plan("allreduce", np.zeros(5), t)),
-    ("contiguous", ValueError, "x must be contiguous, not of strides (32, 16): pass a copy",
+    ("contiguous", ValueError, "x must be contiguous, in C order, not of strides (32, 16): pass a copy",
      strided_call),
     ("read-only", ValueError, "x must be writable, because the result is stored there; it is read-only",
      read_only_call),

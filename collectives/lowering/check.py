@@ -121,7 +121,6 @@ class SymbolicRank:
             self.held[target] = before | self.held[source]
 
     def check_free(self, number: int, places: Sequence[Place], *, writes: bool) -> None:
-        """Fail if an unfinished message writes these places or, for a write, reads them."""
         for place in places:
             for other in self.users[place]:
                 if writes or self.listing.messages[other].incoming:

@@ -59,9 +59,7 @@ class Message:
 def messages(program: Program, chunks: Sequence[int], segment: int, portion: Portion = WHOLE) -> list[Message]:
     """Return a rank's messages by step; in a step sends come first, because they read the old data.
 
-    Args:
-        chunks: borders of the chunks (``Partition.chunks``).
-        segment: maximal elements per message.
+    ``chunks`` are borders (``Partition.chunks``); a message has at most ``segment`` elements.
     """
     grid = Grid(chunks, segment)
     found: list[Message] = []

@@ -123,7 +123,6 @@ class Call:
         }
 
     def partition(self, size: int) -> Partition:
-        """Split the full buffer over the ranks; evenly if data is addressed, because it moves."""
         if COLLECTIVES[self.collective].addressed:
             if self.counts is not None:
                 due = f"left out for {self.collective}, whose chunks are equal"

@@ -254,8 +254,7 @@ class Plan(RunningOperation):
     def start(self) -> None:
         """Begin a run without waiting for other ranks (except in debug mode).
 
-        On a GPU the first messages leave later, after the kernels that wrote the arrays. CollectiveError: the last run
-        is incomplete or failed, the plan is freed, or another thread uses it.
+        On a GPU the first messages leave later, after the kernels that wrote the arrays.
         """
         self.check_idle()
         for call in self.before:

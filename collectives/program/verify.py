@@ -32,8 +32,7 @@ MOST_BLAMED = 16  # ranks to search for the faulty one: up to three proofs for e
 def verify(programs: Sequence[Program]) -> None:
     """Check the programs of all ranks; a ProgramError names rank, step, chunk or peer.
 
-    A fault often shows on another rank than the faulty one. If one rank's change makes the proof hold, the error names
-    it.
+    A fault often shows on another rank. If one rank's change makes the proof hold, the error names that rank.
     """
     try:
         check(programs)
@@ -158,7 +157,6 @@ def problems(program: Program, rank: int, like: tuple[int, Program], size: int) 
 
 
 def races(step: Step, where: str) -> Iterator[str]:
-    """Yield chunks received twice in a step, unless both combine the same range."""
     seen: dict[int, Receive] = {}
     for receive in step.receives if len(step.receives) > 1 else ():
         for chunk in receive.chunks:
@@ -201,7 +199,6 @@ def fault_of(programs: Sequence[Program], *checks: Callable[[Sequence[Program]],
 
 
 def replay(programs: Sequence[Program]) -> list[list[Row]]:
-    """Return each rank's data before and after each step."""
     states = ([list(row) for row in rows] for rows in after_steps(programs))
     return [list(history) for history in zip(*states, strict=True)]
 
@@ -226,7 +223,6 @@ def after_steps(programs: Sequence[Program]) -> Iterator[list[Row]]:
 
 
 def take_step(programs: Sequence[Program], number: int, rows: list[Row]) -> None:
-    """Carry out one step of all ranks: all sends read before anything is received."""
     steps = [program.steps[number] for program in programs]
     sent = defaultdict[tuple[int, int], deque[tuple[Send, Row]]](deque)
     for rank, step in enumerate(steps):

@@ -44,7 +44,7 @@ def compare(flags: Flags) -> None:
     check_files(files_of(Config, flags) | {"--schedules": schedules, "--fusion": fusions}, written)
     acts, timeline = typed_acts("compare", flags), timeline_writer(flags)
     if acts and timeline is None:
-        timeline = TimelineFiles("--timeline", (), own=next(flags[name] for name in acts))
+        timeline = TimelineFiles("--timeline", ())
     how: dict[str, Any] = {"timeline": timeline, "acts": acts}
     command = partial(compare_and_show, schedules=schedules, fusions=fusions, wires=wires, **how)
     run_job(command, {name: value for name, value in flags.items() if name not in SPLIT}, written)

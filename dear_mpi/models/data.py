@@ -48,7 +48,7 @@ class Examples:
         return len(self.x)
 
     def take(self, indices: Indices) -> tuple[Array, Array]:
-        """Return inputs (n, ...) and integer targets (n, ...) of these examples."""
+        """Return inputs (n, ...) and integer targets (n, ...)."""
         x, y = self.x[indices], self.y[indices]
         return x.astype(np.int64) if x.dtype.kind == "u" else x, y.astype(np.int64, copy=False)
 

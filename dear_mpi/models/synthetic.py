@@ -212,7 +212,7 @@ class Synthetic:
 
 @dataclass(eq=False, kw_only=True)
 class Exchanging(Synthetic):
-    """A synthetic layer that calls ``exchange`` before each pass, and continues when it returns."""
+    """A synthetic layer that calls ``exchange`` before each pass."""
 
     exchange: Callable[[], object]
 

@@ -67,7 +67,6 @@ def named(number: int, layer: Any, model: str) -> str:
 
 
 def try_out(model: str, layers: Sequence[Layer], loss: Loss, dataset: Dataset) -> None:
-    """Run one example forward and backward. Its gradients stay in the parameters, and are never read."""
     x, targets = dataset.train.take(np.zeros(1, np.intp))
     with telling(f"{model}: a layer that is there twice must be one that copy.deepcopy can copy"):
         layers = in_order(layers)
@@ -82,7 +81,6 @@ def try_out(model: str, layers: Sequence[Layer], loss: Loss, dataset: Dataset) -
 
 
 def returned(what: str, method: Callable[..., Array], given: Any, due: tuple[int, ...] | None = None) -> Array:
-    """Return a method's result, an array; with the ``due`` shape if it is a gradient."""
     about = f"{given.dtype}{list(given.shape)}" if hasattr(given, "shape") else repr(given)
     call = f"{what}: {method.__name__}({about})"
     with telling(f"{call} fails"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
@@ -13,7 +13,6 @@ from dear_mpi.reporting.units import check_distinct, check_seconds, parse_stragg
 from dear_mpi.simulate.network import MOST_RANKS, PRESETS
 from dear_mpi.training.chosen_route import SEVERAL, Wire, check_wires, pairs, serve_halves
 from dear_mpi.training.declared import BETWEEN, BETWEEN_FUSIONS, again, listed, option, several
-from dear_mpi.training.fusion import in_bytes
 from dear_mpi.training.line.owners import Ownership
 from dear_mpi.training.line.weights import MEASURED, measured
 from dear_mpi.training.options import ALL_OPTIMIZERS, FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange, Training
@@ -175,8 +174,7 @@ class Settings(Exchange):
     @property
     def chosen_optimizer(self) -> Optimizer | None:
         """Return the chosen optimiser with its default constants."""
-        kinds: Mapping[str, Callable[..., Optimizer]] = ALL_OPTIMIZERS
-        return None if self.optimizer is None else kinds[self.optimizer]()
+        return None if self.optimizer is None else ALL_OPTIMIZERS[self.optimizer]()  # type: ignore[call-arg]
 
     @property
     def scaled(self) -> Profile | None:
@@ -186,18 +184,15 @@ class Settings(Exchange):
 
     def check(self) -> None:
         super().check()
-        given = {"forward_time": self.forward_s, "backward_time": self.backward_s, "update_s": self.update_s}
-        for name, seconds in given.items():
+        for name, seconds in (("forward_time", self.forward_s), ("backward_time", self.backward_s)):
             if seconds is not None:
                 check_seconds(name, seconds)
         if not 1 <= self.ranks_per_core <= min(self.ranks):
             raise ValueError(f"--ranks-per-core must be from 1 to {min(self.ranks)} ranks, not {self.ranks_per_core:g}")
         for ranks in self.ranks:
             parse_straggler(self.straggler, ranks)
-        check_distinct("models", self.models)
-        check_distinct("ranks", self.ranks)
-        check_distinct("fusions", self.fusions, in_bytes)
-        check_distinct("algorithms", self.algorithms)
+        for name in ("models", "ranks", "fusions", "algorithms"):
+            check_distinct(name, getattr(self, name))
         check_wires(self.wires)
 
     def cases(self) -> Iterator[tuple[str, int, str, str, tuple[Wire, str]]]:

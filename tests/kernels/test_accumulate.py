@@ -115,22 +115,6 @@ def test_gaps_in_one_axis_are_walked_over_and_in_several_refused():
         combiner(whole[:, ::2], [ones], [ones])
 
 
-FOLDER_ERRORS = {
-    "before and after are both empty": ([], [], "sum"),
-    "same shape and dtype, not float64[4] and float64[3]": ([np.zeros(3)], [np.zeros(3), np.zeros(4)], "sum"),
-    "same shape and dtype, not float32[3] and float64[3]": ([np.zeros(3, np.float32)], [np.zeros(3)], "sum"),
-    "op 'smu' is unknown": ([np.zeros(3)], [np.zeros(3)], "smu"),
-}
-
-
-@pytest.mark.parametrize("message", FOLDER_ERRORS)
-def test_errors_of_several(message):
-    before, after, op = FOLDER_ERRORS[message]
-    with pytest.raises(ValueError) as error:  # noqa: PT011 (the message is compared as it is, not as a pattern)
-        combiner(np.zeros(3), before, after, op)
-    assert message in str(error.value)
-
-
 @pytest.mark.parametrize("ahead", [0, 1, 2, 4, 8, 16, 31, 32, 48, 4095])
 @pytest.mark.parametrize("dtype", [*TYPES.values(), np.dtype(np.int8)], ids=str)
 def test_copier_keeps_every_bit_wherever_arrays_are_in_their_pages(dtype, ahead):

@@ -92,28 +92,6 @@ def test_a_cast_rounds_once(source, wire):
     assert float(bucket[0]) == 1 + 2.0 ** (1 - FORMATS[wire][0])
 
 
-STRIDED = {
-    "transposed": lambda x: x.T,
-    "reversed": lambda x: x[::-1],
-    "every second": lambda x: x[:, ::2],
-    "broadcast": lambda x: np.broadcast_to(x[0], x.shape),
-}
-
-
-@pytest.mark.parametrize("kind", STRIDED)
-@pytest.mark.parametrize("scale", [1.0, 0.3])
-def test_tensors_need_not_be_contiguous(kind, scale):
-    tensor = STRIDED[kind](np.arange(42.0).reshape(6, 7))
-    assert not tensor.flags.c_contiguous
-    bucket, expected = (np.full(tensor.shape, PADDING, np.float32) for _ in range(2))
-    packer([tensor], [bucket], scale=scale)()
-    packer([tensor.copy()], [expected], scale=scale)()
-    assert bucket.tobytes() == expected.tobytes()
-    if tensor.flags.writeable:
-        unpacker([bucket], [tensor], scale=2)()
-        np.testing.assert_array_equal(tensor, 2 * bucket)
-
-
 @pytest.mark.parametrize("shapes", [[(3,), (4,)], [(3,)], [(3,), (2, 2), (1,)]])
 def test_tensors_that_do_not_fit_are_refused(shapes):
     bucket, tensors = views(np.zeros(32), [(3,), (2, 2)]), [np.zeros(shape) for shape in shapes]

@@ -74,8 +74,6 @@ def reach_for(call: Call, buffer: Array, transport: Transport, slab: Slab | None
 
 
 class SharedRun(InstructionRun):
-    """Runs a collective in memory that all ranks reach (``Task.reached``)."""
-
     def __init__(self, task: Task) -> None:
         self.task, self.buffer, self.op = task, task.buffer, task.op
         self.reached: Reach = task.reached
