@@ -123,7 +123,7 @@ class Session:
         Args:
             x, targets: this rank's part of the batch, host arrays.
             total: divisor of the summed loss, equal on all ranks: the number of targets in the whole batch that count.
-            By default all ranks have as many as this one.
+                By default all ranks have as many as this one.
 
         Raises:
             TrainingError, ArgumentError, ValueError: see ``Trainer.iteration``; or ``total`` is wrong.
