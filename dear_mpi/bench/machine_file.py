@@ -115,9 +115,6 @@ class Link:
     GBps_low: Speed
     GBps_high: Speed
     messages: Count = 1  # of ``bytes`` in a one-way stream
-    both_GBps: Speed | None = None  # sum of both directions, both busy
-    both_GBps_low: Speed | None = None
-    both_GBps_high: Speed | None = None
 
 
 @dataclass(frozen=True)

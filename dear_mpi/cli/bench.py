@@ -12,7 +12,6 @@ from rich.console import Console
 from dear_mpi.bench.analysis.after_arrival import show_arrivals
 from dear_mpi.bench.analysis.explained import show_why
 from dear_mpi.bench.analysis.guidelines import show_guidelines
-from dear_mpi.bench.case import UNSIZED
 from dear_mpi.bench.diff import compare_runs, report_of, show_diff
 from dear_mpi.bench.layouts import BOTH, check_nccl
 from dear_mpi.bench.output import DEFAULT, FORMATS, object_of, show_bench
@@ -26,17 +25,16 @@ from dear_mpi.bench.suite import THIS_RUN, Suite, baseline_before
 from dear_mpi.bench.timing import AtBarrier
 from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.bench_diff import RUNS, SHARE_FLAG, share_of
+from dear_mpi.cli.commands import added_files, as_typed, typed_acts
 from dear_mpi.cli.files import check_files, timeline_writer, written_by
-from dear_mpi.cli.flags import RUN_FLAGS, Flags, chosen, files_of, flag, flags_of, shared
-from dear_mpi.cli.plot import write_plot
+from dear_mpi.cli.flags import RUN_FLAGS, Flags, added, chosen, files_of, flag, flags_of
 from dear_mpi.cli.run import Output, run_ranks, with_flags
-from dear_mpi.collectives.plans.tuning import Rule
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar, commented, complain, console
 from dear_mpi.reporting.units import parse_sizes
-from dear_mpi.see.timeline.steps import draw_steps, timeline_of
+from dear_mpi.see.timeline import TimelineFiles, timeline_of
 from dear_mpi.training.declared import listed, parsed
 
 TUNE = "Write our fastest algorithm for each size to FILE, for train --algorithm auto:FILE."
@@ -47,20 +45,20 @@ RAW = "Also write every sample of every rank into the file of --json."
 BASELINE = (
     f"Report where this run is slower than an older one; exit code 1 if it is, 3 if it cannot tell. A file {RUNS}"
 )
-TIMELINE = "With --steps: what each rank did, and when. FILE.json for Perfetto, or FILE.png, .svg, .pdf; or several."
+TIMELINE = "With --steps: what each rank did, and when. FILE.json for Perfetto, or an ending that an extra draws."
 WHY = "Explain the time of each algorithm at SIZE, which is then also measured; several with commas."
 FLAGS = flags_of(Suite) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
-FLAGS |= flag("baseline", str | None, BASELINE, metavar="FILE") | SHARE_FLAG | shared("plot")
+FLAGS |= flag("baseline", str | None, BASELINE, metavar="FILE") | SHARE_FLAG
 FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False, spelled="--raw")
 FLAGS |= flag("why", str | None, WHY, metavar="SIZE")
-FLAGS |= flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none")
+FLAGS |= flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none") | added("bench")
 
 
 @with_flags(FLAGS, sizes="256KiB:64MiB")
 def bench(flags: Flags) -> None:
     """Example: mpirun -n 4 dear-mpi bench --algorithms native,ring,auto --sizes 4B:64MiB"""
     before = listed("--baseline", flags["baseline"]) if "baseline" in flags else ()
-    written = written_by(flags, tune="--tune")
+    written = written_by(flags, tune="--tune", **added_files("bench"))
     check_files(files_of(Suite, flags) | {"--baseline": before}, written)
     lookup("format", flags.get("format", DEFAULT), FORMATS)
     if flags.get("raw") and "json_file" not in flags:
@@ -78,11 +76,10 @@ def bench(flags: Flags) -> None:
         raise ValueError("--timeline shows what --steps records: give both")
     if "tests" in flags and not suite.overlap:
         raise ValueError("--tests is the number of calls during the compute of --overlap: give both")
-    if "plot" in flags and set(suite.collectives) <= set(UNSIZED):
-        raise ValueError(f"--plot draws times by size, which {', '.join(suite.collectives)} does not have")
-    pictures = [(flag, path) for flag, path in written if flag in ("--plot", "--timeline")]
-    how: dict[str, Any] = {"device": suite.device, "others": pictures}
-    found = run_ranks(lambda world: bench_and_show(world, suite, flags, before), flags, **how)
+    after: dict[str, Any] = {"acts": typed_acts("bench", flags), "timeline": timeline_writer(flags)}
+    others = [(flag, path) for flag, path in written if flag not in ("--json", "--tune")]
+    command = partial(bench_and_show, suite=suite, flags=flags, baseline=before, **after)
+    found = run_ranks(command, flags, device=suite.device, others=others)
     held = found.get("baseline", {"exit_code": 0})["exit_code"]
     raise typer.Exit(held if held in (1, 2) or not any(row["wrong"] for row in found["rows"]) else 1)
 
@@ -91,7 +88,15 @@ def why_of(flags: Flags) -> list[int]:
     return list(dict.fromkeys(parsed("--why", parse_sizes, flags["why"])))
 
 
-def bench_and_show(world: World, suite: Suite, flags: Flags, baseline: Sequence[str]) -> Output:
+def bench_and_show(
+    world: World,
+    suite: Suite,
+    flags: Flags,
+    baseline: Sequence[str],
+    *,
+    acts: Mapping[str, Callable[[Run], object]],
+    timeline: TimelineFiles | None,
+) -> Output:
     began = now()
     suite = agreed(suite, world)  # first: later code looks up its names
     before = rules_before(flags["tune"], suite, world) if "tune" in flags else ()
@@ -105,7 +110,11 @@ def bench_and_show(world: World, suite: Suite, flags: Flags, baseline: Sequence[
     more = said_by_rank_0(world.transport, "bench", lambda: said(world, report, older, run, flags), asleep=True)
     costs = {"loop": report.own_cost and asdict(report.own_cost), "start": report.clock}
     rows = [object_of(row, raw=flags.get("raw", False)) for row in report.rows]
-    files = files_after(report, run, before, world.transport.name, flags)
+    files: dict[str, Callable[[], object]] = {as_typed(name): partial(act, run) for name, act in acts.items()}
+    if "tune" in flags:
+        files["--tune"] = partial(write_tuned, flags["tune"], before, report.rows, world.transport.name)
+    if timeline is not None and report.steps:
+        files["--timeline"] = partial(write_steps, timeline, report.steps)
     return Output({**head, **costs, "rows": rows, **more}, files)
 
 
@@ -121,18 +130,6 @@ def said(world: World, report: Report, older: Sequence[Run], run: Run, flags: Fl
     return more
 
 
-def files_after(
-    report: Report, run: Run, before: Sequence[Rule], mpi: str, flags: Flags
-) -> dict[str, Callable[[], object]]:
-    """Return the writers of a run's files, except ``--json``."""
-    writers: dict[str, Callable[[Path], object]] = {
-        "tune": lambda path: write_tuned(path, before, report.rows, mpi),
-        "timeline": lambda _: write_steps(report.steps, flags),
-        "plot": lambda path: write_plot(path, [run]),
-    }
-    return {f"--{name}": partial(write, flags[name]) for name, write in writers.items() if name in flags}
-
-
 def explanations(screen: Console, world: World, report: Report, flags: Flags) -> Mapping[str, Any]:
     """Explain rows. Returns the explanations for ``--json``."""
     found: dict[str, Any] = {"guidelines": show_guidelines(screen, report.rows)}
@@ -146,13 +143,10 @@ def explanations(screen: Console, world: World, report: Report, flags: Flags) ->
     return found | report.closer
 
 
-def write_steps(found: Sequence[Steps], flags: Flags) -> None:
-    """Write the files of --timeline, if asked for and if there are steps."""
-    write = timeline_writer(flags, draw_steps)
-    if write is not None and found:
-        title = f"Where the time goes, over {', '.join(dict.fromkeys(each.backend for each in found))}"
-        within_s = max(each.clocks_us for each in found) * 1e-6
-        write(timeline_of(title, {each.name: each.noted for each in found}, within_s))
+def write_steps(files: TimelineFiles, found: Sequence[Steps]) -> None:
+    title = f"Where the time goes, over {', '.join(dict.fromkeys(each.backend for each in found))}"
+    within_s = max(each.clocks_us for each in found) * 1e-6
+    files(timeline_of(title, {each.name: each.noted for each in found}, within_s))
 
 
 def against(screen: Console, world: World, older: Sequence[Run], run: Run, at_least: float) -> dict[str, Any]:

@@ -6,15 +6,16 @@ An extra publishes a ``Command`` in the group ``dear_mpi.commands``. For a comma
 
 import os
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.extras import entry_points_of, load_extra, load_place
+from dear_mpi.reporting.files import check_ending
 from dear_mpi.reporting.terminal import console
 
 WITHOUT_WORK = ("--help", "--version")
-OPEN = ("train", "compare", "explain", "simulate")  # commands that accept flags of extras
+OPEN = ("train", "compare", "bench", "explain", "simulate")  # commands that accept flags of extras
 
 
 class Command(NamedTuple):
@@ -25,11 +26,15 @@ class Command(NamedTuple):
 
 
 class AddedFlag(NamedTuple):
-    """A flag that an extra adds to a command of core; typing it calls the object at ``place``."""
+    """A flag that an extra adds to a command of core.
+
+    With ``endings`` it takes a file with one of them, and the command calls ``write(flag, path, result)``, which is at
+    ``place``. Without, it is a switch of ``train``, and an ``Observe`` is at ``place``.
+    """
 
     help: str
     place: str  # module:name
-    file: bool = False  # the flag takes a file to write; otherwise it is a switch
+    endings: tuple[str, ...] = ()
 
 
 KINDS: dict[str, type[Any]] = {"commands": Command, "flags": AddedFlag}  # by group
@@ -49,13 +54,6 @@ COMMANDS = {
         "Report at which sizes one saved run of bench is slower than another: exit code 1 if any is, 3 if it cannot "
         "tell.",
         "dear_mpi.cli.bench_diff:bench_diff",
-    ),
-    "plot": Command(
-        "Draw saved runs of bench: time and busbw by size, with intervals, models and bounds. Runs without MPI.",
-        "dear_mpi.cli.plot:plot",
-    ),
-    "timeline": Command(
-        "Put the timelines of single ranks together, by one clock. Runs without MPI.", "dear_mpi.cli.timeline:timeline"
     ),
     "bench-kernels": Command(
         "Time pack, unpack and sums, and plain copies, on the tensors of the DeAR paper's models. Runs without MPI.",
@@ -117,12 +115,29 @@ def as_typed(name: str) -> str:
 
 def added_files(command: str) -> dict[str, str]:
     """Return the added flags that take a file, for ``written_by`` in files.py."""
-    return {name: as_typed(name) for name, flag in added_flags(command).items() if flag.file}
+    return {name: as_typed(name) for name, flag in added_flags(command).items() if flag.endings}
 
 
 def typed_acts(command: str, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the actions of typed added flags, by flag name."""
-    return {name: load_place(flag.place) for name, flag in added_flags(command).items() if flags.get(name)}
+    """Return what typed added flags lead to, by Python name; for a file, a function of the command's result.
+
+    Raises:
+        ValueError: a file has another ending, or the extra needs another package.
+    """
+    found = {}
+    for name, each in added_flags(command).items():
+        if not flags.get(name):
+            continue
+        flag = as_typed(name)
+        if each.endings:
+            check_ending(flag, flags[name], each.endings)
+        try:
+            found[name] = load_place(each.place)
+        except ImportError as error:
+            raise ValueError(f"{flag} needs another package: {error}") from None
+        if each.endings:
+            found[name] = partial(found[name], flag, flags[name])
+    return found
 
 
 def extras_in(group: str) -> dict[str, Any]:

@@ -1,8 +1,6 @@
-"""Check a command's files: their endings, no file written twice, and no input overwritten."""
+"""Check a command's files: no file is written twice, and no input is overwritten."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,17 +9,12 @@ from dear_mpi.reporting.files import at_end, check_writable, older
 from dear_mpi.training.declared import listed
 
 if TYPE_CHECKING:
-    from dear_mpi.see.timeline.write import TimelineFiles
-    from dear_mpi.training.log.spans import Timeline
+    from dear_mpi.see.timeline import TimelineFiles
 
 Written: TypeAlias = Sequence[tuple[str, Path]]
 """Flags, each with a file that it names."""
 
-WRITTEN = {"plot": "--plot", "json_file": "--json", "timeline": "--timeline"}  # shared by several commands
-PICTURES = (".png", ".pdf", ".svg")  # matplotlib has others, and some lose colours
-PAGES = (".html", ".htm")
-MOVING = ".gif"  # a frame per step
-ENDINGS = {"--plot": PICTURES, "--picture": (*PICTURES, MOVING), "--timeline": (".json", *PICTURES), "--html": PAGES}
+WRITTEN = {"json_file": "--json", "timeline": "--timeline"}  # shared by several commands
 OLDER = ("--json", "--save")  # an existing file becomes FILE.old
 
 
@@ -34,33 +27,24 @@ def written_by(flags: Mapping[str, Any], **own: str) -> Written:
     return [(names[name], Path(file)) for name, named in files.items() for file in named]
 
 
-def timeline_writer(flags: Mapping[str, Any], draw: Callable[[Timeline], Any] | None = None) -> TimelineFiles | None:
-    """Return the writer of --timeline's files, with ``draw`` for pictures; None without files."""
+def timeline_writer(flags: Mapping[str, Any]) -> "TimelineFiles | None":
+    """Return the writer of --timeline's files; None without the flag. Raises as ``TimelineFiles``."""
     files = [path for flag, path in written_by(flags) if flag == "--timeline"]
     if not files:
         return None
-    from dear_mpi.see.timeline.write import TimelineFiles  # few runs draw timelines
+    from dear_mpi.see.timeline import TimelineFiles  # few runs write timelines
 
-    return TimelineFiles("--timeline", files, draw) if draw else TimelineFiles("--timeline", files)
+    return TimelineFiles("--timeline", files)
 
 
 def try_files(written: Written) -> None:
-    """Raise a ValueError, before the work, if a file is not writable or a picture needs missing matplotlib."""
+    """Raise a ValueError, before the work, if a file is not writable."""
     for flag, path in written:
         check_writable(flag, path)
-        if flag in ENDINGS and path.suffix.lower() in (*PICTURES, MOVING):
-            try:
-                import matplotlib.backend_bases  # noqa: F401
-            except ImportError:
-                raise ValueError(f"{flag} needs matplotlib: pip install matplotlib (our extra 'plot')") from None
 
 
 def check_files(read: Mapping[str, Iterable[str]], written: Written) -> None:
-    """Raise a ValueError if an ending is unknown or a file would be lost; ``read``: texts that may name files."""
-    for flag, path in written:
-        if flag in ENDINGS and path.suffix.lower() not in ENDINGS[flag]:
-            *others, last = ENDINGS[flag]
-            raise ValueError(f"{flag} {str(path)!r} must end in {', '.join(others)} or {last}")
+    """Raise a ValueError if a file would be lost; ``read``: texts that may name files."""
     set_aside = [(f"the older file of {flag}", older(path)) for flag, path in written if flag in OLDER]
     taken: dict[Path, str] = {}
     for flag, path in (*written, *set_aside):

@@ -53,7 +53,7 @@ def added(command: str) -> Table:
     """Return extras' flags for a command, last in their panel."""
     table = Table()
     for name, each in added_flags(command).items():
-        kind, default, metavar = (Path | None, None, "FILE") if each.file else (bool, False, None)
+        kind, default, metavar = (Path | None, None, "FILE") if each.endings else (bool, False, None)
         table |= flag(name, kind, each.help, default, metavar=metavar, rich_help_panel="Output")
     return table
 
@@ -118,10 +118,9 @@ STALL = "Report each rank that has waited this long for a message, with the mess
 ABORT = "End the job with a non-zero exit code when a rank has waited as long as --stall-after."
 MEMORY = "How MPI gets GPU memory: direct, staged (copied to the host first), or auto (direct if a trial succeeds)."
 JSON = "Write the result to FILE, as JSON. An older FILE is kept as FILE.old."
-PLOT = "Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."
 TIMELINE = (
-    "Write what each rank did, and when, in the last iterations: FILE.json for the Perfetto viewer; FILE.png, FILE.svg "
-    "or FILE.pdf as a picture; several with commas."
+    "Write what each rank did, and when, in the last iterations: FILE.json for the Perfetto viewer, or an ending that "
+    "an extra draws; several with commas."
 )
 
 # The flags of ``run_ranks``.
@@ -134,8 +133,7 @@ RUN_FLAGS = (
     | flag("stall_abort", bool, ABORT, False)
     | flag("json_file", Path | None, JSON, spelled="--json", metavar="FILE")
 )
-FILE_FLAGS = flag("plot", Path | None, PLOT, metavar="FILE")
-FILE_FLAGS |= flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none")
+FILE_FLAGS = flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none")
 
 
 def shared(*names: str) -> Table:

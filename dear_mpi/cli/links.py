@@ -3,8 +3,6 @@
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ import numpy as np
 from dear_mpi.bench.machine_file import Link
 from dear_mpi.cli.files import check_files, written_by
 from dear_mpi.cli.flags import Flags, flag, shared
-from dear_mpi.cli.run import Output, run_ranks, with_flags
+from dear_mpi.cli.run import run_ranks, with_flags
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.doctor.links import Pair, at_once, device_ones, measure_links, one_at_a_time, parse_message
@@ -22,13 +20,11 @@ from dear_mpi.ranks.streams import STREAMS, Streams, open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar, console, note
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.figure import write_figure
-from dear_mpi.see.measured import draw_heat_maps
 from dear_mpi.training.declared import parsed
 
 QUIET_S = 2.0  # longer work is announced
 AT_ONCE = "Measure pairs without a common rank at the same time: sooner done, but they may share a wire or a core."
-FLAGS = shared("device_memory", "link", "threads", "stall_after", "stall_abort", "plot", "json_file")
+FLAGS = shared("device_memory", "link", "threads", "stall_after", "stall_abort", "json_file")
 FLAGS |= flag("device", str, "Memory of the messages: cpu or cuda.")
 FLAGS |= flag("size", str, "Size of the messages that measure bandwidth.")
 FLAGS |= flag("at_once", bool, AT_ONCE)
@@ -37,17 +33,16 @@ FLAGS |= flag("worst", int, "How many pairs the table has, the worst ones.", min
 
 @with_flags(FLAGS, device="cpu", size="1MiB", at_once=False, worst=20)
 def links(flags: Flags) -> None:
-    """Example: mpirun -n 4 dear-mpi links --plot result_links.png --json result_links.json"""
+    """Example: mpirun -n 4 dear-mpi links --json result_links.json"""
     check_files({}, written_by(flags))
     lookup("device", flags["device"], STREAMS)
     if flags["device"] == "cpu" and "device_memory" in flags:
         raise ValueError("--device-memory does not apply to the device 'cpu'")
     nbytes = parsed("--size", parse_message, flags["size"])
-    others = [(name, path) for name, path in written_by(flags) if name != "--json"]
-    run_ranks(lambda world: links_of(world, flags, nbytes), flags, device=flags["device"], others=others)
+    run_ranks(lambda world: links_of(world, flags, nbytes), flags, device=flags["device"])
 
 
-def links_of(world: World, flags: Flags, nbytes: int) -> Output:
+def links_of(world: World, flags: Flags, nbytes: int) -> dict[str, Any]:
     opened = list[Streams]()
     agree(world.transport, "links", lambda: asked(world, flags, nbytes, opened))
     rounds = (at_once if flags["at_once"] else one_at_a_time)(world.size)
@@ -56,9 +51,7 @@ def links_of(world: World, flags: Flags, nbytes: int) -> Output:
         found = measured(world, rounds, nbytes, path)
     report = LinksReport(found, host_names(world.transport), world.transport.name, flags["at_once"])
     show_links(console(world), report, flags["worst"])
-    draw = partial(draw_heat_maps, list(map(asdict, found)), report.hosts, report.transport)
-    plot = {"--plot": lambda: write_figure("--plot", flags["plot"], draw())} if "plot" in flags else {}
-    return Output(report.as_object(), plot)
+    return report.as_object()
 
 
 def asked(world: World, flags: Flags, nbytes: int, opened: list[Streams]) -> dict[str, Any]:

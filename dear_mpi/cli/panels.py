@@ -15,7 +15,7 @@ PANELS = {
     "segments memory device_memory link rates",
     "Optimiser": "optimizer lr decay warmup momentum weight_decay clip loss_scale",
     "Job": "threads stall_after stall_abort debug check worst",
-    "Output": "save every resume profile tune plot picture timeline format json_file raw",
+    "Output": "save every resume profile tune timeline format json_file raw",
 }
 # For commands that use a flag in another meaning; these entries come first.
 OWN = {"bench": {"iterations": "How measured", "warmup": "How measured", "algorithms": "Peers"}}

@@ -3,7 +3,6 @@
 latency        half of a round trip of 8 bytes: one figure for both directions, which a round trip cannot separate
 one way        ``MESSAGES`` messages from one rank to the other, then an 8-byte answer: their bytes, divided by the
                time until the answer arrives (like osu_bw)
-both at once   as many messages each way: the bytes of both directions, divided by the time until the answer
 """
 
 import time
@@ -111,9 +110,8 @@ def measure_links(
 
 def rows(found: dict[tuple[str, Pair], Timed], pair: Pair, nbytes: int, path: str) -> Iterator[Link]:
     """Return both directions of a pair from its timings."""
-    small, both = found["latency", pair], found["both", pair]
+    small = found["latency", pair]
     latency, low_us, high_us = (seconds / 2 * 1e6 for seconds in astuple(small.seconds))
-    together, least_both, most_both = (2 * MESSAGES * nbytes / s * 1e-9 for s in astuple(both.seconds))
     for source, dest in (pair, pair[::-1]):
         stream = found["stream", (source, dest)]
         speed, most, least = (MESSAGES * nbytes / seconds * 1e-9 for seconds in astuple(stream.seconds))
@@ -121,9 +119,6 @@ def rows(found: dict[tuple[str, Pair], Timed], pair: Pair, nbytes: int, path: st
             *(source, dest, path, latency, SMALL_BYTES, small.samples, speed, nbytes, stream.samples),
             *(low_us, high_us, least, most),
             messages=MESSAGES,
-            both_GBps=together,
-            both_GBps_low=most_both,
-            both_GBps_high=least_both,
         )
 
 
@@ -141,21 +136,16 @@ class Talks:
         for source, dest in ((one, other), (other, one)):
             there = self.run(one_way, source, dest, tag, large=True)
             self.timed("stream", [there, self.run(one_way, dest, source, tag)], (source, dest), tag)
-        both = self.run(both_ways, one, other, tag, large=True)
-        self.timed("both", [both, self.run(one_way, other, one, tag)], (one, other), tag)
 
     def run(self, programs: Programs, source: int, dest: int, tag: int, *, large: bool = False) -> MessagesRun:
-        size, (buffer, segment) = self.transport.size, (self.small, SMALL_BYTES)
-        if large:
-            buffer, segment = self.large, self.nbytes
-        half = buffer.size // 2
+        size, half = self.transport.size, MESSAGES * self.nbytes if large else SMALL_BYTES
         return MessagesRun(
             programs(self.transport.rank, size, source, dest),
-            buffer,
+            self.large if large else self.small,
             (0, half, *[2 * half] * (size - 1)),
             self.transport,
             op="sum",
-            segment=segment,
+            segment=self.nbytes if large else SMALL_BYTES,
             tag=tag,
             staged=self.staged,
             window=MESSAGES,
@@ -208,16 +198,6 @@ def one_way(rank: int, size: int, source: int, dest: int) -> Program:
     """Send chunk 0 from ``source`` to ``dest``."""
     steps = {source: Step(sends=(Send(dest, range(1)),)), dest: Step(receives=(Receive(source, range(1)),))}
     return Program("one way", rank, size, (steps[rank],))
-
-
-def both_ways(rank: int, size: int, source: int, dest: int) -> Program:
-    """Send chunk 0 from ``source`` to ``dest``, and chunk 1 in the other direction at the same time."""
-    forth, back = range(1), range(1, 2)
-    steps = {
-        source: Step(sends=(Send(dest, forth),), receives=(Receive(dest, back),)),
-        dest: Step(sends=(Send(source, back),), receives=(Receive(source, forth),)),
-    }
-    return Program("both ways", rank, size, (steps[rank],))
 
 
 def device_ones(nbytes: int, dtype: type) -> Array:

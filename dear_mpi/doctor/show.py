@@ -20,12 +20,12 @@ STYLES = {"broken": "bold red", "warning": "yellow", "note": "cyan"}
 
 
 def as_object(facts: Facts, found: Sequence[Finding]) -> dict[str, Any]:
-    return asdict(facts) | {"hosts": facts.ranks_per_host, "findings": [asdict(finding) for finding in found]}
+    return asdict(facts) | {"hosts": facts.hosts, "findings": [asdict(finding) for finding in found]}
 
 
 def show_doctor(facts: Facts, found: Sequence[Finding]) -> None:
     screen = console()
-    screen.print(listing(job_rows(facts), title=format_hosts(facts.ranks_per_host)))
+    screen.print(listing(job_rows(facts), title=format_hosts(facts.hosts)))
     screen.print(table([facts.ranks], RANK_COLUMNS, left=RANK_COLUMNS))
     screen.print(
         "local rank: counted by shared memory / given by the launcher; cores: those that the rank may use\n",
@@ -56,15 +56,12 @@ def job_rows(facts: Facts) -> dict[str, str]:
     rows = {"launcher": f"{launch.launcher}, {plural(launch.size, 'rank')}" if launch.size > 1 else launch.launcher}
     if mpi is None:
         return rows | {"MPI library": "none"}
-    cuda = "" if facts.ucx_cuda else "not "
     words: dict[Any, str] = {True: "yes", False: "no", None: "not in this library"}  # some answers are texts
     answers = (f"{name}: {words.get(answer, answer)}" for name, answer in facts.queries.items())
     return rows | {
         "MPI library": f"{mpi.library} (MPI {mpi.standard}), sees {plural(mpi.size, 'rank')}",
         "thread level": mpi.thread_level,
         "MPICH device": mpi.device,
-        "carries messages": f"{facts.in_use} (in use)" if facts.in_use else "",
-        "built with": f"UCX, {facts.ucx}, its CUDA module {cuda}loaded" if facts.ucx else "",
         "runs on": ", ".join([first.kernel, *(f"{name} {first.software.get(name, '')}" for name in SHOWN)]),
         "interfaces (MTU)": ", ".join(f"{name} ({mtu})" for name, mtu in first.mtus.items()),
         "shared huge pages": first.huge_pages_text,

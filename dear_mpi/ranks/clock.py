@@ -16,8 +16,8 @@ with the distance from a look: by ``DRIFT``, or after a second look by the looks
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
@@ -36,10 +36,6 @@ class Offset:
     seconds: float
     uncertainty_s: float  # half of the shortest round trip, by rank 0's clock
     at_s: float = field(default=0.0, compare=False)  # the time, by the rank's clock; not set on rank 0
-
-    def is_beyond(self, other: "Offset") -> bool:
-        """Return whether two clocks certainly differ: by more than the sum of both uncertainties."""
-        return abs(self.seconds - other.seconds) > self.uncertainty_s + other.uncertainty_s
 
 
 def offsets(
@@ -147,15 +143,6 @@ class Aligned:
         if moved_s > DRIFT * self.seconds:
             return f"its clock moved by {moved_s:.3g} s in {self.seconds:.3g} s, so it was set meanwhile"
         return ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """Convert to JSON objects."""
-        return {"looks": [asdict(look) for look in self.looks]}
-
-
-def aligned_of(content: Mapping[str, Sequence[Mapping[str, float]]]) -> Aligned:
-    """Read the result of ``as_dict``."""
-    return Aligned(tuple(Look(**look) for look in content["looks"]))
 
 
 REMEMBERED_S = 30.0  # a drift changes with the temperature

@@ -3,9 +3,10 @@
 import fcntl
 import os
 import secrets
+import shutil
 import socket
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
@@ -28,6 +29,11 @@ def check_writable(flag: str, path: Path) -> None:
         if is_plain(path):
             with unfinished(path) as partial:
                 partial.write_bytes(TRIAL)
+
+
+def check_ending(flag: str, path: Path, endings: Sequence[str]) -> None:
+    if path.suffix.lower() not in endings:
+        raise ValueError(f"{flag} {str(path)!r} must end in {' or '.join(endings)}")
 
 
 @contextmanager
@@ -73,7 +79,7 @@ def is_stream(path: Path) -> bool:
 
 @contextmanager
 def unfinished(path: Path) -> Iterator[Path]:
-    """Yield an unfinished file in the same folder, with equal ending, mode and owner; it is gone after the block.
+    """Yield an unfinished file in the same folder, with equal ending and mode; it is gone after the block.
 
     The replaced file may have been set aside. A lock tells ``tidy`` that the file is not the rest of a killed run.
     """
@@ -82,20 +88,12 @@ def unfinished(path: Path) -> Iterator[Path]:
         partial = Path(mine.name)
         try:
             for replaced in filter(Path.is_file, (whole, older(path))):
-                keep_access(partial, replaced.stat())
+                shutil.copymode(replaced, partial)
+                partial.chmod(partial.stat().st_mode | stat.S_IWUSR)
                 break
             yield partial
         finally:
             partial.unlink(missing_ok=True)
-
-
-def keep_access(partial: Path, replaced: os.stat_result) -> None:
-    """Copy the owner, if permitted, and then the mode of another file: changing the owner can clear mode bits."""
-    for owner in ((replaced.st_uid, -1), (-1, replaced.st_gid)):
-        with suppress(OSError):  # not permitted, or an owner unknown to this name space
-            os.chown(partial, *owner)
-    of_group = 0 if partial.stat().st_gid == replaced.st_gid else stat.S_IRWXG  # bits for another group
-    partial.chmod(stat.S_IMODE(replaced.st_mode) & ~of_group | stat.S_IWUSR)
 
 
 def locked(whole: Path) -> BinaryIO:

@@ -13,7 +13,6 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES, median
 from dear_mpi.reporting.terminal import PLUS_MINUS, alike, console, interval, listing
 from dear_mpi.reporting.units import format_hosts, plural
-from dear_mpi.see.sweep import named
 from dear_mpi.training.runs.compare import compared
 from dear_mpi.training.virtual_trainer import ALL_REACHED, REACHED, UNFAIR
 
@@ -69,6 +68,12 @@ def show_comparison(world: World, rows: Sequence[Row]) -> None:
         screen.print(best_table(rows), *filter(None, [slow_baseline(rows)]), sep="\n", markup=False)
 
 
+def named(rows: Sequence[Row], *keys: str) -> list[Row]:
+    """Add the values of these keys to the schedule names if they vary."""
+    several = ["schedule", *(key for key in keys if not alike(key, rows))]
+    return [{**row, "schedule": ", ".join(str(row[key]) for key in several)} for row in rows]
+
+
 def fusion_table(rows: Sequence[Row]) -> Table:
     first = rows[0]
     fused = buckets(first["asked_fusion"], [row["buckets"] for row in rows])
@@ -107,18 +112,13 @@ def table_of(rows: Sequence[Row], table: Table, heads: Sequence[str]) -> Table:
         how: dict[str, Any] = {"min_width": words, "no_wrap": head == "schedule" and not long}
         table.add_column(head, justify="left" if head in LEFT else "right", **how)
     for row in rows:
-        said = cells(row, digits_of(rows))
+        said = cells(row, 0 if rows[0]["median_s"] >= 0.1 else 2)
         table.add_row(*(said[head] for head in heads))
     return table
 
 
-def digits_of(rows: Sequence[Row]) -> int:
-    """Return the decimals of milliseconds."""
-    return 0 if rows[0]["median_s"] >= 0.1 else 2
-
-
 def cells(row: Row, digits: int) -> dict[str, str]:
-    """Return a schedule's cells, by column head."""
+    """Return a schedule's cells, by column head; ``digits``: decimals of milliseconds."""
     asked, fusion, hidden = row["asked_fusion"], row["fusion"], row["hidden"]
     times = {"compute": "compute_s", "exposed": "exposed_comm_s", "rest": "rest_s"}
     times |= {"pre-\ndicted": "predicted_s", "bound": "bound_s"}
@@ -144,26 +144,10 @@ def gain(row: Row) -> str:
     return known.get(row["verdict"]) or interval(row["speedup"], row["ci_low"], row["ci_high"], 1, 3)
 
 
-def waits(row: Row, digits: int) -> str:
-    """List the collectives that a schedule's compute waited for, if there are several.
-
-    >>> waits({"schedule": "dear", "exposed_s": {"reduce_scatter": 0.25, "all_gather": 0.1, "loss": 1e-6}}, 0)
-    'dear waits: reduce_scatter 250, all_gather 100'
-    """
-    found = {name: seconds for name, seconds in row["exposed_s"].items() if seconds >= 0.5e-3 / 10**digits}
-    said = ", ".join(f"{name} {seconds * 1e3:.{digits}f}" for name, seconds in found.items())
-    return f"{row['schedule']} waits: {said}" if len(found) > 1 else ""
-
-
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Describe the waits, and theory's statements: equal bounds, and the effect of a single bucket."""
-    first, count = rows[0], min(row["iterations"] // row["period"] for row in rows)
+    """Describe what the intervals and the buckets do not show."""
+    count, said = min(row["iterations"] // row["period"] for row in rows), list[str]()
     unit = "rounds" if any(row["period"] > 1 for row in rows) else "iterations"
-    said = [text for row in rows if (text := waits(row, digits_of(rows)))]
-    if said:
-        said[0] = f"ms, means over iterations and ranks: {said[0]}"
-    if not alike("wire", rows) and unit == "rounds":
-        said.append("Schedules with rounds stand once, without a code: they send values, and codes are of gradients.")
     if len(rows) > 1 and count < FEWEST_SAMPLES:
         said.append(
             f"Fewer than {FEWEST_SAMPLES} {unit} have no 95 % interval: ± spans them all, and none is called faster."
@@ -173,16 +157,12 @@ def notes(rows: Sequence[Row]) -> list[str]:
             f"Fewer than {FEWEST_ORDERED} {unit} do not show whether the machine was slow for several in a row: "
             "verdicts may be wrong more often than in 5 % of cases."
         )
-    if first["ranks"] > 1 and all(row["buckets"] == 1 for row in rows):
+    if rows[0]["ranks"] > 1 and all(row["buckets"] == 1 for row in rows):
         what = "With one bucket, only the layers before the first trained one can overlap communication"
-        return [*said, f"{what}: all others run before it or after it. Try a finer --fusion."]
-    if len(rows) > 1 and all(row["median_s"] <= REACHED * (row["bound_s"] + row["rest_s"]) for row in rows):
+        said.append(f"{what}: all others run before it or after it. Try a finer --fusion.")
+    elif len(rows) > 1 and all(row["median_s"] <= REACHED * (row["bound_s"] + row["rest_s"]) for row in rows):
         said.append(ALL_REACHED)
-    return said + [
-        f"{row['schedule']} and {first['schedule']} have equal bounds here: the least time possible is the same."
-        for row in rows[1:]
-        if 0.99 <= row["ideal_speedup"] <= 1.01 and row["verdict"] not in CLEAR
-    ]
+    return said
 
 
 def slow_baseline(rows: Sequence[Row]) -> str:

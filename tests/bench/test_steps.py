@@ -15,10 +15,7 @@ from dear_mpi.collectives.plans.steps import KINDS, StepSpan
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.clock import Aligned, Look
 from dear_mpi.ranks.world import World, run_world
-from dear_mpi.see.timeline.picture import joined, step_of
-from dear_mpi.see.timeline.steps import draw_steps, timeline_of
-from dear_mpi.see.timeline.trace import trace
-from dear_mpi.training.log.spans import STEPS, Span
+from dear_mpi.see.timeline import timeline_of, trace
 from tests.trace_schema import assert_schema
 
 LATE_S = 0.02
@@ -145,12 +142,9 @@ def test_a_report_has_all_but_the_notes():
     assert json.loads(json.dumps(row))["cells"][0].keys() >= {"rank", "step", "waits_for", *(f"{k}_us" for k in KINDS)}
 
 
-def test_a_picture_and_a_trace_have_each_rank():
+def test_a_trace_has_each_rank():
     (each,) = found(3)
     timeline = timeline_of("a title", {"ring": each.noted, "again": each.noted}, 2e-6)
-    figure = draw_steps(timeline)
-    assert [axes.get_title().partition(":")[0] for axes in figure.axes] == ["ring", "again"]
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["rank 0", "rank 1", "rank 2"]
     content = trace(timeline)
     assert_schema(content)
     events = [event for event in content["traceEvents"] if event["ph"] == "X"]
@@ -160,11 +154,3 @@ def test_a_picture_and_a_trace_have_each_rank():
     assert content["otherData"]["clocks"] == "that of rank 0, within 2.0 us; each run begins at 0"
     flows = [event for event in content["traceEvents"] if event["ph"] == "s"]
     assert len(flows) == 2 * 3 * 4, "each of two rings sends once in each of four steps, on three ranks"
-
-
-def test_segments_of_a_step_are_drawn_as_one():
-    names = [f"step {step}: transfer, rank 1" for step in (4, 4, 5)]
-    spans = [Span(STEPS, "transfer", name, at, at + 1.0) for at, name in enumerate(names)]
-    drawn = list(joined(spans, 0.5))
-    assert [(step_of(span), span.begin_s, span.end_s) for span in drawn] == [("4", 0.0, 2.0), ("5", 2.0, 3.0)]
-    assert len(list(joined([spans[0], spans[1]._replace(begin_s=1.7)], 0.5))) == 2

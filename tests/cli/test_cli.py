@@ -142,15 +142,13 @@ def test_compare_takes_the_flags_of_train(tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_explain_shows_and_proves(algorithm, tmp_path):
-    picture = tmp_path / "steps.png"
+def test_explain_shows_and_proves(algorithm):
     result = run(
         *("explain", "--algorithm", algorithm, "--collective", next(iter(ALGORITHMS[algorithm])), "--ranks", 3),
-        *("--hosts", 2, "--check", "--picture", picture),
+        *("--hosts", 2, "--check"),
     )
     assert result.exit_code == 0, result.output
     assert "Proved for 1 to 3 ranks" in result.stdout
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 BAD = [
@@ -322,7 +320,7 @@ def test_explain_offers_what_has_programs(name):
     assert result.stderr.strip().endswith(f"Allowed: {', '.join(ALGORITHMS)}")
 
 
-@pytest.mark.parametrize("arguments", [["--algorithm", "rnig"], ["--collective", "allreduce"], ["--picture", "x.abc"]])
+@pytest.mark.parametrize("arguments", [["--algorithm", "rnig"], ["--collective", "allreduce"]])
 def test_explain_refuses(arguments):
     result = run("explain", *arguments)
     assert result.exit_code == 2
@@ -529,16 +527,15 @@ def test_a_report_of_bench_says_where_it_was_made(tmp_path):
 
 def test_bench_says_where_the_time_goes(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    file, trace, picture = (tmp_path / name for name in ("out.json", "trace.json", "steps.png"))
+    file, trace = (tmp_path / name for name in ("out.json", "trace.json"))
     given = ["--threads", 3, "--algorithms", "ring", "--sizes", "64B,4KiB", "--budget", "10ms", "--overlap"]
-    files = ["--timeline", f"{trace},{picture}", "--json", file]
+    files = ["--timeline", trace, "--json", file]
     result = run("bench", *given, "--steps", "--tests", 2, *files)
     assert result.exit_code == 0, result.output
     report = json.loads(file.read_text())
     assert [each["bytes"] for each in report["steps"]] == [4096]
     assert [(each["bytes"], each["tests"]) for each in report["overlap"]] == [(64, 2), (64, 0), (4096, 2), (4096, 0)]
     assert json.loads(trace.read_text())["traceEvents"]
-    assert picture.stat().st_size > 1000
     for words in ("where the time goes", "waiting", "Slowest: step", "Overlap(%)", "exposed (us)"):
         assert words in " ".join(result.output.split())
     assert_one_line(run("bench", *given, *files), "--timeline shows what --steps records: give both")
@@ -642,7 +639,6 @@ GIVEN = "--{} must be the same on all ranks, not given on rank 1"
     (["train"], ["--timelin", "t.json"], "No such option: --timelin .* on rank 1"),
     (["train"], ["--timeline", "t.json"], GIVEN.format("timeline")),
     (["train"], ["--json=t.json"], GIVEN.format("json")),
-    (["compare"], ["--plot", "t.png"], GIVEN.format("plot")),
     (["bench"], ["--raw", "--json", "t.json"], GIVEN.format("json")),
     (["train"], ["--help"], "command must be the same on all ranks, not train on rank 0; train --help on rank 1"),
     ([], ["train"], "command must be the same on all ranks, not none on rank 0; train on rank 1"),
@@ -681,7 +677,6 @@ def test_only_the_first_rank_shows_help(monkeypatch):
     [
         (("train", "--threads", 2, "--iterations", 1), "--json"),
         (("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1KiB", "--budget", "10ms"), "--tune"),
-        (("explain",), "--picture"),
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
@@ -694,16 +689,9 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(command, flag,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_without_a_name_is_refused():
-    result = run("explain", "--picture", "")
-    assert result.exit_code == 2
-    assert "Invalid value for '--picture': '' is no name of a file" in result.stderr
-
-
 @pytest.mark.parametrize(("command", "flag", "shown"), [
     (("train", "--threads", 2, "--iterations", 1), "--json", "loss, first and last"),
     (("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1KiB", "--budget", "10ms"), "--tune", "busbw"),
-    (("explain",), "--picture", "after step 5"),
 ])  # fmt: skip
 def test_a_disk_that_is_full_in_the_end(command, flag, shown, tmp_path, monkeypatch):
     """The figures are on the terminal, and there is no half of a new file. The old one is what it was."""
@@ -736,8 +724,6 @@ def test_a_disk_that_is_full_in_the_end(command, flag, shown, tmp_path, monkeypa
         (["doctor", "--size", "4"], "--size: size '4' has no unit"),
         (["train", "--threads", 2, "--stall-after", "4"], "--stall-after: time '4' has no unit"),
         (["train", "--threads", 2, "--stall-abort", "--stall-after", "0s"], "--stall-abort needs a --stall-after"),
-        (["explain", "--picture", "ring"], "--picture 'ring' must end in .png, .pdf, .svg or .gif"),
-        (["explain", "--picture", "ring.abc"], "--picture 'ring.abc' must end in .png, .pdf, .svg or .gif"),
         (["explain", "--ranks", 100000], "--ranks must be at most 64, not 100000: with more, nobody can read"),
         (["explain", "--ranks", 8, "--hosts", 9], "--hosts must be at most 8, the ranks, not 9"),
     ],

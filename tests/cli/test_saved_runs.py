@@ -1,18 +1,17 @@
-"""bench-diff, bench --baseline and plot: what they print and write, how they end, and what they refuse."""
+"""bench-diff and bench --baseline: what they print and write, how they end, and what they refuse."""
 
 import json
 import os
 import subprocess
 import sys
 import threading
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dear_mpi.bench.saved import Run
 from dear_mpi.cli import bench as cli_bench
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.tuning import read_rules
@@ -182,8 +181,6 @@ def test_what_was_measured_outlives_a_baseline_in_other_memory():
         (("--baseline", "four.json", "--at-least", "5"), "--at-least '5' has no unit: write it like 5%, or as a part"),
         (("--precision", "1"), "--precision '1' has no unit: write it like 5%, or as a part below 1, like 0.05"),
         (("--tests", "4"), "--tests is the number of calls during the compute of --overlap: give both"),
-        (("--plot", "picture.gif"), "--plot 'picture.gif' must end in .png, .pdf or .svg"),
-        (("--collective", "barrier", "--plot", "x.svg"), "--plot draws times by size, which barrier does not have"),
         (("--collective", "allreduce"), "collective 'allreduce' is unknown: did you mean 'all_reduce'"),
         (("--dtype", "float32", "--baseline", "four.json"), "dtype 'float32' is unknown"),
         (("--collective", "allreduce", "--tune", "rules.json"), "collective 'allreduce' is unknown"),
@@ -198,44 +195,16 @@ def test_what_cannot_be_is_refused_before_the_run(arguments, said, monkeypatch):
     assert_one_line(run(*BENCH, *arguments), said)
 
 
-@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
-def test_saved_runs_are_drawn(ending):
-    pytest.importorskip("matplotlib")
-    one, other = save("one.json"), save("other.json", scaled(1.3))
-    done = run("plot", one, other, "--plot", f"both.{ending}")
-    assert (done.exit_code, done.output) == (0, "")
-    with open(f"both.{ending}", "rb") as file:
-        assert file.read(4) == {"png": b"\x89PNG", "svg": b"<?xm", "pdf": b"%PDF"}[ending]
-
-
-def test_a_picture_is_named_after_the_command():
-    pytest.importorskip("matplotlib")
-    assert run("plot", save("one.json")).exit_code == 0
-    assert run("plot", "plot.png", "one.json").exit_code == 2
-
-
-def test_a_run_draws_itself():
-    pytest.importorskip("matplotlib")
-    assert run(*BENCH, "--plot", "mine.svg").exit_code == 0
-    with open("mine.svg", encoding="utf-8") as file:
-        assert "<svg" in file.read()
-
-
-@pytest.mark.parametrize("full", ["--timeline", "--plot"])
-def test_a_file_that_cannot_be_written_in_the_end_takes_no_other_with_it(full):
+def test_a_file_that_cannot_be_written_in_the_end_takes_no_other_with_it():
     """A disk that was not full before the run is in the end: /dev/full takes no byte, and is not tried before."""
-    pytest.importorskip("matplotlib")
-    names = {"--timeline": "steps.json", "--plot": "plot.svg"}
-    os.symlink("/dev/full", names[full])
-    asked = ("--timeline", f"{names['--timeline']},steps.svg", "--plot", names["--plot"], "--tune", "rules.json")
-    done = run(*BENCH, "--steps", *asked, "--json", "now.json")
+    os.symlink("/dev/full", "steps.json")
+    done = run(*BENCH, "--steps", "--timeline", "steps.json", "--tune", "rules.json", "--json", "now.json")
     assert done.exit_code == 1, done.output
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert f"{full} '{names[full]}' cannot be written: No space left on device" in line
+    assert "--timeline 'steps.json' cannot be written: No space left on device" in line
     with open("now.json", encoding="utf-8") as file:
         assert len(json.load(file)["rows"]) == 5
     assert read_rules(Path("rules.json"))
-    assert all("<svg" in Path(name).read_text("utf-8") for name in ("steps.svg", "plot.svg") if name != names[full])
 
 
 def test_rank_0_alone_judges_while_the_others_sleep(monkeypatch):
@@ -288,13 +257,3 @@ def test_a_report_that_cannot_be_written_takes_no_other_file_with_it():
     assert done.exit_code == 2
     assert "--json 'full.json' cannot be written: No space left on device" in done.stderr
     assert read_rules(Path("rules.json"))
-
-
-def test_what_cannot_be_drawn_is_one_line():
-    pytest.importorskip("matplotlib")
-    save("none.json", Run("", [replace(row, bytes=0, count=0) for row in run_of(sizes=(4,)).rows]))
-    assert_one_line(run("plot", "none.json"), "there is nothing to draw by size: no row has one")
-    with open("report.json", "w", encoding="utf-8") as file:
-        json.dump([{"schedule": "dear", "iteration_s": 1}], file)
-    assert_one_line(run("plot", "report.json"), "run 'report.json' must be a file of dear-mpi bench --json")
-    assert_one_line(run("plot", "none.json", "none.json"), "FILE must be different ones, not none.json, none.json")

@@ -41,7 +41,8 @@ def facts(tmp_path_factory):
 def test_flags(command, facts):
     if command in DELETED:
         pytest.skip("an extra, which was deleted")
-    gone = {flag for extra, flag in (("blame", "--blame"), ("pages", "--html")) if extra in DELETED}
+    added = {"blame": ["--blame"], "pages": ["--html"], "pictures": ["--picture", "--plot"]}
+    gone = {flag for extra in DELETED for flag in added.get(extra, ())}
     wanted = golden("commands")["flags"][command]
     assert facts["flags"][command] == {flag: kind for flag, kind in wanted.items() if flag not in gone}
 

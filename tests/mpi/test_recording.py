@@ -10,7 +10,7 @@ import pytest
 from dear_mpi.collectives.plans.steps import KINDS
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
-from dear_mpi.see.timeline.trace import trace
+from dear_mpi.see.timeline import trace
 from dear_mpi.training.log.spans import Timeline
 from dear_mpi.training.recorder import recorded
 from dear_mpi.training.runs.config import Config

@@ -92,7 +92,7 @@ def test_the_fastest_row_is_told_and_advised():
 
 
 def test_several_algorithms_have_a_row_each(tmp_path):
-    rows, shown = rows_of(tmp_path, "--algorithm", "ring,swing", "--plot", tmp_path / "bars.png")
+    rows, shown = rows_of(tmp_path, "--algorithm", "ring,swing")
     found = [(row["algorithm"], row["schedule"]) for row in rows]
     assert found == [(name, schedule) for name in ("ring", "swing") for schedule in ("wfbp", "dear")]
     assert "Predicted, with ring, swing on the network" in shown

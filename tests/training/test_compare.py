@@ -148,17 +148,14 @@ def test_the_command_has_one_table(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     file = tmp_path / "rows.json"
     job = ("compare", "--threads", 2, "--model", "mlp", "--iterations", 2, "--json", file)
-    job += ("--timeline", tmp_path / "line.json", "--plot", tmp_path / "bars.svg")
+    job += ("--timeline", tmp_path / "line.json")
     done = run_command(*job, "--schedules", "dear-eager,local:2", "--wire", "fp32,blocks:10%")
     assert done.exit_code == 0, done.output
     assert [row["wire"] for row in json.loads(file.read_text())] == ["fp32", "fp32", "blocks:10%"]
-    line, bars = ((tmp_path / name).read_text() for name in ("line.json", "bars.svg"))
-    for name in ("dear-eager, fp32", "local:2, fp32", "dear-eager, blocks:10%"):
-        assert name in line
-        assert all(word in bars for word in name.split())  # a column of a paper has narrow lines
+    line = (tmp_path / "line.json").read_text()
+    assert all(name in line for name in ("dear-eager, fp32", "local:2, fp32", "dear-eager, blocks:10%"))
     assert done.stdout.count("speed-up  ") == 1
     assert "…" not in done.stdout, "80 columns have room for the table"
-    assert "Schedules with rounds stand once, without a code" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize("command", ["compare", "simulate"])

@@ -101,12 +101,9 @@ def row(**figures):
     return given | {"iterations": FEWEST_ORDERED} | figures
 
 
-def test_it_is_said_where_bounds_are_equal():
-    first = row(schedule="wfbp", ideal_speedup=1.0)
-    equal = "dear and wfbp have equal bounds here: the least time possible is the same."
+def test_it_is_said_what_intervals_do_not_show():
+    first = row(schedule="wfbp")
     assert notes([first, row()]) == []
-    assert notes([first, row(ideal_speedup=1.0)]) == [equal]
-    assert notes([first, row(ideal_speedup=1.0, verdict="faster")]) == []
     (said,) = notes([first | {"buckets": 1}, row(buckets=1)])
     assert said.startswith("With one bucket, only the layers before the first trained one can overlap communication")
 

@@ -13,7 +13,7 @@ from dear_mpi.contrib.blame.causes import Usual, layer_of
 from dear_mpi.contrib.blame.output import as_data, show_blame
 from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.timeline.trace import read_timeline
+from dear_mpi.see.timeline import read_timeline
 from dear_mpi.training.log.spans import COMPUTE, Run, Timeline
 from dear_mpi.training.profiles.profile import Profile, read_profile
 

@@ -63,7 +63,6 @@ class MainThread:
                 (begins if item.kind == BEGIN else ends).append(begin)
                 continue
             end = self.go_on(item.end_s, None if item.kind == "wait" else self.work(item.begin_s, item.name))
-            graph.spent.append((item.kind, len(ends), begin, end))
             if item.kind == "wait":
                 self.waits.append((item, begin, end))
         graph.bounds.append([begins[0], *ends])

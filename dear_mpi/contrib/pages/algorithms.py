@@ -14,7 +14,8 @@ from dear_mpi.collectives.program.program import COLLECTIVES, asks_for
 from dear_mpi.contrib.pages.steps import steps_of
 from dear_mpi.contrib.pages.whole import Kind, whole, write_page
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.figure import label
+from dear_mpi.see.explain import Asked
+from dear_mpi.see.look import label
 
 MOST_ALGORITHMS = 2  # side by side
 MOST_RANKS = 16
@@ -62,14 +63,15 @@ MEANINGS = {  # the data of each rank at the beginning and at the end
 }
 
 
-def write_algorithms(flag: str, path: Path, names: Sequence[str], collective: str, size: int, **asked: Any) -> None:
-    """Write the page of one algorithm or two; ``asked``: see ``algorithms_data``.
+def write_algorithms(flag: str, path: Path, asked: Asked) -> None:
+    """Write the page of one algorithm or two.
 
     Raises:
         ValueError: there are too many, one of them sends no messages, or the file cannot be written.
     """
-    data = algorithms_data(flag, names, collective, size, **asked)
-    title = f"{' beside '.join(each['name'] for each in data['algorithms'])}: {collective}"
+    how: dict[str, Any] = {"hosts": asked.hosts, "rates": asked.rates, "pieces": asked.pieces}
+    data = algorithms_data(flag, asked.algorithms, asked.collective, asked.ranks, **how)
+    title = f"{' beside '.join(each['name'] for each in data['algorithms'])}: {asked.collective}"
     write_page(flag, path, whole(PAGE, title, data))
 
 

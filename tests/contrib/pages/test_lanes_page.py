@@ -11,7 +11,7 @@ from dear_mpi.cli.app import app
 from dear_mpi.contrib.pages.lanes import KINDS, Names, kinds, lanes_of
 from dear_mpi.contrib.pages.predicted import BANDWIDTHS, LATENCIES, Grid
 from dear_mpi.contrib.pages.schedules import FIGURES, schedules_data
-from dear_mpi.see.timeline.picture import origins, window_of
+from dear_mpi.see.look import origins, window_of
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.timeline import timeline_of

@@ -29,7 +29,7 @@ def test_all_ranks_have_the_same_blame(comm, algorithm, monkeypatch):
     assert comm.allgather(found) == [found] * comm.size
     assert found["ranks"] == comm.size
     assert found["iterations"] == FEWEST
-    assert sum(part["measured_s"] for part in found["parts_s"].values()) > 0
+    assert found["measured_s"] > 0
     assert found["said"]
     others = comm.size if comm.size > 1 else 0
     assert found["suspects"]["rank"] == others, "one rank has nobody to be late for"

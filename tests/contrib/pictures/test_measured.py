@@ -1,29 +1,31 @@
 """Pictures of measured runs: what is drawn, in which colours, and that it can be read."""
 
+import json
 from dataclasses import asdict, replace
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from dear_mpi.bench.fit import fit_network, programs_of, time_s
 from dear_mpi.bench.run import bound_us
-from dear_mpi.cli.plot import drawn
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS
+from dear_mpi.bench.saved import Run
+from dear_mpi.cli.app import app
 from dear_mpi.collectives.program.network import Network
-from dear_mpi.collectives.program.program import COLLECTIVES
-from dear_mpi.see.measured import draw_runs
+from dear_mpi.contrib.pictures.measured import draw_runs
 from tests.bench.runs import row_at, run_of
+from tests.cli_checks import assert_one_line
 
 NETWORK = Network(alpha=1e-6, beta=1e-9)
 
 
 def figure_of(*runs, network=NETWORK):
     """Of runs of which this network is known."""
-    pytest.importorskip("matplotlib")
     if network is not None:
         runs = [replace(run, rows=[replace(row, bound_us=bound_us(row, network)) for row in run.rows]) for run in runs]
-    figure = draw_runs([row for run in runs for row in drawn(run)])
+    figure = draw_runs([asdict(row) | {"run": Path(run.name).stem} for run in runs for row in run.rows])
     figure.draw_without_rendering()
     return figure
 
@@ -62,8 +64,8 @@ def test_several_runs_have_markers_and_their_lines_have_colours():
     time = figure.axes[0]
     looks = [(line.get_color(), line.get_marker()) for line in time.lines if line.get_linewidth() == 1.2]
     assert looks == [("#0072B2", "o"), ("#D55E00", "o"), ("#0072B2", "s"), ("#D55E00", "s")]
-    assert words(figure)[:2] == ["bound, one", "bound, two"]
-    assert {"native", "ring", "one", "two"} <= set(words(figure))
+    lines = {f"{name}, {run}" for name in ("native", "ring", "bound") for run in ("one", "two")}
+    assert lines <= set(words(figure))
 
 
 def test_several_runs_of_one_algorithm_have_colours():
@@ -89,15 +91,6 @@ def test_one_size_has_intervals_too():
     assert (tuple(low), tuple(high)) == ((4096, row.ci_low_us), (4096, row.ci_high_us))
 
 
-def test_what_is_too_noisy_is_hollow():
-    run = made(sizes=(64, 1024), algorithms=("native",))
-    noisy = replace(run.rows[1], ci_low_us=1.0, ci_high_us=500.0)
-    figure = figure_of(replace(run, rows=[run.rows[0], noisy]))
-    hollow = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "white"]
-    assert [list(line.get_xdata()) for line in hollow] == [[1024]]
-    assert "hollow: too noisy" in words(figure)
-
-
 def test_lines_are_named_by_what_differs():
     run = made(sizes=(64, 1024), algorithms=("ring",))
     rows = [
@@ -115,8 +108,7 @@ def test_a_rank_alone_has_no_bandwidth_and_is_drawn():
     assert [axes.axison for axes in figure.axes] == [True, False]
 
 
-@pytest.mark.parametrize("runs", [1, 2])
-@pytest.mark.parametrize("kinds", [("all_reduce",), ("all_reduce", "broadcast", "all_gather")])
+@pytest.mark.parametrize(("runs", "kinds"), [(1, ("all_reduce",)), (2, ("all_reduce", "broadcast", "all_gather"))])
 def test_all_that_is_written_can_be_read(runs, kinds):
     saved = [made(name) for name in ("one", "two")[:runs]]
     saved = [replace(run, rows=[replace(row, collective=kind) for kind in kinds for row in run.rows]) for run in saved]
@@ -132,27 +124,6 @@ def test_all_that_is_written_can_be_read(runs, kinds):
         assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
         assert 0 <= box.y0 < box.y1 <= figure.bbox.y1
     assert not [pair for pair in combinations(boxes.values(), 2) if pair[0].overlaps(pair[1])]
-
-
-@pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])
-def test_no_algorithm_is_below_the_bound(collective, ranks):
-    tried = 0
-    for network in (Network(1e-6, 1e-9), Network(1e-7, 1e-9, 1e-10, 1e-6), Network(0.0, 1e-9)):
-        for algorithm in ALGORITHMS:
-            for nbytes in (4 * ranks, 1 << 12, 1 << 20):
-                row = row_at(nbytes, algorithm, np.full(9, 1e-6), ranks, collective=collective)
-                if written := programs_of(row):
-                    tried += 1
-                    assert time_s(row, written, network) * 1e6 >= bound_us(row, network) * (1 - 1e-9), algorithm
-    assert tried >= 9
-
-
-def test_late_arrivals_have_no_bound():
-    """From the last arrival on, a collective may take less than its bytes do."""
-    row = row_at(1 << 20, "ring", np.full(9, 1e-6))
-    assert bound_us(row, Network(1e-6, 1e-9)) == pytest.approx(1 + 1.5 * (1 << 20) * 1e-3)
-    assert bound_us(replace(row, arrival="ramp"), Network(1e-6, 1e-9)) is None
 
 
 def test_a_picture_says_what_was_measured_and_where():
@@ -172,3 +143,50 @@ def test_rows_of_a_model_are_drawn_with_it():
     thin = [line for line in figure.axes[0].lines if line.get_linewidth() == 0.7]
     assert [list(line.get_ydata()) for line in thin] == [[row.p50_us + 1 for row in rows]]
     assert asdict(rows[0])["model_us"] == rows[0].model_us
+
+
+# The commands --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def save(name, run):
+    Path(name).write_text(json.dumps({"rows": [asdict(row) for row in run.rows]}))
+    return name
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+@pytest.mark.usefixtures("here")
+def test_saved_runs_are_drawn(ending):
+    done = run("plot", save("one.json", made()), save("other.json", made(slow=1.3)), "--plot", f"both.{ending}")
+    assert (done.exit_code, done.output) == (0, "")
+    assert Path(f"both.{ending}").read_bytes()[:4] == {"png": b"\x89PNG", "svg": b"<?xm", "pdf": b"%PDF"}[ending]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_picture_is_named_after_the_command():
+    assert run("plot", save("one.json", made())).exit_code == 0
+    assert run("plot", "plot.png", "one.json").exit_code == 2
+
+
+BENCH = ("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "4B:1KiB", "--budget", "10ms")
+
+
+@pytest.mark.usefixtures("here")
+def test_a_run_draws_itself():
+    assert run(*BENCH, "--steps", "--plot", "mine.svg", "--timeline", "steps.svg").exit_code == 0
+    assert all("<svg" in Path(name).read_text("utf-8") for name in ("mine.svg", "steps.svg"))
+    assert_one_line(run(*BENCH, "--plot", "x.gif"), "--plot 'x.gif' must end in .png or .pdf or .svg")
+
+
+@pytest.mark.usefixtures("here")
+def test_what_cannot_be_drawn_is_one_line():
+    save("none.json", Run("", [replace(row, bytes=0, count=0) for row in run_of(sizes=(4,)).rows]))
+    assert_one_line(run("plot", "none.json"), "there is nothing to draw by size: no row has one")

@@ -1,10 +1,15 @@
-"""Share the parts of all pictures: an atomically written file, title, panels, legend and labels."""
+"""Share the parts of all pictures: an atomically written file, title, panels, legend and axes."""
 
 import math
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
 
 from dear_mpi.reporting.files import replacing
 from dear_mpi.reporting.output import printable
@@ -28,24 +33,16 @@ TITLE, NOTES = {"size": 14, "weight": 700}, {"size": 9, "weight": 400}  # in poi
 def write_figure(flag: str, path: Path, figure: Any) -> None:
     """Write a matplotlib figure in the format of the file's ending. Raises a ValueError if it cannot.
 
-    An SVG has no date and no random names: equal figures give equal files, which suit a repository.
+    Texts stay literal: no formulas (two ``$`` in a file name) and no characters that fonts lack. An SVG has no date and
+    no random names: equal figures give equal files, which suit a repository.
     """
-    import matplotlib
-
-    as_it_is(figure)
+    for text in figure.findobj(Text):
+        text.set_text(printable(text.get_text()))
+        text.set_parse_math(False)
     kind = path.suffix.lower().removeprefix(".")
     undated = {"metadata": {"Date": None}} if kind == "svg" else {}
     with replacing(flag, path) as file, matplotlib.rc_context({"svg.hashsalt": "dear-mpi"}):
         figure.savefig(file, dpi=DOTS_PER_INCH, format=kind, **undated)
-
-
-def as_it_is(figure: Any) -> None:
-    """Keep texts literal: no formulas (two ``$`` in a file name) and no characters that fonts lack."""
-    from matplotlib.text import Text
-
-    for text in figure.findobj(Text):
-        text.set_text(printable(text.get_text()))
-        text.set_parse_math(False)
 
 
 def panels(
@@ -58,8 +55,6 @@ def panels(
         inches: width and height of a panel, with its ticks.
         title, notes: texts above all panels; long lines are wrapped.
     """
-    from matplotlib.figure import Figure
-
     columns = min(count, columns)
     lines, width = -(-count // columns), max(LEAST_INCHES, inches[0] * columns)
     written = [
@@ -84,10 +79,7 @@ def panels(
 
 
 def legend_below(figure: Any, others: Sequence[Any] = (), *, points: float = LEGEND_POINTS) -> int:
-    """Add a legend below all panels, one entry per name, and return its number of lines.
-
-    ``others`` are additional entries.
-    """
+    """Add a legend below all panels, one entry per name, and ``others``. Returns its number of lines."""
     handles = [handle for axes in figure.axes for handle in axes.get_legend_handles_labels()[0]]
     named = {handle.get_label(): handle for handle in (*handles, *others)}
     widest = (SIGN_INCHES + LETTER_INCHES * max(map(len, named))) * points / LEGEND_POINTS
@@ -99,8 +91,6 @@ def legend_below(figure: Any, others: Sequence[Any] = (), *, points: float = LEG
 
 def upright(label: str) -> Any:
     """Return the legend sign of a vertical black line."""
-    from matplotlib.lines import Line2D
-
     return Line2D([], [], color="black", marker="|", linestyle="none", markersize=12, markeredgewidth=1.5, label=label)
 
 
@@ -120,24 +110,3 @@ def readable(numbers: Sequence[float]) -> list[float]:
         if math.log2(number / shown[-1]) >= least:
             shown.append(number)
     return shown
-
-
-def label(name: object) -> str:
-    """Shorten the name of a model, schedule or fusion for a picture.
-
-    >>> label("synthetic:resnet50"), label("cut:4MB"), label("folder/mine.py:Mine")
-    ('resnet50', 'cut:4MB', 'mine.py:Mine')
-    """
-    return PurePath(str(name).removeprefix("synthetic:")).name
-
-
-def short_ms(seconds: float) -> str:
-    """Format milliseconds without their unit, short enough for a cell.
-
-    >>> short_ms(1.2345), short_ms(0.31234), short_ms(4.2e-5), short_ms(0)
-    ('1234', '312.3', '0.042', '0')
-    """
-    in_ms = seconds * 1e3
-    if in_ms < 1:
-        return f"{in_ms:.2g}"
-    return f"{in_ms:.1f}" if in_ms < 1000 else f"{in_ms:.0f}"

@@ -1,14 +1,14 @@
 """Pictures of a sweep: which one is chosen, what it shows, that it can be read, and errors before the work."""
 
-import sys
 from itertools import combinations, product
 
+import matplotlib
 import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
-from dear_mpi.see.figure import readable
-from dear_mpi.see.sweep import draw_sweep
+from dear_mpi.contrib.pictures.figure import readable
+from dear_mpi.contrib.pictures.sweep import draw_sweep
 
 MODELS = tuple(f"synthetic:{name}" for name in ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large"))
 SCHEDULES = ("wfbp", "dear", "sequential")
@@ -50,7 +50,6 @@ def sweep_of(models=MODELS[:1], ranks=(64,), schedules=SCHEDULES, fusions=("25MB
 
 def drawn(rows):
     """The figure of a sweep, laid out, and its panels by their titles."""
-    pytest.importorskip("matplotlib")
     figure = draw_sweep(rows, HEADING)
     figure.draw_without_rendering()
     return figure, {axes.get_title(): axes for axes in figure.axes if axes.get_title()}
@@ -133,12 +132,10 @@ def test_a_bar_has_no_sign_for_what_takes_no_time():
 
 
 KINDS = {
-    "bar": {"schedules": ("dear",)},
     "bars": {"models": MODELS},
-    "bars of fusions": {"models": MODELS, "fusions": FUSIONS},
-    "curves": {"ranks": RANKS},
-    "large curves": {"models": MODELS, "ranks": RANKS},
-    "curves of fusions": {"models": MODELS, "ranks": RANKS, "fusions": FUSIONS},
+    "bars of fusions": {"models": MODELS[:2], "fusions": FUSIONS},
+    "curves": {"models": MODELS, "ranks": RANKS},
+    "curves of fusions": {"models": MODELS[:2], "ranks": RANKS, "fusions": FUSIONS},
 }
 
 
@@ -159,7 +156,7 @@ def test_all_that_is_written_can_be_read(varied):
     assert "Predicted, with ring on the network 10gbit,50us (assumed)" in names(figure.texts)
 
 
-@pytest.mark.parametrize("kind", ["bar", "curves", "curves of fusions"])
+@pytest.mark.parametrize("kind", ["bars", "curves"])
 def test_no_time_at_all_can_be_drawn(kind):
     zero = dict.fromkeys(("iteration_s", "compute_s", "exposed_comm_s", "bound_s"), 0.0)
     drawn([{**row, **zero, "speedup_vs_wfbp": 1.0} for row in sweep_of(**KINDS[kind])])
@@ -170,7 +167,6 @@ def test_no_time_at_all_can_be_drawn(kind):
     (["--ranks", "4,8", "--fusion", "none,25MB"], "resnet50, fusion none"),
 ])  # fmt: skip
 def test_the_command_draws(flags, title, tmp_path):
-    matplotlib = pytest.importorskip("matplotlib")
     file = tmp_path / "sweep.svg"
     with matplotlib.rc_context({"svg.fonttype": "none"}):  # letters as letters
         done = CliRunner().invoke(app, ["simulate", *flags, "--jitter", "5%", "--plot", str(file)])
@@ -182,32 +178,22 @@ def test_the_command_draws(flags, title, tmp_path):
 
 
 @pytest.mark.parametrize(("file", "said"), [
-    ("sweep", "--plot 'sweep' must end in .png, .pdf or .svg"),
-    ("sweep.abc", "--plot 'sweep.abc' must end in .png, .pdf or .svg"),
-    ("sweep.gif", "--plot 'sweep.gif' must end in .png, .pdf or .svg"),
+    ("sweep", "--plot 'sweep' must end in .png or .pdf or .svg"),
     ("none/sweep.png", "--plot 'none/sweep.png' cannot be written: there is no folder 'none'"),
-    (".", "--plot '.' cannot be written: it is a folder"),
+    ("x.json", "--plot 'x.json' must end in .png or .pdf or .svg"),
 ])  # fmt: skip
 def test_a_picture_that_cannot_be_is_refused_before_the_work(file, said, tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
     refused(file, said, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["sweep.PNG", "sweep.Pdf", "sweep.SVG"])
 def test_endings_may_be_in_capitals(name, tmp_path):
-    pytest.importorskip("matplotlib")
     begins = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
     done = CliRunner().invoke(app, ["simulate", "--ranks", "4", "--plot", str(tmp_path / name)])
     assert done.exit_code == 0, done.output
     (file,) = tmp_path.iterdir()
     assert file.name == name
     assert file.read_bytes().startswith(begins[file.suffix.lower()])
-
-
-def test_without_matplotlib(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
-    said = "--plot needs matplotlib: pip install matplotlib (our extra 'plot')"
-    refused("sweep.png", said, tmp_path, monkeypatch)
 
 
 def refused(file, said, tmp_path, monkeypatch):

@@ -3,28 +3,36 @@
 rank 0  compute   | forward         |::::wait::::| backward        |
         wire            | all_gather |   | reduce_scatter |
         steps           |0|0|1|1|2|2 |   |0|0|1|1|2|2     |      if measured; numbers are step numbers
+
+A timeline of single collectives (``bench --steps``) has only the last row, under its own title.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from matplotlib.patches import Patch
+
+from dear_mpi.contrib.pictures.figure import INSTANT_S, legend_below, panels, upright, write_figure
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.figure import INSTANT_S, label, legend_below, panels, short_ms, upright
-from dear_mpi.see.timeline.trace import clock_of
+from dear_mpi.see.look import (
+    COLORS,
+    DARK,
+    MOST_RANKS,
+    MOST_RUNS,
+    SAID,
+    SHOWN,
+    clock_of,
+    headings,
+    label,
+    last_iteration,
+    origins,
+    short,
+    short_ms,
+    window_of,
+)
 from dear_mpi.training.log.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
 
-COLORS = {  # by kind, in the order of the legend; all readers can tell them apart; compute is blue
-    "forward": "#56B4E9",
-    "backward": "#0072B2",
-    "weights": "#332288",
-    "wait": "#D55E0047",
-    "update": "#009E73",
-    "reduce_scatter": "#E69F00",
-    "all_gather": "#F0E442",
-    "all_reduce": "#CC79A7",
-    "exchange": "#B08D6E",
-    "other": "#999999",
-}
 INSIDE_COLORS = {  # of the parts of a collective
     "waiting": "#C4C4C4",
     "transfer": "#A6761D",
@@ -33,17 +41,9 @@ INSIDE_COLORS = {  # of the parts of a collective
     "combining": "#882255",
     "copying": "#88CCEE",
 }
-SAID = {  # legend names that differ from the kind
-    "wait": "compute waits: exposed",
-    "weights": "weights, delayed",
-    "other": "loss and other small ones",
-    "waiting": "waiting for the peer",
-    "either": "waiting or transfer",
-    "whole": "in the MPI library",
-}
-DARK = ("backward", "weights", "update", "transfer", "whole", "combining")  # with white letters
-MOST_RUNS = 6  # panels of a picture
 WIDTH_INCHES = 11.0
+ROW_INCHES, PANEL_INCHES = 0.24, 0.95
+GAP = 0.5  # share of a row, between ranks
 INSIDE = 0.88  # share of the width for the rows
 BAR = 0.86  # share of a row
 LINED_INCHES = 0.06  # bars that are narrower on average are drawn without borders, which would hide them
@@ -53,8 +53,6 @@ JOINED = 0.002  # share of the width: closer spans of one kind and step are merg
 
 def signs(kinds: Collection[str]) -> list[Any]:
     """Return legend entries for the colours of these kinds."""
-    from matplotlib.patches import Patch
-
     known = COLORS | INSIDE_COLORS
     return [Patch(color=color, lw=0, label=SAID.get(kind, kind)) for kind, color in known.items() if kind in kinds]
 
@@ -72,13 +70,6 @@ def draw_row(axes: Any, spans: Sequence[Span], row: float, zero_s: float, inches
             if LETTER_INCHES * (len(text) + 1) < span.seconds * inches:
                 letters = {"ha": "center", "va": "center_baseline", "fontsize": 7}
                 axes.text(begin + length / 2, row, text, color="white" if kind in DARK else "black", **letters)
-
-
-def short(span: Span) -> str:
-    """Return a span's label: a layer's name, or a bucket's number."""
-    if span.kind in ("forward", "backward", "weights"):
-        return span.name.removeprefix(f"{span.kind} ").removeprefix("of ")
-    return span.name.partition("bucket ")[2].partition(" ")[0]
 
 
 def joined(spans: Iterable[Span], apart_s: float) -> Iterator[Span]:
@@ -105,15 +96,9 @@ def step_of(span: Span) -> str:
     return head.removeprefix("step ") if colon else ""
 
 
-SHOWN = 2  # iterations
-MOST_RANKS = 8  # over all panels
-MOST_IN_TITLE = 3  # schedules with a result in the title
-ROW_INCHES, PANEL_INCHES = 0.24, 0.95
-LONG = 80  # characters of a fact
-GAP = 0.5  # share of a row, between ranks
-TOLD = ("fusion", "algorithm", "device", "transport")
-HOW_TO_READ = "numbers on the wire are those of buckets"
-STEPS_READ = ", in the row below those of steps"
+def write_timeline(flag: str, path: Path, timeline: Timeline) -> None:
+    draw = draw_steps if "title" in timeline.facts else draw_timeline
+    write_figure(flag, path, draw(timeline))
 
 
 def draw_timeline(timeline: Timeline) -> Any:
@@ -135,75 +120,13 @@ def draw_timeline(timeline: Timeline) -> Any:
     return figure
 
 
-def headings(timeline: Timeline) -> Iterator[str]:
-    """Describe the runs, and whether times are live or predicted.
-
-    A few predicted schedules are ranked first; single live iterations are too noisy for a ranking.
-    """
-    runs, sizes = timeline.runs, {run.size for run in timeline.runs}
-    words = [", ".join(map(label, different(timeline.facts.get("model", []))))]
-    words += ["under", label(runs[0].name)] * (len(runs) == 1)
-    words += ["on", plural(max(sizes), "rank")] * (len(sizes) == 1)
-    what = " ".join(filter(None, words))
-    if timeline.live or not 2 <= len(runs) <= MOST_IN_TITLE:
-        yield f"{'Live' if timeline.live else 'Predicted'}: {what}"
-        return
-    taken = sorted((last_iteration(run)[0], label(run.name)) for run in runs)
-    (first_s, first), *others = [(short_ms(taken_s), name) for taken_s, name in taken]
-    yield ", ".join([f"An iteration takes {first_s} ms under {first}", *(f"{ms} under {name}" for ms, name in others)])
-    yield what
-
-
-def different(fact: Any) -> list[Any]:
-    """Return the distinct values of a fact, over all runs."""
-    return list(dict.fromkeys(fact)) if isinstance(fact, list | tuple) else [fact]
-
-
-def shortened(fact: object) -> str:
-    """Shorten a fact by its tail, such as a fusion by borders.
-
-    >>> shortened("at:" + ",".join(map(str, range(100))))
-    'at:0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27...'
-    """
-    text = str(fact)
-    return text if len(text) <= LONG else f"{text[: LONG - 3]}..."
-
-
-def origins(timeline: Timeline, few: int, *, steps: bool = True) -> Iterator[str]:
-    """Describe the source of times and the omissions; ``steps``: whether an existing step row is shown."""
-    facts = timeline.facts
-    told = [f"{name} {', '.join(map(shortened, different(facts[name])))}" for name in TOLD if facts.get(name)]
-    if "origin" in facts:
-        yield facts["origin"]
-        told = told[:1]  # it contains the others
-    left = [f"{len(timeline.runs) - MOST_RUNS} more runs"] * (len(timeline.runs) > MOST_RUNS)
-    left += [f"ranks from {few} on"] * any(len(run.ranks) > few for run in timeline.runs)
-    if any(STEPS in run.lanes for run in timeline.runs):
-        told += [f"clock: {clock_of(timeline)}", HOW_TO_READ + STEPS_READ * steps]
-    else:
-        told.append(HOW_TO_READ)
-    yield "; ".join([*told, *[f"not shown: {' and '.join(left)}"] * bool(left)])
-
-
-def window_of(run: Run) -> tuple[float, float]:
-    """Return the window of the last iterations, from the first rank's start to the last rank's end, in seconds.
-
-    It covers everything if a rank has completed no iteration, and is twice as long if the run broke off afterwards.
-    """
-    shown = [rank.iterations[-SHOWN:] for rank in run.ranks]
-    if not all(shown):
-        return run.begin_s, run.end_s
-    begin_s, end_s = min(each[0].begin_s for each in shown), max(each[-1].end_s for each in shown)
-    return begin_s, min(run.end_s, 2 * end_s - begin_s) if run.breaks_off else end_s
-
-
 def draw_run(axes: Any, run: Run, few: int, seconds: float) -> set[str]:
     """Draw a panel of ``seconds`` with the first few ranks. Returns the kinds of steps in it."""
     (begin_s, until_s), steps, lanes = window_of(run), run.inside.spans, run.lanes
     drawn = set[str]()
     tops = [number * (len(lanes) + GAP) for number in range(min(few, len(run.ranks)))]
     for rank, top in zip(run.ranks, tops, strict=False):
-        end_s = until_s if run.breaks_off or not rank.iterations else rank.iterations[-1].end_s
+        end_s = rank.iterations[-1].end_s if rank.iterations else until_s
         shown = [cut(spans, begin_s, end_s) for spans in (rank.spans, steps[rank.number])]
         draw_rank(axes, rank, shown, top, (begin_s, begin_s + seconds))
         drawn |= {span.kind for span in shown[1]}
@@ -221,17 +144,7 @@ def told_of(run: Run) -> str:
     if not all(rank.iterations for rank in run.ranks):
         return "it broke off before an iteration was over"
     taken, exposed = map(short_ms, last_iteration(run))
-    if run.breaks_off:
-        after_s = run.end_s - max(rank.iterations[-1].end_s for rank in run.ranks)
-        return f"it broke off {short_ms(after_s)} ms after the last iteration, which took {taken} ms"
     return f"the last iteration takes {taken} ms, of which {exposed} are exposed"
-
-
-def last_iteration(run: Run) -> tuple[float, float]:
-    """Return the last iteration's seconds and exposed seconds, on its slowest rank."""
-    longest = max(run.ranks, key=lambda rank: rank.iterations[-1].end_s - rank.iterations[-1].begin_s)
-    last = longest.iterations[-1]
-    return last.end_s - last.begin_s, sum(span.seconds for span in longest.within(last, "wait"))
 
 
 def cut(spans: Iterable[Span], begin_s: float, end_s: float) -> list[Span]:
@@ -254,3 +167,37 @@ def draw_rank(axes: Any, rank: Rank, shown: Sequence[Sequence[Span]], top: float
     borders = [*(each.begin_s for each in rank.iterations[-SHOWN:]), *(each.end_s for each in rank.iterations[-1:])]
     at = [(border_s - zero_s) * 1e3 for border_s in borders]
     axes.vlines(at, top - 0.5, top + (3 if rank.noted else 2) - 0.5, color="black", linewidth=1, clip_on=False)
+
+
+MOST_STEPPED = 16  # ranks over all panels
+STEP_INCHES = 0.3
+HOW_TO_READ = "numbers are those of steps; of each collective, the run of median length"
+
+
+def draw_steps(timeline: Timeline) -> Any:
+    """Draw a panel per collective with its first few ranks; all panels have the longest one's duration."""
+    runs, more = timeline.runs[:MOST_RUNS], len(timeline.runs) - MOST_RUNS
+    few = max(2, MOST_STEPPED // len(runs))
+    most = max(min(few, len(run.ranks)) for run in runs)
+    left = [f"ranks from {few} on"] * any(len(run.ranks) > few for run in runs)
+    left += [plural(more, "more collective")] * (more > 0)
+    notes = [HOW_TO_READ, f"clock: {clock_of(timeline)}", *[f"not shown: {' and '.join(left)}"] * bool(left)]
+    inches = WIDTH_INCHES, PANEL_INCHES + STEP_INCHES * most
+    figure, axes = panels(len(runs), columns=1, inches=inches, title=timeline.facts["title"], notes="; ".join(notes))
+    longest_s = max(run.end_s - run.begin_s for run in runs) or INSTANT_S
+    shown = [run.inside.spans for run in runs]
+    for panel, run, spans in zip(axes, runs, shown, strict=True):
+        draw_collective(panel, run, {rank.number: spans[rank.number] for rank in run.ranks[:few]}, longest_s)
+    legend_below(figure, signs({span.kind for spans in shown for each in spans.values() for span in each}))
+    return figure
+
+
+def draw_collective(axes: Any, run: Run, spans: Mapping[int, Sequence[Span]], seconds: float) -> None:
+    """Draw a panel of ``seconds`` with the spans of its first ranks."""
+    for row, own in enumerate(spans.values()):
+        draw_row(axes, list(joined(own, JOINED * seconds)), row, run.begin_s, INSIDE * WIDTH_INCHES / seconds)
+    axes.set_yticks(range(len(spans)), [rank.name for rank in run.ranks[: len(spans)]])
+    axes.tick_params(axis="y", length=0)
+    axes.set(xlim=(0, seconds * 1e3), ylim=(len(spans) - 0.5, -0.5), xlabel="ms")
+    axes.set_title(f"{run.name}: {short_ms(run.end_s - run.begin_s)} ms")
+    axes.spines[["top", "right", "left"]].set_visible(False)

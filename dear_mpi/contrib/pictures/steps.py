@@ -1,25 +1,37 @@
-"""Draw an algorithm: ranks and peers, then a panel per step (ranks down, chunks across, darker with more data).
+"""Draw an algorithm: ranks and peers, then a panel per step (ranks down, chunks across, darker with more data)."""
 
-``write_frames`` makes an animation for a projector, a frame per step; it ends with the step that breaks, in red. Each
-frame shows the ranks with their peers, and their data after the step with its messages.
-"""
-
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib import colormaps
+from matplotlib.collections import PatchCollection
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+
 from dear_mpi.collectives.program.program import Program, Receive
-from dear_mpi.reporting.files import replacing
+from dear_mpi.contrib.pictures.figure import legend_below, panels, write_figure
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.figure import as_it_is, legend_below, panels
+from dear_mpi.see.explain import Asked
 from dear_mpi.see.proof import Replayed
 
 PANEL_INCHES = 2.6
 MOST_RANKS_WITH_TEXT, LETTERS = 8, 32  # with text in the cells; letters in a row of cells
 SHADES, DARKEST = "Greens", 1.4  # keeps arrows visible on complete cells, which are 1
 ADDED, COPIED, FRAME, WRONG = "tab:orange", "tab:blue", "black", "red"
+
+
+def write_steps(flag: str, path: Path, asked: Asked) -> None:
+    """Write the picture of ``explain --picture``.
+
+    Raises:
+        ValueError: there are several algorithms, or the file cannot be written.
+    """
+    if len(asked.algorithms) > 1:
+        raise ValueError(f"{flag} draws one algorithm, not {len(asked.algorithms)}")
+    (name,) = asked.algorithms
+    write_figure(flag, path, draw_steps(name, Replayed.of(asked.programs(name))))
 
 
 def draw_steps(name: str, replayed: Replayed) -> Any:
@@ -47,7 +59,6 @@ def draw_steps(name: str, replayed: Replayed) -> Any:
 
 def mark(axes: Any, rank: int | None, chunk: int | None) -> None:
     """Frame the wrong cell in red, or the rank's row if no single cell is wrong."""
-    from matplotlib.patches import Rectangle
 
     if rank is not None:
         left, right = axes.get_xlim() if chunk is None else (chunk - 0.5, chunk + 0.5)
@@ -56,9 +67,6 @@ def mark(axes: Any, rank: int | None, chunk: int | None) -> None:
 
 
 def signs(size: int) -> list[Any]:
-    from matplotlib import colormaps
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
 
     shades = colormaps[SHADES]
     several = [Patch(facecolor=shades(0.5 / DARKEST), label="darker: contributions of more ranks")]
@@ -90,8 +98,6 @@ def draw_shape(axes: Any, written: Sequence[Program]) -> None:
 
 def draw_panel(axes: Any, replayed: Replayed, number: int, last: int) -> None:
     """Draw the data after ``number`` steps, and the arrows of step ``last``, the step before or one that breaks."""
-    from matplotlib.collections import PatchCollection
-    from matplotlib.patches import Rectangle
 
     written, complete = replayed.programs, replayed.complete
     held, size = [history[number] for history in replayed.rows], len(written)
@@ -140,46 +146,3 @@ def draw_arrows(axes: Any, arrivals: Sequence[tuple[Receive, int, range]]) -> No
 
 def ticks(count: int) -> range:
     return range(0, count, -(-count // 8))
-
-
-FRAME_MS, LAST_MS = 1500, 4000
-FRAME_INCHES = 5.2
-DOTS_PER_INCH = 110
-
-
-def write_frames(flag: str, path: Path, name: str, replayed: Replayed) -> None:
-    """Write the frames into a GIF that repeats forever. Raises a ValueError if it cannot."""
-    from PIL import Image
-
-    count = len(replayed.rows[0]) + (replayed.broken is not None)
-    frames = []
-    for number in range(count):
-        with io.BytesIO() as memory:
-            figure = draw_frame(name, replayed, number, last=number == count - 1)
-            as_it_is(figure)
-            figure.savefig(memory, dpi=DOTS_PER_INCH)
-            with Image.open(memory) as image:
-                frames.append(image.convert("RGB"))
-    times = [FRAME_MS] * (count - 1) + [LAST_MS]
-    with replacing(flag, path) as file:
-        frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=times, loop=0)
-
-
-def draw_frame(name: str, replayed: Replayed, number: int, *, last: bool) -> Any:
-    """Draw the ranks' data after ``number`` steps; the last frame also names the fault."""
-    written, fault = replayed.programs, replayed.fault if last else None
-    title = f"{name} {written[0].collective} on {plural(len(written), 'rank')}"
-    size = (FRAME_INCHES, PANEL_INCHES)
-    # Each frame reserves the lines of the fault: all frames have one size.
-    said = f"\n{replayed.fault}" if replayed.fault else ""
-    figure, (shape, steps) = panels(2, columns=2, inches=size, title=title + said)
-    draw_shape(shape, written)
-    draw_panel(steps, replayed, min(number, len(replayed.rows[0]) - 1), number - 1)
-    for text in figure.texts:
-        if replayed.fault and text.get_text() in str(replayed.fault):
-            text.set_color(WRONG if fault else "none")
-    if fault:
-        mark(steps, fault.rank, fault.chunk)
-        steps.title.set_color(WRONG)
-    legend_below(figure, signs(len(written)))
-    return figure
