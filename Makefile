@@ -159,7 +159,7 @@ numerics: install     ## the error of sums by type, algorithm and number of rank
 	$(PYTHON) -m tests.numerics
 
 topology: install     ## all-reduces replayed by SimGrid on four networks: docs/benchmarks/topology.md
-	$(PYTHON) -m tests.simulate.topology
+	$(PYTHON) -m tests.contrib.topologies.page
 
 dimensions: install   ## themis beside hierarchical, priced and on emulated hosts: docs/benchmarks/dimensions.md
 	$(PYTHON) -m tests.simulate.dimensions

@@ -8,7 +8,6 @@ from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.reporting.terminal import console
 from dear_mpi.see.explain import MOST_RANKS, Asked, explain_algorithm, explain_route
-from dear_mpi.simulate.machine import read_rates
 from dear_mpi.training.declared import listed, parsed
 from dear_mpi.training.options import NAMES
 from dear_mpi.training.routes.find import EXAMPLES, FULL, ROUTES
@@ -50,6 +49,8 @@ def explain(flags: Flags) -> None:
     algorithms = listed("--algorithm", typed) if "," in typed else (typed,)
     check_files({"--algorithm": algorithms}, written)
     if how["rates"] is not None:
+        from dear_mpi.simulate.network import read_rates  # seldom needed
+
         how["rates"] = parsed("--rates", read_rates, how["rates"])
     check = how.pop("check")
     asked = Asked(tuple(algorithms), **how)

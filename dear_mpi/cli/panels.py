@@ -10,7 +10,7 @@ PANELS = {
     "context iterations pieces at_once device seed",
     "How measured": "budget precision cadence start arrival steps overlap tests why",
     "Peers": "baseline at_least",
-    "Compute": "forward_time backward_time rate update_time ranks_per_core straggler jitter",
+    "Compute": "forward_time backward_time update_time ranks_per_core straggler",
     "Communication": "schedule schedules fusion algorithm algorithms network update weights route wire segment "
     "segments memory device_memory link rates",
     "Optimiser": "optimizer lr decay warmup momentum weight_decay clip loss_scale",

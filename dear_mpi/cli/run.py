@@ -159,7 +159,7 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
     if "link" in flags:
         how["link"] = parsed("--link", parse_links, flags["link"])
     if "rates" in flags:
-        from dear_mpi.simulate.machine import read_rates  # few commands have the flag
+        from dear_mpi.simulate.network import read_rates  # few commands have the flag
 
         how["rates"] = parsed("--rates", read_rates, flags["rates"])
     how["stall_after_s"] = parsed("--stall-after", parse_seconds, stall_after)

@@ -1,19 +1,14 @@
 """Run ``dear-mpi simulate``."""
 
-from collections.abc import Sequence
-
 from dear_mpi.cli.commands import added_files, typed_acts
 from dear_mpi.cli.files import check_files, timeline_writer, try_files, written_by
 from dear_mpi.cli.flags import Flags, added, chosen, files_of, flags_of, shared
 from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.reporting.files import aside
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.simulate.gains import changes, fastest, remedies
 from dear_mpi.simulate.settings import MODEL, Settings
-from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.simulate.sweep import simulate as run_simulation
-from dear_mpi.simulate.table import show_simulation
-from dear_mpi.simulate.timeline import timeline_of
+from dear_mpi.simulate.table import show_simulation, timeline_of
 
 FLAGS = flags_of(Settings) | shared("timeline", "json_file") | added("simulate")
 
@@ -36,17 +31,8 @@ def simulate(flags: Flags) -> None:
         found = run_simulation(settings, progress, traced=timeline is not None)
     rows = [each.row for each in found]
     write_json(rows, json_file)
-    show_simulation(found, what_helps(found))
+    show_simulation(found)
     if timeline is not None:
         timeline(timeline_of(found))
     for act in acts.values():
         act(found)
-
-
-def what_helps(found: Sequence[Simulated]) -> list[tuple[str, float]]:
-    """Suggest improvements for the fastest row; of several models and sizes, for the one with the longest waits."""
-    first, *_ = fastest(found)
-    if not first.row["exposed_comm_s"]:
-        return []
-    with bar(None, len(changes(first)), "looking for what would help") as progress:
-        return remedies(first, progress)

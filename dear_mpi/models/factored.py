@@ -22,7 +22,7 @@ import numpy as np
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.kfac import KFAC, Sides
 from dear_mpi.models.layer import Layer, Parameter, Split, SplitLayer
-from dear_mpi.models.layers.any_data import Residual
+from dear_mpi.models.layers import Residual
 
 
 class RowsLayer(SplitLayer, Protocol):

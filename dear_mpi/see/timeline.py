@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import convert, to_builtins
 
@@ -27,7 +27,6 @@ DIGITS = 3  # decimals of a microsecond, as precise as a clock
 INSTANT_US = 10**-DIGITS
 TRACE = ".json"
 Write = Callable[[str, Path, Timeline], object]
-T = TypeVar("T")
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:
@@ -153,7 +152,7 @@ def timeline_of(title: str, runs: Mapping[str, Ranks], uncertainty_s: float) -> 
 
 
 def read_timeline(path: str) -> Timeline:
-    """Read the timeline in a file that ``--timeline`` wrote. Raises a ValueError for other files."""
+    """Read a timeline that ``--timeline FILE.json`` wrote. Raises a ValueError for other files."""
     try:
         return convert(json.loads(Path(path).read_text(encoding="utf-8"))["recorded"], Timeline)
     except OSError as error:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.collectives import make_plan
-from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.collectives.plans.runners import check_algorithm
+from dear_mpi.collectives.plans.tuning import wants_shared
 from dear_mpi.kernels.dtypes import DTYPES, name_of
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.layer import Layer, Loss

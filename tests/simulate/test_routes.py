@@ -12,8 +12,7 @@ from dear_mpi.models.synthetic import Module
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.simulate.table import heading
-from dear_mpi.simulate.timeline import timeline_of
+from dear_mpi.simulate.table import heading, timeline_of
 from dear_mpi.training.log.spans import WIRE
 from dear_mpi.training.routes.find import FULL, SHARDED
 from dear_mpi.training.schedules import SCHEDULES

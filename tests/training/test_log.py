@@ -10,7 +10,7 @@ from dear_mpi.models.layer import Parameter
 from dear_mpi.ranks.world import World
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.simulate.timeline import timeline_of
+from dear_mpi.simulate.table import timeline_of
 from dear_mpi.training import Session
 from dear_mpi.training.log.log import Log
 from dear_mpi.training.log.spans import COMPUTE, LANES, WIRE, Iteration, rank_of

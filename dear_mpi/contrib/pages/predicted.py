@@ -19,9 +19,8 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.contrib.pages.schedules import write_schedules
 from dear_mpi.reporting.terminal import bar, note
 from dear_mpi.see.look import MOST_RUNS
-from dear_mpi.simulate.gains import FUSIONS
-from dear_mpi.simulate.sweep import Simulated
-from dear_mpi.simulate.timeline import timeline_of
+from dear_mpi.simulate.sweep import FUSIONS, Simulated
+from dear_mpi.simulate.table import timeline_of
 
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 LATENCIES = (0.25, 1.0, 4.0)

@@ -9,14 +9,11 @@ from dear_mpi.cli.run import with_flags
 from dear_mpi.contrib.pictures import ENDINGS, PLOT_HELP
 from dear_mpi.contrib.pictures.measured import write_runs
 from dear_mpi.reporting.files import check_ending
-from dear_mpi.reporting.terminal import console
-from dear_mpi.see.look import clock_of
 from dear_mpi.see.timeline import read_timeline
 
 FILES = "Files of dear-mpi bench --json; the lines of each are named after its file."
 PLOT = argument("files", list[str], FILES, "FILE.json...") | flag("plot", Path, PLOT_HELP, metavar="FILE")
-SAVED = "A timeline that --timeline FILE.json wrote."
-TIMELINE = argument("file", str, SAVED, "FILE.json") | shared("timeline")
+TIMELINE = argument("file", str, "FILE.json of --timeline.", "FILE.json") | shared("timeline")
 
 
 @with_flags(PLOT, alone="plot", plot=Path("plot.png"))
@@ -31,12 +28,9 @@ def plot(flags: Flags) -> None:
 
 @with_flags(TIMELINE, alone="timeline", timeline="timeline.png")
 def timeline(flags: Flags) -> None:
-    """Example: dear-mpi timeline FILE.json --timeline FILE.png"""
+    """Example: dear-mpi timeline run.json --timeline run.svg"""
     written, show = written_by(flags), timeline_writer(flags)
     check_files({"FILE": [flags["file"]]}, written)
     try_files(written)
-    found = read_timeline(flags["file"])
     assert show is not None, "the flag has a default"
-    show(found)
-    line = f"{', '.join(str(path) for _, path in written)}; clock: {clock_of(found)}"
-    console().print(line, markup=False, soft_wrap=True)
+    show(read_timeline(flags["file"]))

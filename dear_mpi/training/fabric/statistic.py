@@ -195,7 +195,7 @@ def sums_of_atoms(atoms: Array) -> Array:
     lower = xp.ldexp(mantissas, 53) - xp.ldexp(upper, HALF)
     numbers = exponents.astype(np.int64) - LOW
     sums = [xp.bincount(numbers, weights=half, minlength=HIGH - LOW) for half in (upper, lower)]
-    return xp.concatenate([*sums, (~finite).sum(keepdims=True).astype(np.float64)])  # type: ignore[no-any-return]
+    return xp.concatenate([*sums, (~finite).sum(keepdims=True).astype(np.float64)])
 
 
 def root_of(sums: Array) -> float:

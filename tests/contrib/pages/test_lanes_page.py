@@ -14,7 +14,7 @@ from dear_mpi.contrib.pages.schedules import FIGURES, schedules_data
 from dear_mpi.see.look import origins, window_of
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.simulate.timeline import timeline_of
+from dear_mpi.simulate.table import timeline_of
 from dear_mpi.training.log.spans import KINDS as KINDS_OF_SPANS
 from dear_mpi.training.log.spans import LANES, Run
 from tests.markdown import ROOT

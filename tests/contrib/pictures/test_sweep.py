@@ -169,12 +169,12 @@ def test_no_time_at_all_can_be_drawn(kind):
 def test_the_command_draws(flags, title, tmp_path):
     file = tmp_path / "sweep.svg"
     with matplotlib.rc_context({"svg.fonttype": "none"}):  # letters as letters
-        done = CliRunner().invoke(app, ["simulate", *flags, "--jitter", "5%", "--plot", str(file)])
+        done = CliRunner().invoke(app, ["simulate", *flags, "--straggler", "3:1.5", "--plot", str(file)])
     assert done.exit_code == 0, done.output
     text = file.read_text()
     assert title in text
     assert "Predicted, with ring on the network 10gbit,50us (assumed)" in text
-    assert "jitter 5%" in text
+    assert "straggler 3:1.5" in text
 
 
 @pytest.mark.parametrize(("file", "said"), [

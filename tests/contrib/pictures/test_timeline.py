@@ -14,9 +14,8 @@ from dear_mpi.contrib.pictures.figure import legend_below, panels, write_figure
 from dear_mpi.contrib.pictures.timeline import INSIDE_COLORS, draw_steps, draw_timeline, joined, step_of
 from dear_mpi.reporting.output import printable
 from dear_mpi.see.look import COLORS
-from dear_mpi.see.timeline import TimelineFiles
 from dear_mpi.see.timeline import timeline_of as steps_timeline
-from dear_mpi.training.log.spans import COMPUTE, STEPS, Iteration, Rank, Run, Span, Timeline
+from dear_mpi.training.log.spans import COMPUTE, STEPS, Iteration, Rank, Run, Span
 from tests.cli_checks import assert_one_line
 from tests.timelines import rank_of, run_of, timeline_of
 
@@ -188,12 +187,12 @@ def test_a_command_writes_each_ending(tmp_path):
 
 
 def test_a_saved_timeline_is_drawn(tmp_path):
-    path = tmp_path / "x.json"
-    TimelineFiles("--timeline", [path])(Timeline(True, (Run("dear", (rank_of(),), 2),)))
-    done = CliRunner().invoke(app, ["timeline", str(path), "--timeline", str(tmp_path / "x.svg")])
-    assert done.exit_code == 0, done.output
-    assert "x.svg; clock: one for all ranks\n" in done.output
-    assert (tmp_path / "x.svg").read_text().startswith("<?xm")
+    saved, drawn = tmp_path / "x.json", tmp_path / "x.svg"
+    words = ("simulate", "--ranks", "2", "--schedules", "wfbp,dear", "--timeline", str(saved))
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert CliRunner().invoke(app, ["timeline", str(saved), "--timeline", str(drawn)]).exit_code == 0
+    assert drawn.read_text().startswith("<?xm")
+    assert_one_line(CliRunner().invoke(app, ["timeline", str(drawn)]), "is no timeline of all ranks")
 
 
 @pytest.mark.parametrize(("file", "said"), [

@@ -16,9 +16,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar, NamedTuple
 
 from dear_mpi.collectives.program.network import Network, Side, Way
 from dear_mpi.kernels.lookup import lookup
+from dear_mpi.reporting.units import parse_link, whole_number
 
 
 def tree_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> list[Side]:
@@ -70,8 +72,7 @@ def coordinates(number: int, sizes: Sequence[int]) -> list[int]:
     return [number // math.prod(sizes[axis + 1 :]) % size for axis, size in enumerate(sizes)]
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """Describe the topologies of one name.
 
     Attributes:
@@ -133,8 +134,11 @@ class Topology:
 class ShapedNetwork(Network):
     """Add a topology to a network: alpha covers two links; each further link adds half of it."""
 
-    in_order = False
+    ports: ClassVar[bool] = False
     topology: Topology = Topology("star")
+
+    def neighbourhoods(self, ranks: int) -> tuple[int, ...] | None:
+        return self.topology.neighbourhoods(ranks)
 
     def distance(self, rank: int, peer: int) -> int:
         """Return the distance in links."""
@@ -182,3 +186,23 @@ def parse_topology(text: str) -> Topology:
         more = f"has {groups} groups, more than the {routers} routers of a chassis"
         raise ValueError(f"topology {text!r} {more}: each of them has a link to one other group")
     return found
+
+
+def read_network(text: str, ranks: int) -> Network:
+    """Read a topology and the cost of its links, as ``fattree:8x8,2,10gbit,50us``: unitless numbers are the shape's.
+
+    Raises:
+        ValueError: it cannot be read, or the ranks do not fit.
+    """
+    fields = text.split(",")
+    begin = 2 if fields[1:] and whole_number(fields[1]) is not None else 1
+    topology, link = parse_topology(",".join(fields[:begin])), fields[begin:]
+    topology.check_room(ranks)
+    named = [field for field in link if "=" in field]
+    if named:
+        raise ValueError(f"network {text!r}: a topology takes no {named[0]}: its links have a rate and a latency")
+    if len(link) not in (1, 2):
+        raise ValueError(f"network {text!r} must be a topology and a link, as {topology},10gbit,50us")
+    found = parse_link(",".join(link), f"network {text!r}: the")
+    alpha, beta = found.latency_s, 1 / found.bandwidth
+    return ShapedNetwork(alpha, beta, topology=topology) if topology.sizes else Network(alpha, beta)

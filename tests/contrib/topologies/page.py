@@ -1,6 +1,6 @@
 """Which all-reduce is fastest on which network? As a script, it writes docs/benchmarks/topology.md.
 
-python -m tests.simulate.topology
+python -m tests.contrib.topologies.page
 
 SimGrid replays the programs; our model prices them for the star. How far the two agree there is in the last table.
 """
@@ -8,10 +8,10 @@ SimGrid replays the programs; our model prices them for the star. How far the tw
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, programs, runner_of
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.network import Network
+from dear_mpi.contrib.topologies.topology import parse_topology
 from dear_mpi.reporting.units import format_bytes
-from dear_mpi.simulate.topology import parse_topology
+from tests.contrib.topologies.shaped import replay
 from tests.provenance import BELOW, Watch, write_page
-from tests.simulate.simgrid import replay
 
 PAGE = "docs/benchmarks/topology.md"
 RANKS, LEAF = 64, 8
