@@ -5,7 +5,7 @@ from pathlib import PurePath
 from typing import Any
 
 from dear_mpi.reporting.units import plural
-from dear_mpi.training.log.spans import STEPS, Run, Span, Timeline
+from dear_mpi.training.spans import STEPS, Run, Span, Timeline
 
 COLORS = {  # by kind, in the order of the legend; all readers can tell them apart; compute is blue
     "forward": "#56B4E9",

@@ -16,7 +16,7 @@ from dear_mpi.training.declared import BETWEEN, BETWEEN_FUSIONS, again, listed, 
 from dear_mpi.training.line.owners import Ownership
 from dear_mpi.training.line.weights import MEASURED, measured
 from dear_mpi.training.options import ALL_OPTIMIZERS, FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange, Training
-from dear_mpi.training.profiles.profile import Profile, read_profile
+from dear_mpi.training.profile import Profile, read_profile
 from dear_mpi.training.routes.find import is_code
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES

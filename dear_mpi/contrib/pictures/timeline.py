@@ -31,7 +31,7 @@ from dear_mpi.see.look import (
     short_ms,
     window_of,
 )
-from dear_mpi.training.log.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
+from dear_mpi.training.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
 
 INSIDE_COLORS = {  # of the parts of a collective
     "waiting": "#C4C4C4",

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from dear_mpi.collectives.plans.notes import Noted
 from dear_mpi.collectives.plans.steps import Flow, StepSpan, flows_of, said_of, spans_of, starts_of
 from dear_mpi.ranks.clock import Aligned
-from dear_mpi.training.log.log import EXCHANGE, Event, Log, Record
+from dear_mpi.training.log import EXCHANGE, Event, Log, Record
 
 COMPUTE, WIRE, STEPS = LANES = ("compute", "wire", "steps")  # main thread, engine, inside the engine's collectives
 Clock: TypeAlias = Callable[[str, Any], float]  # seconds of a mark in a lane
