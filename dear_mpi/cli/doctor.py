@@ -51,7 +51,7 @@ def doctor(flags: Flags) -> None:
 RUN = shared("device_memory", "link", "threads", "stall_after", "stall_abort", "json_file")
 
 
-@with_flags(RUN | flag("device", str, "Whose memory travels: cpu or cuda.") | SIZE, device="cpu", size="1MiB")
+@with_flags(RUN | flag("device", str, "Memory of the messages: cpu or cuda.") | SIZE, device="cpu", size="1MiB")
 def links(flags: Flags) -> None:
     """Example: mpirun -n 4 dear-mpi links --json result_links.json"""
     check_files({}, written_by(flags))
