@@ -41,8 +41,8 @@ COLLECTIVES = """How do our collectives compare with those of MPI libraries and 
 
 A cell contains geometric means of our time over the time of the fastest MPI call, for sizes below 16 KiB / from 16
 KiB to 2 MiB / above 2 MiB. Below 1, ours is faster. In the file of all rows, a cell contains us: the median over
-calls, the distance to the farther end of its 95 % interval, the ratio to the fastest MPI call, and the call or
-algorithm chosen.
+calls, and the distance to the farther end of its 95 % interval. Brackets contain the ratio to the fastest MPI call,
+and the call or algorithm chosen.
 """
 OURS = ("ring", "auto", "function")
 
@@ -53,12 +53,12 @@ EFFICIENCY = 1448 / 1514  # bytes of data in a frame of TCP on a link with MTU 1
 HOSTS = f"""Do our rings use the rate of a slow link between hosts?
 
 - **Set-up**: all-reduce of fp32 (sum, in place) between {RANKS} hosts made of network namespaces of one machine
-  (`hostfiles/namespaces.sh`), one rank on each, links of 1 Gbit/s, MTU 1500, real TCP.
+  (`hostfiles/namespaces.sh`), with one rank on each. Links have 1 Gbit/s and MTU 1500; TCP is real.
 - **Bound**: TCP carries 1448 bytes of data in each frame of 1514. So n bytes on P ranks take at least 2(P-1)/P n over
   0.956 of the line rate.
-- **Cells**: ms, the median of 11 calls or more, each from a barrier to its end on its slowest rank, and the distance
-  to the farther end of the 95 % interval. Brackets contain the bound over this time. It can exceed 1, because an idle
-  link saves up 256 kB.
+- **Cells**: ms from a barrier to the end on the slowest rank: the median of 11 calls or more, and the distance to the
+  farther end of its 95 % interval. Brackets contain the bound over this time. It can exceed 1, because an idle link
+  saves up 256 kB.
 - **Peers**: gloo; `native-best`, the fastest of this MPI's calls; and `plain TCP`, a stream of the same number of
   bytes from each host to the next one over sockets.
 - **Limits**: all ranks share the processors of one machine.

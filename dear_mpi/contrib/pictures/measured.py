@@ -41,12 +41,8 @@ PANELS: dict[str, Value] = {
 ABOUT_BOUND = "bound: alpha + 2 o + beta x the bytes of busbw, as fitted"
 
 
-def write_run(flag: str, path: Path, run: Run) -> None:
-    """Write the picture of ``bench --plot``."""
-    write_runs(flag, path, [run])
-
-
-def write_runs(flag: str, path: Path, runs: Sequence[Run]) -> None:
+def write_runs(flag: str, path: Path, *runs: Run) -> None:
+    """Write the picture of runs, as of ``bench --plot``."""
     rows = [asdict(row) | {"run": Path(run.name).stem} for run in runs for row in run.rows]
     write_figure(flag, path, draw_runs(rows))
 
