@@ -30,7 +30,7 @@ def test_the_page_has_a_row_for_each_and_takes_apart_what_misses():
     assert "In all, 2 of 3 predictions are within 5% (hosts).\nWhat was lost." in text
     assert "| 2 | resnet50 | wfbp | 1200 ±20 | 1190 | -0.8% |" in text
     assert "| 2 | resnet50 | dear | 1200 ±20 | 1000 | **-16.7%** |" in text
-    assert "| 1 of 2 within 5% | 8.7% | 16.7% |" in text
+    assert "| hosts, 1gbit | 1 of 2 within 5% | 8.7% | 16.7% |" in text
     assert text.count("- resnet50, dear, 2 ranks: measured +200 ms over the prediction") == 2
     assert "\n## Peers, each with the buckets of its source" in text
 

@@ -28,9 +28,9 @@ from dear_mpi.reporting.stats import FEWEST_SAMPLES, median, ratio
 from dear_mpi.reporting.units import check_distinct
 from dear_mpi.training.chosen_route import Wire, check_wires, pairs
 from dear_mpi.training.fusion import fused
-from dear_mpi.training.log.log import KEPT, Times, waits_s
+from dear_mpi.training.log import KEPT, Times, waits_s
 from dear_mpi.training.plan_cost import communication, traffic
-from dear_mpi.training.profiles.profiler import Profiler
+from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.recorder import Recorder, Show
 from dear_mpi.training.routes.legs import Collective, Leg
 from dear_mpi.training.routes.route import WAYS
