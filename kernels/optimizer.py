@@ -33,8 +33,7 @@ class Optimizer(ABC):
     # What ``update`` receives. ``element``: any segment of the flat buffer. ``tensor``: one tensor at a time in its
     # shape, outputs first (``Parameter.outputs``); buckets and shards then end at tensor ends.
     scope: ClassVar[str] = "element"
-    # Whether ranks exchange only gradients. Other sums are left out of gradient norms and must not be compressed
-    # lossily.
+    # Whether ranks exchange only gradients. Other sums are left out of norms and must not be compressed lossily.
     gradients_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -228,8 +228,7 @@ def orthogonalised(matrix: Array) -> Array:
     for _ in range(STEPS):
         gram = x @ x.T
         x = x * A + (gram * B + (gram @ gram) * C) @ x
-    found: Array = x.T if tall else x
-    return found
+    return x.T if tall else x
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {

@@ -57,7 +57,7 @@ LAYERS = list(ROOMS)
 
 # Folders and modules of training, lowest first: each may import itself and those before it, for types, too.
 TRAINING = (
-    *("declared", "learning_rate", "facts", "routes", "line", "log", "fusion", "fabric", "plan_cost"),
+    *("declared", "learning_rate", "routes", "line", "log", "fusion", "fabric", "plan_cost"),
     *("schedules", "trainer", "virtual_trainer", "options", "chosen_route", "layer_use", "group", "profiles", "tuning"),
     *("decisions", "checkpoint", "attendance", "session", "recorder", "runs"),
 )

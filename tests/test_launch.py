@@ -191,7 +191,7 @@ def test_missing_mpi_is_an_error():
 
 FAILING_RANK = """
 from dear_mpi.training.runs.config import Config
-from dear_mpi.models.layers.any_data import Dense
+from dear_mpi.models.layers import Dense
 from dear_mpi.training.runs.train import train
 from dear_mpi.ranks.world import run_world
 

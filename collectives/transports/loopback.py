@@ -1,7 +1,6 @@
 """Run ranks as threads of one process: tests, tutorials and debuggers need no launcher.
 
-Sends are synchronous, the least that MPI promises: programs that rely on MPI's buffering hang here at once. Loopback
-and MPI give the same bits.
+Sends are synchronous, the least that MPI promises: programs that rely on MPI's buffering hang here at once.
 """
 
 import itertools
@@ -178,8 +177,8 @@ class LoopbackMonitor:
 def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: Sequence[int] | None = None) -> list[T]:
     """Call ``function(transport)`` on ``size`` threads; return the results in rank order.
 
-    The first error of any rank is raised and releases the others, so none hangs. ``hosts`` gives each rank's host
-    number; by default all ranks share one.
+    The first error of any rank is raised and releases the others. ``hosts`` gives each rank's host number; by default
+    all ranks share one.
 
     >>> run_loopback(3, lambda transport: sum(transport.gather_values(transport.rank)))
     [3, 3, 3]

@@ -94,10 +94,7 @@ class Meeting:
 
 
 class OneThread:
-    """Let one thread at a time use a transport and refuse a second.
-
-    A second thread that waited would continue in a different order on each rank.
-    """
+    """Let one thread at a time use a transport: a second that waited would continue in another order on each rank."""
 
     def __init__(self) -> None:
         self.tokens = [None]  # one atomic call each to take and return: a fifth of a lock's time

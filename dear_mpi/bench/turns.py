@@ -26,7 +26,7 @@ from dear_mpi.bench.backends import candidate, prepare
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Samples, Setup
 from dear_mpi.bench.data import Data
 from dear_mpi.bench.timing import Context, calls_in_a_row, isolated, on_host, quick_barrier, streaming
-from dear_mpi.collectives.plans.reach import wants_shared
+from dear_mpi.collectives.plans.tuning import wants_shared
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.ranks.host import page_faults

@@ -25,9 +25,9 @@ from dear_mpi.bench.suite import THIS_RUN, Suite, baseline_before
 from dear_mpi.bench.timing import AtBarrier
 from dear_mpi.bench.tune import rules_before, write_tuned
 from dear_mpi.cli.bench_diff import RUNS, SHARE_FLAG, share_of
-from dear_mpi.cli.commands import added_files, as_typed, typed_acts
+from dear_mpi.cli.commands import as_typed, typed_acts
 from dear_mpi.cli.files import check_files, timeline_writer, written_by
-from dear_mpi.cli.flags import RUN_FLAGS, Flags, added, chosen, files_of, flag, flags_of
+from dear_mpi.cli.flags import RUN_FLAGS, Flags, chosen, files_of, flag, flags_of
 from dear_mpi.cli.run import Output, run_ranks, with_flags
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.kernels.lookup import lookup
@@ -49,17 +49,16 @@ TIMELINE = "With --steps: what each rank did, and when. FILE.json for Perfetto, 
 WHY = "Explain the time of each algorithm at SIZE, which is then also measured; several with commas."
 FLAGS = flags_of(Suite) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
 FLAGS |= flag("baseline", str | None, BASELINE, metavar="FILE") | SHARE_FLAG
-FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False, spelled="--raw")
+FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False)
 FLAGS |= flag("why", str | None, WHY, metavar="SIZE")
-FLAGS |= flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none") | added("bench")
+FLAGS |= flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none")
 
 
 @with_flags(FLAGS, sizes="256KiB:64MiB")
 def bench(flags: Flags) -> None:
     """Example: mpirun -n 4 dear-mpi bench --algorithms native,ring,auto --sizes 4B:64MiB"""
     before = listed("--baseline", flags["baseline"]) if "baseline" in flags else ()
-    written = written_by(flags, tune="--tune", **added_files("bench"))
-    check_files(files_of(Suite, flags) | {"--baseline": before}, written)
+    check_files(files_of(Suite, flags) | {"--baseline": before}, written_by(flags))
     lookup("format", flags.get("format", DEFAULT), FORMATS)
     if flags.get("raw") and "json_file" not in flags:
         raise ValueError("--raw needs --json FILE: that is where samples are written")
@@ -77,9 +76,8 @@ def bench(flags: Flags) -> None:
     if "tests" in flags and not suite.overlap:
         raise ValueError("--tests is the number of calls during the compute of --overlap: give both")
     after: dict[str, Any] = {"acts": typed_acts("bench", flags), "timeline": timeline_writer(flags)}
-    others = [(flag, path) for flag, path in written if flag not in ("--json", "--tune")]
     command = partial(bench_and_show, suite=suite, flags=flags, baseline=before, **after)
-    found = run_ranks(command, flags, device=suite.device, others=others)
+    found = run_ranks(command, flags, device=suite.device)
     held = found.get("baseline", {"exit_code": 0})["exit_code"]
     raise typer.Exit(held if held in (1, 2) or not any(row["wrong"] for row in found["rows"]) else 1)
 

@@ -1,7 +1,6 @@
 """Register commands: a help line and a function's place each, imported when the command runs.
 
-An extra publishes a ``Command`` in the group ``dear_mpi.commands``. For a command of core, it publishes an
-``AddedFlag`` in the group ``dear_mpi.flags``, as ``COMMAND.FLAG``. See docs/how-to/extra.md.
+Extras publish a ``Command``, or an ``AddedFlag`` for a command of core: see docs/how-to/extra.md.
 """
 
 import os
@@ -35,6 +34,37 @@ class AddedFlag(NamedTuple):
     help: str
     place: str  # module:name
     endings: tuple[str, ...] = ()
+    metavar: str = ""  # of a text that the flag takes, if it is neither a file nor a switch
+
+
+# Core's flags, in the order of panels. Extras' flags come last.
+PANELS = {
+    "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
+    "context iterations warmup pieces device seed",
+    "How measured": "budget precision cadence start arrival steps overlap tests why",
+    "Peers": "algorithms baseline at_least",
+    "Compute": "forward_time backward_time update_time ranks_per_core straggler",
+    "Communication": "schedule schedules fusion algorithm network update weights route wire segment memory "
+    "device_memory link rates",
+    "Optimiser": "optimizer lr decay momentum weight_decay clip loss_scale",
+    "Job": "threads stall_after stall_abort debug check",
+    "Output": "save every resume profile tune timeline format json_file raw",
+}
+PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
+
+
+def as_typed(name: str) -> str:
+    """Spell a flag as users type it."""
+    return f"--{name.removesuffix('_file').replace('_', '-')}"
+
+
+SPELLED = list(map(as_typed, PANEL_OF))
+FREE = ("bench.timeline",)  # flags of other commands of core, which an extra may add
+
+
+def is_core(command: str, name: str) -> bool:
+    """Return whether a flag's Python name is reserved for core in a command."""
+    return name in PANEL_OF and f"{command}.{name}" not in FREE
 
 
 KINDS: dict[str, type[Any]] = {"commands": Command, "flags": AddedFlag}  # by group
@@ -43,11 +73,11 @@ KINDS: dict[str, type[Any]] = {"commands": Command, "flags": AddedFlag}  # by gr
 COMMANDS = {
     "train": Command("Train a model with one communication schedule.", "dear_mpi.cli.train:train"),
     "compare": Command(
-        "Time one model under several schedules and wires, which take turns.", "dear_mpi.cli.compare:compare"
+        "Time one model under several schedules and wires, which take turns.", "dear_mpi.cli.train:compare"
     ),
     "demo": Command(
         "Train a classifier with DeAR, then compare DeAR with other schedules. Takes two minutes on 4 ranks.",
-        "dear_mpi.cli.demo:demo",
+        "dear_mpi.cli.train:demo",
     ),
     "bench": Command("Time our collectives, the MPI library's and gloo's, in turns.", "dear_mpi.cli.bench:bench"),
     "bench-diff": Command(
@@ -65,7 +95,7 @@ COMMANDS = {
     ),
     "links": Command(
         "Measure latency and bandwidth of every pair of ranks, both directions apart, and name what is slow.",
-        "dear_mpi.cli.links:links",
+        "dear_mpi.cli.doctor:links",
     ),
     "explain": Command(
         "Show a collective algorithm step by step: its messages, and the chunks of each rank; or show a route.",
@@ -91,42 +121,31 @@ def all_commands() -> dict[str, Command]:
 @cache
 def added_flags(command: str) -> dict[str, AddedFlag]:
     """Return extras' flags for a command of core, by Python name. They cannot replace core's flags."""
-    if command not in OPEN:
-        return {}
-    from dear_mpi.cli.panels import PLACES
-
     found = {}
-    for entry, extra in extras_in("flags").items():
+    for entry, extra in extras_in("flags").items() if command in OPEN else ():
         of, _, flag = entry.partition(".")
         name = flag.replace("-", "_")
         if of != command:
             continue
-        if not name.isidentifier() or name in PLACES:
+        if not name.isidentifier() or is_core(command, name):
             warn(f"{entry!r} in the group 'dear_mpi.flags' must be COMMAND.FLAG, with a new flag such as my-flag")
         else:
             found[name] = extra
     return found
 
 
-def as_typed(name: str) -> str:
-    """Spell a flag as users type it."""
-    return f"--{name.replace('_', '-')}"
-
-
-def added_files(command: str) -> dict[str, str]:
-    """Return the added flags that take a file, for ``written_by`` in files.py."""
-    return {name: as_typed(name) for name, flag in added_flags(command).items() if flag.endings}
-
-
 def typed_acts(command: str, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what typed added flags lead to, by Python name; for a file, a function of the command's result.
+    """Return what typed flags of extras lead to, by Python name; for a file, a function of the command's result.
+
+    The metadata of packages is read only if there are such flags.
 
     Raises:
         ValueError: a file has another ending, or the extra needs another package.
     """
     found = {}
-    for name, each in added_flags(command).items():
-        if not flags.get(name):
+    for name in flags:
+        each = added_flags(command).get(name) if flags[name] and not is_core(command, name) else None
+        if each is None:
             continue
         flag = as_typed(name)
         if each.endings:

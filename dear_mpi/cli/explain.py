@@ -1,8 +1,8 @@
 """Run ``dear-mpi explain``."""
 
-from dear_mpi.cli.commands import added_files, typed_acts
+from dear_mpi.cli.commands import typed_acts
 from dear_mpi.cli.files import check_files, try_files, written_by
-from dear_mpi.cli.flags import Flags, added, flag
+from dear_mpi.cli.flags import Flags, flag
 from dear_mpi.cli.run import with_flags
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import COLLECTIVES
@@ -32,7 +32,7 @@ OWN = (
 )
 
 
-@with_flags(OWN | added("explain"), alone="explain")
+@with_flags(OWN, alone="explain")
 def explain(flags: Flags) -> None:
     """Example: dear-mpi explain --algorithm ring --ranks 4 --check"""
     others = [f"--{name}" for name in flags if name not in OF_ROUTES]
@@ -42,7 +42,7 @@ def explain(flags: Flags) -> None:
             raise ValueError(f"{given} shows a route, which is proved anyway: leave out {', '.join(others)}")
         explain_route(flags.get("route") or FULL.name, wire=flags.get("wire"))
         return
-    written, acts = written_by(flags, **added_files("explain")), typed_acts("explain", flags)
+    written, acts = written_by(flags), typed_acts("explain", flags)
     try_files(written)
     how = {name: flags.get(name, each.default) for name, each in OWN.items() if name not in OF_ROUTES}
     typed = how.pop("algorithm")

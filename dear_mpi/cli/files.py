@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from dear_mpi.cli.commands import as_typed
 from dear_mpi.collectives.program.user_file import is_in_file, split_options
 from dear_mpi.reporting.files import at_end, check_writable, older
 from dear_mpi.training.declared import listed
@@ -14,17 +15,14 @@ if TYPE_CHECKING:
 Written: TypeAlias = Sequence[tuple[str, Path]]
 """Flags, each with a file that it names."""
 
-WRITTEN = {"json_file": "--json", "timeline": "--timeline"}  # shared by several commands
 OLDER = ("--json", "--save")  # an existing file becomes FILE.old
 
 
-def written_by(flags: Mapping[str, Any], **own: str) -> Written:
-    """Return a command's output files, also by its special flags (``own``); --timeline takes several, with commas."""
-    names = own | WRITTEN
-    files = {name: [flags[name]] for name in names if name in flags}
-    if "timeline" in flags:
-        files["timeline"] = list(listed("--timeline", flags["timeline"]))
-    return [(names[name], Path(file)) for name, named in files.items() for file in named]
+def written_by(flags: Mapping[str, Any], *read: str) -> Written:
+    """Return a command's output files: all flags with a path, except those that are ``read``, and --timeline's."""
+    files = [(as_typed(name), path) for name, path in flags.items() if isinstance(path, Path) and name not in read]
+    several = listed("--timeline", flags["timeline"]) if "timeline" in flags else ()
+    return [*files, *(("--timeline", Path(file)) for file in several)]
 
 
 def timeline_writer(flags: Mapping[str, Any]) -> "TimelineFiles | None":

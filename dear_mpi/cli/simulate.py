@@ -1,8 +1,8 @@
 """Run ``dear-mpi simulate``."""
 
-from dear_mpi.cli.commands import added_files, typed_acts
+from dear_mpi.cli.commands import typed_acts
 from dear_mpi.cli.files import check_files, timeline_writer, try_files, written_by
-from dear_mpi.cli.flags import Flags, added, chosen, files_of, flags_of, shared
+from dear_mpi.cli.flags import Flags, chosen, files_of, flags_of, shared
 from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.reporting.files import aside
 from dear_mpi.reporting.terminal import bar
@@ -10,7 +10,7 @@ from dear_mpi.simulate.settings import MODEL, Settings
 from dear_mpi.simulate.sweep import simulate as run_simulation
 from dear_mpi.simulate.table import show_simulation, timeline_of
 
-FLAGS = flags_of(Settings) | shared("timeline", "json_file") | added("simulate")
+FLAGS = flags_of(Settings) | shared("timeline", "json_file")
 
 
 @with_flags(FLAGS, alone="simulate")
@@ -19,7 +19,7 @@ def simulate(flags: Flags) -> None:
     Example: dear-mpi simulate --model synthetic:bert_base --ranks 16,64 --network 100gbit,5us --schedules wfbp,dear
     """
     json_file = flags.get("json_file")
-    written, timeline = written_by(flags, **added_files("simulate")), timeline_writer(flags)
+    written, timeline = written_by(flags, "profile"), timeline_writer(flags)
     acts = typed_acts("simulate", flags)
     try_files(written)
     given = chosen(Settings, flags)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
+from typing import TypeAlias
 
 from dear_mpi.collectives.transports.wait_policy import THREADS, Crowd
 from dear_mpi.doctor.examine import Facts, RankFacts
@@ -32,24 +33,16 @@ MOST_HOSTS = 3  # the most hosts that are named
 GUIDE = "docs/gpu.md, 'Installing a CUDA-aware MPI'"
 
 
-def of_software(name: str) -> Callable[[RankFacts], str]:
-    return lambda rank: rank.software.get(name, "unknown")
-
-
-def mtus(rank: RankFacts) -> str:
-    return ", ".join(f"{name} {mtu}" for name, mtu in rank.mtus.items()) or "none"
-
-
-# What ranks should have in common: severity, the text to show, advice.
 SAME = "start all ranks from one environment that the hosts share, or install the same on each"
-SOFTWARE = ("Python", "NumPy", "mpi4py", "the MPI library", "dear-mpi")
-ALIKE: dict[str, tuple[Callable[..., Finding], Callable[[RankFacts], str], str]] = {
+Said: TypeAlias = Callable[[RankFacts], str]
+# Facts that ranks should share: severity, the text to compare and to show, advice.
+ALIKE: dict[str, tuple[Callable[..., Finding], Said, str]] = {
     **{
-        name: (warning, of_software(name), SAME)
+        name: (warning, lambda rank, name=name: rank.software.get(name, "unknown"), SAME)  # type: ignore[misc]
         for name in ("Python", "NumPy", "mpi4py", "the MPI library", "dear-mpi")
     },
     "the MTU of their interfaces": (
-        *(warning, mtus),
+        *(warning, lambda rank: ", ".join(map(str, sorted({*rank.mtus.values()})))),
         "large packets may get lost on the way: ip link set NAME mtu BYTES, the same on all hosts and on their switch",
     ),
     "the number of cores": (
@@ -62,10 +55,9 @@ ALIKE: dict[str, tuple[Callable[..., Finding], Callable[[RankFacts], str], str]]
 
 def differences(facts: Facts) -> Iterator[Finding]:
     for what, (severity, said, advice) in ALIKE.items():
-        compared = (lambda rank: frozenset(rank.mtus.values())) if said is mtus else said  # whatever their names are
-        groups = grouped(facts.ranks, compared)
+        groups = grouped(facts.ranks, said)
         if len(groups) > 1:
-            texts = "; ".join(f"{said(ranks[0]) or 'unknown'} on {where(ranks)}" for ranks in groups.values())
+            texts = "; ".join(f"{text or 'unknown'} on {where(ranks)}" for text, ranks in groups.items())
             yield severity(f"ranks differ in {what}: {texts}", advice)
 
 

@@ -65,22 +65,6 @@ def one_at_a_time(size: int) -> list[list[Pair]]:
     return [[pair] for pair in sorted(pairs, key=lambda pair: pair != (0, size - 1))]
 
 
-def at_once(size: int) -> list[list[Pair]]:
-    """Return all pairs, in rounds of disjoint pairs, as in a tournament (Kirkman, 1847).
-
-    >>> at_once(4)
-    [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]
-    """
-    others = list(range(1, size + size % 2))  # for an odd number of ranks, the partner of rank ``size`` rests
-    rounds, half = [], (len(others) + 1) // 2
-    for _ in others:
-        seats = [0, *others]
-        met = zip(seats[:half], reversed(seats[half:]), strict=True)
-        rounds.append(sorted((min(pair), max(pair)) for pair in met if max(pair) < size))
-        others = others[-1:] + others[:-1]
-    return rounds
-
-
 def measure_links(
     transport: Transport,
     rounds: Sequence[Sequence[Pair]],

@@ -90,6 +90,9 @@ RANK_COLUMNS: dict[str, Callable[[RankFacts], str]] = {
 }
 
 
+MOST_PAIRS = 20  # in a table
+
+
 @dataclass(frozen=True)
 class LinksReport:
     """Both directions of each pair of ranks; ``hosts`` names each rank's host."""
@@ -97,7 +100,6 @@ class LinksReport:
     links: Sequence[Link]
     hosts: Sequence[str]
     transport: str
-    at_once: bool
 
     @property
     def ranks_per_host(self) -> list[int]:
@@ -112,27 +114,25 @@ class LinksReport:
         return {
             "transport": self.transport,
             "hosts": self.ranks_per_host,
-            "at_once": self.at_once,
             "ranks": [{"rank": rank, "host": host} for rank, host in enumerate(self.hosts)],
             "links": [asdict(row) for row in self.links],
             "findings": [asdict(finding) for finding in self.findings],
         }
 
 
-def show_links(screen: Console, report: LinksReport, worst: int) -> None:
-    """Print the ``worst`` pairs, the usual values inside and between hosts, and the outliers."""
+def show_links(screen: Console, report: LinksReport) -> None:
+    """Print the worst pairs, the usual values inside and between hosts, and the outliers."""
     pairs = sorted(pairs_of(report.links, report.hosts), key=lambda pair: -pair.slowdown)
-    shown, title = pairs[:worst], f"{format_hosts(report.ranks_per_host)}, over {report.transport}"
+    shown, title = pairs[:MOST_PAIRS], f"{format_hosts(report.ranks_per_host)}, over {report.transport}"
     columns = {"ranks": PAIR_COLUMNS["ranks"], "hosts": lambda pair: pair.where, **PAIR_COLUMNS}
     columns |= {"slowdown": lambda pair: f"{pair.slowdown:.2f}"}
     del columns["memory"]  # equal in all rows
     screen.print(table([shown], columns, left=("ranks", "hosts"), title=title))
     if left := len(pairs) - len(shown):
-        screen.print(f"left out: {plural(left, 'pair')} less slow than these; --worst shows more, --json has all")
-    how = "pairs without a common rank at the same time" if report.at_once else "one pair at a time"
+        screen.print(f"left out: {plural(left, 'pair')} less slow than these; --json has all")
     legend = (
-        f"{report.links[0].path} memory, {how}, the worst first; {explained(report.links)}; slowdown: the worst of "
-        "these figures over the median of the pairs inside hosts, or of those between them\n"
+        f"{report.links[0].path} memory, one pair at a time, the worst first; {explained(report.links)}; slowdown: the "
+        "worst of these figures over the median of the pairs inside hosts, or of those between them\n"
     )
     screen.print(legend, style="dim", soft_wrap=True)
     for kind, rows in by_kind(report.links, report.hosts).items():

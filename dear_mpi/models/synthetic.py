@@ -51,11 +51,7 @@ class Module:
 
 
 def load_modules(name: str) -> list[Module]:
-    """Load the modules of a paper model, or of a JSON file, in forward order.
-
-    Raises:
-        ValueError: the name is unknown, or the file is missing or malformed.
-    """
+    """Load the modules of a paper model, or of a JSON file, in forward order."""
     table, model = load_table(name), f"synthetic model {name!r}"
     profiled = isinstance(table, dict) and "uses" in table
     try:
@@ -78,7 +74,6 @@ def load_modules(name: str) -> list[Module]:
 
 
 def load_table(name: str) -> Any:
-    """Load a paper model's table, or a JSON file's."""
     if name.endswith(".json"):
         return read_json("synthetic model", Path(name))
     tables = json.loads(resources.files("dear_mpi.models").joinpath("paper_models.json").read_text())
@@ -109,9 +104,7 @@ def matrix(row: Any) -> tuple[int, int] | None:
 
 
 def modules_of_profile(profile: Any) -> list[Module]:
-    """Convert a profile to layer calls: a tied tensor belongs to its first call; seconds become shares of the
-    passes.
-    """
+    """Convert a profile to layer calls: a tied tensor belongs to its first call."""
     seen, modules = set[Any](), []
     for use in profile["uses"]:
         own = {tensor["key"]: math.prod(tensor["shape"]) for tensor in use["tensors"] if tensor["key"] not in seen}
@@ -138,9 +131,7 @@ def measured_seconds(modules: Sequence[Module]) -> tuple[float, float] | None:
 def both_passes(
     forward_s: float | None, backward_s: float | None, measured: tuple[float, float] | None = None
 ) -> tuple[float, float]:
-    """Return the seconds of the forward and the backward pass, and derive those that are missing.
-
-    The ratio of ``measured`` passes stays; the default is a backward pass of two forward passes.
+    """Derive missing seconds of a pass from the ratio of the ``measured`` ones; by default backward takes two forward.
 
     >>> both_passes(0.5, None), both_passes(0.5, None, (1.0, 3.0)), both_passes(None, 0.5, (1.0, 3.0))
     ((0.5, 1.0), (0.5, 1.5), (1.0, 0.5))
@@ -152,14 +143,12 @@ def both_passes(
 
 
 def shares_of(modules: Sequence[Module]) -> tuple[list[float], list[float]]:
-    """Return each module's share of the forward and of the backward pass."""
     ahead = [module.flops for module in modules]
     back = [module.flops if module.backward is None else module.backward for module in modules]
     return shares(ahead), shares(back)
 
 
 def shares(amounts: Sequence[float]) -> list[float]:
-    """Return each amount's share of the sum; equal shares if the sum is 0."""
     total = sum(amounts)
     return [each / total if total else 1 / len(amounts) for each in amounts]
 
@@ -222,7 +211,7 @@ class Synthetic:
 
 @dataclass(eq=False, kw_only=True)
 class Exchanging(Synthetic):
-    """A synthetic layer that calls ``exchange`` before each pass, and continues when it returns."""
+    """A synthetic layer that calls ``exchange`` before each pass."""
 
     exchange: Callable[[], object]
 
@@ -255,9 +244,7 @@ def synthetic_layers(
 ) -> list[Layer]:
     """Create layers that share ``forward_s`` and ``backward_s`` seconds in proportion to their FLOPs.
 
-    Args:
-        compute_time: lets their time pass; asleep by default.
-        exchange: collective: exchanges a module's bytes with all ranks.
+    ``exchange`` is collective: it exchanges a module's bytes with all ranks.
     """
     compute_time = compute_time or ComputeTime()
     layers: list[Layer] = []

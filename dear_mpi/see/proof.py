@@ -20,8 +20,17 @@ from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program, Receive, asks_for
-from dear_mpi.collectives.program.replay import Row, members, replay, run
-from dear_mpi.collectives.program.verify import check, check_shapes, fault_of, promised, verify
+from dear_mpi.collectives.program.verify import (
+    Row,
+    check,
+    check_shapes,
+    fault_of,
+    members,
+    promised,
+    replay,
+    run,
+    verify,
+)
 from dear_mpi.reporting.units import format_numbers, plural
 from dear_mpi.training.routes.proof import Proof
 from dear_mpi.training.routes.route import Route

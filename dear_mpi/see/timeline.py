@@ -13,21 +13,20 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
-from msgspec import Meta, convert, to_builtins
+from msgspec import convert, to_builtins
 
 from dear_mpi.collectives.plans.steps import Flow, Ranks
 from dear_mpi.collectives.program.extras import entry_points_of, load_extra
 from dear_mpi.reporting.files import check_ending, replacing
 from dear_mpi.see.look import clock_of
-from dear_mpi.training.log.spans import LANES, STEPS, Rank, Recording, Run, Span, Timeline, merged
+from dear_mpi.training.log.spans import LANES, STEPS, Rank, Run, Span, Timeline
 
 DIGITS = 3  # decimals of a microsecond, as precise as a clock
 INSTANT_US = 10**-DIGITS
 TRACE = ".json"
 Write = Callable[[str, Path, Timeline], object]
-T = TypeVar("T")
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:
@@ -107,16 +106,12 @@ class TimelineFiles:
 
     Call it on rank 0. It writes all files that it can, and keeps the timeline.
 
-    Args:
-        own: leads to the files of single ranks if there is no other file.
-
     Raises:
         ValueError: an ending is unknown, its extra lacks something, or a file cannot be written.
     """
 
     flag: str
     paths: Sequence[Path]
-    own: Path | None = None
     timeline: Timeline | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -137,17 +132,6 @@ class TimelineFiles:
         if complaints:
             raise ValueError("; ".join(complaints))
 
-    def write_rank(self, recordings: Sequence[Recording], facts: Mapping[str, Any]) -> Path:
-        """Write this rank's recordings, by its clock, into a separate file. Returns its path."""
-        rank = recordings[0].rank.number
-        path = (self.own or self.paths[0]).with_suffix(f".rank{rank}{TRACE}")
-        runs = tuple(Run(each.name, (each.rank,), each.size) for each in recordings)
-        content = trace(Timeline(live=True, runs=runs, facts={**facts, "of_rank": rank}))
-        content["otherData"]["clocks"] = "of this rank alone"
-        content["recorded"] = {"recordings": to_builtins(recordings, enc_hook=list), "facts": dict(facts)}
-        write_json(self.flag, path, content)
-        return path
-
 
 def write_trace(flag: str, path: Path, timeline: Timeline) -> None:
     write_json(flag, path, trace(timeline))
@@ -167,48 +151,11 @@ def timeline_of(title: str, runs: Mapping[str, Ranks], uncertainty_s: float) -> 
     return Timeline(live=True, runs=tuple(found), facts={"title": title})
 
 
-@dataclass(frozen=True)
-class RankFile:
-    """The file of one rank, with the recordings of the job's runs."""
-
-    recordings: Annotated[list[Recording], Meta(min_length=1)]
-    facts: dict[str, Any]
-
-
-def put_together(paths: Sequence[str]) -> Timeline:
-    """Merge the files of ranks into one timeline.
-
-    Raises:
-        ClocksError: the clocks of the ranks cannot be compared.
-        ValueError: a file is of another kind or another job; or two files are of one rank.
-    """
-    found = dict[int, tuple[str, RankFile]]()
-    for path in paths:
-        file = read(path, RankFile, "one rank, as FILE.rank0.json is")
-        rank = file.recordings[0].rank.number
-        if rank in found:
-            raise ValueError(f"rank {rank} must have one file, not {found[rank][0]!r} and {path!r}")
-        found[rank] = path, file
-    (one, first), *others = [found[rank] for rank in sorted(found)]
-    for other, file in others:
-        names = [[run.name for run in each.recordings] for each in (first, file)]
-        if first.facts.get("job") != file.facts.get("job") or names[0] != names[1]:
-            raise ValueError(f"{other!r} and {one!r} are not of one run")
-    files = [first, *(file for _, file in others)]
-    runs = tuple(map(merged, zip(*(file.recordings for file in files), strict=True)))
-    facts = {name: fact for name, fact in first.facts.items() if all(each.facts.get(name) == fact for each in files)}
-    return Timeline(live=True, runs=runs, facts=facts)
-
-
 def read_timeline(path: str) -> Timeline:
-    """Read the timeline in a file of all ranks. Raises a ValueError for other files."""
-    return read(path, Timeline, "all ranks, as --timeline FILE.json writes")
-
-
-def read(path: str, kind: type[T], what: str) -> T:
+    """Read a timeline that ``--timeline FILE.json`` wrote. Raises a ValueError for other files."""
     try:
-        return convert(json.loads(Path(path).read_text(encoding="utf-8"))["recorded"], kind)
+        return convert(json.loads(Path(path).read_text(encoding="utf-8"))["recorded"], Timeline)
     except OSError as error:
         raise ValueError(f"{path!r} cannot be read: {error.strerror}") from None
     except (ValueError, LookupError, TypeError, RecursionError):
-        raise ValueError(f"{path!r} is no timeline of {what}") from None
+        raise ValueError(f"{path!r} is no timeline of all ranks, as --timeline FILE.json writes") from None

@@ -20,7 +20,7 @@ from dear_mpi.simulate.prices import Prices
 from dear_mpi.simulate.settings import MOST_PARTS, Settings
 from dear_mpi.training.chosen_route import check_sent
 from dear_mpi.training.fabric.costs import Price, portions_of, whole_cost
-from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.statistic import COUNT
 from dear_mpi.training.fusion import PassTimes, borders, by_time, check_file, fused, is_by_time
 from dear_mpi.training.line.bucket import Bucket, Cut

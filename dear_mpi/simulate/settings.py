@@ -13,7 +13,6 @@ from dear_mpi.reporting.units import check_distinct, check_seconds, parse_stragg
 from dear_mpi.simulate.network import MOST_RANKS, PRESETS
 from dear_mpi.training.chosen_route import SEVERAL, Wire, check_wires, pairs, serve_halves
 from dear_mpi.training.declared import BETWEEN, BETWEEN_FUSIONS, again, listed, option, several
-from dear_mpi.training.fusion import in_bytes
 from dear_mpi.training.line.owners import MEASURED, Ownership, measured
 from dear_mpi.training.options import ALL_OPTIMIZERS, FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange, Training
 from dear_mpi.training.profiles.profile import Profile, read_profile
@@ -183,18 +182,15 @@ class Settings(Exchange):
 
     def check(self) -> None:
         super().check()
-        given = {"forward_time": self.forward_s, "backward_time": self.backward_s, "update_s": self.update_s}
-        for name, seconds in given.items():
+        for name, seconds in (("forward_time", self.forward_s), ("backward_time", self.backward_s)):
             if seconds is not None:
                 check_seconds(name, seconds)
         if not 1 <= self.ranks_per_core <= min(self.ranks):
             raise ValueError(f"--ranks-per-core must be from 1 to {min(self.ranks)} ranks, not {self.ranks_per_core:g}")
         for ranks in self.ranks:
             parse_straggler(self.straggler, ranks)
-        check_distinct("models", self.models)
-        check_distinct("ranks", self.ranks)
-        check_distinct("fusions", self.fusions, in_bytes)
-        check_distinct("algorithms", self.algorithms)
+        for name in ("models", "ranks", "fusions", "algorithms"):
+            check_distinct(name, getattr(self, name))
         check_wires(self.wires)
 
     def cases(self) -> Iterator[tuple[str, int, str, str, tuple[Wire, str]]]:

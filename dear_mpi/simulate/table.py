@@ -104,15 +104,11 @@ def heading(found: Sequence[Simulated]) -> str:
 
 def exchange_texts(rows: Sequence[Mapping[str, Any]], settings: Settings) -> list[str]:
     """Describe the non-default exchange settings shared by all rows."""
-    usual = dict.fromkeys(("optimizer", "weights", "route", "wire", "clip"))
-    usual |= {"route": FULL.name, "wire": settings.types[1], "loss_scale": "none"}
-    said = [
-        f"{name.replace('_', ' ')} {rows[0][name]}"
-        for name, value in usual.items()
-        if alike(name, rows) and rows[0][name] != value
-    ]
-    segment_bytes = settings.segment_bytes
-    return said if segment_bytes is None else [*said, f"segment {format_bytes(segment_bytes)}"]
+    usual = {"optimizer": None, "weights": None, "route": FULL.name, "wire": settings.types[1], "clip": None}
+    usual |= {"loss_scale": "none"}
+    shared = [name for name, value in usual.items() if alike(name, rows) and rows[0][name] != value]
+    said = [f"{name.replace('_', ' ')} {rows[0][name]}" for name in shared]
+    return said if settings.segment_bytes is None else [*said, f"segment {format_bytes(settings.segment_bytes)}"]
 
 
 def warnings(found: Sequence[Simulated]) -> list[str]:

@@ -2,10 +2,9 @@
 
 Use ``Session`` for your own model; the command line uses ``Job`` (``runs/job.py``).
 
-Read bottom-up: ``routes/``, ``line/``, ``log/``, ``fusion/``, ``fabric/``, ``schedules/``, ``trainer.py``,
-``group.py``; then decisions from measured times: ``decisions.py``, ``costs/``, ``profiles/``, ``tuning/``; then
-``checkpoints/``, ``session.py`` and ``runs/`` (for commands). Imports follow this order: see ``TRAINING`` in
-tests/rooms.py.
+Read bottom-up: ``routes/``, ``line/``, ``log.py``, ``fusion.py``, ``fabric/``, ``schedules/``, ``trainer.py``,
+``group.py``; then decisions from measured times: ``profiler.py``, ``tuning.py``, ``decisions.py``; then
+``checkpoint.py``, ``session.py`` and ``runs/`` (for commands). ``TRAINING`` in tests/rooms.py has this order.
 """
 
 from importlib import import_module

@@ -19,8 +19,7 @@ from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.table import fit_text
 from dear_mpi.bench.timing import on_host
 from dear_mpi.bench.tune import tuned
-from dear_mpi.collectives.plans.reach import wants_shared
-from dear_mpi.collectives.plans.tuning import Rule, write_rules
+from dear_mpi.collectives.plans.tuning import Rule, wants_shared, write_rules
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import COLLECTIVES

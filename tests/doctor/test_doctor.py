@@ -159,8 +159,8 @@ CASES = {
             *(rank(number, host=f"b{number}", machine="b", **OTHERS) for number in range(2, 7)),
         ),
         [
-            "warning: ranks differ in the MTU of their interfaces: eth0 9000 on a (ranks 0-1); "
-            "ens3 1500 on b2, b3, b4 and 2 more hosts (ranks 2-6)",
+            "warning: ranks differ in the MTU of their interfaces: 9000 on a (ranks 0-1); "
+            "1500 on b2, b3, b4 and 2 more hosts (ranks 2-6)",
             "note: ranks differ in the number of cores: 2 of 8 on a (ranks 0-1); 2 of 64 on b2, b3, b4",
             "note: ranks differ in TCP's congestion control: cubic on a (ranks 0-1); reno on b2",
         ],

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
+from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import run_world
@@ -186,32 +186,13 @@ def other_rate(session):
     object.__setattr__(outer, "lr", 0.1)
 
 
-def lost_residual(session):
-    session.group.arena.lines["residual"][...] = 0
-
-
-def lost_factors(session):
-    session.group.arena.lines["factors"][...] = 0
-
-
 @pytest.mark.parametrize(
     ("wire", "spoil", "said"),
-    installed(
-        ("acp:1", lost_residual, "'full over acp:1' has changed 'residual', before leg .recall residual. of bucket 0"),
-        ("powersgd:1", lost_factors, "'full over powersgd:1' has changed 'factors', before leg .project.* of bucket 0"),
-        ("int8", wrong_decoder, "values of bucket 0"),
-        ("blocks:50%", other_mask, "values of bucket 0"),
-        ("int8", lost_residual, "'full over int8' has changed 'residual', before leg .encode.* of bucket 0"),
-        (
-            "blocks:50%",
-            lost_residual,
-            "'full over blocks:50%' has changed 'residual', before leg .select.* of bucket 0",
-        ),
-    ),
+    installed(("int8", wrong_decoder, "values of bucket 0"), ("blocks:50%", other_mask, "values of bucket 0")),
 )
 def test_a_rank_that_goes_wrong_is_found(wire, spoil, said):
     """In the iteration in which it does, with ``debug``."""
-    with pytest.raises((AgreedError, CollectiveError), match=said):
+    with pytest.raises(AgreedError, match=said):
         run_loopback(3, lambda transport: steps(transport, wire=wire, spoil=spoil, debug=True))
 
 

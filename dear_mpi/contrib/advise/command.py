@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dear_mpi.cli.files import check_files, try_files, written_by
-from dear_mpi.cli.flags import Flags, argument, arguments, chosen, flag, flags_of, shared
+from dear_mpi.cli.flags import Flags, argument, chosen, flag, flags_of, shared
 from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.contrib.advise.answer import answer
 from dear_mpi.contrib.advise.observe import ITERATIONS, observe
@@ -19,7 +19,7 @@ GIVEN = ("ranks", "network", "forward_time", "backward_time", "update_time", "ra
 TABLE = flags_of(Settings)
 FLAGS = (
     argument("script", Path, SCRIPT, "SCRIPT")
-    | arguments("arguments", "Arguments of the script, after --.", "ARGUMENTS")
+    | argument("arguments", list[str] | None, "Arguments of the script, after --.", "ARGUMENTS", None)
     | {name: TABLE[name] for name in GIVEN}
     | flag("iterations", int, "Iterations to watch; as many are timed between them.", ITERATIONS, min=3, max=1000)
     | flag("save", Path | None, "Write what was seen to FILE.json, for simulate --profile and advise.", metavar="FILE")
@@ -33,7 +33,7 @@ FLAGS = (
 @with_flags(FLAGS, alone="advise")
 def advise(flags: Flags) -> None:
     """Example: dear-mpi advise train.py --ranks 16 --network 10gbit,50us -- --epochs 1"""
-    written = written_by(flags, picture="--picture", save="--save")
+    written = written_by(flags, "script")
     writers = [TimelineFiles(name, [path]) for name, path in written if name in ("--picture", "--timeline")]
     try_files(written)
     check_files({"SCRIPT": [str(flags["script"])]}, written)

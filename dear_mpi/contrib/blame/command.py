@@ -27,8 +27,8 @@ def blame(flags: Flags) -> None:
     """Example: dear-mpi blame FILE.json --profile FILE"""
     profile = flags.get("profile")
     read = {"FILE": [flags["file"]], "--profile": [str(profile)] if profile else []}
-    check_files(read, written_by(flags))
-    try_files(written_by(flags))
+    check_files(read, written_by(flags, "profile"))
+    try_files(written_by(flags, "profile"))
     timeline, usual_s = read_timeline(flags["file"]), None
     if profile is not None:
         usual_s = usual_by(profile, timeline)

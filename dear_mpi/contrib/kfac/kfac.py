@@ -204,10 +204,10 @@ class Factored(Split):
         self.parameters = (*layer.parameters, self.factors)
 
     def forward(self, x: Array) -> Array:
-        return self.layer.forward(x)  # type: ignore[no-any-return]
+        return self.layer.forward(x)
 
     def backward_input(self, dy: Array) -> Array:
-        return self.layer.backward_input(dy)  # type: ignore[no-any-return]
+        return self.layer.backward_input(dy)
 
     def backward_weights(self) -> None:
         """Write the layer's gradients, multiplied by the inverses, and its factors."""

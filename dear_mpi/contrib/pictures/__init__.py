@@ -14,5 +14,5 @@ PLOT = Command(
     f"{PLACE}.commands:plot",
 )
 TIMELINE = Command(
-    "Put the timelines of single ranks together, by one clock. Runs without MPI.", f"{PLACE}.commands:timeline"
+    "Draw a saved timeline into FILE.png, FILE.pdf or FILE.svg. Runs without MPI.", f"{PLACE}.commands:timeline"
 )

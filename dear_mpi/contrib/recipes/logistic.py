@@ -56,7 +56,7 @@ class Problem:
 
     def gradient(self, x: Array, w: Array) -> Array:
         """Of the mean over these examples, without the term of mu."""
-        return -(x / (1 + np.exp(x @ w))[:, None]).mean(0)  # type: ignore[no-any-return]
+        return -(x / (1 + np.exp(x @ w))[:, None]).mean(0)
 
     def newton(self) -> Array:
         x = self.x.reshape(-1, self.x.shape[-1])

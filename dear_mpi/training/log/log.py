@@ -3,13 +3,11 @@
     main thread   | forward 0 | forward 1 | backward 1 | backward 0 | wait for all_reduce 0 | update 0 |
     engine's thread                       | all_reduce 1   | all_reduce 0             |
 
-Marks come from a stream or the virtual clock. On a GPU a mark is an event, and reading its time blocks until it occurs:
-the log reads no mark before its iteration is over.
-
-The main thread and the engine append to separate lists, so neither waits for the other.
+Marks come from a stream or the virtual clock. Reading a GPU's mark blocks until its event occurs, so the log reads no
+mark before its iteration is over. The main thread and the engine append to separate lists, so neither waits.
 """
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -50,14 +48,9 @@ class Record:
 
 
 class Log:
-    """Hold the events of one rank.
+    """Hold the events of one rank, of ``kept`` iterations and of the one before, since its collectives continue.
 
-    Args:
-        kept: number of iterations. The previous one is also kept, since its collectives continue.
-
-    Attributes:
-        records: of the iterations, the last at the end.
-        notes: details of the engine's collectives.
+    ``notes`` are details of the engine's collectives.
     """
 
     def __init__(self, kept: int = KEPT) -> None:
@@ -104,48 +97,30 @@ class Times(NamedTuple):
     exposed_s: float
 
 
-def times_of(record: Record, seconds: Seconds) -> Times:
-    """Return the times of a finished iteration, without waits between iterations."""
-    taken = dict.fromkeys(("forward", "backward", "wait"), 0.0)
-    for event in record.within:
-        kind = COUNTS_AS.get(event.kind, event.kind)
-        if kind in taken:
-            taken[kind] = taken[kind] + seconds(event.begin, event.end)
-    return Times(seconds(record.begin, record.end), *taken.values())
-
-
-def uses_s(events: Iterable[Event], kind: str, seconds: Seconds) -> list[float]:
-    """List the seconds of each layer call in the order of execution, forward or backward."""
-    return [seconds(event.begin, event.end) for event in events if event.kind == kind]
-
-
-def sums_s(events: Iterable[Event], kind: str, seconds: Seconds, uses: int) -> Array:
-    """Sum the seconds of a kind for each layer call, in forward order."""
-    found = np.zeros(uses)
+def fold(
+    events: Iterable[Event], seconds: Seconds, by: Callable[[Event], Any], found: dict[Any, Any] | None = None
+) -> dict[Any, Any]:
+    """Add up the seconds of events by a key, on top of what was ``found`` before."""
+    found = {} if found is None else found
     for event in events:
-        if event.kind == kind:
-            found[event.number] += seconds(event.begin, event.end)
+        key = by(event)
+        found[key] = found.get(key, 0.0) + seconds(event.begin, event.end)
     return found
 
 
-def pass_s(record: Record, seconds: Seconds, uses: int) -> Array:
-    """Return the seconds of each layer call in one pass: forward, backward, weights (part of backward), exchange.
+def kind_of(event: Event) -> str:
+    return COUNTS_AS.get(event.kind, event.kind)
 
-    For a batch in parts: the first part's forward, which waits, and the last part's backward, which sends.
-    """
-    forward_s, backward_s = (uses_s(record.within, kind, seconds) for kind in ("forward", "backward"))
-    weights_s = sums_s(record.within, "weights", seconds, uses)
-    exchange_s = sums_s(record.engine, EXCHANGE, seconds, uses) / (2 * len(forward_s) / uses)
-    return np.array([forward_s[:uses], backward_s[-uses:][::-1] + weights_s, weights_s, exchange_s])
+
+def times_of(record: Record, seconds: Seconds) -> Times:
+    """Return the times of a finished iteration, without waits between iterations."""
+    taken = fold(record.within, seconds, kind_of)
+    return Times(seconds(record.begin, record.end), *(taken.get(kind, 0.0) for kind in ("forward", "backward", "wait")))
 
 
 def waits_s(record: Record, seconds: Seconds) -> dict[str, Any]:
     """Return an iteration's exposed seconds for each collective."""
-    found: dict[str, Any] = defaultdict(float)
-    for event in record.within:
-        if event.kind == "wait":
-            found[event.awaited] = found[event.awaited] + seconds(event.begin, event.end)
-    return found
+    return fold((event for event in record.within if event.kind == "wait"), seconds, lambda event: event.awaited)
 
 
 def middle(rows: Array, ends: int, *, by: int) -> Array:

@@ -4,8 +4,8 @@ rank 0  compute   | forward conv1 | forward fc | backward fc | wait for ... | up
         wire                                         | all_reduce of bucket 0 (layers 0..1, 4.2 MiB) |
         steps                                        | waiting | transfer | combining | transfer ... |   see Inside
 
-``merged`` combines all ranks' recordings into one run. A trace merged by wrong clocks looks right. So ``merged``
-refuses unknown clocks, and clocks that messages contradict: none can end before it was sent.
+``merged`` combines all ranks' recordings into one run. A trace merged by wrong clocks would look right, so it refuses
+unknown clocks, and clocks that messages contradict: none can end before it was sent.
 """
 
 import math
@@ -31,9 +31,8 @@ KINDS = ("forward", "backward", "weights", "wait", "update", *COLLECTIVES, "othe
 class Span(NamedTuple):
     """Record an action of a rank, in seconds; spans of one lane do not overlap.
 
-    ``kind`` is one of ``KINDS``: a collective's name, or ``other`` for the sums of the loss and statistics; in the lane
-    ``steps`` a kind of ``collectives/plans/steps.py``. ``args`` holds details by name, such as ``queued_s``: the
-    engine's delay after the main thread's hand-over.
+    ``kind`` is one of ``KINDS``; ``other`` is a sum of the loss or of statistics. In the lane ``steps`` it is a kind of
+    ``collectives/plans/steps.py``. ``args`` holds details by name.
     """
 
     lane: str
@@ -49,7 +48,7 @@ class Span(NamedTuple):
 
 
 class Iteration(NamedTuple):
-    """Delimit an iteration, from the beginning of forward to the end of backward and the schedule's hook there."""
+    """Delimit an iteration, from the beginning of forward to the end of the last hook."""
 
     number: int
     begin_s: float
@@ -58,10 +57,7 @@ class Iteration(NamedTuple):
 
 @dataclass(frozen=True)
 class Rank:
-    """Record the actions of one rank by its clock, or of all ranks if alike, ordered by beginning.
-
-    Spans may begin before the first iteration and end after the last.
-    """
+    """Record the actions of one rank by its clock, or of all ranks if alike, ordered by beginning."""
 
     name: str
     iterations: tuple[Iteration, ...]
@@ -82,11 +78,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Inside:
-    """Hold the lane ``steps`` by rank, in time order, and the messages with both ends known.
-
-    Only the peers' notes show how long a rank waited for them. So the lane is built from all ranks' notes, when a
-    timeline is shown.
-    """
+    """Hold the lane ``steps`` by rank, and the messages with both ends known, from all ranks' notes."""
 
     spans: dict[int, list[Span]] = field(default_factory=lambda: defaultdict(list))
     flows: list[Flow] = field(default_factory=list)
@@ -107,7 +99,6 @@ class Run:
 
     @cached_property
     def inside(self) -> Inside:
-        """Build the steps of collectives noted by all ranks."""
         return inside_of(self.ranks)
 
     @cached_property
@@ -144,16 +135,15 @@ def inside_of(ranks: Sequence[Rank]) -> Inside:
     for _, their in sorted(collectives.items()):
         starts = starts_of(their)
         for number, noted in their.items():
-            found.spans[number] += [shown(each, noted) for each in spans_of(number, noted, starts, known)]
+            steps = spans_of(number, noted, starts, known)
+            found.spans[number] += [
+                Span(STEPS, each.kind, name_of(each), each.begin_s, each.end_s, said_of(each, noted)) for each in steps
+            ]
             if noted.under_way:
                 last = found.spans[number][-1]
                 found.spans[number][-1] = last._replace(args={**(last.args or {}), "under_way": True})
         found.flows.extend(flows_of(their, starts))
     return found
-
-
-def shown(step: StepSpan, noted: Noted) -> Span:
-    return Span(STEPS, step.kind, name_of(step), step.begin_s, step.end_s, said_of(step, noted))
 
 
 def name_of(step: StepSpan) -> str:
@@ -165,13 +155,7 @@ def name_of(step: StepSpan) -> str:
 
 
 def rank_of(log: Log, name: str, layers: Sequence[str], clock: Clock, *, kept: int) -> Rank:
-    """Record one rank's last ``kept`` iterations. Call it with nothing under way.
-
-    Without a GPU another thread may call it, and gets the finished events.
-
-    Args:
-        layers: name of each layer call, in forward order.
-    """
+    """Record one rank's last ``kept`` iterations; nothing may be under way. ``layers`` names each layer call."""
     known = list(log.records)
     records = [record for record in known if record.end is not None][-kept:]
     iterations = tuple(Iteration(each.number, clock(COMPUTE, each.begin), clock(COMPUTE, each.end)) for each in records)
@@ -221,7 +205,7 @@ def common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def shortened(label: str) -> str:
-    """Rewrite the size in a label for readers.
+    """Rewrite the sizes in a label for readers.
 
     >>> shortened("all_reduce of bucket 3 (layers 8..12, 4404019 bytes)"), shortened("fc1 (512 bytes)")
     ('all_reduce of bucket 3 (layers 8..12, 4.2 MiB)', 'fc1 (0.5 KiB)')
@@ -240,7 +224,7 @@ class ClocksError(ValueError):
 
 @dataclass(frozen=True)
 class Recording:
-    """Hold one rank's record by its clock, with the run's name and number of ranks."""
+    """Hold one rank's record by its clock."""
 
     name: str
     size: int
@@ -249,7 +233,7 @@ class Recording:
 
 
 def merged(recordings: Sequence[Recording]) -> Run:
-    """Merge the given ranks into one run.
+    """Merge ranks into one run.
 
     Raises:
         ClocksError: a rank's clock is unknown, or less exact than messages need.
@@ -257,14 +241,17 @@ def merged(recordings: Sequence[Recording]) -> Run:
     for each in recordings:
         if doubt := each.aligned.doubt():
             raise ClocksError(f"the clocks of ranks 0 and {each.rank.number} cannot be compared: {doubt}")
+    uncertain_s = [0.0, 0.0]
+    for each in recordings:
+        own = Run(each.name, (each.rank,), each.size)
+        uncertain_s.append(max(map(each.aligned.uncertainty_s, (own.begin_s, own.end_s))))
     ranks = tuple(moved(each.rank, each.aligned) for each in recordings)
-    run = Run(recordings[0].name, ranks, recordings[0].size, uncertainty_of(recordings))
+    run = Run(recordings[0].name, ranks, recordings[0].size, sum(sorted(uncertain_s)[-2:]))
     check(run)
     return run
 
 
 def moved(rank: Rank, aligned: Aligned) -> Rank:
-
     def at(seconds: float) -> float:
         return seconds - aligned.offset_s(seconds)
 
@@ -276,14 +263,6 @@ def moved(rank: Rank, aligned: Aligned) -> Rank:
         spans=tuple(each._replace(begin_s=at(each.begin_s), end_s=at(each.end_s)) for each in rank.spans),
         noted=tuple(noted.earlier(aligned.offset_s(noted.begin_s)) for noted in rank.noted),
     )
-
-
-def uncertainty_of(recordings: Sequence[Recording]) -> float:
-    found_s = [0.0, 0.0]
-    for each in recordings:
-        run = Run(each.name, (each.rank,), each.size)
-        found_s.append(max(map(each.aligned.uncertainty_s, (run.begin_s, run.end_s))))
-    return sum(sorted(found_s)[-2:])
 
 
 def check(run: Run) -> None:

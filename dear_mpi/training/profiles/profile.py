@@ -78,43 +78,25 @@ class Use:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Hold the measurements of a run: seconds of one rank, means over iterations, so that they add up.
-
-    Attributes:
-        rank: the one that was busy longest; the others wait for it.
-        batch: examples per iteration of the whole job; None without data.
-        accumulate: number of parts of a batch; seconds are the sum over parts.
-        dtype, wire: the type of the parameters; the wire format of gradients.
-        schedule: with any other than ``sequential``, communication overlapped with compute.
-        iterations: measured, without the first ones; half of them count (``profiler.py``).
-        update_s_per_element: of the optimiser.
-        rest_s: of an iteration: neither a layer, nor an update, nor waiting, but the loss, packing, Python.
-        uses: in forward order.
-        code_factor: measured time of compression relative to the wire format's nominal time, with all threads on the
-        core; None without compression.
-        start_s, wake_s: delays until an idle engine begins, and until the main thread continues after a wait
-        (``profiler.py``).
-        forward_flops: of one rank's forward passes in an iteration, a multiply-add counting as two; None if nothing
-        counts them.
-    """
+    """Hold the measurements of a run: seconds of one rank, means over iterations, so that they add up."""
 
     model: Annotated[str, Meta(min_length=1)]
     device: str
     ranks: Count
-    rank: Index
-    batch: Count | None
-    accumulate: Parts
-    dtype: str
-    wire: str
+    rank: Index  # the one that was busy longest; the others wait for it
+    batch: Count | None  # examples per iteration of the whole job; None without data
+    accumulate: Parts  # number of parts of a batch; seconds are the sum over parts
+    dtype: str  # of the parameters
+    wire: str  # the wire format of gradients
     schedule: str
-    iterations: Count
+    iterations: Count  # measured, without the first ones; half of them count
     update_s_per_element: Seconds
-    rest_s: Seconds
-    uses: tuple[Use, ...]
-    forward_flops: Flops | None = None
-    code_factor: Seconds | None = None
-    start_s: Seconds = 0.0
-    wake_s: Seconds = 0.0
+    rest_s: Seconds  # of an iteration: neither a layer, nor an update, nor waiting, but the loss, packing, Python
+    uses: tuple[Use, ...]  # in forward order
+    forward_flops: Flops | None = None  # of one rank in an iteration, a multiply-add counting as two
+    code_factor: Seconds | None = None  # measured over nominal time of compression
+    start_s: Seconds = 0.0  # until an idle engine begins
+    wake_s: Seconds = 0.0  # until the main thread continues after a wait
 
     @property
     def has_companions(self) -> bool:
@@ -127,8 +109,8 @@ class Profile:
     def scaled(self, forward_s: float | None = None, backward_s: float | None = None) -> "Profile":
         """Scale the layers to a machine whose passes take these seconds.
 
-        Without ``backward_s``, the backward pass scales like the forward pass; updates, compression and the rest do in
-        any case. Raises ValueError if a pass took no time and should take some.
+        Updates, compression and the rest scale like the forward pass, and without ``backward_s`` also the backward
+        pass. Raises ValueError if a pass took no time and should take some.
         """
         old, new = self.passes_s, both_passes(forward_s, backward_s, self.passes_s)
         if any(to and not of for of, to in zip(old, new, strict=True)):
@@ -145,7 +127,7 @@ class Profile:
         return replace(self, update_s_per_element=update_s, rest_s=rest_s, code_factor=code_factor, uses=uses)
 
     def costs(self, parts: int | None = None) -> Costs:
-        """Return the costs of layers, updates and the rest; ``parts``: of a batch, default as measured."""
+        """Return the costs of layers, updates and the rest, for a batch in so many parts."""
         parts = parts or self.accumulate
         return Costs(
             forward_s=[use.forward_s / parts for use in self.uses],
@@ -170,7 +152,7 @@ class Profile:
             file.write_text(json.dumps(asdict(self), indent=1) + "\n", "utf-8")
 
     def check(self) -> None:
-        """Check that the values are meaningful, beyond their types. Raises ValueError."""
+        """Raise ValueError if values are meaningless, beyond their types."""
         for text in (self.model, self.schedule, *(use.name for use in self.uses)):
             if not text.isprintable():
                 raise ValueError(f"names must be printable, not {text!r:.200}")

@@ -1,4 +1,4 @@
-"""Measure a profile of a session while it trains:
+"""Measure a profile of a session while it trains, from its log:
 
     profiler = Profiler(session.group)
     for x, targets in batches:
@@ -6,19 +6,16 @@
         profiler.note()
     profile = profiler.profile("my model")
 
-The profile comes from the session's log, so it slows nothing down.
-
-The half of the iterations with middle lengths counts, without waits. Their means add up to the time of an iteration.
-Medians per layer would not, if a layer's time varies: synthetic layers save up short times until a sleep is worth it,
-so most of their medians are 0.
+The half of the iterations with middle lengths counts, without waits. Their means add up to the time of an iteration;
+medians per layer would not.
 
 ``starts_s`` and ``wakes_s`` are handover delays between its two threads, part of no layer and no collective:
 
     main thread   hands over | computes, waits ......................................... | goes on
     engine        no work .......... start_s | begins ............... ends | wake_s
 
-An idle engine begins when the interpreter and a core are free: Python layers hold both. So does the main thread after a
-wait. On a GPU streams wait instead, and this is not measured.
+An idle engine begins, and a waiting main thread goes on, when the interpreter and a core are free: Python layers hold
+both. On a GPU streams wait instead, and this is not measured.
 """
 
 import math
@@ -36,7 +33,7 @@ from dear_mpi.models.layer import layer_name
 from dear_mpi.training.fabric.costs import Costs, Price
 from dear_mpi.training.fabric.order import SUMS
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.log.log import EXCHANGE, Record, middle, sums_s, uses_s
+from dear_mpi.training.log.log import EXCHANGE, Record, fold, kind_of, middle
 from dear_mpi.training.plan_cost import WirePrices, plan_s
 from dear_mpi.training.profiles.profile import Profile, Tensor, Use
 
@@ -71,11 +68,7 @@ MOST = 1000  # the last iterations that are kept
 
 
 class Profiler:
-    """Collect the times of a session's iterations. Only ``profile`` and ``costs`` are collective.
-
-    Args:
-        schedule: the name of the measured schedule; default: the session's first.
-    """
+    """Collect the times of iterations with one of a session's schedules, by default the first."""
 
     def __init__(self, group: WorkerGroup, schedule: str | None = None) -> None:
         self.group, self.schedule = group, schedule or next(iter(group.schedules))
@@ -87,27 +80,27 @@ class Profiler:
     def note(self) -> None:
         """Keep the times of the last iteration."""
         trainer, fabric = self.group.trainers[self.schedule], self.group.fabric
-        within, times, uses = fabric.log.last.within, trainer.times, len(trainer.uses)
-        kinds = ("forward", "backward", "weights")
-        forward_s, input_s, weights_s = (sums_s(within, kind, fabric.seconds, uses) for kind in kinds)
-        exchange_s = sums_s(fabric.log.last.engine, EXCHANGE, fabric.seconds, uses)
+        last, times = fabric.log.last, trainer.times
+        taken = fold((*last.within, *last.engine), fabric.seconds, lambda event: (event.kind, event.number))
+        forward_s, input_s, weights_s, exchange_s = (
+            np.array([taken.get((kind, use), 0.0) for use in range(len(trainer.uses))])
+            for kind in ("forward", "backward", "weights", EXCHANGE)
+        )
         length_s = times.iteration_s - times.exposed_s
         rest_s = length_s - times.forward_s - times.backward_s
-        if not self.group.route.updates_under_way:  # else they are on another thread
-            rest_s -= sum(uses_s(within, "update", fabric.seconds))
+        rest_s -= fold(last.within, fabric.seconds, kind_of).get("update", 0.0)
         if self.noted == WARM:
             self.samples.clear()
-        last = [self.update_s_per_element(), max(0.0, rest_s), *self.codes_s(), *self.handoffs_s(), length_s]
-        self.samples.append(np.concatenate([forward_s, input_s + weights_s, weights_s, exchange_s, last]))
+        others = [self.update_s_per_element(), max(0.0, rest_s), *self.codes_s(), *self.handoffs_s(), length_s]
+        self.samples.append(np.concatenate([forward_s, input_s + weights_s, weights_s, exchange_s, others]))
         self.noted += 1
-        for event in list(fabric.log.last.engine):
+        for event in list(last.engine):
             key = event.kind, event.number
             carried_s = self.group.streams.communication.seconds(event.begin, event.end)
             self.carried_s[key] = min(carried_s, self.carried_s.get(key, carried_s))
 
     def codes_s(self) -> tuple[float, float]:
-        """Return the engine's seconds of compression in the last iteration so far, and the wire format's nominal
-        ones."""
+        """Return the engine's seconds of compression in the last iteration, measured and nominal."""
         group = self.group
         size, seconds, buckets = group.world.size, group.streams.communication.seconds, dict(enumerate(group.buckets))
         legs = {leg.label: leg for leg in group.route.legs if leg.compute_s(1, size)}
@@ -117,16 +110,15 @@ class Profiler:
         return sum(float(seconds(event.begin, event.end)) for event in found), sum(said)
 
     def handoffs_s(self) -> tuple[float, int, float, int]:
-        """Return the threads' delays to start and to wake in the last iteration: total seconds and count of each."""
+        """Return seconds and number of the starts in the last iteration, and the same of the wakes."""
         last = self.group.fabric.log.last
         starts, wakes = (list(each(last)) if self.group.options.device == "cpu" else [] for each in (starts_s, wakes_s))
         return sum(starts), len(starts), sum(wakes), len(wakes)
 
     def update_s_per_element(self) -> float:
-        """Return update seconds per element of the last two iterations: late updates may still run on the engine's
-        thread.
+        """Return update seconds per element of the last two iterations; after a new cut the previous value.
 
-        After a new cut it keeps the previous value.
+        Updates of the last one may still run on the engine's thread.
         """
         group, (*_, before, last) = self.group, self.group.fabric.log.records
         if group.route.updates_under_way:
@@ -143,7 +135,7 @@ class Profiler:
     def profile(self, model: str, *, batch: int | None = None) -> Profile:
         """Return the profile of the rank that is busy longest, equal on all ranks. Collective.
 
-        ``batch``: see ``Profile``. Raises ValueError if no iteration was noted.
+        Raises ValueError if no iteration was noted.
         """
         if not self.samples:
             raise ValueError("a profile needs an iteration, and note() after it")
@@ -175,12 +167,9 @@ class Profiler:
 
     def costs(self, *, timed: bool = False) -> Costs:
         """Return layers, updates and the rest from the profile, and the cost of collectives without compute.
-        Collective.
 
-        Call this only while nothing is under way: it overwrites gradients.
-
-        Args:
-            timed: measure collectives on an emulated link, including the hosts' overhead.
+        Collective. Call it only while nothing is under way: it overwrites gradients. With ``timed`` collectives are
+        measured on an emulated link as well, including the hosts' overhead.
         """
         group, schedule, found = self.group, self.group.schedules[self.schedule], self.profile(self.schedule).costs()
         prices = WirePrices(group.fabric, timed=True) if timed and group.world.link else group.prices
@@ -199,8 +188,8 @@ class Profiler:
     def beside_layers(self, price: Price) -> Price:
         """Return prices of collectives while layers compute. Collective; call it before the next cut.
 
-        One factor scales prices measured without compute: the median over buckets. The rank with the least time counts,
-        because early ranks wait for others.
+        One factor, the median over buckets, scales prices measured without compute. The rank with the least time
+        counts, because early ranks wait for others.
         """
         group, alone_s = self.group, dict[tuple[str, int], float]()
         legs = [leg for each in group.schedules[self.schedule].collectives for leg in group.route.collectives(each)]

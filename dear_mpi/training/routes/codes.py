@@ -311,7 +311,7 @@ class UpdateSelected(Update, OfSelection):
 
     def bind(self, bucket: BucketMemory) -> Act:
         kept = self.wire.kept(bucket.line("gradients").size)
-        return bucket.selected(bucket.line(self.codes)[:kept], lambda: self.places(bucket))  # type: ignore[no-any-return]
+        return bucket.selected(bucket.line(self.codes)[:kept], lambda: self.places(bucket))
 
     def __str__(self) -> str:
         return f"update what {self.codes} have"

@@ -103,7 +103,7 @@ class Halves(Blocks):
     def read(self, codes: Array, shape: tuple[int, ...]) -> Array:
         xp: Any = array_module(codes)
         pairs = xp.stack([codes << 4, codes & 0xF0], axis=1).view(np.int8) >> 4  # the sign is in the upper bit
-        return pairs.reshape(-1)[: shape[0] * shape[1]].reshape(shape)  # type: ignore[no-any-return]
+        return pairs.reshape(-1)[: shape[0] * shape[1]].reshape(shape)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from math import lcm
 from statistics import fmean
@@ -27,7 +27,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, median, ratio
 from dear_mpi.reporting.units import check_distinct
 from dear_mpi.training.chosen_route import Wire, check_wires, pairs
-from dear_mpi.training.fusion import fused, in_bytes
+from dear_mpi.training.fusion import fused
 from dear_mpi.training.log.log import KEPT, Times, waits_s
 from dear_mpi.training.plan_cost import communication, traffic
 from dear_mpi.training.profiles.profiler import Profiler
@@ -74,7 +74,7 @@ class Candidate:
         self.enter()
         self.iterate(1)
         decisions = self.job.decisions
-        while self.name in decisions.waiting or not (decisions.tuning.over and decisions.weighing.over):
+        while decisions.undecided(self.name):
             self.iterate(1)
         self.job.flush()
         self.policy = decisions.fusion
@@ -202,7 +202,7 @@ class Comparison:
         for name in ("decay", "warmup"):
             if getattr(self.config, name) != getattr(Config, name):
                 raise ValueError(f"{name} does not apply to a comparison, whose turns are no whole run")
-        check_distinct("fusion", self.fusions, in_bytes)
+        check_distinct("fusion", self.fusions)
         check_wires(self.wires)
         kinds = find_schedules(self.schedules)
         self.entries = [
@@ -255,7 +255,7 @@ class Comparison:
             AgreedError: the job refuses a setting.
         """
         with ExitStack() as stack:
-            recorder = None if timeline is None else Recorder(self.world, timeline, self.config.model)
+            recorder = None if timeline is None else Recorder(self.world, timeline)
             candidates, world = list[Candidate](), self.world
             for fusion, config in self.entries:
                 if self.apart or not candidates:
@@ -263,22 +263,21 @@ class Comparison:
                     job = stack.enter_context(Job(config, world, schedules))
                     world = job.world  # the first job has chosen and reported how ranks wait
                 candidates.append(Candidate(job, config.schedule, fusion, self.called(fusion, config)))
-            jobs = {each.job: each.label for each in candidates}
-            with recorder.watching({label: job for job, label in jobs.items()}) if recorder else nullcontext():
+            jobs = dict.fromkeys(each.job for each in candidates)
+            for each in awake(candidates):
+                each.settle()
+                progress(f"{each.label}, first iterations")
+            if self.apart:
+                done = round_up(max(each.done for each in candidates), self.period)
                 for each in awake(candidates):
-                    each.settle()
-                    progress(f"{each.label}, first iterations")
-                if self.apart:
-                    done = round_up(max(each.done for each in candidates), self.period)
-                    for each in awake(candidates):
-                        each.iterate(done - each.done)
-                        each.job.flush()
-                for turn, count in enumerate(self.turns):
-                    for each in awake(candidates):
-                        each.turn(count + self.period - each.period)
-                        if recorder is not None and turn == len(self.turns) - 1:
-                            recorder.keep(each.job, each.label, kept=min(count, KEPT))
-                        progress(each.label)
+                    each.iterate(done - each.done)
+                    each.job.flush()
+            for turn, count in enumerate(self.turns):
+                for each in awake(candidates):
+                    each.turn(count + self.period - each.period)
+                    if recorder is not None and turn == len(self.turns) - 1:
+                        recorder.keep(each.job, each.label, kept=min(count, KEPT))
+                    progress(each.label)
             for each in awake(candidates):
                 each.timing()
             ends = {job: job.outcome() for job in jobs}

@@ -40,7 +40,7 @@ from dear_mpi.models.user_model import build_model
 from dear_mpi.ranks.host import check_room
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import parse_straggler
-from dear_mpi.training.facts import sha256
+from dear_mpi.training.checkpoint import sha256
 from dear_mpi.training.line.parameters import key_of, trained
 from dear_mpi.training.log.log import Times, middle
 from dear_mpi.training.runs.config import IN_FILE, Config, kind_of

@@ -1,7 +1,6 @@
 """Train a model with one schedule: the command ``dear-mpi train``."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -92,8 +91,8 @@ def train(
         agree(world.transport, "checkpoint", lambda: saving.facts(world.rank))
     if profile is not None:
         by_rank_0(world.transport, "profile", lambda: check_writable("--profile", profile))
-    recorder, name = None if timeline is None else Recorder(world, timeline, config.model), config.schedule
-    with Job(config, world, [name]) as job, recorder.watching({name: job}) if recorder else nullcontext():
+    recorder, name = None if timeline is None else Recorder(world, timeline), config.schedule
+    with Job(config, world, [name]) as job:
         decisions, group, whole = job.decisions, job.group, config.iterations
         losses: list[float] = resumed(job, saving.path) if saving is not None and saving.resume else []
         done, profiled = len(losses), profile is not None
@@ -105,7 +104,7 @@ def train(
         times: list[Times] = []
         fill, profiler = FILL, None
         for iteration in range(done, whole):
-            settled = decisions.settled
+            settled = not decisions.undecided(name)
             if profiled and settled and profiler is None:
                 profiler = Profiler(group)
             loss, spent = job.iterate(name, *job.batch(iteration))

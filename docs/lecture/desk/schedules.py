@@ -6,7 +6,7 @@ from typing import Any
 
 from dear_mpi.contrib.pages.lanes import Names, kinds, run_lanes
 from dear_mpi.training.fabric.costs import Costs
-from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fusion import fused
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.line.layout import Layout

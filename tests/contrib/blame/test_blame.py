@@ -17,7 +17,7 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.see.timeline import put_together, read_timeline, trace
 from dear_mpi.training.fabric.costs import Costs
-from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.virtual import of_rank
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.log.spans import COMPUTE, Iteration, Rank, Run, Span, Timeline, rank_of

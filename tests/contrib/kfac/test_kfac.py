@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.contrib.kfac.kfac import KFAC, Factored, Sides, packed, unpacked
-from dear_mpi.models.layers import SoftmaxCrossEntropy
-from dear_mpi.models.layers.any_data import Dense, Relu, Residual
+from dear_mpi.models.layers import Dense, Relu, Residual, SoftmaxCrossEntropy
 from dear_mpi.models.networks import cnn, mlp
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training import Session

@@ -12,12 +12,10 @@ from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.notes import Noted, Part
 from dear_mpi.contrib.pictures.figure import legend_below, panels, write_figure
 from dear_mpi.contrib.pictures.timeline import INSIDE_COLORS, draw_steps, draw_timeline, joined, step_of
-from dear_mpi.ranks.clock import Aligned
 from dear_mpi.reporting.output import printable
 from dear_mpi.see.look import COLORS
-from dear_mpi.see.timeline import TimelineFiles
 from dear_mpi.see.timeline import timeline_of as steps_timeline
-from dear_mpi.training.log.spans import COMPUTE, STEPS, Iteration, Rank, Recording, Run, Span
+from dear_mpi.training.log.spans import COMPUTE, STEPS, Iteration, Rank, Run, Span
 from tests.cli_checks import assert_one_line
 from tests.timelines import rank_of, run_of, timeline_of
 
@@ -188,13 +186,13 @@ def test_a_command_writes_each_ending(tmp_path):
     assert [file.read_bytes()[:4] for file in files[1:]] == [b"<?xm", b"\x89PNG", b"%PDF"]
 
 
-def test_files_of_ranks_are_put_together(tmp_path):
-    file = TimelineFiles("--timeline", [tmp_path / "x.json"])
-    path = file.write_rank([Recording("dear", 2, rank_of(), Aligned())], {"job": "a", "model": "mlp"})
-    done = CliRunner().invoke(app, ["timeline", str(path), "--timeline", str(tmp_path / "both.svg")])
-    assert done.exit_code == 0, done.output
-    assert "both.svg; clock: one for all ranks\n1 rank of 2 not given: 1\n" in done.output
-    assert (tmp_path / "both.svg").read_text().startswith("<?xm")
+def test_a_saved_timeline_is_drawn(tmp_path):
+    saved, drawn = tmp_path / "x.json", tmp_path / "x.svg"
+    words = ("simulate", "--ranks", "2", "--schedules", "wfbp,dear", "--timeline", str(saved))
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert CliRunner().invoke(app, ["timeline", str(saved), "--timeline", str(drawn)]).exit_code == 0
+    assert drawn.read_text().startswith("<?xm")
+    assert_one_line(CliRunner().invoke(app, ["timeline", str(drawn)]), "is no timeline of all ranks")
 
 
 @pytest.mark.parametrize(("file", "said"), [
