@@ -34,7 +34,7 @@ from dear_mpi.training.decisions import Decisions
 from dear_mpi.training.fabric.engine import Engine, check_process
 from dear_mpi.training.fabric.live import checksum
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.log.log import Times
+from dear_mpi.training.log import Times
 from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import MINE, find_schedules
 from dear_mpi.training.trainer import Model
@@ -123,7 +123,7 @@ class Session:
         Args:
             x, targets: this rank's part of the batch, host arrays.
             total: divisor of the summed loss, equal on all ranks: the number of targets in the whole batch that count.
-            By default all ranks have as many as this one.
+                By default all ranks have as many as this one.
 
         Raises:
             TrainingError, ArgumentError, ValueError: see ``Trainer.iteration``; or ``total`` is wrong.

@@ -12,15 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from dear_mpi.cli.files import check_files, try_files, written_by
+from dear_mpi.cli.flags import Flags, flag, shared
+from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.kernels.calls import combiner, copier, packer, unpacker
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.slab import CHUNK_BYTES, TENSOR_BYTES, Slab, round_up
-from dear_mpi.models.synthetic import Module
+from dear_mpi.models.synthetic import Module, load_modules
 from dear_mpi.ranks.host import check_room
-from dear_mpi.ranks.streams import Streams
-from dear_mpi.ranks.world import World
+from dear_mpi.ranks.streams import Streams, open_streams, select_gpu
 from dear_mpi.reporting.stats import median
-from dear_mpi.reporting.terminal import PLUS_MINUS, console, interval, table
+from dear_mpi.reporting.terminal import PLUS_MINUS, bar, console, interval, table
+from dear_mpi.reporting.units import check_distinct
+from dear_mpi.training.declared import listed, parsed
 
 MODELS = ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large")
 SEGMENTS = (1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
@@ -31,23 +35,45 @@ SAMPLES = (7, 50)
 Call = Callable[[], object]
 KernelRow = dict[str, Any]
 
+FLAGS = shared("json_file") | flag("device", str, "Where the kernels run: cpu or cuda.")
+FLAGS |= flag("models", str, "Models whose tensors are packed, with commas.")
 
-def bench_kernels(streams: Streams, models: Mapping[str, Sequence[Module]]) -> Iterator[KernelRow]:
-    """Yield a row per kernel.
 
-    First pack and unpack to fp32 and bf16 for each model, then sums of fp32 by size.
-    """
+@with_flags(FLAGS, alone="bench-kernels", device="cpu", models=",".join(MODELS))
+def bench_kernels(flags: Flags) -> None:
+    """Example: dear-mpi bench-kernels --models resnet50"""
+    names = listed("--models", flags["models"])
+    check_distinct("--models", names)
+    check_files({"--models": names}, written_by(flags))
+    try_files(written_by(flags))
+    tables = {name: parsed("--models", load_modules, name) for name in names}
+    for name, modules in tables.items():  # tensors, and two fp32 buckets
+        check_room(f"model {name!r}", 12 * sum(count for module in modules for count in module.counts), ranks=1)
+    select_gpu(flags["device"])
+    streams, rows = parsed("--device", open_streams, flags["device"]), list[KernelRow]()
+    with bar(None, 4 * len(tables) + len(SEGMENTS), "kernels") as progress:
+        for row in time_kernels(streams, tables):
+            rows.append(row)
+            progress(f"{row['kernel']}, {row['tensors']}")
+    found = table(
+        [rows],
+        COLUMNS,
+        left=("kernel", "tensors"),
+        title=f"kernels on {flags['device']}, fp32 tensors, 1 rank",
+        caption=f"us: medians; {PLUS_MINUS}; GB/s: bytes read and written; / copy: bandwidth over that of one copy of "
+        "the bucket; / one by one: how many times as fast as one copy per tensor",
+    )
+    console().print(found)
+    write_json(rows, flags.get("json_file"))
+
+
+def time_kernels(streams: Streams, models: Mapping[str, Sequence[Module]]) -> Iterator[KernelRow]:
+    """Yield a row per kernel: pack and unpack to fp32 and bf16 for each model, then sums of fp32 by size."""
     with streams.compute.use():
         for (name, modules), wire in product(models.items(), ("fp32", "bf16")):
             yield from of_model(streams, name, [count for module in modules for count in module.counts], wire)
         for nbytes in SEGMENTS:
             yield of_segment(streams, nbytes)
-
-
-def check_memory(models: Mapping[str, Sequence[Module]]) -> None:
-    """Raise a ValueError if a model's tensors and two fp32 buckets do not fit in memory."""
-    for name, modules in models.items():
-        check_room(f"model {name!r}", 12 * sum(count for module in modules for count in module.counts), ranks=1)
 
 
 def of_model(streams: Streams, name: str, counts: Sequence[int], wire: str) -> list[KernelRow]:
@@ -67,14 +93,14 @@ def of_model(streams: Streams, name: str, counts: Sequence[int], wire: str) -> l
     times = in_turns(streams, calls)
     moved = {"copy": 2 * nbytes} | dict.fromkeys(("pack", "unpack"), nbytes + 4 * sum(counts))
     facts = {"tensors": name, "number": len(counts), "bucket_bytes": nbytes, "bucket_dtype": wire}
-    return [row(kernel, times, moved, **facts) for kernel in ("pack", "unpack")]
+    return [row_of(kernel, times, moved, **facts) for kernel in ("pack", "unpack")]
 
 
 def of_segment(streams: Streams, nbytes: int) -> KernelRow:
     dst, src = (streams.put(np.ones(nbytes // 4, np.float32)) for _ in range(2))
     times = in_turns(streams, {"copy": copier(dst, src), "accumulate": combiner(dst, (), [src])})
     moved = {"copy": 2 * nbytes, "accumulate": 3 * nbytes}
-    return row("accumulate", times, moved, tensors="a segment", number=1, bucket_bytes=nbytes, bucket_dtype="fp32")
+    return row_of("accumulate", times, moved, tensors="a segment", number=1, bucket_bytes=nbytes, bucket_dtype="fp32")
 
 
 def in_turns(streams: Streams, calls: dict[str, Call]) -> dict[str, list[float]]:
@@ -101,7 +127,7 @@ def spent(streams: Streams, call: Call, repeats: int) -> float:
     return streams.compute.seconds(begin, streams.compute.mark()) / repeats
 
 
-def row(kernel: str, times: dict[str, list[float]], moved: dict[str, int], **facts: Any) -> KernelRow:
+def row_of(kernel: str, times: dict[str, list[float]], moved: dict[str, int], **facts: Any) -> KernelRow:
     """Return the ``--json`` row of one kernel on one list of tensors."""
     middle = median(times[kernel])
     bandwidth = moved[kernel] / middle.value
@@ -119,7 +145,7 @@ def row(kernel: str, times: dict[str, list[float]], moved: dict[str, int], **fac
     }
 
 
-KERNEL_COLUMNS: dict[str, Callable[[KernelRow], str]] = {
+COLUMNS: dict[str, Callable[[KernelRow], str]] = {
     "kernel": lambda row: row["kernel"],
     "tensors": lambda row: row["tensors"],
     "number": lambda row: str(row["number"]),
@@ -129,15 +155,3 @@ KERNEL_COLUMNS: dict[str, Callable[[KernelRow], str]] = {
     "/ copy": lambda row: f"{row['of_copy']:.2f}",
     "/ one by one": lambda row: "" if row["faster_than_each"] is None else f"{row['faster_than_each']:.1f} x",
 }
-
-
-def show_kernels(world: World, rows: Sequence[KernelRow], device: str) -> None:
-    found = table(
-        [rows],
-        KERNEL_COLUMNS,
-        left=("kernel", "tensors"),
-        title=f"kernels on {device}, fp32 tensors, 1 rank",
-        caption=f"us: medians; {PLUS_MINUS}; GB/s: bytes read and written; / copy: bandwidth over that of one copy of "
-        "the bucket; / one by one: how many times as fast as one copy per tensor",
-    )
-    console(world).print(found)
