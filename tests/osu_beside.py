@@ -49,7 +49,7 @@ HEAD = """Does `dear-mpi bench` measure the same times as OSU's benchmarks?
 - **streaming**: `MPI4PY_RC_THREAD_LEVEL=serialized dear-mpi bench --algorithms {algorithm} --cadence streaming
   --placement out --iterations {iterations}`: the median of {iterations} means.
 - **isolated**: the default cadence: the median of {alone} single calls on data that are filled in before each call.
-- **Own cost**: below 64 KiB, streaming is compared without the cost of its own loop. This cost is a call of 4 B on a
+- **Own cost**: below 64 KiB, streaming is compared without the cost of its loop. This cost is a call of 4 B on a
   communicator of one rank; other ranks on the core add one more call and a barrier each.
 - **near**: streaming is at most a tenth below OSU's time and, without its own cost, at most a tenth above. **even**:
   the interval of the ratio contains 1. **faster**: the library's call is the same, but not its memory.

@@ -67,12 +67,12 @@ def table(rows):
         yield f"| {name} | {time} | {' | '.join(parts)} | {gain} | {said} |"
 
 
-def section(case, record, rows):
-    """A case."""
+def section(case, record, rows, titles):
+    """A case: a table for each kind of update."""
     yield f"## {case.model}, forward {case.forward_s:g} s, backward {2 * case.forward_s:g} s\n"
     yield f"{case.iterations} iterations of each; {record.begin} to {record.end} UTC; others took {record.stolen:.1%}"
     yield "of the processors.\n"
-    for update, title in TITLES.items():
+    for update, title in titles.items():
         yield f"### {case.model}, {title}\n"
         yield from table([row for row in rows if row["update"] == update])
         yield ""
@@ -89,15 +89,15 @@ def measure(text, file):
 
 
 def page(runs, texts):
-    """The lines of the page: the first case, and below all of them."""
-    sections = []
+    """The lines of the page: full updates of the first case, and below all tables."""
+    found = []
     for text in texts:
         name = text.replace(":", "-")
-        found = runs.take(text, name, partial(Watch, COMMAND, hosts=True), partial(measure, text))
-        if found:
-            file, record = found
-            sections.append(list(section(Case.of(text), record, json.loads(file.read_text("utf-8")))))
-    return [HEAD, *(sections[0] if sections else []), READING, BELOW, *(line for each in sections for line in each)]
+        if taken := runs.take(text, name, partial(Watch, COMMAND, hosts=True), partial(measure, text)):
+            file, record = taken
+            found.append((Case.of(text), record, json.loads(file.read_text("utf-8"))))
+    few = section(*found[0], {FULL: TITLES[FULL]}) if found else []
+    return [HEAD, *few, READING, BELOW, *(line for each in found for line in section(*each, TITLES))]
 
 
 def main():

@@ -220,26 +220,24 @@ OVERLAP = """The prediction is the longer of compute and all-reduce. The publish
 than its own compute: messages slow the compute down, which `simulate` ignores.
 """
 
-GAINS = """A cell is the time of an iteration over the time under DeAR with 25 MB; below 1 the peer is predicted to
-be faster. Schedules have no overhead here. The DeAR paper reports gains of up to 1.83 on 10 Gbit/s and 1.15 on
+GAINS = """A cell is the time of an iteration over the time under DeAR with 25 MB; below 1 the peer is predicted to be
+faster. Schedules have no overhead here. The DeAR paper reports gains of up to 1.83 on 10 Gbit/s and 1.15 on
 InfiniBand over state-of-the-art solutions.
 
 - Both are within what an unfused WFBP loses through start-up latencies of hundreds of tensors. The code of a peer may
   cost more (ours over published: Horovod 1.06 to 1.45; ByteScheduler 1.00 to 1.65).
-- Overlap by itself, at equal fusion, gains 1.00 to 1.08 on 10 Gbit/s. The bound of any schedule (`max(ff + bp, ar)`) is
-  within 1.25 of WFBP's. On InfiniBand all but the last bucket is hidden already.
+- Overlap by itself, at equal fusion, gains 1.00 to 1.08 on 10 Gbit/s. The bound of any schedule (`max(ff + bp, ar)`)
+  is within 1.25 of WFBP's. On InfiniBand all but the last bucket is hidden already.
 """
 
 READING = """## Misses of the fit
 
-- **ByteScheduler** is slow even on one host: its overhead on the compute grows with the layers. Rows in which
-  communication is long are met within 8 %.
+- **ByteScheduler** is slow even on one host: its overhead on the compute grows with the layers.
 - **Horovod** on 64 GPUs is 21 and 45 % slower than its schedule allows; BERT-Base is met.
 - **BERT-Base, WFBP and MG-WFBP** overlapped less than possible; we do not know why.
 - **WFBP, 32 GPUs, InfiniBand**: one latency for all models is too long for the 398 tensors of BERT-Large. ResNet-50
-  is predicted too fast: Horovod's ranks agree on each tensor first, which our `wfbp` does not need.
-- Two published rows of ResNet-50 on one host take 0.2 and 0.3 % less time than the compute of one GPU. Constants in
-  the codes of MG-WFBP, DeAR and PipeDAP contradict the ports or were not measured; we do not use them.
+  is predicted too fast: Horovod's ranks agree on each tensor first.
+- Two published rows of ResNet-50 on one host take 0.2 and 0.3 % less time than the compute of one GPU.
 """
 
 if __name__ == "__main__":

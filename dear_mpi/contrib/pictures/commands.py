@@ -23,12 +23,12 @@ def plot(flags: Flags) -> None:
     check_ending(*written[0], ENDINGS)
     check_files({"FILE": flags["files"]}, written)
     try_files(written)
-    write_runs("--plot", flags["plot"], read_runs("FILE", flags["files"]))
+    write_runs("--plot", flags["plot"], *read_runs("FILE", flags["files"]))
 
 
 @with_flags(TIMELINE, alone="timeline", timeline="timeline.png")
 def timeline(flags: Flags) -> None:
-    """Example: dear-mpi timeline run.json --timeline run.svg"""
+    """Example: dear-mpi timeline FILE.json --timeline FILE.svg"""
     written, show = written_by(flags), timeline_writer(flags)
     check_files({"FILE": [flags["file"]]}, written)
     try_files(written)

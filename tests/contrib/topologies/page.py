@@ -122,7 +122,7 @@ def main():
     for nbytes in SIZES:
         rows = {name: row(name, written[name], nbytes) for name in SHOWN}
         part = [f"## {format_bytes(nbytes)}", "", *table(rows), ""]
-        few += part
+        few += part if nbytes == SIZES[0] else []
         every += [*part, "Over the fastest of each:", "", *order(rows), ""]
     lines = [*few, READING, BELOW, *every, AGREEMENT, *agreement()]
     write_page(PAGE, "Topologies", [watch.record()], lines)
