@@ -263,7 +263,7 @@ class Comparison:
                     job = stack.enter_context(Job(config, world, schedules))
                     world = job.world  # the first job has chosen and reported how ranks wait
                 candidates.append(Candidate(job, config.schedule, fusion, self.called(fusion, config)))
-            jobs = dict.fromkeys(each.job for each in candidates)
+            jobs = [*{each.job: each for each in candidates}.values()]  # a candidate of each
             for each in awake(candidates):
                 each.settle()
                 progress(f"{each.label}, first iterations")
@@ -280,7 +280,7 @@ class Comparison:
                     progress(each.label)
             for each in awake(candidates):
                 each.timing()
-            ends = {job: job.outcome() for job in jobs}
+            ends = {each.job: each.job.outcome() for each in awake(jobs)}
             firsts = {each.fusion: each for each in reversed(candidates)}
             rows = [each.row(firsts[each.fusion]) | ends[each.job] for each in awake(candidates)]
             if recorder is not None:

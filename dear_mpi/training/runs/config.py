@@ -36,12 +36,6 @@ OF_OTHERS = {
 SETTINGS = ("lr", "momentum", "weight_decay")  # of optimisers, with flags
 
 
-def setting(name: str, help: str) -> Any:
-    """Declare an optimiser option; each optimiser has its default."""
-    defaults = [f"{vars(kind)[name]} for {optimizer}" for optimizer, kind in OPTIMIZERS.items() if name in vars(kind)]
-    return option(help, None, shown=", ".join(defaults))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Config(Training):
     """Configure one training run: the flags of ``train`` and ``compare``. Defaults come from ``PRESETS``."""
@@ -61,11 +55,12 @@ class Config(Training):
         f"Optimiser: {', '.join(OPTIMIZERS)}. With further settings: sgd:nesterov=1, adam:beta1=0.8:epsilon=1e-6.",
         shown="by model",
     )
-    lr: float | None = setting("lr", "Learning rate.")
-    momentum: float | None = setting("momentum", "Momentum factor.")
-    weight_decay: float | None = setting(
-        "weight_decay",
+    lr: float | None = option("Learning rate.", None, shown="by optimiser")
+    momentum: float | None = option("Momentum factor.", None, shown="by optimiser")
+    weight_decay: float | None = option(
         "Weight decay of all parameters, including biases: an L2 penalty for sgd and adam, decoupled for the others.",
+        None,
+        shown="by optimiser",
     )
     decay: str = option(
         f"How the learning rate falls until the last iteration: {', '.join(DECAYS)}.",
@@ -77,7 +72,7 @@ class Config(Training):
     seed: int = option("Seed of the initial parameters and of the order of the data.", 0, least=0)
     context: int = option("Number of bytes of text that gpt sees at once.", 64, least=1)
     forward_time: float | None = option(
-        "Seconds that the forward pass of a synthetic model takes.", None, shown="0.1, or that of a profile"
+        "Seconds that the forward pass of a synthetic model takes.", None, shown="0.1, or as in a profile"
     )
     backward_time: float | None = option(
         "Seconds that the backward pass of a synthetic model takes.",

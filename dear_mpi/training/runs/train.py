@@ -61,7 +61,7 @@ class Observer(Protocol):
 Observe: TypeAlias = Callable[[Job, int, int, CommonClock | None], Observer]
 """Collective, before the iterations: makes an observer of a job, its number of iterations, how many of these do not
 count, and the clock of the timeline, if there is one. An extra's flag of ``train`` leads to a class of this kind, which
-also has ``show(console, what it found)``."""
+also has ``show(console, found)``."""
 
 
 def train(
