@@ -8,10 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.kfac import KFAC
 from dear_mpi.kernels.optimizer import CALL_COST, Optimizer
 
-__all__ = ["KFAC", "OPTIMIZERS", "SGD", "Adam", "AdamW", "Lamb", "Muon", "Optimizer"]
+__all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Lamb", "Muon", "Optimizer"]
 
 LEAST = 2.0**-149
 
@@ -238,5 +237,4 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adamw": AdamW,
     "lamb": Lamb,
     "muon": Muon,
-    "kfac": KFAC,
 }

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import shlex
+import statistics
 import sys
 from functools import partial
 from itertools import groupby
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from dear_mpi.bench.backends import BEST, LIBRARY, candidate
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.peers import CLASSES, against_mpi, against_peers, mean_text, shown
+from dear_mpi.bench.run import against_peers, is_noisy, shown
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
 from dear_mpi.reporting.units import format_bytes, parse_sizes
@@ -74,6 +75,51 @@ GPU = """Do kernels, rings and schedules work on a GPU, and what do they cost?
 - **Limits**: one shared GPU shows that everything works and what kernels cost. It does not show what several GPUs
   gain.
 """
+
+
+CLASSES = {"below 16 KiB": (0, 2**14 - 1), "16 KiB to 2 MiB": (2**14, 2**21), "above 2 MiB": (2**21 + 1, 2**63)}
+OUR_BEST = "our best"
+NOISE, FAULTY, NO_SIZE, NOT_COMMON = "noise", "wrong", "no size", "no common size"
+
+
+def against_mpi(rows):
+    """Geometric means of times over peers' times, by size class and algorithm.
+
+    There is a mean for each of our algorithms and for the best of them. Rows that are noisy or wrong, or have such
+    peers, do not count. A class counts only cases that are known for every algorithm with a mean there. Without such a
+    case, a word gives the reason.
+    """
+    silent = {(row.case, row.algorithm) for row in rows if is_noisy(row) or row.wrong}
+    ours = {}
+    for row in rows:
+        if candidate(row.algorithm).maker == "ours" and candidate(row.peer).is_library:
+            for name in (row.algorithm, OUR_BEST):
+                ours.setdefault(name, []).append(row)
+    names = sorted(ours, key=lambda name: name == OUR_BEST)
+    if len(names) == 2:  # a single algorithm is also the best
+        names.remove(OUR_BEST)
+    found = {name: [] for name in names}
+    for low, high in CLASSES.values():
+        inside = {name: [row for row in ours[name] if low <= row.bytes <= high] for name in names}
+        ratios = {name: {} for name in names}  # the least in each case
+        for name in names:
+            for row in inside[name]:
+                if not silent & {(row.case, row.algorithm), (row.case, row.peer)}:
+                    ratios[name][row.case] = min(row.over_peer, ratios[name].get(row.case, row.over_peer))
+        some = [set(mine) for mine in ratios.values() if mine]
+        common = set.intersection(*some) if some else set()
+        for name, mine in ratios.items():
+            if mine and common:
+                found[name].append(statistics.geometric_mean([mine[case] for case in common]))
+            elif mine or not inside[name]:
+                found[name].append(NOT_COMMON if mine else NO_SIZE)
+            else:
+                found[name].append(FAULTY if all(row.wrong for row in inside[name]) else NOISE)
+    return found
+
+
+def mean_text(mean):
+    return mean if isinstance(mean, str) else f"{mean:.2f}"
 
 
 def rows_of(file):

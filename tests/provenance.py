@@ -20,7 +20,7 @@ from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from dear_mpi.bench.provenance import git
+from dear_mpi.bench.saved import git
 from dear_mpi.ranks.host import CONGESTION, cpu_model, read, system
 from tests.launch import ROOT, mpis_at_hand
 from tests.stolen import stolen_since, ticks

@@ -229,7 +229,7 @@ def test_planted_fault_ends_as_it_should(number):
 DYING_RANK = """
 import os, signal, sys
 
-from dear_mpi.bench.turns import Interleaved
+from dear_mpi.bench.timing import Interleaved
 from dear_mpi.cli.app import app
 
 run, runs = Interleaved.run, []

@@ -22,8 +22,6 @@ from dear_mpi.collectives.transports.transport import OneThread, Request, Waits
 from dear_mpi.kernels.array import Array, library_of, synchronize
 from dear_mpi.kernels.calls import copier
 
-__all__ = ["LoopbackTransport", "run_loopback"]
-
 T = TypeVar("T")
 GRACE_S = 2.0  # after an error, until computing ranks reach a call that raises
 

@@ -16,9 +16,10 @@ from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.kernels.array import Array, library_of
 
-__all__ = ["OneThread", "Request", "StagedTransport", "Transport", "Wrapper"]
+__all__ = ["Transport"]
 
 T = TypeVar("T")
+DEVICE_MEMORY = dict.fromkeys(("auto", "direct", "staged"))  # how MPI gets it (``launch/cuda_aware.py``)
 
 
 class Request(Protocol):

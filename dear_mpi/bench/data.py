@@ -103,7 +103,7 @@ class Parts:
     def of(cls, case: Case, rank: int, ranks: int) -> "Parts":
         operation, whole, none = case.operation, slice(0, case.count), slice(0, 0)
         if (contract := operation.contract) is None:  # only messages
-            brings = whole if operation.sends(rank, ranks) else none
+            brings = whole if any(operation.source(other, ranks) == rank for other in range(ranks)) else none
             ends = none if operation.source(rank, ranks) is None else whole
             return cls(brings, ends, brings, ends)
         begins, ends = (extent(holder, rank, ranks, case.count) for holder in (contract.begins, contract.ends))
@@ -128,9 +128,8 @@ def patterns(case: Case, rank: int, ranks: int) -> tuple[Array, Array]:
     dtype, places = TYPES[case.dtype], np.arange(PERIOD**2)
     operation = case.operation
     if operation.addressed or operation.contract is None:
-        rows = np.array(
-            [((other + 1) * places + places // PERIOD + other // PERIOD) % PERIOD for other in range(ranks)]
-        ).astype(dtype)
+        others = np.arange(ranks)[:, None]
+        rows = (((others + 1) * places + places // PERIOD + others // PERIOD) % PERIOD).astype(dtype)
         if operation.addressed:
             return rows[rank], np.roll(rows, -rank * (case.count // ranks), axis=1)
         return rows[rank], rows[[operation.source(rank, ranks) or 0]]

@@ -41,8 +41,8 @@ class AddedFlag(NamedTuple):
 PANELS = {
     "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
     "context iterations warmup pieces device seed",
-    "How measured": "budget precision cadence start arrival steps overlap tests why",
-    "Peers": "algorithms baseline at_least",
+    "How measured": "budget precision cadence start overlap tests",
+    "Peers": "algorithms at_least",
     "Compute": "forward_time backward_time update_time ranks_per_core straggler",
     "Communication": "schedule schedules fusion algorithm network update weights route wire segment memory "
     "device_memory link rates",
@@ -84,10 +84,6 @@ COMMANDS = {
         "Report at which sizes one saved run of bench is slower than another: exit code 1 if any is, 3 if it cannot "
         "tell.",
         "dear_mpi.cli.bench_diff:bench_diff",
-    ),
-    "bench-kernels": Command(
-        "Time pack, unpack and sums, and plain copies, on the tensors of the DeAR paper's models. Runs without MPI.",
-        "dear_mpi.cli.bench_kernels:bench_kernels",
     ),
     "doctor": Command(
         "Report the MPI, GPUs and links of this job, with problems and remedies.",

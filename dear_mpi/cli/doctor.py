@@ -15,8 +15,8 @@ from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.doctor.examine import examine, look
 from dear_mpi.doctor.findings import findings
-from dear_mpi.doctor.links import device_ones, measure_links, one_at_a_time, parse_message
-from dear_mpi.doctor.show import LinksReport, as_object, show_doctor, show_links
+from dear_mpi.doctor.links import all_pairs, device_ones, measure_links, parse_message
+from dear_mpi.doctor.show import as_object, show_doctor, show_links
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.streams import STREAMS, Streams, open_streams
 from dear_mpi.ranks.world import World
@@ -68,15 +68,13 @@ def links(flags: Flags) -> None:
             return {"size": nbytes, "device": device}
 
         agree(world.transport, "links", asked)
-        rounds = one_at_a_time(world.size)
-        with opened[-1].compute.use(), bar(world, len(rounds), "pairs of ranks") as progress:
+        pairs = all_pairs(world.size)
+        with opened[-1].compute.use(), bar(world, len(pairs), "pairs of ranks") as progress:
             path = "host"
             if device != "cpu":
                 path = "device" if world.transport.takes(device_ones(1, np.uint8)) else "staged"
-            found = measure_links(world.transport, rounds, nbytes, path, lambda pairs: progress(f"ranks {pairs[0]}"))
-        report = LinksReport(found, host_names(world.transport), world.transport.name)
-        show_links(console(world), report)
-        return report.as_object()
+            found = measure_links(world.transport, pairs, nbytes, path, lambda pair: progress(f"ranks {pair}"))
+        return show_links(console(world), found, host_names(world.transport), world.transport.name)
 
     run_ranks(command, flags, device=device)
 

@@ -14,7 +14,7 @@ from typing import Any
 from dear_mpi.bench.machine_file import Link
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
 from dear_mpi.collectives.launch.launcher import OPEN_MPI, Launch
-from dear_mpi.collectives.launch.mpi_facts import MpiFacts, mpi_facts, queries, without_pmix
+from dear_mpi.collectives.launch.mpi_facts import MpiFacts, mpi_facts, without_pmix
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.shared_memory import HUGE_BYTES, collapse, file_in_memory
 from dear_mpi.collectives.transports.wait_policy import Limit, cgroup_limit, machine, own_cores
@@ -88,7 +88,6 @@ class Facts:
     problem: str | None = None
     device: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
-    queries: Mapping[str, bool | str | None] = field(default_factory=dict)
     probed: DeviceMemory | None = None
     device_memory: DeviceMemory | None = None
     links: list[Link] = field(default_factory=list)
@@ -200,7 +199,6 @@ def examine(world: World, alone: Facts, *, device_memory: str, nbytes: int) -> F
         alone,
         ranks=ranks,
         settings={name: os.environ[name] for name in SETTINGS if name in os.environ},
-        queries=queries(comm),
         probed=probed,
         device_memory=decide(comm, device_memory) if probed and device_memory != "auto" else probed,
     )

@@ -126,11 +126,6 @@ def device_memory(facts: Facts) -> Iterator[Finding]:
         )
     if memory and not memory.direct and not memory.why.endswith("(as asked)"):
         yield warning(f"device memory is {memory.why}", f"it works, but more slowly; see {GUIDE}")
-    asked = [facts.queries.get(name) for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support")]
-    answers = [answer for answer in asked if answer is not None]
-    if probed and answers and any(answers) != probed.direct:
-        says, does = ("yes", "does not") if any(answers) else ("no", "does")
-        yield note(f"MPI says {says} when asked whether it takes device memory, but a trial shows that it {does}")
 
 
 def slow_device_path(facts: Facts) -> Iterator[Finding]:

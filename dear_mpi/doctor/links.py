@@ -7,7 +7,7 @@ one way        ``MESSAGES`` messages from one rank to the other, then an 8-byte 
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import TypeAlias
 
 import numpy as np
@@ -24,18 +24,15 @@ Pair: TypeAlias = tuple[int, int]
 Programs: TypeAlias = Callable[[int, int, int, int], Program]
 """Of rank, size, source and dest."""
 
+Timed: TypeAlias = tuple[Median, int]
+"""Seconds, and the number of samples."""
+
 SMALL_BYTES = 8
 MESSAGES = 8  # in a stream
 SAMPLES = (100, 30)  # of small and of large messages, at most
 BUDGET_S = 0.3  # for samples, beyond the fewest that give a median an interval
 WARM_UP = 2
 MOST_BYTES = 1 << 30  # of a large message
-
-
-@dataclass(frozen=True)
-class Timed:
-    seconds: Median
-    samples: int
 
 
 def parse_message(text: str) -> int:
@@ -46,61 +43,59 @@ def parse_message(text: str) -> int:
     return nbytes
 
 
-def neighbours(size: int) -> list[list[Pair]]:
-    """Return a ring's pairs, one at a time.
+def neighbours(size: int) -> list[Pair]:
+    """Return a ring's pairs.
 
     >>> neighbours(2), neighbours(3)
-    ([[(0, 1)]], [[(0, 1)], [(1, 2)], [(2, 0)]])
+    ([(0, 1)], [(0, 1), (1, 2), (2, 0)])
     """
-    return [[(source, (source + 1) % size)] for source in range(size if size > 2 else size - 1)]
+    return [(source, (source + 1) % size) for source in range(size if size > 2 else size - 1)]
 
 
-def one_at_a_time(size: int) -> list[list[Pair]]:
+def all_pairs(size: int) -> list[Pair]:
     """Return all pairs; first the first and last rank, which are on two hosts if there are two.
 
-    >>> one_at_a_time(3)
-    [[(0, 2)], [(0, 1)], [(1, 2)]]
+    >>> all_pairs(3)
+    [(0, 2), (0, 1), (1, 2)]
     """
     pairs = [(one, other) for one in range(size) for other in range(one + 1, size)]
-    return [[pair] for pair in sorted(pairs, key=lambda pair: pair != (0, size - 1))]
+    return sorted(pairs, key=lambda pair: pair != (0, size - 1))
 
 
 def measure_links(
     transport: Transport,
-    rounds: Sequence[Sequence[Pair]],
+    pairs: Sequence[Pair],
     nbytes: int,
     path: str,
-    advance: Callable[[Sequence[Pair]], object] = lambda pairs: None,
+    advance: Callable[[Pair], object] = lambda pair: None,
 ) -> list[Link]:
-    """Collective: return a row for each direction of each pair, equal on all ranks.
+    """Collective: measure pairs in turn. Returns a row for each direction of each pair, equal on all ranks.
 
     Args:
-        rounds: pairs that are measured at once; the other ranks sleep meanwhile.
         nbytes: the size of a large message. A rank allocates 2 ``MESSAGES`` of these.
         path: host, device (memory handed to MPI), or staged.
-        advance: is called after each round, with its pairs.
+        advance: is called after each pair.
     """
     talks = Talks(transport, nbytes, path)
-    for pairs in rounds:
+    for pair in pairs:
         tag = transport.next_tag()
-        for pair in pairs:
-            if transport.rank in pair:
-                talks.measure(*pair, tag)
+        if transport.rank in pair:
+            talks.measure(*pair, tag)
         transport.barrier(asleep=True)
-        advance(pairs)
+        advance(pair)
     found = {key: timed for each in transport.gather_values(talks.found) for key, timed in each.items()}
-    return [row for pairs in rounds for pair in pairs for row in rows(found, pair, nbytes, path)]
+    return [row for pair in pairs for row in rows(found, pair, nbytes, path)]
 
 
 def rows(found: dict[tuple[str, Pair], Timed], pair: Pair, nbytes: int, path: str) -> Iterator[Link]:
     """Return both directions of a pair from its timings."""
-    small = found["latency", pair]
-    latency, low_us, high_us = (seconds / 2 * 1e6 for seconds in astuple(small.seconds))
+    there_and_back, round_trips = found["latency", pair]
+    latency, low_us, high_us = (seconds / 2 * 1e6 for seconds in astuple(there_and_back))
     for source, dest in (pair, pair[::-1]):
-        stream = found["stream", (source, dest)]
-        speed, most, least = (MESSAGES * nbytes / seconds * 1e-9 for seconds in astuple(stream.seconds))
+        stream, streams = found["stream", (source, dest)]
+        speed, most, least = (MESSAGES * nbytes / seconds * 1e-9 for seconds in astuple(stream))
         yield Link(
-            *(source, dest, path, latency, SMALL_BYTES, small.samples, speed, nbytes, stream.samples),
+            *(source, dest, path, latency, SMALL_BYTES, round_trips, speed, nbytes, streams),
             *(low_us, high_us, least, most),
             messages=MESSAGES,
         )
@@ -144,7 +139,7 @@ class Talks:
         for run in runs:
             run.free()
         if self.transport.rank == pair[0]:
-            self.found[what, pair] = Timed(median(seconds), count)
+            self.found[what, pair] = median(seconds), count
 
     def sample(self, runs: Sequence[MessagesRun]) -> float:
         begin_s = time.perf_counter()

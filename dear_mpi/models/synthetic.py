@@ -28,7 +28,6 @@ import numpy as np
 
 from dear_mpi.collectives.program.json_file import read_json
 from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.kernels.kfac import Sides
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.layer import Layer, Parameter
 
@@ -47,8 +46,8 @@ class Module:
     backward: float | None = None  # of the backward pass; None: proportional to the forward pass
     weights: float = HALF  # share of the backward pass for the parameters' gradients, which may be delayed
     exchange_bytes: int = 0  # for all ranks together, before each pass
-    sides: Sides | None = None  # of its factors; None if its weight is no known matrix
-    rows: float = 0.0  # terms in each factor's sum
+    matrix: tuple[int, int] | None = None  # inputs, with the bias, and outputs; None if its weight is no known matrix
+    rows: float = 0.0  # applications of the matrix
 
 
 def load_modules(name: str) -> list[Module]:
@@ -90,7 +89,7 @@ def module_of_row(row: Any) -> Module:
     if shape is None:
         return module
     outputs, inputs = shape
-    return replace(module, sides=Sides(inputs + len(counts) - 1, outputs), rows=row["out_elems"] / outputs)
+    return replace(module, matrix=(inputs + len(counts) - 1, outputs), rows=row["out_elems"] / outputs)
 
 
 def matrix(row: Any) -> tuple[int, int] | None:

@@ -5,7 +5,7 @@ from pathlib import PurePath
 from typing import Any
 
 from dear_mpi.reporting.units import plural
-from dear_mpi.training.log.spans import STEPS, Run, Span, Timeline
+from dear_mpi.training.log.spans import Run, Span, Timeline
 
 COLORS = {  # by kind, in the order of the legend; all readers can tell them apart; compute is blue
     "forward": "#56B4E9",
@@ -30,7 +30,6 @@ SAID = {  # names that differ from the kind
 DARK = ("backward", "weights", "update", "transfer", "whole", "combining")  # with white letters
 MOST_RUNS, MOST_RANKS = 6, 8  # shown; ranks: over all runs
 SHOWN = 2  # iterations
-MOST_IN_TITLE = 3  # schedules with a result in the title
 LONG = 80  # characters of a fact
 TOLD = ("fusion", "algorithm", "device", "transport")
 
@@ -42,18 +41,6 @@ def label(name: object) -> str:
     ('resnet50', 'cut:4MB', 'mine.py:Mine')
     """
     return PurePath(str(name).removeprefix("synthetic:")).name
-
-
-def short_ms(seconds: float) -> str:
-    """Format milliseconds without their unit, short enough for a cell.
-
-    >>> short_ms(1.2345), short_ms(0.31234), short_ms(4.2e-5), short_ms(0)
-    ('1234', '312.3', '0.042', '0')
-    """
-    in_ms = seconds * 1e3
-    if in_ms < 1:
-        return f"{in_ms:.2g}"
-    return f"{in_ms:.1f}" if in_ms < 1000 else f"{in_ms:.0f}"
 
 
 def short(span: Span) -> str:
@@ -70,23 +57,13 @@ def clock_of(timeline: Timeline) -> str:
     return f"that of rank 0, within {worst_us:.1f} us" if worst_us else "one for all ranks"
 
 
-def headings(timeline: Timeline) -> Iterator[str]:
-    """Describe the runs, and whether times are live or predicted.
-
-    A few predicted schedules are ranked first; single live iterations are too noisy for a ranking.
-    """
+def title_of(timeline: Timeline) -> str:
+    """Describe the runs, and whether times are live or predicted."""
     runs, sizes = timeline.runs, {run.size for run in timeline.runs}
     words = [", ".join(map(label, different(timeline.facts.get("model", []))))]
     words += ["under", label(runs[0].name)] * (len(runs) == 1)
     words += ["on", plural(max(sizes), "rank")] * (len(sizes) == 1)
-    what = " ".join(filter(None, words))
-    if timeline.live or not 2 <= len(runs) <= MOST_IN_TITLE:
-        yield f"{'Live' if timeline.live else 'Predicted'}: {what}"
-        return
-    taken = sorted((last_iteration(run)[0], label(run.name)) for run in runs)
-    (first_s, first), *others = [(short_ms(taken_s), name) for taken_s, name in taken]
-    yield ", ".join([f"An iteration takes {first_s} ms under {first}", *(f"{ms} under {name}" for ms, name in others)])
-    yield what
+    return f"{'Live' if timeline.live else 'Predicted'}: {' '.join(filter(None, words))}"
 
 
 def different(fact: Any) -> list[Any]:
@@ -94,8 +71,8 @@ def different(fact: Any) -> list[Any]:
     return list(dict.fromkeys(fact)) if isinstance(fact, list | tuple) else [fact]
 
 
-def origins(timeline: Timeline, few: int, *, steps: bool = True) -> Iterator[str]:
-    """Describe the source of times, and what is left out from rank ``few`` on; ``steps``: whether steps are shown."""
+def origins(timeline: Timeline, few: int) -> Iterator[str]:
+    """Describe the source of times, and what is left out from rank ``few`` on."""
     facts = timeline.facts
     values = {name: [str(each) for each in different(facts[name])] for name in TOLD if facts.get(name)}
     told = [  # a fusion by borders is long
@@ -107,10 +84,8 @@ def origins(timeline: Timeline, few: int, *, steps: bool = True) -> Iterator[str
         told = told[:1]  # it contains the others
     left = [f"{len(timeline.runs) - MOST_RUNS} more runs"] * (len(timeline.runs) > MOST_RUNS)
     left += [f"ranks from {few} on"] * any(len(run.ranks) > few for run in timeline.runs)
-    stepped = any(STEPS in run.lanes for run in timeline.runs)
-    told += [f"clock: {clock_of(timeline)}"] * stepped
-    told.append("numbers on the wire are those of buckets" + ", in the row below those of steps" * (stepped and steps))
-    yield "; ".join([*told, *[f"not shown: {' and '.join(left)}"] * bool(left)])
+    told += [f"not shown: {' and '.join(left)}"] * bool(left)
+    yield "; ".join([*told, "numbers on the wire are those of buckets"])
 
 
 def window_of(run: Run) -> tuple[float, float]:

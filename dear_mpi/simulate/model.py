@@ -106,15 +106,14 @@ def synthetic_model(
 ) -> Model:
     """Make a model from a table, with fp32 parameters; layers share the seconds in proportion to their FLOPs.
 
-    Under K-FAC layers have factors, which take longer: their sums, products and inverses take their FLOPs at the rate
-    of the forward pass.
+    Some optimisers send more than gradients (``Optimizer.companion``): its FLOPs count at the rate of the forward pass.
 
     Args:
-        forward_s, backward_s: of all layers without factors, in each part of a batch.
+        forward_s, backward_s: of all layers without companions, in each part of a batch.
         ownership: decides which rank updates which part.
 
     Raises:
-        ValueError: there is no such type, there are too many elements, or no layer has the factors that it needs.
+        ValueError: there is no such type, there are too many elements, or layers lack companions.
 
     >>> from dear_mpi.models.synthetic import load_modules
     >>> modules = load_modules("resnet50")
@@ -122,24 +121,26 @@ def synthetic_model(
     >>> len(model.names), model.layout.count
     (107, 25559040)
     """
-    sides = {at: module.sides for at, module in enumerate(modules) if module.sides and has_factors(ownership)}
-    check_factors(name, ownership, "its table must say out_elems of modules", found=bool(sides))
+    ask = ownership.optimizer and ownership.optimizer.companion
+    asked = {at: ask(*each.matrix, each.rows) for at, each in enumerate(modules) if ask and each.matrix}
+    beside = {at: each for at, each in asked.items() if each}
+    check_companions(name, ownership, "its table must say out_elems of modules", found=bool(beside))
     keys, layers = count(), list[tuple[str, list[Tensor]]]()
     for at, module in enumerate(modules):
         tensors = [Tensor(next(keys), (elements,)) for elements in module.counts]
-        if at in sides:
-            tensors.append(Tensor(next(keys), (sides[at].elements,), None, sides[at]))
+        if at in beside:
+            tensors.append(Tensor(next(keys), (beside[at].elements,), None, beside[at].cost))
         layers.append((module.name, tensors))
     ahead, back = shares_of(modules)
     forward, backward = [share * forward_s for share in ahead], [share * backward_s for share in back]
     weights = {at: module.weights * backward[at] for at, module in enumerate(modules) if module.counts}
-    flop_s = forward_s / sum(module.flops for module in modules) if sides else 0.0
-    for at, each in sides.items():
-        backward[at] += flop_s * each.flops(modules[at].rows)
-        weights[at] += flop_s * each.flops(modules[at].rows)
+    flop_s = forward_s / sum(module.flops for module in modules) if beside else 0.0
+    for at, each in beside.items():
+        backward[at] += flop_s * each.backward_flops
+        weights[at] += flop_s * each.backward_flops
     costs = Costs(forward_s=forward, backward_s=backward, weights_s=weights, parts=parts)
     model = Model.of(name, layers, costs, ranks=ranks, wire=wire, dtype="fp32", ownership=ownership)
-    update_s = flop_s * sum(each.inverse_flops for each in sides.values()) / model.layout.count
+    update_s = flop_s * sum(each.update_flops for each in beside.values()) / model.layout.count
     exchanged = {at: module.exchange_bytes for at, module in enumerate(modules) if module.exchange_bytes}
     return replace(model, exchange_bytes=exchanged, costs=replace(costs, update_s=update_s))
 
@@ -159,22 +160,23 @@ def measured_model(
         parts: of the batch of an iteration; default: as in the profile.
         whole: whether buckets must have whole tensors.
     """
-    check_factors(profile.model, ownership, "take its profile under the same optimizer", found=profile.factored)
+    remedy = "take its profile under the same optimizer"
+    check_companions(profile.model, ownership, remedy, found=profile.has_companions)
     layers = [(use.name, use.tensors) for use in profile.uses]
     how: dict[str, Any] = {"ranks": ranks, "wire": wire, "dtype": profile.dtype, "ownership": ownership, "whole": whole}
     return Model.of(profile.model, layers, profile.costs(parts), **how)
 
 
-def has_factors(ownership: Ownership) -> bool:
-    """Return whether layers also send the sums of K-FAC's factors."""
+def has_companions(ownership: Ownership) -> bool:
+    """Return whether layers send more than gradients, such as K-FAC's factors."""
     return ownership.optimizer is not None and not ownership.optimizer.gradients_alone
 
 
-def check_factors(name: str, ownership: Ownership, remedy: str, *, found: bool) -> None:
-    """Check that a model has factors exactly if its optimiser needs them. Raises ValueError."""
-    if found != has_factors(ownership):
-        said = "has factors, which kfac alone needs" if found else "has no factors, which kfac needs"
-        raise ValueError(f"model {name!r} {said}: {remedy}")
+def check_companions(name: str, ownership: Ownership, remedy: str, *, found: bool) -> None:
+    """Check that layers have companions exactly if the optimiser needs them. Raises ValueError."""
+    if found != has_companions(ownership):
+        sent = "more than gradients, which its optimizer does not" if found else "gradients alone"
+        raise ValueError(f"model {name!r} sends {sent}: {remedy}")
 
 
 def model_of(settings: Settings, name: str, ranks: int) -> Model:
@@ -229,5 +231,5 @@ def compute_text(settings: Settings) -> tuple[str, str]:
 
 def update_origin(settings: Settings) -> str:
     """Name the source of update times."""
-    told = settings.profile is not None or (settings.optimizer is not None and has_factors(settings.ownership(1)))
+    told = settings.profile is not None or has_companions(settings.ownership(1))
     return compute_text(settings)[1] if settings.update_s is None and told else "given"

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
-from dear_mpi.kernels.optimizers import KFAC, SGD, Adam, AdamW, Lamb, Muon, Optimizer
+from dear_mpi.kernels.optimizers import SGD, Adam, AdamW, Lamb, Muon, Optimizer
 from dear_mpi.models.layer import Parameter
 from dear_mpi.training.fabric.statistic import Statistic
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dear_mpi.training.session import Session
     from dear_mpi.training.trainer import TrainingError
 
-__all__ = ["KFAC", "SGD", "Adam", "AdamW", "AgreedError", "CollectiveError", "Lamb", "Muon", "Optimizer"]
+__all__ = ["SGD", "Adam", "AdamW", "AgreedError", "CollectiveError", "Lamb", "Muon", "Optimizer"]
 __all__ += ["Parameter", "Session", "Statistic", "TrainingError", "run_world"]
 
 # Loaded lazily: predictions need neither the engine nor a transport.

@@ -21,7 +21,7 @@ from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fusion import USUAL, PassTimes, by_time, check_file, fused, is_by_time
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.bucket import Cut
-from dear_mpi.training.line.weights import MEASURED, measured
+from dear_mpi.training.line.owners import MEASURED, measured
 from dear_mpi.training.profiles.profiler import Profiler
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.tuning import Tuning, tuning_of

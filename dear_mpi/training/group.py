@@ -28,9 +28,8 @@ from dear_mpi.training.fabric.statistic import LossScale
 from dear_mpi.training.layer_use import LayerUse, split_uses
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Cut
-from dear_mpi.training.line.owners import Ownership
+from dear_mpi.training.line.owners import Ownership, Weights
 from dear_mpi.training.line.parameters import layout_of, line_dtype, of_tensors
-from dear_mpi.training.line.weights import Weights
 from dear_mpi.training.options import Options
 from dear_mpi.training.plan_cost import WirePrices
 from dear_mpi.training.schedules import Schedule

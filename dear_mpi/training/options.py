@@ -26,7 +26,7 @@ from dear_mpi.training.declared import Declared, option, parsed
 from dear_mpi.training.fabric.statistic import LossScale, Norm, Statistic
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.learning_rate import Rate, rates_of
-from dear_mpi.training.line.weights import MEASURED, check_weights, parse_weights
+from dear_mpi.training.line.owners import MEASURED, check_weights, parse_weights
 from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, check_carries, find_code, find_route, is_code
 from dear_mpi.training.routes.find import NAMES as WIRES
 from dear_mpi.training.routes.route import Route

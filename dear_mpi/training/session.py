@@ -26,8 +26,6 @@ from dear_mpi.collectives.program.user_file import source_text
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.collectives.transports.wait_policy import THREADS, with_wait_policy
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.kfac import KFAC
-from dear_mpi.models.factored import factored
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
 from dear_mpi.ranks.world import World
 from dear_mpi.training.attendance import END, Attendance
@@ -89,8 +87,7 @@ class Session:
             if isinstance(schedules, str) or not all(isinstance(each, str) for each in schedules):
                 raise ValueError(f"schedules must be a sequence of names, not {schedules!r}")
             self.schedules = find_schedules(schedules or [self.options.schedule])
-            if isinstance(self.options.optimizer, KFAC):
-                self.layers = tuple(factored(self.layers, self.options.optimizer))
+            self.layers = tuple(self.options.optimizer.adapted(self.layers))
             return self.build(uses)
 
         with ExitStack() as stack:

@@ -1,7 +1,5 @@
 """The least time of a collective on a fitted network."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -25,10 +23,3 @@ def test_no_algorithm_is_below_the_bound(collective, ranks):
                     tried += 1
                     assert time_s(row, written, network) * 1e6 >= bound_us(row, network) * (1 - 1e-9), algorithm
     assert tried >= 9
-
-
-def test_late_arrivals_have_no_bound():
-    """From the last arrival on, a collective may take less than its bytes do."""
-    row = row_at(1 << 20, "ring", np.full(9, 1e-6))
-    assert bound_us(row, Network(1e-6, 1e-9)) == pytest.approx(1 + 1.5 * (1 << 20) * 1e-3)
-    assert bound_us(replace(row, arrival="ramp"), Network(1e-6, 1e-9)) is None

@@ -70,12 +70,6 @@ def test_children_run_nothing_from_the_working_directory(monkeypatch, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-GPUS = {
-    "raise RuntimeError('cudaErrorNoDevice')": "there is no GPU that can be used: cudaErrorNoDevice",
-    "return 0": "there is no GPU that can be used: CUDA finds none",
-}
-
-
 def test_loaded(tmp_path):
     maps = tmp_path / "maps"
     line = "7f00-7f01 r-xp 00000000 08:01 123  "

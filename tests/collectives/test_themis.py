@@ -13,7 +13,6 @@ from tests.simulate.dimensions import LARGE, RATIOS, SEGMENT, gain, hosts_of, wr
 
 MANY = LARGE // SEGMENT
 SHAPES = [(2, 2), (3, 2), (2, 3), (4, 4), (2, 8), (8, 2), (7, 4), (4, 7), (16, 2), (2, 16), (5, 3)]  # ranks of a host
-SQUARES = [2, 3, 4, 5]
 
 
 @settings(max_examples=100)

@@ -20,21 +20,6 @@ class Spinning(Wrapper):
     spins = True
 
 
-class Impatient(Wrapper):
-    """A message for which nobody may wait but by looking."""
-
-    def Wait(self):
-        raise AssertionError("waited without sleeping")
-
-
-class Watched(Spinning):
-    def send_init(self, *arguments):
-        return Impatient(self.below.send_init(*arguments))
-
-    def recv_init(self, *arguments):
-        return Impatient(self.below.recv_init(*arguments))
-
-
 @pytest.fixture(params=[8, 6, 4])
 def cores(request, monkeypatch):
     monkeypatch.setattr(wait_policy, "own_cores", lambda: set(range(request.param)))

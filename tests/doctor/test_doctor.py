@@ -90,14 +90,6 @@ CASES = {
         with_gpus(*PAIR, device_memory=DeviceMemory(False, "staged through pinned host memory (as asked)")),
         [],
     ),
-    "MPI says yes": (
-        with_gpus(*PAIR, probed=STAGED, queries={"MPIX_Query_cuda_support": True}),
-        ["note: MPI says yes when asked whether it takes device memory, but a trial shows that it does not"],
-    ),
-    "MPI says no": (
-        with_gpus(*PAIR, queries={"MPIX_Query_cuda_support": False, "MPIX_GPU_query_support": None}),
-        ["note: MPI says no when asked whether it takes device memory, but a trial shows that it does"],
-    ),
     "slow device path": (
         with_gpus(*PAIR, links=links("host", 10.0) + links("device", 4.0)),
         ["warning: device memory (device) travels at less than half the speed of host memory from rank 0"],
@@ -225,7 +217,7 @@ def test_software_is_what_this_process_uses():
 
 def test_the_worst_comes_first():
     ranks = rank(0, gpu_problem="there is no GPU"), rank(1, cores=(0,)), rank(2)
-    facts = job(*ranks, device="cuda", probed=DIRECT, queries={"MPIX_Query_cuda_support": False})
+    facts = job(*ranks, device="cuda", probed=DIRECT)
     severities = [finding.severity for finding in findings(facts)]
     assert severities == sorted(severities, key=SEVERITIES.index)
     assert set(severities) == set(SEVERITIES)

@@ -117,7 +117,7 @@ def predict(options, folder):
 
 
 COMMANDS = (
-    *("train", "compare", "demo", "bench", "bench-diff", "plot", "timeline", "blame", "bench-kernels", "doctor"),
+    *("train", "compare", "demo", "bench", "bench-diff", "plot", "timeline", "blame", "doctor"),
     *("links", "explain", "simulate", "advise"),
 )
 WRITING = {
@@ -125,7 +125,6 @@ WRITING = {
     "compare": "compare --model mlp --schedules wfbp,dear --iterations 8 --threads 2",
     "bench": "bench --sizes 1KiB --iterations 6 --algorithms ring,native --threads 2",
     "bench-diff": "bench-diff {bench} {bench}",
-    "bench-kernels": "bench-kernels --models resnet50",
     "simulate": "simulate --ranks 4 --schedules wfbp,dear",
 }
 CODES = (
@@ -141,7 +140,7 @@ CODES = (
         "simulate --ranks 0",
     ),
     *("simulate --network nonsense", "simulate --ranks 4 --schedules dear", "advise nowhere.py"),
-    *("links --threads 1", "links --threads 2 --size nonsense", "bench-kernels --models nonsense"),
+    *("links --threads 1", "links --threads 2 --size nonsense"),
 )
 
 

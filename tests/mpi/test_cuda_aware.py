@@ -1,7 +1,6 @@
 """Device memory and MPI, asked of the libraries themselves; the MPIs of the wheels are built without CUDA."""
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,6 @@ from dear_mpi.kernels.gpu import current_gpu
 from tests.collective_checks import DeviceArray
 
 pytestmark = pytest.mark.mpi
-
-STANDIN = Path(__file__).parents[1] / "standin"
 
 
 def has_gpu():

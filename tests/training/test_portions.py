@@ -19,7 +19,7 @@ from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.routes import Route, Unpack, Update, all_gather
 from dear_mpi.training.routes.find import ROUTES, SHARDED
 from dear_mpi.training.schedules import SCHEDULES
-from dear_mpi.training.schedules.dear_eager import DearEager
+from dear_mpi.training.schedules.dear import DearEager
 from tests.rooms import ROOT
 
 SETTINGS = int(os.environ.get("SETTINGS", "20"))

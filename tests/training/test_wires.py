@@ -17,11 +17,10 @@ from dear_mpi.training import SGD, Session
 from dear_mpi.training.routes.codes import OfCodes
 from dear_mpi.training.routes.find import CODES, coded, find_code, find_route
 from dear_mpi.training.routes.proof import RouteError, prove
-from dear_mpi.training.routes.rounds import Outer
+from dear_mpi.training.routes.wires import BLOCK, LEAST, Blocks, Eighths, Halves, RandomBlocks, RandomK, TopK
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
-from dear_mpi.training.wires.blocks import BLOCK, LEAST, Blocks, Eighths, Halves
-from dear_mpi.training.wires.selections import RandomBlocks, RandomK, TopK
+from dear_mpi.training.schedules.local import Outer
 from tests.training.route_checks import layers
 from tests.training_checks import installed, settings
 
@@ -282,7 +281,7 @@ def test_each_kind_of_codes_has_an_example_that_can_be_read():
     assert [type(find_code(example).wire) for example in EVERY] == [kind.make for kind in CODES.values()]
     for wire in installed("acp:4"):
         assert find_code(f"{wire}:after=50:error=no") == find_code(f"{wire}:error=no:after=50")
-        assert find_code(f"{wire}:after=50").after == 50
+        assert find_code(f"{wire}:after=50").how == {"after": 50}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ PLOT_HELP = "Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."
 
 EXPLAIN = AddedFlag("Draw the steps into FILE.png, FILE.pdf or FILE.svg.", f"{PLACE}.steps:write_steps", ENDINGS)
 SIMULATE = AddedFlag(PLOT_HELP, f"{PLACE}.sweep:write_sweep", ENDINGS)
-BENCH = AddedFlag(PLOT_HELP, f"{PLACE}.measured:write_run", ENDINGS)
+BENCH = AddedFlag(PLOT_HELP, f"{PLACE}.measured:write_runs", ENDINGS)
 PLOT = Command(
     "Draw saved runs of bench: time and busbw by size, with intervals, models and bounds. Runs without MPI.",
     f"{PLACE}.commands:plot",

@@ -23,7 +23,7 @@ def plot(flags: Flags) -> None:
     check_ending(*written[0], ENDINGS)
     check_files({"FILE": flags["files"]}, written)
     try_files(written)
-    write_runs("--plot", flags["plot"], read_runs("FILE", flags["files"]))
+    write_runs("--plot", flags["plot"], *read_runs("FILE", flags["files"]))
 
 
 @with_flags(TIMELINE, alone="timeline", timeline="timeline.png")

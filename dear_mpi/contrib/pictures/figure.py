@@ -110,3 +110,15 @@ def readable(numbers: Sequence[float]) -> list[float]:
         if math.log2(number / shown[-1]) >= least:
             shown.append(number)
     return shown
+
+
+def short_ms(seconds: float) -> str:
+    """Format milliseconds without their unit, short enough for a cell.
+
+    >>> short_ms(1.2345), short_ms(0.31234), short_ms(4.2e-5), short_ms(0)
+    ('1234', '312.3', '0.042', '0')
+    """
+    in_ms = seconds * 1e3
+    if in_ms < 1:
+        return f"{in_ms:.2g}"
+    return f"{in_ms:.1f}" if in_ms < 1000 else f"{in_ms:.0f}"

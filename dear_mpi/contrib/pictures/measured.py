@@ -26,7 +26,7 @@ Value: TypeAlias = Callable[[Row, float], float]  # of a row, for a time in us
 
 COLUMN_INCHES, PANEL_INCHES, TEXT_INCHES = 3.5, 2.1, 0.17  # of a paper's column; a panel; a line of notes or legend
 POINTS, LETTERS = 7.0, 68  # size of letters; letters of a note in a column
-VARIED = ("placement", "dtype", "op", "device", "cadence", "arrival")  # part of line names if they vary
+VARIED = ("placement", "dtype", "op", "device", "cadence")  # part of line names if they vary
 FEW_DECADES = 1e3  # a shorter axis also has numbers inside its decades
 MOST_BEYOND = 10  # the most that an axis extends for a bound
 BINARY = {"G": 2**30, "M": 2**20, "K": 2**10, "": 1}
@@ -41,12 +41,8 @@ PANELS: dict[str, Value] = {
 ABOUT_BOUND = "bound: alpha + 2 o + beta x the bytes of busbw, as fitted"
 
 
-def write_run(flag: str, path: Path, run: Run) -> None:
-    """Write the picture of ``bench --plot``."""
-    write_runs(flag, path, [run])
-
-
-def write_runs(flag: str, path: Path, runs: Sequence[Run]) -> None:
+def write_runs(flag: str, path: Path, *runs: Run) -> None:
+    """Write the picture of runs, as of ``bench --plot``."""
     rows = [asdict(row) | {"run": Path(run.name).stem} for run in runs for row in run.rows]
     write_figure(flag, path, draw_runs(rows))
 

@@ -53,28 +53,25 @@ def draw_steps(name: str, replayed: Replayed) -> Any:
         mark(steps[-1], fault.rank, fault.chunk)
         for text in (*figure.texts, steps[-1].title):
             text.set_color(WRONG)
-    legend_below(figure, signs(len(written)))
+    legend_below(figure, signs())
     return figure
 
 
 def mark(axes: Any, rank: int | None, chunk: int | None) -> None:
     """Frame the wrong cell in red, or the rank's row if no single cell is wrong."""
-
     if rank is not None:
         left, right = axes.get_xlim() if chunk is None else (chunk - 0.5, chunk + 0.5)
         corner, width = (left, rank - 0.5), right - left
         axes.add_patch(Rectangle(corner, width, 1, facecolor="none", edgecolor=WRONG, linewidth=3, zorder=5))
 
 
-def signs(size: int) -> list[Any]:
-
+def signs() -> list[Any]:
     shades = colormaps[SHADES]
-    several = [Patch(facecolor=shades(0.5 / DARKEST), label="darker: contributions of more ranks")]
     return [
         Line2D([], [], color=ADDED, marker=">", label="sent, and added by the receiver"),
         Line2D([], [], color=COPIED, marker=">", label="sent, and copied by the receiver"),
         Patch(facecolor=shades(0.0), edgecolor="lightgray", label="nothing useful"),
-        *several * (size > 1),
+        Patch(facecolor=shades(0.5 / DARKEST), label="darker: contributions of more ranks"),
         Patch(facecolor="none", edgecolor=FRAME, linewidth=2, label="complete"),
     ]
 
@@ -123,12 +120,8 @@ def draw_panel(axes: Any, replayed: Replayed, number: int, last: int) -> None:
     arrivals = [(to, rank, replayed.sent_as(to, rank, last)) for rank, step in steps for to in step.receives]
     if arrivals:
         draw_arrows(axes, arrivals)
-    kinds = {to.combine for to, *_ in arrivals}
-    does, color = "added or copied" if kinds else "nothing sent", FRAME
-    if len(kinds) == 1:
-        does, color = ("added", ADDED) if True in kinds else ("copied", COPIED)
-    title = f"after step {last}: {does}" if number else "at first"
-    axes.set_title(f"step {last} fails" if last == replayed.broken else title, fontsize="medium", color=color)
+    title = f"step {last} fails" if last == replayed.broken else f"after step {last}" if number else "at first"
+    axes.set_title(title, fontsize="medium")
 
 
 def draw_arrows(axes: Any, arrivals: Sequence[tuple[Receive, int, range]]) -> None:

@@ -20,11 +20,12 @@ from dear_mpi.contrib.pictures.figure import (
     legend_below,
     panels,
     scale_by_powers,
+    short_ms,
     upright,
     write_figure,
 )
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.look import label, short_ms
+from dear_mpi.see.look import label
 from dear_mpi.see.tables import named
 from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.simulate.table import heading

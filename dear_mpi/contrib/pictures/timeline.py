@@ -7,13 +7,13 @@ rank 0  compute   | forward         |::::wait::::| backward        |
 A timeline of single collectives (``bench --steps``) has only the last row, under its own title.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.patches import Patch
 
-from dear_mpi.contrib.pictures.figure import INSTANT_S, legend_below, panels, upright, write_figure
+from dear_mpi.contrib.pictures.figure import INSTANT_S, legend_below, panels, short_ms, upright, write_figure
 from dear_mpi.reporting.units import plural
 from dear_mpi.see.look import (
     COLORS,
@@ -23,12 +23,11 @@ from dear_mpi.see.look import (
     SAID,
     SHOWN,
     clock_of,
-    headings,
     label,
     last_iteration,
     origins,
     short,
-    short_ms,
+    title_of,
     window_of,
 )
 from dear_mpi.training.log.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
@@ -43,6 +42,7 @@ INSIDE_COLORS = {  # of the parts of a collective
 }
 WIDTH_INCHES = 11.0
 ROW_INCHES, PANEL_INCHES = 0.24, 0.95
+MOST_IN_TITLE = 3  # schedules with a result in the title
 GAP = 0.5  # share of a row, between ranks
 INSIDE = 0.88  # share of the width for the rows
 BAR = 0.86  # share of a row
@@ -72,22 +72,16 @@ def draw_row(axes: Any, spans: Sequence[Span], row: float, zero_s: float, inches
                 axes.text(begin + length / 2, row, text, color="white" if kind in DARK else "black", **letters)
 
 
-def joined(spans: Iterable[Span], apart_s: float) -> Iterator[Span]:
+def joined(spans: Iterable[Span], apart_s: float) -> list[Span]:
     """Merge neighbouring spans of one rank with equal kind and step, such as segments of a chunk."""
-    last: Span | None = None
+    found = list[Span]()
     for span in spans:
-        if last is not None and alike(last, span) and span.begin_s - last.end_s < apart_s:
-            last = last._replace(end_s=span.end_s)
-            continue
-        if last is not None:
-            yield last
-        last = span
-    if last is not None:
-        yield last
-
-
-def alike(one: Span, other: Span) -> bool:
-    return (one.kind, step_of(one)) == (other.kind, step_of(other))
+        last = found[-1] if found else span._replace(kind="")
+        if (last.kind, step_of(last)) == (span.kind, step_of(span)) and span.begin_s - last.end_s < apart_s:
+            found[-1] = last._replace(end_s=span.end_s)
+        else:
+            found.append(span)
+    return found
 
 
 def step_of(span: Span) -> str:
@@ -97,21 +91,26 @@ def step_of(span: Span) -> str:
 
 
 def write_timeline(flag: str, path: Path, timeline: Timeline) -> None:
-    draw = draw_steps if "title" in timeline.facts else draw_timeline
-    write_figure(flag, path, draw(timeline))
+    write_figure(flag, path, (draw_steps if "title" in timeline.facts else draw_timeline)(timeline))
 
 
 def draw_timeline(timeline: Timeline) -> Any:
     runs = timeline.runs[:MOST_RUNS]
     few = max(1, MOST_RANKS // len(runs))
     most = max(min(few, len(run.ranks)) for run in runs)
-    title, *notes = [*headings(timeline), *origins(timeline, few)]
+    notes = [title_of(timeline), *origins(timeline, few)]
+    if any(STEPS in run.lanes for run in runs):
+        notes[-1] += f", in the row below those of steps; clock: {clock_of(timeline)}"
+    if not timeline.live and 2 <= len(runs) <= MOST_IN_TITLE:  # single live iterations are too noisy for a ranking
+        (first_s, first), *others = sorted((last_iteration(run)[0], label(run.name)) for run in runs)
+        behind = [f"{short_ms(taken_s)} under {name}" for taken_s, name in others]
+        notes.insert(0, ", ".join([f"An iteration takes {short_ms(first_s)} ms under {first}", *behind]))
     figure, axes = panels(
         len(runs),
         columns=1,
         inches=(WIDTH_INCHES, PANEL_INCHES + ROW_INCHES * most * (max(len(run.lanes) for run in runs) + GAP)),
-        title=title,
-        notes="\n".join(notes),
+        title=notes[0],
+        notes="\n".join(notes[1:]),
     )
     longest_s = max(end_s - begin_s for begin_s, end_s in map(window_of, runs)) or INSTANT_S
     drawn = set().union(*(draw_run(panel, run, few, longest_s) for panel, run in zip(axes, runs, strict=True)))
@@ -166,26 +165,22 @@ def draw_rank(axes: Any, rank: Rank, shown: Sequence[Sequence[Span]], top: float
         own = [span for span in spans if span.lane == lane and span.kind != "wait"]
         draw_row(axes, own, top + row, zero_s, inches)
     if rank.noted:
-        draw_row(axes, list(joined(steps, JOINED * (until_s - zero_s))), top + 2, zero_s, inches)
+        draw_row(axes, joined(steps, JOINED * (until_s - zero_s)), top + 2, zero_s, inches)
     borders = [*(each.begin_s for each in rank.iterations[-SHOWN:]), *(each.end_s for each in rank.iterations[-1:])]
     at = [(border_s - zero_s) * 1e3 for border_s in borders]
     axes.vlines(at, top - 0.5, top + (3 if rank.noted else 2) - 0.5, color="black", linewidth=1, clip_on=False)
 
 
-MOST_STEPPED = 16  # ranks over all panels
-STEP_INCHES = 0.3
-HOW_TO_READ = "numbers are those of steps; of each collective, the run of median length"
-
-
 def draw_steps(timeline: Timeline) -> Any:
     """Draw a panel per collective with its first few ranks; all panels have the longest one's duration."""
     runs, more = timeline.runs[:MOST_RUNS], len(timeline.runs) - MOST_RUNS
-    few = max(2, MOST_STEPPED // len(runs))
+    few = max(2, MOST_RANKS // len(runs))
     most = max(min(few, len(run.ranks)) for run in runs)
     left = [f"ranks from {few} on"] * any(len(run.ranks) > few for run in runs)
     left += [plural(more, "more collective")] * (more > 0)
-    notes = [HOW_TO_READ, f"clock: {clock_of(timeline)}", *[f"not shown: {' and '.join(left)}"] * bool(left)]
-    inches = WIDTH_INCHES, PANEL_INCHES + STEP_INCHES * most
+    notes = ["numbers are those of steps; of each collective, the run of median length", f"clock: {clock_of(timeline)}"]
+    notes += [f"not shown: {' and '.join(left)}"] * bool(left)
+    inches = WIDTH_INCHES, PANEL_INCHES + ROW_INCHES * most
     figure, axes = panels(len(runs), columns=1, inches=inches, title=timeline.facts["title"], notes="; ".join(notes))
     longest_s = max(run.end_s - run.begin_s for run in runs) or INSTANT_S
     shown = [run.inside.spans for run in runs]
@@ -198,7 +193,7 @@ def draw_steps(timeline: Timeline) -> Any:
 def draw_collective(axes: Any, run: Run, spans: Mapping[int, Sequence[Span]], seconds: float) -> None:
     """Draw a panel of ``seconds`` with the spans of its first ranks."""
     for row, own in enumerate(spans.values()):
-        draw_row(axes, list(joined(own, JOINED * seconds)), row, run.begin_s, INSIDE * WIDTH_INCHES / seconds)
+        draw_row(axes, joined(own, JOINED * seconds), row, run.begin_s, INSIDE * WIDTH_INCHES / seconds)
     axes.set_yticks(range(len(spans)), [rank.name for rank in run.ranks[: len(spans)]])
     axes.tick_params(axis="y", length=0)
     axes.set(xlim=(0, seconds * 1e3), ylim=(len(spans) - 0.5, -0.5), xlabel="ms")

@@ -22,7 +22,6 @@ from msgspec import Meta, convert
 from dear_mpi.collectives.program.json_file import reading
 from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.kfac import Sides
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizer import Optimizer
 from dear_mpi.models.synthetic import both_passes
@@ -30,7 +29,7 @@ from dear_mpi.reporting.files import replacing
 from dear_mpi.reporting.units import MOST_SECONDS, plural
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.routes.find import find_code, is_code
-from dear_mpi.training.schedules import ROUNDS, SCHEDULES
+from dear_mpi.training.schedules import ALL_SCHEDULES
 
 Index = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
@@ -44,13 +43,13 @@ class Tensor:
     """Describe a trained tensor; tied ones share a key. ``outputs``: see ``Parameter``.
 
     Attributes:
-        sides: of its factors, for K-FAC.
+        own_cost: of an update by the optimiser of this tensor, if it has one; see ``Optimizer.cost``.
     """
 
     key: Index
     shape: tuple[Index, ...]
     outputs: Index | None = 0
-    sides: Sides | None = None
+    own_cost: Count | None = None
 
     @property
     def seen(self) -> tuple[int, ...]:
@@ -62,7 +61,7 @@ class Tensor:
 
     def cost(self, optimizer: Optimizer) -> int:
         """Return the cost of its update with this optimiser; see ``Parameter.cost``."""
-        return self.sides.cost if self.sides else optimizer.cost(self.seen)
+        return optimizer.cost(self.seen) if self.own_cost is None else self.own_cost
 
 
 @dataclass(frozen=True)
@@ -100,8 +99,8 @@ class Profile:
     wake_s: Seconds = 0.0  # until the main thread continues after a wait
 
     @property
-    def factored(self) -> bool:
-        return any(tensor.sides for use in self.uses for tensor in use.tensors)
+    def has_companions(self) -> bool:
+        return any(tensor.own_cost is not None for use in self.uses for tensor in use.tensors)
 
     @property
     def passes_s(self) -> tuple[float, float]:
@@ -161,7 +160,7 @@ class Profile:
         lookup("dtype", self.dtype, DTYPES)
         find_code(self.wire) if is_code(self.wire) else lookup("wire", self.wire, DTYPES)
         if not is_in_file(self.schedule):
-            lookup("schedule", self.schedule.partition(":")[0], SCHEDULES | ROUNDS)
+            lookup("schedule", self.schedule.partition(":")[0], ALL_SCHEDULES)
         if self.rank >= self.ranks:
             raise ValueError(f"rank must be below ranks, {self.ranks}, not {self.rank}")
         shapes: dict[int, tuple[int, ...]] = {}
@@ -169,9 +168,6 @@ class Profile:
             if shapes.setdefault(tensor.key, tensor.shape) != tensor.shape:
                 both = f"{shapes[tensor.key]} and {tensor.shape}"
                 raise ValueError(f"tensors of key {tensor.key} must have one shape, not {both}")
-            sides = tensor.sides
-            if sides and (min(sides.inputs, sides.outputs) < 1 or tensor.shape != (sides.elements,)):
-                raise ValueError(f"sides must be above zero and fit {tensor}, not have {sides.elements} elements")
         if any(use.weights_s > use.backward_s for use in self.uses):
             raise ValueError("weights_s must be a part of backward_s, and is more in some use")
         if not any(map(all, shapes.values())):  # none of its lengths is 0

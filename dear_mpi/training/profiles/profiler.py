@@ -29,7 +29,6 @@ import numpy as np
 from dear_mpi.collectives.program.hosts import share_served
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import name_of
-from dear_mpi.kernels.kfac import Inverses
 from dear_mpi.models.layer import layer_name
 from dear_mpi.training.fabric.costs import Costs, Price
 from dear_mpi.training.fabric.order import SUMS
@@ -207,6 +206,6 @@ class Profiler:
     def use(self, number: int, seconds: Sequence[float]) -> Use:
         layout, layer = self.group.layout, self.group.uses[number].layer
         own = [(tensor, self.group.arena.parameters[tensor]) for tensor in layout.uses[number]]
-        sides = {tensor: each.optimizer.sides for tensor, each in own if isinstance(each.optimizer, Inverses)}
-        tensors = tuple(Tensor(tensor, layout.shapes[tensor], each.outputs, sides.get(tensor)) for tensor, each in own)
+        costs = {tensor: each.cost(each.optimizer) for tensor, each in own if each.optimizer}
+        tensors = tuple(Tensor(tensor, layout.shapes[tensor], each.outputs, costs.get(tensor)) for tensor, each in own)
         return Use(layer_name(layer, number), tensors, *seconds)
