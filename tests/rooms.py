@@ -57,9 +57,9 @@ LAYERS = list(ROOMS)
 
 # Folders and modules of training, lowest first: each may import itself and those before it, for types, too.
 TRAINING = (
-    *("declared", "learning_rate", "routes", "line", "log", "fusion", "fabric", "plan_cost"),
-    *("schedules", "trainer", "virtual_trainer", "options", "chosen_route", "layer_use", "group", "profiles", "tuning"),
-    *("decisions", "checkpoint", "attendance", "session", "recorder", "runs"),
+    *("declared", "learning_rate", "routes", "line", "log", "spans", "fusion", "fabric", "plan_cost"),
+    *("schedules", "trainer", "virtual_trainer", "options", "chosen_route", "layer_use", "group", "profile"),
+    *("profiler", "tuning", "decisions", "checkpoint", "attendance", "session", "recorder", "runs"),
 )
 
 # The same of bench.

@@ -193,7 +193,7 @@ def test_imports_inside_an_ordered_room_point_down(room, module):
         ("training", "fabric.live", "schedules.dear", False),
         ("training", "fabric.live", "recorder.recorded", False),
         ("training", "runs.job", "session.Session", True),
-        ("training", "tuning.tuned_fusion", "session.Session", False),
+        ("training", "tuning", "session.Session", False),
         ("training", "__init__", "session.Session", True),
         ("training", "session", "__init__", False),
         ("bench", "run", "timing.Interleaved", True),

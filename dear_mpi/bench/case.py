@@ -50,9 +50,7 @@ class Operation:
     contract: Contract | None = None  # the parts of each rank at start and end; None: whole messages, or nothing
     # From a rank and the number of ranks to the rank whose message it ends with, or None; without a contract.
     source: Callable[[int, int], int | None] = lambda rank, ranks: None
-    # Only the first and the last rank communicate. As in OSU's programs, messages arrive in a second buffer: these
-    # operations are always out of place.
-    pair: bool = False
+    pair: bool = False  # only the first and the last rank communicate, out of place
     window: int = 1  # the most messages to a rank in one run, each to a separate place
     parts: int = 1  # repetitions of the timed part in a run, for each message of the window
 
@@ -151,7 +149,7 @@ class Case(Conditions):
 
     @classmethod
     def of(cls, collective: str, nbytes: int, ranks: int, conditions: Mapping[str, Any]) -> Case:
-        """Round the size to whole elements (of each rank, if chunks must be equal); fix settings without effect."""
+        """Round the size to whole elements (of each rank, if chunks must be equal); drop settings without effect."""
         operation, settled = OPERATIONS[collective], dict[str, Any]()
         if not operation.reduces:
             settled["op"] = "sum"
@@ -187,7 +185,7 @@ class Case(Conditions):
 
 
 class CannotRun(ValueError):
-    """A candidate cannot run a case, for the reason in the message. All ranks raise it."""
+    """A candidate cannot run a case, on all ranks."""
 
 
 class Startable(Protocol):

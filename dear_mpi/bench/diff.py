@@ -1,17 +1,14 @@
 """Test whether one benchmark run is slower than another, at each point of both.
 
-The test compares medians on a logarithmic scale: is the second run slower by more than a share, ``at_least``? A smaller
-slow-down never counts, however certain.
+The test compares medians on a logarithmic scale: is the second run slower by more than a share, ``at_least``? The
+standard error of a median comes from
 
-The standard error of a median comes from
-
-- launches, if a side has several: their medians also scatter by launch (cores and memory of the ranks), usually more
-  than samples within a launch. Student's test, with the common spread of both sides.
+- launches, if a side has several: their medians scatter more than samples within a launch. Student's test, with the
+  common spread of both sides.
 - otherwise the intervals of the two medians: half of each is 1.96 standard errors. Similar neighbouring samples count
   less (``worth_one``), if the file has samples (bench --raw). This ignores differences between launches.
 
-All points are tested at once. Holm's adjustment (``dear_mpi/reporting/stats.py``) bounds the chance of any slower point
-between equal runs at 5 %.
+Holm's adjustment over all points bounds the chance of any slower point between equal runs at 5 %.
 
 Source for several launches: Hunold and Carpen-Amarie, MPI Benchmarking Revisited (arXiv 1505.07734).
 """

@@ -110,13 +110,14 @@ def nccl_lines(report: Report) -> Iterator[str]:
     yield "#"
     yield f"# {'':61}out-of-place{'in-place':>31}          "
     yield from (f"#{FORM.format(*texts)[1:]}" for texts in zip(*HEADS, strict=True))
-    wanted, names = set(map(id, shown(rows, report.names))), dict(zip(map(id, rows), plain_labels(rows), strict=True))
+    wanted, cuts = set(map(id, shown(rows, report.names))), len({row.segment_bytes for row in rows}) > 1
     printed = list[Row]()
     for block in grouped(
         rows, lambda row: (row.collective, row.ranks, row.device, row.cadence, row.algorithm, row.segment_bytes)
     ).values():
         first = block[0]
-        about = [names[id(first)], first.collective, plural(first.ranks, "rank"), first.device, first.cadence]
+        name = label(first.algorithm, None, first.segment_bytes if cuts else None)  # auto's choice differs by size
+        about = [name, first.collective, plural(first.ranks, "rank"), first.device, first.cadence]
         title, lines = f"{', '.join(about)}, over {first.backend}", list[str]()
         for same in grouped(block, lambda row: (row.bytes, row.dtype, row.op)).values():
             if len(same) == len(BOTH) and not wanted.isdisjoint(map(id, same)):
@@ -128,12 +129,6 @@ def nccl_lines(report: Report) -> Iterator[str]:
     yield from (f"# {text}" for text in (next(average_lines(rows)), average))
     yield "#"
     yield from (f"# {text}" for text in left_out(report))
-
-
-def plain_labels(rows: Sequence[Row]) -> list[str]:
-    """Label rows without the choice of ``auto``, which differs by size."""
-    cuts = len({row.segment_bytes for row in rows}) > 1
-    return [label(row.algorithm, None, row.segment_bytes if cuts else None) for row in rows]
 
 
 def nccl_line(rows: Sequence[Row]) -> str:

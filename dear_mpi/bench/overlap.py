@@ -10,8 +10,7 @@
 Times are means over turns and ranks, from a barrier on. The collective progresses by ``tests``, which are calls of
 ``advance`` (``MPI_Test``) between passes, or in a ``thread``, as in training.
 
-A pass is one NumPy call of a 64th of pure, on 1024 to 131072 numbers. NumPy releases the interpreter lock, and Python
-holds it between passes, so a thread gets the lock about as often as in a training loop.
+A pass is one NumPy call of a 64th of pure: a thread gets the interpreter lock about as often as in a training loop.
 
 Source: OSU Micro-Benchmarks 7.4, osu_iallreduce.c and do_compute_and_probe in osu_util_mpi.c.
 """
@@ -72,11 +71,9 @@ class Driven:
             self.passes = max(1, round(self.passes * wanted_s / self.seconds(self.compute_all)))
 
     def turn(self) -> dict[str, tuple[float, float, float]]:
-        """Collective: take one turn.
+        """Collective: take one turn, and return seconds on this rank.
 
-        Returns:
-            Seconds on this rank: overall, compute and tests by kind of progress; and, as ``apart``, those of the
-            collective and of compute by themselves.
+        They are overall, compute and tests, by kind of progress; ``apart`` has pure and compute by themselves.
         """
         apart = self.seconds(self.pure), self.seconds(self.compute_all), 0.0
         self.transport.barrier()
@@ -114,11 +111,7 @@ class Driven:
 def overlap_of(case: Case, prepared: Prepared, transport: Transport, tests: int, seconds: float) -> list[OverlapRow]:
     """Collective: run a prepared collective during compute; return a row for each kind of progress.
 
-    Fill the buffer with values that combining does not change, such as zeros.
-
-    Args:
-        tests: in each compute.
-        seconds: for all turns, within the bounds of their number.
+    Fill the buffer with zeros. ``tests`` are in each compute, ``seconds`` for all turns.
     """
     with ThreadPoolExecutor(1) as thread:
         driven = Driven(prepared, transport, thread, tests)

@@ -4,8 +4,6 @@ A point is measured until the medians are known well, or its time is over:
 
     warm-up | 6 turns | as many again, while some median is not known well enough and there is time | ...
 
-All ranks get all samples after each block, so they agree on the end; rank 0's clock decides.
-
 Rows are compared with the fastest MPI call, their peer. The fastest of many similar calls may have been lucky, so all
 calls that are not clearly slower than it are rivals. A ratio's upper end is the highest upper end over the rivals. Its
 lower end is the highest lower end of widened intervals, so that the chance of any too high end is 2.5 % (Bonferroni).
@@ -58,22 +56,14 @@ class LateStarts(Exception):
 
 @dataclass(frozen=True)
 class Report:
-    """The results of a run.
-
-    Attributes:
-        fit: the network that explains the rows.
-        names: the requested candidates.
-        left_out: a reason why a candidate has no row, with its collective and size.
-        own_cost: the cost of the loop.
-        clock: facts about the clocks.
-    """
+    """The results of a run."""
 
     rows: list[Row]
-    fit: Fit | None
-    names: tuple[str, ...]
-    left_out: list[tuple[str, str, int]] = field(default_factory=list)
+    fit: Fit | None  # the network that explains the rows
+    names: tuple[str, ...]  # of the requested candidates
+    left_out: list[tuple[str, str, int]] = field(default_factory=list)  # why a row is missing, its collective and size
     overlap: list[OverlapRow] = field(default_factory=list)
-    own_cost: dict[str, Any] | None = None
+    own_cost: dict[str, Any] | None = None  # of the loop
     clock: dict[str, Any] | None = None
 
 
@@ -100,11 +90,8 @@ def agreed(suite: Suite, world: World) -> Suite:
 def bench(suite: Suite, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
     """Collective: measure a suite; return a row per case and candidate, in order.
 
-    All samples start in one way, which ``decided_start`` chooses. If many starts are late
-    nevertheless, the whole run is measured again, from barriers.
-
-    Raises:
-        ArgumentError: on all ranks: something is not allowed, or a candidate is not available.
+    If many starts are late, the whole run is measured again, from barriers. Raises an ArgumentError on all ranks if
+    something is not allowed, or a candidate is not available.
     """
     suite = agreed(suite, world)
     suite = replace(suite, start=decided_start(world, suite))
@@ -152,8 +139,7 @@ def measured(
 ) -> tuple[dict[Key, Samples], dict[str, str]]:
     """Collective: return a case's samples by candidate, and the reasons why some are missing.
 
-    Raises:
-        LateStarts: ranks were late for most starts of a candidate, or too few of its samples count.
+    Raises a LateStarts if ranks were late for most starts of a candidate, or too few of its samples count.
     """
     interleaved = Interleaved(case, keys, context)
     blocks = BLOCKS if any(candidate(name).session for name, _ in keys) else 1
@@ -166,12 +152,7 @@ def measured(
 
 
 def paced(suite: Suite, run: Callable[[int], dict[K, Samples]], transport: Transport, blocks: int) -> dict[K, Samples]:
-    """Collective: return a point's samples, including warm-up's wrong results.
-
-    Args:
-        run: takes this number of turns.
-        blocks: the fewest blocks, if candidates do not alternate call by call.
-    """
+    """Collective: return a point's samples, including warm-up's wrong results, in at least so many blocks of turns."""
     begin_s = time.perf_counter()
 
     def spent_s() -> float:
@@ -236,13 +217,10 @@ def modelled(rows: Sequence[Row], hosts: Sequence[int], rates: Rates | None) -> 
 
 
 def bound_us(row: Row, network: Network) -> float | None:
-    """Return the least time of any algorithm: one message's latency, and busbw's bytes at full bandwidth.
+    """Return the least time of any algorithm; None for unlimited bandwidth.
 
-    None for unlimited bandwidth.
-
-    Nothing moves before a message has begun, o + alpha, and the last message costs its receiver o. In between, those
-    bytes must pass one side of some rank's port (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for
-    clusters of workstations, 2009). The bound has no more rounds: a rank may send to several ranks at once, so some
+    A message takes o + alpha to begin, and costs its receiver o. In between, busbw's bytes must pass one side of some
+    rank's port (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009). Some
     algorithms have one round. Sums are free.
     """
     if row.collective not in COLLECTIVES or row.ranks == 1 or not network.beta:

@@ -4,14 +4,12 @@
                                               call may seem longer, or shorter, than it is
     clock      | MAX of clocks | spin  .| call    all begin within the clocks' uncertainty
 
-The clock's moment is a little later than the last rank's arrival. A rank is late if the moment passes before it waits,
-or if it loses its core meanwhile; the sample then does not count. If ranks are often late, they share their cores, and
-the whole run starts at barriers, so that samples are comparable. Source: Hunold and Carpen-Amarie, Reproducible MPI
-Benchmarking Is Still Not as Easy as You Think (IEEE TPDS 27, 2016), the Round-Time scheme.
+A rank is late if the moment passes before it waits, or if it loses its core meanwhile; the sample then does not count.
+If ranks are often late, the whole run starts at barriers, so that samples are comparable. Source: Hunold and
+Carpen-Amarie, Reproducible MPI Benchmarking Is Still Not as Easy as You Think (IEEE TPDS 27, 2016): Round-Time.
 
 Candidates take turns call by call and with equal data, so disturbances hit all of them. A sample is one call with a
-checked result, or (``streaming``) the mean over calls in sequence after such a call. Our plans share memory among a
-host's ranks if they use it, as in training, unless told otherwise. All others have private memory.
+checked result, or (``streaming``) the mean over calls in sequence after such a call.
 """
 
 from __future__ import annotations
@@ -134,13 +132,9 @@ class Context:
 
     @classmethod
     def of(cls, world: World, conditions: Conditions) -> Context:
-        """Collective: open the streams and choose a start.
+        """Collective: open the streams and choose a start; raises as ``agree``.
 
-        Ranks that share cores may miss the moment while another rank runs, and threads share an interpreter: both begin
-        at barriers.
-
-        Raises:
-            ArgumentError: on all ranks: there is no such device.
+        Ranks that share cores, or an interpreter, may miss the moment while another rank runs: they begin at barriers.
         """
         opened: list[Streams] = []
 
@@ -156,11 +150,7 @@ class Context:
 
 
 def decided_start(world: World, conditions: Conditions) -> str:
-    """Collective: decide, before a run, how all of its samples start.
-
-    Raises:
-        ArgumentError: the ranks are to start by a clock and cannot.
-    """
+    """Collective: decide how all samples of a run start. Raises an ArgumentError if ``start`` is impossible."""
     start = Context.of(world, conditions).start
     if conditions.start == "clock" and start.name != "clock":
         needed = "isolated calls under MPI, at least 2 ranks, and a core for each"
@@ -179,7 +169,7 @@ COST_TRIALS, TRIAL_CALLS = 11, 20  # the loop's cost is their median
 def streaming(run: Callable[[], object], between: Callable[[], object], calls: int, stream: Stream) -> float:
     """Return the mean seconds of calls in sequence, each to the end of its last kernel; ``between`` is not timed.
 
-    The first call is not timed: its data were just written and are not yet in the caches.
+    The first call warms the caches.
     """
     mark, seconds, elapsed_s = stream.mark, stream.seconds, 0.0
     run()
@@ -204,18 +194,15 @@ def on_host(run: Callable[[], object], between: Callable[[], object], calls: int
 
 
 def quick_barrier(transport: Transport) -> Callable[[], object]:
-    """Return the library's barrier, if there is one.
-
-    A transport's barrier reports to the watchdog, which would distort times if ranks share a core.
-    """
+    """Return the library's barrier, if there is one: a transport's barrier also reports to the watchdog."""
     return transport.barrier if transport.native is None else transport.native.Barrier
 
 
 def own_cost(transport: Transport, collectives: Iterable[str]) -> dict[str, Any]:
     """Collective: return the slowest rank's costs in the timing loop with its barriers, in us.
 
-    ``empty_us``: the clock, and an empty call. ``self_us`` and ``barrier_us``: MPI's call of 4 bytes from Python on a
-    communicator of one rank, by collective, and its barrier; empty and None without MPI.
+    ``empty_us``: an empty call. With MPI, on a communicator of one rank: ``self_us``, a call of 4 bytes by collective;
+    ``barrier_us``.
     """
     calls: dict[str, Callable[[], object]] = {"": int}
     if transport.native is not None:
@@ -241,7 +228,7 @@ def wanted_memory(name: str, case: Case, hosts: Sequence[int]) -> str:
 
 
 def needed_bytes(case: Case, names: Sequence[str], hosts: Sequence[int]) -> int:
-    """Return a rank's least memory: buffer, data, expected result and second buffer, for each kind of memory."""
+    """Return a rank's least memory: buffer, data, expected result, second buffer; for each kind of memory."""
     homes = {wanted_memory(name, case, hosts) for name in names}
     received = case.window if case.placement == "out" else 0
     return (3 + received) * case.nbytes * len(homes)
@@ -300,12 +287,7 @@ class Interleaved:
         }
 
     def sample(self, prepared: Prepared, data: Data) -> tuple[float, int]:
-        """Measure one sample.
-
-        Returns:
-            The seconds from the common start to the call's last kernel (NaN if this rank was late), or the mean of
-                several calls in sequence; and the result's wrong elements.
-        """
+        """Return the seconds of a sample (NaN if this rank was late), and the wrong elements of its result."""
         data.fill(self.turn)
         mark = self.stream.mark
         in_time = self.start()
@@ -322,11 +304,7 @@ class Interleaved:
         return loop(prepared.run, self.between, CALLS[self.case.nbytes > SMALL_BYTES]), errors
 
     def in_time(self, times_s: list[list[float]]) -> tuple[list[list[float]], int]:
-        """Keep samples with all ranks in time, of the timed ranks, for one part of a call.
-
-        Returns:
-            The samples, a list per rank; and the number of dropped samples.
-        """
+        """Return samples with all ranks in time, by timed rank, for one part of a call; and count the dropped ones."""
         kept = [sample for sample in zip(*times_s, strict=True) if not any(map(math.isnan, sample))]
         operation, parts = self.case.operation, self.case.operation.parts * self.case.window
         timed = times_s[:1] if operation.pair else times_s

@@ -43,26 +43,21 @@ def try_files(written: Written) -> None:
 
 def check_files(read: Mapping[str, Iterable[str]], written: Written) -> None:
     """Raise a ValueError if a file would be lost; ``read``: texts that may name files."""
-    set_aside = [(f"the older file of {flag}", older(path)) for flag, path in written if flag in OLDER]
-    taken: dict[Path, str] = {}
-    for flag, path in (*written, *set_aside):
-        if at_end(path) in taken:
-            flags = " and ".join(dict.fromkeys((taken[at_end(path)], flag)))
-            raise ValueError(f"{flags} must be different files, not both {str(path)!r}")
-        taken[at_end(path)] = flag
+    files = [*written, *((f"the older file of {flag}", older(path)) for flag, path in written if flag in OLDER)]
     named = [(flag, Path(file)) for flag, texts in read.items() for text in texts if (file := file_of(text))]
-    for flag, path in (*written, *set_aside):
-        for what, each in named:
+    for number, (flag, path) in enumerate(files):
+        for other, each in files[:number]:
             if is_same(path, each):
-                raise ValueError(f"{flag} {str(path)!r} would write over the file of {what}: choose another name")
+                flags = " and ".join(dict.fromkeys((other, flag)))
+                raise ValueError(f"{flags} must be different files, not both {str(path)!r}")
+        for other, each in named:
+            if is_same(path, each):
+                raise ValueError(f"{flag} {str(path)!r} would write over the file of {other}: choose another name")
 
 
 def is_same(one: Path, other: Path) -> bool:
     """Return whether two paths lead to one file, also through links."""
-    try:
-        return one.samefile(other)
-    except OSError:  # one does not exist
-        return at_end(one) == at_end(other)
+    return at_end(one) == at_end(other) or (one.exists() and other.exists() and one.samefile(other))
 
 
 def file_of(text: str) -> str:

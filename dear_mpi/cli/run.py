@@ -141,7 +141,7 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
     meanwhile: if all processes of a host die, a launcher may return 0, and then no report may exist. After the work
     rank 0 writes the output's files and the report. A failed write is reported, with exit code 1, or 2 for --json.
     """
-    json_file, stall_after = flags.get("json_file"), flags.get("stall_after", STALL_AFTER)
+    json_file = flags.get("json_file")
 
     def facts(rank: int) -> Mapping[str, Any]:
         if rank == 0:
@@ -153,7 +153,13 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
             set_aside()
         result = command(world)
         output = result if isinstance(result, Output) else Output(result)
-        whole = write_files(world, output.files)
+        whole = True
+        for flag, write in output.files.items():
+            try:
+                by_rank_0(world.transport, flag, write, asleep=True)
+            except AgreedError as error:
+                complain(str(error).removeprefix(f"{flag}: "), world.rank)
+                whole = False
         by_rank_0(world.transport, "output", lambda: write_json(output.report, json_file), asleep=True)
         return output.report, whole
 
@@ -164,9 +170,7 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
         from dear_mpi.simulate.network import read_rates  # few commands have the flag
 
         how["rates"] = parsed("--rates", read_rates, flags["rates"])
-    how["stall_after_s"] = parsed("--stall-after", parse_seconds, stall_after)
-    if how.get("stall_abort") and not how["stall_after_s"]:
-        raise ValueError(f"--stall-abort needs a --stall-after above 0s, not {stall_after}")
+    how["stall_after_s"] = parsed("--stall-after", parse_seconds, flags.get("stall_after", STALL_AFTER))
     select_gpu(device)
     try:
         with aside(json_file) as set_aside:  # around all threads: rank 0's may end because of another rank
@@ -176,18 +180,6 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
     if not whole:
         raise typer.Exit(1)
     return report
-
-
-def write_files(world: World, files: Mapping[str, Callable[[], object]]) -> bool:
-    """Collective: rank 0 writes all files that it can and reports the others. Returns whether it wrote all."""
-    whole = True
-    for flag, write in files.items():
-        try:
-            by_rank_0(world.transport, flag, write, asleep=True)
-        except AgreedError as error:
-            complain(str(error).removeprefix(f"{flag}: "), world.rank)
-            whole = False
-    return whole
 
 
 def write_json(content: Any, path: Path | None) -> None:

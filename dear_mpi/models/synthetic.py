@@ -11,7 +11,7 @@ place in the forward pass. A user's table has the same form:
 
 FLOPs are counted at this batch. ``"exchange_bytes": 4194304`` are a module's bytes for all ranks together, before each
 pass: an all-to-all. ``"out_elems": 51380224``, its output's elements, let ``simulate --optimizer kfac`` know its
-factors. A profile (``dear_mpi/training/profiles/profile.py``) is a table with seconds in place of FLOPs.
+factors. A profile (``dear_mpi/training/profile.py``) is a table with seconds in place of FLOPs.
 """
 
 import json

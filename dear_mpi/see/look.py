@@ -5,7 +5,7 @@ from pathlib import PurePath
 from typing import Any
 
 from dear_mpi.reporting.units import plural
-from dear_mpi.training.log.spans import Run, Span, Timeline
+from dear_mpi.training.spans import Run, Span, Timeline
 
 COLORS = {  # by kind, in the order of the legend; all readers can tell them apart; compute is blue
     "forward": "#56B4E9",
@@ -91,13 +91,12 @@ def origins(timeline: Timeline, few: int) -> Iterator[str]:
 def window_of(run: Run) -> tuple[float, float]:
     """Return the window of the last iterations, from the first rank's start to the last rank's end, in seconds.
 
-    It covers everything if a rank has completed no iteration, and is twice as long if the run broke off afterwards.
+    It covers everything if a rank has completed no iteration.
     """
     shown = [rank.iterations[-SHOWN:] for rank in run.ranks]
     if not all(shown):
         return run.begin_s, run.end_s
-    begin_s, end_s = min(each[0].begin_s for each in shown), max(each[-1].end_s for each in shown)
-    return begin_s, min(run.end_s, 2 * end_s - begin_s) if run.breaks_off else end_s
+    return min(each[0].begin_s for each in shown), max(each[-1].end_s for each in shown)
 
 
 def last_iteration(run: Run) -> tuple[float, float]:

@@ -190,8 +190,8 @@ def buckets(fusion: str, counts: Collection[int]) -> str:
 def tuned(report: dict[str, Any]) -> str | None:
     """Describe how fusion was tuned, if it was, and the flag that repeats it.
 
-    >>> tuned({"tuner": "bo:grid", "tuned": 10 * [{}], "fusion": "37.2MB"})
-    '10 trials of bo:grid; --fusion 37.2MB repeats it'
+    >>> tuned({"tuner": "bo", "tuned": 10 * [{}], "fusion": "37.2MB"})
+    '10 trials of bo; --fusion 37.2MB repeats it'
     """
     if report["tuner"] is None:
         return None

@@ -21,7 +21,7 @@ from dear_mpi.collectives.plans.steps import Flow, Ranks
 from dear_mpi.collectives.program.extras import entry_points_of, load_extra
 from dear_mpi.reporting.files import check_ending, replacing
 from dear_mpi.see.look import clock_of
-from dear_mpi.training.log.spans import LANES, STEPS, Rank, Run, Span, Timeline
+from dear_mpi.training.spans import LANES, STEPS, Rank, Run, Span, Timeline
 
 DIGITS = 3  # decimals of a microsecond, as precise as a clock
 INSTANT_US = 10**-DIGITS

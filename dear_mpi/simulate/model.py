@@ -21,7 +21,7 @@ from dear_mpi.training.fabric.costs import Costs, Noise, steady
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.line.owners import Owners, Ownership, Sharing
-from dear_mpi.training.profiles.profile import Profile, Tensor
+from dear_mpi.training.profile import Profile, Tensor
 from dear_mpi.training.routes.find import is_code
 
 SYNTHETIC = "synthetic:"  # models with sleeping layers

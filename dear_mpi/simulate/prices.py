@@ -218,7 +218,7 @@ def find_stand_ins(
     def whole_hosts(few: int) -> bool:
         """Return whether a shift by ``few`` ranks maps hosts to hosts, and the first few ranks fill theirs."""
         return hosts is None or all(
-            later == earlier + hosts[few] for earlier, later in zip(hosts, hosts[few:], strict=False)
+            later == earlier + hosts[few - 1] + 1 for earlier, later in zip(hosts, hosts[few:], strict=False)
         )
 
     divisors = (few for few in range(1, size // 2 + 1) if even and size % few == 0 and whole_hosts(few))

@@ -15,7 +15,7 @@ from dear_mpi.training.chosen_route import SEVERAL, Wire, check_wires, pairs, se
 from dear_mpi.training.declared import BETWEEN, BETWEEN_FUSIONS, again, listed, option, several
 from dear_mpi.training.line.owners import MEASURED, Ownership, measured
 from dear_mpi.training.options import ALL_OPTIMIZERS, FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange, Training
-from dear_mpi.training.profiles.profile import Profile, read_profile
+from dear_mpi.training.profile import Profile, read_profile
 from dear_mpi.training.routes.find import is_code
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES

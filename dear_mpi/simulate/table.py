@@ -15,10 +15,10 @@ from dear_mpi.reporting.units import format_bytes, plural
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import FUSIONS, Simulated, seconds_of
 from dear_mpi.training.fabric.virtual import of_rank
-from dear_mpi.training.log.log import KEPT, Log
-from dear_mpi.training.log.spans import Rank, Run, Timeline, common, rank_of
+from dear_mpi.training.log import KEPT, Log
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.schedules import BASELINE, SCHEDULES
+from dear_mpi.training.spans import Rank, Run, Timeline, common, rank_of
 from dear_mpi.training.virtual_trainer import TIE, UNFAIR
 
 ORIGINS = {"given": "assumed", "fitted": "fitted from measured rows", "published": "fitted to published throughputs"}

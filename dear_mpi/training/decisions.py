@@ -22,7 +22,7 @@ from dear_mpi.training.fusion import USUAL, PassTimes, by_time, check_file, fuse
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.bucket import Cut
 from dear_mpi.training.line.owners import MEASURED, measured
-from dear_mpi.training.profiles.profiler import Profiler
+from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.tuning import Tuning, tuning_of
 from dear_mpi.training.virtual_trainer import best_order, in_time, rehearse

@@ -11,9 +11,9 @@ from dear_mpi.models.layer import layer_name
 from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import note
-from dear_mpi.training.log.log import KEPT
-from dear_mpi.training.log.spans import COMPUTE, ClocksError, Rank, Recording, Run, Timeline, common, merged, rank_of
+from dear_mpi.training.log import KEPT
 from dear_mpi.training.session import Session
+from dear_mpi.training.spans import COMPUTE, ClocksError, Rank, Recording, Run, Timeline, common, merged, rank_of
 
 Show: TypeAlias = Callable[[Timeline], object]  # processes the timeline of all ranks, for example writes it to files
 FACTS = (

@@ -34,7 +34,7 @@ from dear_mpi.training.decisions import Decisions
 from dear_mpi.training.fabric.engine import Engine, check_process
 from dear_mpi.training.fabric.live import checksum
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.log.log import Times
+from dear_mpi.training.log import Times
 from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import MINE, find_schedules
 from dear_mpi.training.trainer import Model

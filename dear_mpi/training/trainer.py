@@ -25,7 +25,7 @@ from dear_mpi.models.layer import Loss
 from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.order import Delayed, Step
-from dear_mpi.training.log.log import EXCHANGE, Times, times_of
+from dear_mpi.training.log import EXCHANGE, Times, times_of
 from dear_mpi.training.schedules import Schedule
 
 

@@ -33,7 +33,7 @@ from dear_mpi.reporting.units import parse_bytes, plural
 from dear_mpi.training.fusion import USUAL, borders, fused
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.layout import Layout
-from dear_mpi.training.profiles.profiler import WARM, Profiler
+from dear_mpi.training.profiler import WARM, Profiler
 from dear_mpi.training.virtual_trainer import predict
 
 TRIALS = 10  # as in DeAR's published code

@@ -24,7 +24,7 @@ from dear_mpi.training.fabric.fabric import Rules, ScheduleError
 from dear_mpi.training.fabric.order import LOSS, SUMS, Key, Sequenced
 from dear_mpi.training.fabric.virtual import VirtualFabric, between, last, of_rank
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.log.log import EXCHANGE, KEPT, Log, Times, fold, kind_of
+from dear_mpi.training.log import EXCHANGE, KEPT, Log, Times, fold, kind_of
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
 from dear_mpi.see.timeline import trace
-from dear_mpi.training.log.spans import COMPUTE, LANES, Iteration, Rank, Run, Span
+from dear_mpi.training.spans import COMPUTE, LANES, Iteration, Rank, Run, Span
 from tests.cli_checks import assert_one_line
 from tests.timelines import run_of, timeline_of
 from tests.trace_schema import assert_schema

@@ -117,12 +117,8 @@ OLD = '{"older": "report"}'
     "flags",
     [
         ["--network", "none.json"],
-        ["--model", "synthetic:resnet50,synthetic:none.json"],
         ["--schedules", "wfbp,mine.py:Endless"],
-        ["--fusion", "25MB,huge"],
-        ["--straggler", "4:2"],
         ["--wire", "fp7"],
-        ["--algorithm", "bruck2"],
         ["--schedules", "dear", "--algorithm", "double_tree"],
     ],
     ids=lambda flags: " ".join(flags),

@@ -14,7 +14,7 @@ from dear_mpi.reporting.units import parse_link
 from dear_mpi.training import Session
 from dear_mpi.training.fabric.costs import Chain, Nominal, WireCost, list_scheduled
 from dear_mpi.training.fusion import BY_TIME
-from dear_mpi.training.profiles.profiler import Profiler
+from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.routes.route import EXTRAS
 from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config

@@ -14,7 +14,7 @@ from dear_mpi.models.synthetic import load_modules
 from dear_mpi.reporting.units import parse_bytes
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_network
-from dear_mpi.simulate.prices.prices import Prices
+from dear_mpi.simulate.prices import Prices
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fusion import fused

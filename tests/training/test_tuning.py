@@ -16,7 +16,7 @@ from dear_mpi.training import Adam, Session
 from dear_mpi.training.fusion import borders
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.plan_cost import plan_s
-from dear_mpi.training.profiles.profile import read_profile
+from dear_mpi.training.profile import read_profile
 from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train

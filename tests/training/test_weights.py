@@ -15,7 +15,7 @@ from dear_mpi.training import Session, trainer
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fusion import BY_TIME
 from dear_mpi.training.line.owners import check_weights, known, measured, parse_weights
-from dear_mpi.training.log.log import Times
+from dear_mpi.training.log import Times
 from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job

@@ -14,7 +14,7 @@ call has no program: it gets the measured time, its whole lateness, and the leas
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ import numpy as np
 from rich.console import Console
 
 from dear_mpi.bench.backends import candidate, labels
-from dear_mpi.bench.fit import Fit, gradient, programs_of, time_s
+from dear_mpi.bench.fit import Fit, gradient, programs_of
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.run import Look, Report, merit
 from dear_mpi.bench.suite import Suite
@@ -38,7 +38,6 @@ from dear_mpi.training.declared import parsed
 
 APART = np.array((1.0, 1.7, 2.3, 3.1)) * 1e-6  # s; perturbs the costs, so that no two paths are equally long
 STEP = 1e-9  # relative, and smaller than APART, so that the path stays the same
-MOST_BYTES = 2**30  # the largest size of the search for a crossover
 UNKNOWN = 0.25  # share of a time: with a larger rest, no reason is given
 MOST_OPEN = 0.5  # share of a difference between two times, likewise
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
@@ -155,32 +154,7 @@ def spread_us(row: Row) -> float | None:
     return row.mean_us - (row.rank_min_us + row.rank_max_us) / 2
 
 
-def crossover(mine: Apart, other: Apart, site: Site) -> int | None:
-    """Return the larger size at which the model first ranks the slower of two rows first.
-
-    None if there is no such size up to 1 GiB, if one row has no program, or if the model already disagrees here.
-    """
-    itemsize = TYPES[mine.row.dtype].itemsize
-
-    def difference_s(count: int) -> float:
-        times_s = []
-        for each in (mine, other):
-            sized = replace(each.row, bytes=count * itemsize, count=count)
-            written = programs_of(sized, site.hosts, site.rates)
-            times_s.append(time_s(sized, written, site.fit.network) if written and site.fit else math.nan)
-        return times_s[0] - times_s[1]
-
-    count, slower = max(1, mine.row.count), mine.time_us - other.time_us
-    before = difference_s(count)
-    while before * slower > 0 and count * itemsize <= MOST_BYTES:
-        after = difference_s(4 * count)
-        if after * before <= 0:
-            return int((count + 3 * count * before / (before - after)) * itemsize)
-        before, count = after, 4 * count
-    return None
-
-
-def sentence(mine: Apart, others: Sequence[Apart], site: Site) -> str:
+def sentence(mine: Apart, others: Sequence[Apart]) -> str:
     """Explain a row's time compared with the fastest other row (with the next one, if it is the fastest)."""
     at = f"At {format_bytes(mine.row.bytes)} {mine.name}"
     if not others:
@@ -193,10 +167,7 @@ def sentence(mine: Apart, others: Sequence[Apart], site: Site) -> str:
     compared = f"{at} {time} is {'slower' if slower else 'faster'} than {name}"
     if unknown := why_not_known(mine, other):
         return f"{compared}; the reason is unknown: {unknown}."
-    size = crossover(mine, other, site)
-    first = mine if slower else other
-    reversed = "" if size is None else f"; from about {rounded_bytes(size)} on {first.name} is faster, by the model"
-    return f"{compared}{reason(mine, other, slower=slower)}{reversed}."
+    return f"{compared}{reason(mine, other, slower=slower)}."
 
 
 def why_not_known(mine: Apart, other: Apart) -> str:
@@ -253,7 +224,7 @@ def explained(rows: Sequence[Row], names: Sequence[str], site: Site, asked: int)
     at = of_interest([row for row in rows if row.bytes == size], names)
     apart = [site.apart(row, name) for row, name in zip(at, labels(at), strict=True)]
     sentences = [
-        sentence(each, [other for other in apart if other is not each], site)
+        sentence(each, [other for other in apart if other is not each])
         for each in apart
         if not candidate(each.row.algorithm).is_library
     ]

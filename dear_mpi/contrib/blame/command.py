@@ -14,8 +14,8 @@ from dear_mpi.contrib.blame.output import as_data, show_blame
 from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import plural
 from dear_mpi.see.timeline import read_timeline
-from dear_mpi.training.log.spans import COMPUTE, Run, Timeline
-from dear_mpi.training.profiles.profile import Profile, read_profile
+from dear_mpi.training.profile import Profile, read_profile
+from dear_mpi.training.spans import COMPUTE, Run, Timeline
 
 FILE = "A timeline of all ranks: FILE.json of train --blame --timeline FILE.json, which keeps 20 iterations."
 PROFILE = "What layers usually take: FILE of train --profile, of another run."

@@ -1,11 +1,13 @@
 """Write the page of one algorithm or two: all numbers of ranks up to a limit, and sliders for prices."""
 
+from __future__ import annotations
+
 import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dear_mpi.collectives import programs
 from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
@@ -16,8 +18,10 @@ from dear_mpi.contrib.pages.priced import BETWEEN, GAMMA, priced
 from dear_mpi.contrib.pages.steps import steps_of
 from dear_mpi.contrib.pages.whole import Kind, whole, write_page
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.explain import Asked
 from dear_mpi.see.look import label
+
+if TYPE_CHECKING:  # the lecture has no terminal
+    from dear_mpi.see.explain import Asked
 
 MOST_ALGORITHMS = 2  # side by side
 MOST_RANKS = 16

@@ -28,7 +28,7 @@ def plot(flags: Flags) -> None:
 
 @with_flags(TIMELINE, alone="timeline", timeline="timeline.png")
 def timeline(flags: Flags) -> None:
-    """Example: dear-mpi timeline run.json --timeline run.svg"""
+    """Example: dear-mpi timeline FILE.json --timeline FILE.svg"""
     written, show = written_by(flags), timeline_writer(flags)
     check_files({"FILE": [flags["file"]]}, written)
     try_files(written)

@@ -30,7 +30,7 @@ from dear_mpi.see.look import (
     title_of,
     window_of,
 )
-from dear_mpi.training.log.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
+from dear_mpi.training.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
 
 INSIDE_COLORS = {  # of the parts of a collective
     "waiting": "#C4C4C4",
@@ -125,7 +125,7 @@ def draw_run(axes: Any, run: Run, few: int, seconds: float) -> set[str]:
     drawn = set[str]()
     tops = [number * (len(lanes) + GAP) for number in range(min(few, len(run.ranks)))]
     for rank, top in zip(run.ranks, tops, strict=False):
-        end_s = until_s if run.breaks_off or not rank.iterations else rank.iterations[-1].end_s
+        end_s = rank.iterations[-1].end_s if rank.iterations else until_s
         shown = [cut(spans, begin_s, end_s) for spans in (rank.spans, steps[rank.number])]
         draw_rank(axes, rank, shown, top, (begin_s, begin_s + seconds))
         drawn |= {span.kind for span in shown[1]}
@@ -143,9 +143,6 @@ def told_of(run: Run) -> str:
     if not all(rank.iterations for rank in run.ranks):
         return "it broke off before an iteration was over"
     taken, exposed = map(short_ms, last_iteration(run))
-    if run.breaks_off:
-        after_s = run.end_s - max(rank.iterations[-1].end_s for rank in run.ranks)
-        return f"it broke off {short_ms(after_s)} ms after the last iteration, which took {taken} ms"
     return f"the last iteration takes {taken} ms, of which {exposed} are exposed"
 
 

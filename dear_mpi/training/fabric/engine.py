@@ -19,7 +19,7 @@ from dear_mpi.collectives.launch.launcher import ADVICE
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Step, Turn
-from dear_mpi.training.log.log import Log
+from dear_mpi.training.log import Log
 
 GRACE_S = 2.0  # after an error on all ranks plans still end by themselves; after one on a single rank they may not
 

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NoReturn
 from dear_mpi.collectives.lowering.messages import Portion
 from dear_mpi.training.fabric.order import SUMS, VERDICT, Delayed, Handle, Key, Sequenced, Step, Turn, completed, sliced
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.log.log import Log
+from dear_mpi.training.log import Log
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.legs import ENGINE, LOOK, Leg, Update
 from dear_mpi.training.routes.route import EXTRAS, Route, reduces

@@ -21,7 +21,7 @@ from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.fabric import Fabric, Rules
 from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Step, Turn
 from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.log.log import Event, Log
+from dear_mpi.training.log import Event, Log
 from dear_mpi.training.routes.legs import Collective, Leg, Update
 
 

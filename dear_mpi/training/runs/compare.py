@@ -28,9 +28,9 @@ from dear_mpi.reporting.stats import FEWEST_SAMPLES, median, ratio
 from dear_mpi.reporting.units import check_distinct
 from dear_mpi.training.chosen_route import Wire, check_wires, pairs
 from dear_mpi.training.fusion import fused
-from dear_mpi.training.log.log import KEPT, Times, waits_s
+from dear_mpi.training.log import KEPT, Times, waits_s
 from dear_mpi.training.plan_cost import communication, traffic
-from dear_mpi.training.profiles.profiler import Profiler
+from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.recorder import Recorder, Show
 from dear_mpi.training.routes.legs import Collective, Leg
 from dear_mpi.training.routes.route import WAYS
@@ -263,7 +263,7 @@ class Comparison:
                     job = stack.enter_context(Job(config, world, schedules))
                     world = job.world  # the first job has chosen and reported how ranks wait
                 candidates.append(Candidate(job, config.schedule, fusion, self.called(fusion, config)))
-            jobs = dict.fromkeys(each.job for each in candidates)
+            jobs = [*{each.job: each for each in candidates}.values()]  # a candidate of each
             for each in awake(candidates):
                 each.settle()
                 progress(f"{each.label}, first iterations")
@@ -280,7 +280,7 @@ class Comparison:
                     progress(each.label)
             for each in awake(candidates):
                 each.timing()
-            ends = {job: job.outcome() for job in jobs}
+            ends = {each.job: each.job.outcome() for each in awake(jobs)}
             firsts = {each.fusion: each for each in reversed(candidates)}
             rows = [each.row(firsts[each.fusion]) | ends[each.job] for each in awake(candidates)]
             if recorder is not None:

@@ -36,12 +36,6 @@ OF_OTHERS = {
 SETTINGS = ("lr", "momentum", "weight_decay")  # of optimisers, with flags
 
 
-def setting(name: str, help: str) -> Any:
-    """Declare an optimiser option; each optimiser has its default."""
-    defaults = [f"{vars(kind)[name]} for {optimizer}" for optimizer, kind in OPTIMIZERS.items() if name in vars(kind)]
-    return option(help, None, shown=", ".join(defaults))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Config(Training):
     """Configure one training run: the flags of ``train`` and ``compare``. Defaults come from ``PRESETS``."""
@@ -61,11 +55,12 @@ class Config(Training):
         f"Optimiser: {', '.join(OPTIMIZERS)}. With further settings: sgd:nesterov=1, adam:beta1=0.8:epsilon=1e-6.",
         shown="by model",
     )
-    lr: float | None = setting("lr", "Learning rate.")
-    momentum: float | None = setting("momentum", "Momentum factor.")
-    weight_decay: float | None = setting(
-        "weight_decay",
+    lr: float | None = option("Learning rate.", None, shown="that of the optimiser")
+    momentum: float | None = option("Momentum factor.", None, shown="that of the optimiser")
+    weight_decay: float | None = option(
         "Weight decay of all parameters, including biases: an L2 penalty for sgd and adam, decoupled for the others.",
+        None,
+        shown="that of the optimiser",
     )
     decay: str = option(
         f"How the learning rate falls until the last iteration: {', '.join(DECAYS)}.",

@@ -42,7 +42,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import parse_straggler
 from dear_mpi.training.checkpoint import sha256
 from dear_mpi.training.line.parameters import key_of, trained
-from dear_mpi.training.log.log import Times, middle
+from dear_mpi.training.log import Times, middle
 from dear_mpi.training.runs.config import IN_FILE, Config, kind_of
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.session import Session

@@ -11,14 +11,14 @@ from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, is_plain
 from dear_mpi.reporting.terminal import note
-from dear_mpi.training.log.log import KEPT, Times
-from dear_mpi.training.log.spans import Recording
+from dear_mpi.training.log import KEPT, Times
 from dear_mpi.training.plan_cost import communication
-from dear_mpi.training.profiles.profiler import Profiler
+from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.recorder import Recorder, Show
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job, describe, timing
 from dear_mpi.training.schedules import own_fusion
+from dear_mpi.training.spans import Recording
 from dear_mpi.training.trainer import TrainingError
 
 # Settings that a resumed run must keep to reach the same bits, in addition to the model, wire format and optimiser.

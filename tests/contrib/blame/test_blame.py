@@ -15,16 +15,16 @@ from dear_mpi.contrib.blame.output import as_data, sentences
 from dear_mpi.contrib.blame.threads import HELD, MainThread
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
-from dear_mpi.see.timeline import put_together, read_timeline, trace
+from dear_mpi.see.timeline import read_timeline, trace
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.virtual import of_rank
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.log.spans import COMPUTE, Iteration, Rank, Run, Span, Timeline, rank_of
 from dear_mpi.training.recorder import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import find_schedule
+from dear_mpi.training.spans import COMPUTE, Iteration, Rank, Run, Span, Timeline, rank_of
 from dear_mpi.training.virtual_trainer import VirtualTrainer
 from tests.contrib.blame.planted import FORWARD_S, LAYERS, LINK, TRAINING, Cause, model_in, plant_in_layers, planted
 
@@ -248,9 +248,8 @@ RUN = {"name": "dear", "size": 1, "ranks": [{"name": "rank 0", "iterations": [],
     {"live": True, "runs": [RUN | {"name": 5}]},
     {"live": True, "runs": [RUN | {"ranks": [{"name": "rank 0", "iterations": [[0, "1", 2]], "spans": []}]}]},
 ])  # fmt: skip
-@pytest.mark.parametrize("read", [read_timeline, lambda path: put_together([path])])
-def test_a_file_that_is_no_timeline_is_refused(read, recorded, tmp_path):
+def test_a_file_that_is_no_timeline_is_refused(recorded, tmp_path):
     path = tmp_path / "no.json"
     path.write_text(json.dumps({"recorded": recorded}))
     with pytest.raises(ValueError, match=r"no.json' is no timeline of"):
-        read(str(path))
+        read_timeline(str(path))

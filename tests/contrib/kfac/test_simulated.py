@@ -17,8 +17,8 @@ from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training import Session
 from dear_mpi.training.line.owners import Ownership
 from dear_mpi.training.plan_cost import modelled_s
-from dear_mpi.training.profiles.profile import Profile, Tensor, Use
-from dear_mpi.training.profiles.profiler import Profiler
+from dear_mpi.training.profile import Profile, Tensor, Use
+from dear_mpi.training.profiler import Profiler
 
 SIDES = Sides(3, 2)
 ROWS = 10

@@ -14,8 +14,8 @@ from dear_mpi.see.look import window_of
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import timeline_of
-from dear_mpi.training.log.spans import KINDS as KINDS_OF_SPANS
-from dear_mpi.training.log.spans import LANES
+from dear_mpi.training.spans import KINDS as KINDS_OF_SPANS
+from dear_mpi.training.spans import LANES
 from tests.markdown import ROOT
 
 SMALL = {"modules": [{"name": f"layer {n}", "params": [100_000, 100], "fwd_flops": 1 + n % 3} for n in range(6)]}

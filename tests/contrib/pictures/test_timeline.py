@@ -15,7 +15,7 @@ from dear_mpi.contrib.pictures.timeline import INSIDE_COLORS, draw_steps, draw_t
 from dear_mpi.reporting.output import printable
 from dear_mpi.see.look import COLORS
 from dear_mpi.see.timeline import timeline_of as steps_timeline
-from dear_mpi.training.log.spans import COMPUTE, STEPS, Iteration, Rank, Run, Span
+from dear_mpi.training.spans import COMPUTE, STEPS, Iteration, Rank, Run, Span
 from tests.cli_checks import assert_one_line
 from tests.timelines import rank_of, run_of, timeline_of
 

@@ -33,9 +33,9 @@ from dear_mpi.models.layer import layer_name
 from dear_mpi.training.fabric.costs import Costs, Price
 from dear_mpi.training.fabric.order import SUMS
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.log.log import EXCHANGE, Record, fold, kind_of, middle
+from dear_mpi.training.log import EXCHANGE, Record, fold, kind_of, middle
 from dear_mpi.training.plan_cost import WirePrices, plan_s
-from dear_mpi.training.profiles.profile import Profile, Tensor, Use
+from dear_mpi.training.profile import Profile, Tensor, Use
 
 OF_NO_BUCKET = {kind for kind, _ in SUMS}
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from dear_mpi.collectives.plans.notes import Noted
 from dear_mpi.collectives.plans.steps import Flow, StepSpan, flows_of, said_of, spans_of, starts_of
 from dear_mpi.ranks.clock import Aligned
-from dear_mpi.training.log.log import EXCHANGE, Event, Log, Record
+from dear_mpi.training.log import EXCHANGE, Event, Log, Record
 
 COMPUTE, WIRE, STEPS = LANES = ("compute", "wire", "steps")  # main thread, engine, inside the engine's collectives
 Clock: TypeAlias = Callable[[str, Any], float]  # seconds of a mark in a lane
@@ -102,11 +102,6 @@ class Run:
         return inside_of(self.ranks)
 
     @cached_property
-    def breaks_off(self) -> bool:
-        """Tell whether a rank wrote its record inside a collective."""
-        return any(noted.under_way for rank in self.ranks for noted in rank.noted[-1:])
-
-    @cached_property
     def begin_s(self) -> float:
         return min((begin_s for rank in self.ranks for begin_s, _ in rank.times()), default=0.0)
 
@@ -139,9 +134,6 @@ def inside_of(ranks: Sequence[Rank]) -> Inside:
             found.spans[number] += [
                 Span(STEPS, each.kind, name_of(each), each.begin_s, each.end_s, said_of(each, noted)) for each in steps
             ]
-            if noted.under_way:
-                last = found.spans[number][-1]
-                found.spans[number][-1] = last._replace(args={**(last.args or {}), "under_way": True})
         found.flows.extend(flows_of(their, starts))
     return found
 
