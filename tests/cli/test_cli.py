@@ -397,7 +397,7 @@ def test_a_format_for_programs_has_rows_alone():
     sizes = ("--sizes", "64B,1KiB", "--budget", "10ms")
     result = run("bench", "--threads", 3, "--algorithms", "ring", *sizes, "--format", "csv", "--overlap")
     assert [line.split(",")[0] for line in result.stdout.splitlines()] == ["collective", "all_reduce", "all_reduce"]
-    assert "what hides behind compute" in result.stderr
+    assert "what hides" in result.stderr
 
 
 @pytest.mark.parametrize("raw", [(), ("--raw",)])
