@@ -41,8 +41,8 @@ FUSION_BY_SIZE = (
     "inside a tensor"
 )
 FUSION_AS_GIVEN = (
-    "ddp, horovod, mgwfbp: as the source of that schedule does; own: as the source of each "
-    "schedule does; at:N,N: at these elements; FILE.py:FUNCTION: by your function"
+    "ddp, horovod, mgwfbp: as the source of that schedule does; ddp:4MB: with this bucket_cap_mb; own: as the "
+    "source of each schedule does; at:N,N: at these elements; FILE.py:FUNCTION: by your function"
 )
 TUNED = "bo: sizes are tried during training (also bo:1MB..64MB); auto: the best size is predicted"
 FUSION = f"{FUSION_BY_SIZE}; {TUNED}; {FUSION_AS_GIVEN}."
