@@ -154,13 +154,9 @@ def borders(policy: str, layout: Layout) -> list[int]:
     """Return where a policy cuts the flat buffer, in elements.
 
     Policies are those of ``fuse``; ``tensors``: a bucket per tensor (or several, if shorter than the grid);
-    ``cut:SIZE``: buckets of that size, regardless of tensors; ``ddp``, ``ddp:SIZE``: PyTorch's buckets; ``at:N,N,...``: at these
-    elements. Raises ValueError if the policy cannot be read, or asks for more buckets than there are layers or than a
-    run can handle.
-
-    >>> layout = Layout.of([[("a", (64,))], [("b", (64,))], [("c", (64,))]], itemsize=4, ranks=1)
-    >>> borders("layers:2", layout), borders("cut:384B", layout)
-    ([0, 128], [0, 96])
+    ``cut:SIZE``: buckets of that size, regardless of tensors; ``ddp``, ``ddp:SIZE``: PyTorch's buckets;
+    ``at:N,N,...``: at these elements. Raises ValueError if the policy cannot be read, or asks for more buckets than
+    there are layers or than a run can handle.
     """
     kind, _, argument = policy.partition(":")
     found: Sequence[int]
