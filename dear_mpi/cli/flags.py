@@ -103,7 +103,7 @@ LINK = (
 )
 RATES = (
     "Bandwidth of a rank inside its host, and of a host to others, for algorithms that ask for it, such as themis: "
-    "100gbit/10gbit, or FILE.json of dear-mpi doctor."
+    "100gbit/10gbit, or FILE.json of doctor or links."
 )
 THREADS = "Number of ranks, which run as threads of one process, without MPI."
 STALL = "Report each rank that has waited this long for a message, with the message and the cause. 0s: never."

@@ -94,7 +94,7 @@ class Exchange(Declared):
     )
 
     weights: Sequence[float] | str | None = option(
-        "How fast each rank is: it has a share of the batch and of the line in proportion. 3,1,1: a number for each "
+        "How fast each rank is: it has a share of the batch and of the flat buffer in proportion. 3,1,1: a number for each "
         f"rank; {MEASURED}: as the first iterations show.",
         None,
         shown="all alike",
@@ -145,10 +145,10 @@ class Exchange(Declared):
 @dataclass(frozen=True, kw_only=True)
 class Training(Exchange):
     """Choose the other options of training. Fusion by time is in ``fusion.py``; ``bo`` and ``auto`` are in
-    ``tuning/``."""
+    ``tuning.py``."""
 
     schedule: str = option(
-        f"Schedule, which decides when gradients travel: {', '.join(NAMES_OF_SCHEDULES)}, or FILE.py:NAME.",
+        f"Schedule, which decides when gradients travel: {', '.join(NAMES_OF_SCHEDULES)}, one of an extra, such as lancet, or FILE.py:NAME.",
         "dear",
         may_be_file=True,
     )

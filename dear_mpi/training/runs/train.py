@@ -79,7 +79,7 @@ def train(
     Args:
         progress: called after each iteration with its number, from 1, and the loss.
         saving: where checkpoints are, if there are any.
-        profile: file for the layer times, written by rank 0 (``profiles/profile.py``).
+        profile: file for the layer times, written by rank 0 (``training/profile.py``).
         timeline: processes the timeline of the last iterations, on rank 0.
         observers: by the keys of their results in the report.
 
