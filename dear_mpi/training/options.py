@@ -94,8 +94,8 @@ class Exchange(Declared):
     )
 
     weights: Sequence[float] | str | None = option(
-        "How fast each rank is: it has a share of the batch and of the flat buffer in proportion. 3,1,1: a number for each "
-        f"rank; {MEASURED}: as the first iterations show.",
+        "How fast each rank is: it has a share of the batch and of the flat buffer in proportion. 3,1,1: a number for "
+        f"each rank; {MEASURED}: as the first iterations show.",
         None,
         shown="all alike",
         typed=str,
@@ -148,7 +148,8 @@ class Training(Exchange):
     ``tuning.py``."""
 
     schedule: str = option(
-        f"Schedule, which decides when gradients travel: {', '.join(NAMES_OF_SCHEDULES)}, one of an extra, such as lancet, or FILE.py:NAME.",
+        f"Schedule, which decides when gradients travel: {', '.join(NAMES_OF_SCHEDULES)}, one of an extra, such as "
+        "lancet, or FILE.py:NAME.",
         "dear",
         may_be_file=True,
     )

@@ -52,7 +52,8 @@ class Config(Training):
         allowed=DTYPES,
     )
     optimizer: str = option(
-        f"Optimiser: {', '.join(OPTIMIZERS)}, or one of an extra, such as kfac. With further settings: sgd:nesterov=1, adam:beta1=0.8:epsilon=1e-6.",
+        f"Optimiser: {', '.join(OPTIMIZERS)}, or one of an extra, such as kfac. With further "
+        "settings: sgd:nesterov=1, adam:beta1=0.8:epsilon=1e-6.",
         shown="by model",
     )
     lr: float | None = option("Learning rate.", None, shown="by optimiser")
