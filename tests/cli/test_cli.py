@@ -564,7 +564,6 @@ def test_a_disk_that_is_full_in_the_end(command, flag, shown, tmp_path, monkeypa
         (["bench", "--threads", 2, "--algorithms", ""], "--algorithms takes one or several with commas"),
         (["bench", "--threads", 2, "--segment", ""], "--segment: size '' cannot be read"),
         (["bench", "--threads", 2, "--sizes", "4Q"], "--sizes: size '4Q' cannot be read"),
-        (["bench-kernels", "--models", ""], "--models takes one or several with commas"),
         (["doctor", "--size", "4"], "--size: size '4' has no unit"),
         (["train", "--threads", 2, "--stall-after", "4"], "--stall-after: time '4' has no unit"),
         (["explain", "--ranks", 100000], "--ranks must be at most 64, not 100000: with more, nobody can read"),
