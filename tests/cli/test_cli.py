@@ -561,7 +561,6 @@ def test_a_disk_that_is_full_in_the_end(command, flag, shown, tmp_path, monkeypa
         (["bench", "--threads", 2, "--algorithms", ""], "--algorithms takes one or several with commas"),
         (["bench", "--threads", 2, "--segment", ""], "--segment: size '' cannot be read"),
         (["bench", "--threads", 2, "--sizes", "4Q"], "--sizes: size '4Q' cannot be read"),
-        (["doctor", "--size", "4"], "--size: size '4' has no unit"),
         (["train", "--threads", 2, "--stall-after", "4"], "--stall-after: time '4' has no unit"),
         (["explain", "--ranks", 100000], "--ranks must be at most 64, not 100000: with more, nobody can read"),
         (["explain", "--ranks", 8, "--hosts", 9], "--hosts must be at most 8, the ranks, not 9"),
