@@ -31,11 +31,11 @@ def test_preset_then_override(name):
 
 
 BAD_SETTINGS = {
-    "model 'gtp' is unknown: did you mean 'gpt'?": {"model": "gtp"},
+    "model 'mpl' is unknown: did you mean 'mlp'?": {"model": "mpl"},
     "model 'sinthetic' is unknown: did you mean 'synthetic'?": {"model": "sinthetic:resnet50"},
     "batch must be at least 1, not 0": {"batch": 0},
     "iterations must be at least 1, not -2": {"iterations": -2},
-    "context must be at least 1, not 0": {"model": "gpt", "context": 0},
+    "context must be at least 1, not 0": {"model": "mine.py:build", "context": 0},
     "forward_time must be from 0 to 86400 seconds, not -0.1": {"model": "synthetic:resnet50", "forward_time": -0.1},
     "forward_time must be from 0 to 86400 seconds, not nan": {"model": "synthetic:resnet50", "forward_time": math.nan},
     "forward_time must be from 0 to 86400 seconds, not 10000000000.0": {
@@ -44,8 +44,7 @@ BAD_SETTINGS = {
     },
     "backward_time must be from 0 to 86400 seconds, not -1": {"model": "synthetic:resnet50", "backward_time": -1},
     "context does not apply to the model 'mlp'": {"model": "mlp", "context": 64},
-    "context does not apply to the model 'cnn'": {"model": "cnn", "context": 8},
-    "forward_time does not apply to the model 'cnn'": {"model": "cnn", "forward_time": 0.1},
+    "forward_time does not apply to the model 'mlp'": {"model": "mlp", "forward_time": 0.1},
     "straggler does not apply to the model 'mine.py:build'": {"model": "mine.py:build", "straggler": "0:3"},
     "data does not apply to the model 'synthetic:resnet50'": {"model": "synthetic:resnet50", "data": "digits"},
     "setting 'iteration' is unknown: did you mean 'iterations'?": {"iteration": 5},
