@@ -18,7 +18,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -46,8 +46,7 @@ class Module:
     backward: float | None = None  # of the backward pass; None: proportional to the forward pass
     weights: float = HALF  # share of the backward pass for the parameters' gradients, which may be delayed
     exchange_bytes: int = 0  # for all ranks together, before each pass
-    matrix: tuple[int, int] | None = None  # inputs, with the bias, and outputs; None if its weight is no known matrix
-    rows: float = 0.0  # applications of the matrix
+    out_elems: float = 0.0  # elements of its output, if the table has them
 
 
 def load_modules(name: str) -> list[Module]:
@@ -84,23 +83,8 @@ def module_of_row(row: Any) -> Module:
     exchange_bytes = row.get("exchange_bytes", 0)
     if type(exchange_bytes) is not int or not 0 <= exchange_bytes <= MOST_EXCHANGED:
         raise ValueError(f"exchange_bytes must be a whole number from 0 to {MOST_EXCHANGED}, not {exchange_bytes!r}")
-    counts, shape = tuple(map(count, row["params"])), matrix(row)
-    module = Module(str(row["name"]), counts, float(row["fwd_flops"]), exchange_bytes=exchange_bytes)
-    if shape is None:
-        return module
-    outputs, inputs = shape
-    return replace(module, matrix=(inputs + len(counts) - 1, outputs), rows=row["out_elems"] / outputs)
-
-
-def matrix(row: Any) -> tuple[int, int] | None:
-    """Return outputs and inputs of a row's weight, from ``out_elems``: an element takes two FLOPs per row of outputs.
-
-    None if the weight is no matrix, as in a normalisation.
-    """
-    (weight, *_), flops, out_elems = row["params"] or [0], row["fwd_flops"], row.get("out_elems", 0)
-    outputs = 2 * weight * out_elems / flops if flops else 0.0
-    is_whole = outputs >= 1 and outputs == int(outputs) and weight % int(outputs) == 0
-    return (int(outputs), weight // int(outputs)) if is_whole else None
+    counts, flops, out_elems = tuple(map(count, row["params"])), float(row["fwd_flops"]), float(row.get("out_elems", 0))
+    return Module(str(row["name"]), counts, flops, exchange_bytes=exchange_bytes, out_elems=out_elems)
 
 
 def modules_of_profile(profile: Any) -> list[Module]:

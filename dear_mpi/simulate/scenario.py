@@ -14,12 +14,12 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.synthetic import EXCHANGE
 from dear_mpi.reporting.units import parse_straggler
-from dear_mpi.simulate.model import Model, compute_text, update_origin
+from dear_mpi.simulate.model import Model, compute_keys
 from dear_mpi.simulate.network import Machine
 from dear_mpi.simulate.prices import Prices
 from dear_mpi.simulate.settings import MOST_PARTS, Settings
 from dear_mpi.training.chosen_route import check_sent
-from dear_mpi.training.fabric.costs import Price, portions_of, whole_cost
+from dear_mpi.training.fabric.costs import Price, alike, portions_of, whole_cost
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.statistic import COUNT
 from dear_mpi.training.fusion import PassTimes, borders, by_time, check_file, fused, is_by_time
@@ -67,6 +67,7 @@ class Scenario:
     def predict(self, name: str, schedule: type[Schedule], fusion: str, *, traced: bool = False) -> Prediction:
         """Predict an iteration under one schedule."""
         rules, settings, ranks = self.rules(name, schedule, fusion), self.settings, self.prices.ranks
+        slowness = np.array(parse_straggler(settings.straggler, ranks))
         costs = replace(
             self.model.costs,
             price=self.priced(schedule, rules.buckets),
@@ -77,7 +78,7 @@ class Scenario:
             served=share_served(self.prices.hosts or range(ranks)),
             work=self.model.sharing(rules.buckets).work,
             portions=partial(self.portions, rules.route),
-            compute=straggling(settings.straggler, ranks),
+            compute=alike if settings.straggler is None else lambda seconds: seconds * slowness,
             noise=self.model.noise,
         )
         return predict(schedule, rules, costs, traced=traced)
@@ -85,7 +86,7 @@ class Scenario:
     def rules(self, name: str, schedule: type[Schedule], fusion: str) -> Rules:
         """Make a rule book for a schedule with a policy's buckets; time-based policies see the simulated costs."""
         route = self.settings.route_of(schedule)
-        buckets = buckets_of(self.model, schedule, route, fusion, lambda buckets: self.priced(schedule, buckets))
+        buckets = buckets_of(self.model, schedule, route, fusion, partial(self.priced, schedule))
         return Rules(name, buckets, schedule, route=route, judged=self.settings.judged)
 
     def bound_s(self, schedule: type[Schedule], found: Prediction) -> float:
@@ -112,10 +113,10 @@ class Scenario:
 
     def portions(self, route: Route, collective: str, bucket: Bucket) -> int:
         """Return the number of portions that a collective can be split into."""
-        legs = route.collectives(collective)
-        if len(legs) != 1 or legs[0].op != "sum" or legs[0].line in route.codes:
+        leg, *others = route.collectives(collective) or [None]
+        if leg is None or others or leg.op != "sum" or leg.line in route.codes:
             return 1
-        return portions_of(self.nbytes(route, legs[0], bucket), self.prices.ranks, self.prices.segment_bytes)
+        return portions_of(self.nbytes(route, leg, bucket), self.prices.ranks, self.prices.segment_bytes)
 
     def nbytes(self, route: Route, leg: Collective, bucket: Bucket, longest: int | None = None) -> int:
         """Return the bytes of a bucket in a collective, in equal shards, or in shards priced as the longest one."""
@@ -137,40 +138,29 @@ class Scenario:
 
     def row(self, fusion: str, prediction: Prediction, base_s: float) -> dict[str, Any]:
         """Return a prediction's keys of ``--json``."""
-        settings, seconds = self.settings, prediction.iteration_s
-        compute, origin = compute_text(settings)
+        settings, model, seconds = self.settings, self.model, prediction.iteration_s
         return {
-            "model": self.model.name,
-            "params": self.model.params,
+            "model": model.name,
+            "params": model.params,
             "ranks": self.prices.ranks,
             "schedule": prediction.schedule,
             "algorithm": self.algorithm,
             "fusion": fusion,
             "buckets": len(prediction.buckets),
             "wire": settings.wire_name,
-            "accumulate": self.model.costs.parts,
-            "optimizer": settings.optimizer,
-            "weights": self.model.owners.weights,
+            "accumulate": model.costs.parts,
+            "weights": model.owners.weights,
             "route": prediction.route,
-            "clip": settings.clip,
-            "loss_scale": settings.loss_scale,
+            **{name: getattr(settings, name) for name in ("optimizer", "clip", "loss_scale", "straggler")},
             "segment_bytes": self.prices.segment_bytes,
             **self.machine.row(),
-            "compute": compute,
-            "compute_origin": origin,
-            "update_s_per_element": self.model.costs.update_s,
-            "update_origin": update_origin(settings),
-            "ranks_per_core": settings.ranks_per_core,
-            "code_factor": self.model.costs.code_factor,
-            "start_s": self.model.costs.start_s,
-            "wake_s": self.model.costs.wake_s,
-            "straggler": settings.straggler,
+            **compute_keys(settings),
+            "update_s_per_element": model.costs.update_s,
+            **{name: getattr(model.costs, name) for name in ("ranks_per_core", "code_factor", "start_s", "wake_s")},
             "iteration_s": seconds,
             "compute_s": prediction.forward_s + prediction.backward_s,
             "exposed_comm_s": prediction.exposed_s,
-            "update_s": prediction.update_s,
-            "rest_s": prediction.rest_s,
-            "bound_s": prediction.bound_s,
+            **{name: getattr(prediction, name) for name in ("update_s", "rest_s", "bound_s")},
             "speedup_vs_wfbp": base_s / seconds if seconds else 1.0,
         }
 
@@ -199,13 +189,3 @@ def buckets_of(
         cost = whole_cost(schedule.collectives, route, layout, prices)
         policy = by_time(policy, layout, PassTimes(model.costs.forward_s, model.costs.backward_s), cost)
     return fused(policy, layout)
-
-
-def straggling(text: str | None, ranks: int) -> Callable[[Any], Any]:
-    """Return a function from nominal seconds, of all ranks or of each, to actual seconds with a straggler.
-
-    >>> straggling(None, 2)(1.0), straggling("1:1.5", 2)(2.0)
-    (1.0, array([2., 3.]))
-    """
-    factors = np.array(parse_straggler(text, ranks))
-    return lambda seconds: seconds if text is None else seconds * factors
