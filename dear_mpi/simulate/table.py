@@ -118,8 +118,8 @@ def warnings(found: Sequence[Simulated]) -> list[str]:
         why = "layers share cores and memory with other ranks and with messages"
         said.append(f"{taken}, where {why}: take it on one rank")
     for wire, rows in grouped(found, lambda each: each.row["wire"]).items():
-        codes = [leg for leg in rows[0].scenario.settings.chosen_route.legs if isinstance(leg, OfCodes)]
-        if codes and not any(leg.compute_s(1, 1) for leg in codes):
+        codes = [stage for stage in rows[0].scenario.settings.chosen_route.stages if isinstance(stage, OfCodes)]
+        if codes and not any(stage.compute_s(1, 1) for stage in codes):
             said.append(f"note: the wire {wire} has no encode_s or decode_s: encoding and decoding count as free")
     return said
 

@@ -9,7 +9,7 @@ from dear_mpi.kernels.optimizers import Muon
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training import Session
-from dear_mpi.training.line.shards import Shards
+from dear_mpi.training.flat_buffer.shards import Shards
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import train
