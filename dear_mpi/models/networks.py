@@ -17,7 +17,7 @@ from dear_mpi.collectives.program.user_file import is_in_file, load, source_of, 
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.data import Dataset
-from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
+from dear_mpi.models.layer import Layer, Loss, in_order
 from dear_mpi.models.layers import Dense, Relu, Reshape, SoftmaxCrossEntropy
 
 Network = Callable[[tuple[int, ...], int, np.random.Generator, np.dtype[Any]], list[Layer]]
@@ -94,70 +94,51 @@ def build_model(
         made = build(shape, classes, rng, dtype)
     has_loss = isinstance(made, tuple) and len(made) == 2 and not hasattr(made[0], "forward")
     layers, loss = made if has_loss else (made, SoftmaxCrossEntropy())
-    check_layers(model, layers, loss, dtype)
-    try_out(model, layers, loss, dataset)
-    return list(layers), loss, source.text
-
-
-def check_layers(model: str, layers: Any, loss: Any, dtype: np.dtype[Any]) -> None:
     if not isinstance(layers, Sequence):
         raise ValueError(f"{model} must return a sequence of layers, or (layers, loss), not {type(layers).__name__}")
-    names = [named(number, layer, model) for number, layer in enumerate(layers)]
-    for what, thing in zip([*names, f"the loss of {model}"], [*layers, loss], strict=True):
-        for method in ("forward", "backward"):
-            if not callable(getattr(thing, method, None)):
-                raise ValueError(f"{what} must have the methods forward and backward: it has no {method}")
+    names = [f"layer {number} ({type(layer).__name__}) of {model}" for number, layer in enumerate(layers)]
     trained = []
     for what, layer in zip(names, layers, strict=True):
         with telling(f"the parameters of {what} fail"):
-            found = getattr(layer, "parameters", None)
-        if not isinstance(found, Sequence) or not all(isinstance(each, Parameter) for each in found):
-            raise ValueError(f"{what} must have parameters, a sequence of Parameter, not {found!r:.99}")
-        trained += [parameter for parameter in found if parameter.trained]
+            trained += [(each.name, str(each.value.dtype)) for each in layer.parameters if each.trained]
     if not trained:
         raise ValueError(f"{model} must have a parameter that is trained, and its {len(layers)} layers have none")
-    for parameter in trained:
-        kind = str(getattr(parameter.value, "dtype", type(parameter.value).__name__))
+    for parameter, kind in trained:
         if kind != str(dtype):
-            raise ValueError(f"parameter {parameter.name} of {model} must be of dtype {dtype} (--dtype), not {kind}")
-
-
-def named(number: int, layer: Any, model: str) -> str:
-    return f"layer {number} ({type(layer).__name__}) of {model}"
-
-
-def try_out(model: str, layers: Sequence[Layer], loss: Loss, dataset: Dataset) -> None:
-    x, targets = dataset.train.take(np.zeros(1, np.intp))
+            raise ValueError(f"parameter {parameter} of {model} must be of dtype {dtype} (--dtype), not {kind}")
     with telling(f"{model}: a layer that is there twice must be one that copy.deepcopy can copy"):
-        layers = in_order(layers)
-    names = [named(number, layer, model) for number, layer in enumerate(layers)]
-    shapes: list[tuple[int, ...] | None] = []
+        tried = in_order(layers)
+    try_out(model, names, tried, loss, dataset)
+    return list(layers), loss, source.text
+
+
+def try_out(model: str, names: Sequence[str], layers: Sequence[Layer], loss: Loss, dataset: Dataset) -> None:
+    x, targets = dataset.train.take(np.zeros(1, np.intp))
+    shapes: list[tuple[int, ...] | None] = [None]  # the first input's gradient is unused
     with np.errstate(all="ignore"):  # training looks for non-finite values
         for name, layer in zip(names, layers, strict=True):
-            shapes.append(x.shape if shapes else None)  # the first input's gradient is unused
-            x = returned(name, layer.forward, x)
+            x = returned(name, layer, "forward", x)
+            shapes.append(x.shape)
         if isinstance(loss, SoftmaxCrossEntropy) and (x.ndim < 2 or x.shape[-1] < dataset.classes):
             allowed = f"{dataset.classes} outputs, one for each class"
             raise ValueError(f"{model} must have {allowed}, not {list(x.shape[1:])}")
         what = f"the loss of {model}"
         with telling(f"{what} fails for outputs of shape {list(x.shape)} and targets of {list(targets.shape)}"):
             total = loss.forward(x, targets)
-        if np.ndim(total) or np.asarray(total).dtype.kind not in "fiu":
-            found = f"an array of shape {list(np.shape(total))}" if np.ndim(total) else f"{total!r:.99}"
-            raise ValueError(f"{what} must return the sum over all examples, one number, not {found}")
-        dy = returned(what, loss.backward, 1.0, x.shape)
-        for name, layer, shape in reversed([*zip(names, layers, shapes, strict=True)]):
-            dy = returned(name, layer.backward, dy, shape)
+            if np.ndim(total) or np.asarray(total).dtype.kind not in "fiu":
+                raise ValueError(f"it must return the sum over all examples, one number, not {total!r:.99}")
+        dy = returned(what, loss, "backward", 1.0, shapes.pop())
+        for name, layer, shape in zip(reversed(names), reversed(layers), reversed(shapes), strict=True):
+            dy = returned(name, layer, "backward", dy, shape)
 
 
-def returned(what: str, method: Callable[..., Array], given: Any, due: tuple[int, ...] | None = None) -> Array:
-    """Call a method, and check that it returns an array, of shape ``due`` if that is given."""
+def returned(what: str, thing: Any, method: str, given: Any, due: tuple[int, ...] | None = None) -> Array:
+    """Return the array that a method returns. ValueError: it fails, or returns no array, or none of shape ``due``."""
     about = f"{given.dtype}{list(given.shape)}" if hasattr(given, "shape") else repr(given)
-    call = f"{what}: {method.__name__}({about})"
-    with telling(f"{call} fails"):
-        array = method(given)
-    if not hasattr(array, "shape"):
-        raise ValueError(f"{call} must return an array, not {array!r:.99}")
-    if due is not None and array.shape != due:
-        raise ValueError(f"{call} must return the gradient of its input, of shape {list(due)}, not {list(array.shape)}")
+    with telling(f"{what}: {method}({about}) fails"):
+        array: Array = getattr(thing, method)(given)
+        if not hasattr(array, "shape"):
+            raise TypeError(f"it must return an array, not {array!r:.99}")
+        if due is not None and array.shape != due:
+            raise ValueError(f"it must return the gradient of its input, of shape {list(due)}, not {list(array.shape)}")
     return array

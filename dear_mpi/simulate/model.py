@@ -190,7 +190,7 @@ def crowded(costs: Costs, ranks: float, *, asleep: bool) -> Costs:
     return replace(costs, ranks_per_core=ranks, **longer)
 
 
-def compute_keys(settings: Settings) -> dict[str, str]:
+def compute_keys(settings: Settings, costs: Costs) -> dict[str, Any]:
     """Describe a row's compute times, with the sources of layers and of updates."""
     profile = settings.scaled
     if profile is None:
@@ -204,5 +204,6 @@ def compute_keys(settings: Settings) -> dict[str, str]:
     return {
         "compute": text,
         "compute_origin": origin,
+        "update_s_per_element": costs.update_s,
         "update_origin": origin if settings.update_s is None else "given",
     }

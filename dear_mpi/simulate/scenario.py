@@ -99,15 +99,20 @@ class Scenario:
         """Return the prices of these buckets, computed at once; prices of portions are computed on demand."""
         names, route = (*schedule.collectives, *schedule.extras), self.settings.route_of(schedule)
         longest = self.model.sharing(buckets).longest
+
+        def size(stage: Collective, bucket: Bucket) -> int:
+            return self.nbytes(route, stage, bucket, longest(bucket))
+
         for stage in dict.fromkeys(stage for name in names for stage in route.collectives(name)):
             if not stage.few:
-                sizes = [self.nbytes(route, stage, bucket, longest(bucket)) for bucket in buckets]
+                sizes = [size(stage, bucket) for bucket in buckets]
                 self.prices.seconds(stage.algorithm(self.algorithm), stage.name, sizes)
 
         @cache
         def price(stage: Collective, bucket: Bucket) -> float:
-            size = 0 if stage.few else self.nbytes(route, stage, bucket, longest(bucket))
-            return self.few_s() if stage.few else self.prices.one_s(stage.algorithm(self.algorithm), stage.name, size)
+            if stage.few:
+                return self.few_s()
+            return self.prices.one_s(stage.algorithm(self.algorithm), stage.name, size(stage, bucket))
 
         return price
 
@@ -149,14 +154,16 @@ class Scenario:
             "buckets": len(prediction.buckets),
             "wire": settings.wire_name,
             "accumulate": model.costs.parts,
+            "optimizer": settings.optimizer,
             "weights": model.owners.weights,
             "route": prediction.route,
-            **{name: getattr(settings, name) for name in ("optimizer", "clip", "loss_scale", "straggler")},
+            "clip": settings.clip,
+            "loss_scale": settings.loss_scale,
             "segment_bytes": self.prices.segment_bytes,
             **self.machine.row(),
-            **compute_keys(settings),
-            "update_s_per_element": model.costs.update_s,
+            **compute_keys(settings, model.costs),
             **{name: getattr(model.costs, name) for name in ("ranks_per_core", "code_factor", "start_s", "wake_s")},
+            "straggler": settings.straggler,
             "iteration_s": seconds,
             "compute_s": prediction.forward_s + prediction.backward_s,
             "exposed_comm_s": prediction.exposed_s,

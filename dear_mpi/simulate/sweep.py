@@ -48,26 +48,28 @@ def simulate(
         ScheduleError: a schedule breaks a rule, or would wait forever.
     """
     base_kind, first = find_schedules([BASELINE])[BASELINE], settings.asked_wires[0]
-    asked = dict.fromkeys([first, *(wire for wire, _ in settings.pairs)])
     prices: Shared = {}
-    scenarios = {wire: scenarios_of(settings, wire, {BASELINE: base_kind}, prices) for wire in asked}
+    scenarios: dict[tuple[Any, ...], Scenario] = {}
+    for wire in dict.fromkeys([first, *(wire for wire, _ in settings.pairs)]):
+        scenarios |= scenarios_of(settings, wire, {BASELINE: base_kind}, prices)
+    bases: dict[tuple[Any, ...], Prediction] = {}
     found = []
-    bases: dict[tuple[str, int, str, str], Prediction] = {}
-    for name, ranks, algorithm, fusion, (wire, schedule) in settings.cases():
-        scenario, case = scenarios[wire][name, ranks, algorithm], (name, ranks, algorithm, fusion)
-        if case not in bases:
-            bases[case] = scenarios[first][name, ranks, algorithm].predict(BASELINE, base_kind, fusion, traced=traced)
-        same, base = (wire, schedule) == (first, BASELINE), bases[case]
-        prediction = base if same else scenario.predict(schedule, settings.kinds[schedule], fusion, traced=traced)
+    for *case, fusion, (wire, schedule) in settings.cases():
+        scenario, key = scenarios[(wire, *case)], (*case, fusion)
+        if key not in bases:
+            bases[key] = scenarios[(first, *case)].predict(BASELINE, base_kind, fusion, traced=traced)
+        prediction = base = bases[key]
+        if (wire, schedule) != (first, BASELINE):
+            prediction = scenario.predict(schedule, settings.kinds[schedule], fusion, traced=traced)
         found.append(Simulated(scenario.row(fusion, prediction, base.iteration_s), scenario, prediction, base))
-        progress(f"{name}, {ranks} ranks, {schedule}")
+        progress(f"{case[0]}, {case[1]} ranks, {schedule}")
     return found
 
 
 def scenarios_of(
     asked: Settings, wire: Wire, others: Mapping[str, type[Schedule]], prices: Shared
-) -> dict[tuple[str, int, str], Scenario]:
-    """Make a checked scenario for each model, number of ranks and algorithm, with one wire format.
+) -> dict[tuple[Any, ...], Scenario]:
+    """Make a checked scenario for each model, number of ranks and algorithm, with one wire format: the keys.
 
     Args:
         others: schedules in addition to those with this wire format.
@@ -83,7 +85,7 @@ def scenarios_of(
         these = {name: kind for name, kind in kinds.items() if settings.route_of(kind) == route}
         check_choice(settings, route, these, settings.chosen_optimizer)
     collectives = dict.fromkeys(each for kind in kinds.values() for each in kind.collectives)
-    found = {}
+    found: dict[tuple[Any, ...], Scenario] = {}
     machines = {ranks: read_network(settings.network, ranks) for ranks in settings.ranks}
     for name, ranks, algorithm in product(settings.models, settings.ranks, settings.algorithms):
         model, network = model_of(settings, name, ranks), machines[ranks].network
@@ -95,7 +97,7 @@ def scenarios_of(
         settings.chosen_route.check(shared.hosts or (0,) * ranks)
         check_whole(algorithm)
         shared.check_algorithm(algorithm, collectives)
-        found[name, ranks, algorithm] = scenario = Scenario(settings, algorithm, model, machines[ranks], shared)
+        found[wire, name, ranks, algorithm] = scenario = Scenario(settings, algorithm, model, machines[ranks], shared)
         for fusion, (schedule, kind) in product(settings.fusions, kinds.items()):
             scenario.check(schedule, kind, fusion)
     return found

@@ -30,6 +30,14 @@ def test_preset_then_override(name):
     assert Config.of({}) == Config.of({"model": None}) == Config.of({"model": Config.model})
 
 
+def test_a_model_of_an_extra_that_is_not_there_names_it(monkeypatch):
+    monkeypatch.setattr("dear_mpi.collectives.program.extras.entry_points_of", lambda group: {})
+    with pytest.raises(
+        ValueError, match=r"model 'cnn' is unknown\. Allowed: .*; cnn is in the extra dear_mpi/contrib/models"
+    ):
+        Config.of({"model": "cnn"})
+
+
 BAD_SETTINGS = {
     "model 'mpl' is unknown: did you mean 'mlp'?": {"model": "mpl"},
     "model 'sinthetic' is unknown: did you mean 'synthetic'?": {"model": "sinthetic:resnet50"},

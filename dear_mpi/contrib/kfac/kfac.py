@@ -186,24 +186,24 @@ class KFAC(Optimizer):
 
         All FLOPs count at the rate of the forward pass, for each part of a batch.
         """
-        ahead_s, elements = sum(call.forward_s for call in profile.calls), sum(sum(each.counts) for each in modules)
+        ahead_s, elements = sum(use.forward_s for use in profile.uses), sum(sum(each.counts) for each in modules)
         flop_s, update_flops = ahead_s / (sum(module.flops for module in modules) or 1.0), 0.0
-        keys, calls = count(elements), list[Use]()  # far above the keys of other tensors
-        for call, module in zip(profile.calls, modules, strict=True):
+        keys, uses = count(elements), list[Use]()  # far above the keys of other tensors
+        for use, module in zip(profile.uses, modules, strict=True):
             size = matrix_of(module)
             if size is None:
-                calls.append(call)
+                uses.append(use)
                 continue
             (inputs, outputs), rows = size, module.out_elems / size[1]
             sides = Sides(inputs, outputs)
             flops = 2.0 * (rows * (inputs**2 + outputs**2) + inputs * outputs * (inputs + outputs))
             update_flops += 2.0 * (inputs**3 + outputs**3)
             elements += sides.elements
-            tensors = (*call.tensors, Tensor(next(keys), (sides.elements,), None, sides.cost))
-            back_s, weights_s = (each + flop_s * flops for each in (call.backward_s, call.weights_s))
-            calls.append(replace(call, tensors=tensors, backward_s=back_s, weights_s=weights_s))
+            tensors = (*use.tensors, Tensor(next(keys), (sides.elements,), None, sides.cost))
+            back_s, weights_s = (each + flop_s * flops for each in (use.backward_s, use.weights_s))
+            uses.append(replace(use, tensors=tensors, backward_s=back_s, weights_s=weights_s))
         update_s = flop_s / profile.accumulate * update_flops / elements
-        return replace(profile, calls=tuple(calls), update_s_per_element=update_s)
+        return replace(profile, uses=tuple(uses), update_s_per_element=update_s)
 
 
 def matrix_of(module: Module) -> tuple[int, int] | None:

@@ -153,7 +153,7 @@ class Config(Training):
         return kind(self.new_optimizer().lr, self.iterations, self.warmup)
 
 
-def preset_of(kind: str) -> tuple[Mapping[str, Any], bool]:
+def preset_of(kind: str) -> tuple[dict[str, Any], bool]:
     """Return the usual settings of a model, and whether it may see windows of text.
 
     Raises ValueError if there is no such model; the message names the extra of models on our pages.

@@ -144,5 +144,5 @@ def test_what_kfac_cannot_have_is_refused(choices, said):
 def test_a_table_without_outputs_has_no_factors(tmp_path):
     file = tmp_path / "table.json"
     file.write_text('{"modules": [{"name": "dense", "params": [6, 2], "fwd_flops": 120}]}')
-    with pytest.raises(ValueError, match="sends gradients alone: .* or a table with out_elems"):
+    with pytest.raises(ValueError, match=r"sends gradients alone: .* or a table with out_elems"):
         simulated(profile=None, models=(f"synthetic:{file}",))
