@@ -20,7 +20,7 @@ from dear_mpi.training.virtual_trainer import VirtualTrainer, best_order
 from tests.simulate.predicted import predicted
 from tests.simulate.test_bounds import random_model, random_prices
 
-SETTINGS = 1000
+SETTINGS = 400
 FUSIONS = ("own", "none", "tensors", "layers:2", "cut:1KB")
 STAGES = [each("gradients") for each in (all_reduce, reduce_scatter, all_gather)]
 
