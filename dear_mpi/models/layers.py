@@ -1,13 +1,11 @@
-"""Layers with hand-written forward and backward, on NumPy or CuPy arrays, and one loss.
-
-Every class is a ``Layer`` (``layer.py``). Four rules hold for all of them:
+"""Layers with hand-written forward and backward, on NumPy or CuPy arrays, and one loss. Four rules hold for all:
 
 - the array library is the input's: moving a model to a GPU means moving its parameters;
 - the output has the input's dtype: scalars are Python's, which never widen an array;
-- samples are independent: ranks may split a batch in any way, with any number of samples, even none;
-- gradients are written into ``Parameter.grad``, replacing the last ``backward``'s.
+- samples are independent: ranks may split a batch in any way, into any number of samples, even none;
+- gradients are written into ``Parameter.grad``.
 
-Legend: N samples, D inputs, E outputs, ``...`` any axes, C channels or classes, H x W space, T tokens.
+Legend: N samples, D inputs, E outputs, C classes, ``...`` any axes.
 """
 
 import math
@@ -24,8 +22,7 @@ __all__ = ["Dense", "Gelu", "Layer", "Parameter", "Relu", "Reshape", "Residual",
 class Dense(Split):
     """y = x W + b over the last axis, x (..., D), W (D, E), b (E,), y (..., E); the bias starts at zero.
 
-    Cost: 2 N D E flops forward, with N over all of ``...``, and twice that backward. A model's last layer has
-    ``outputs=None``, see ``Parameter``.
+    Cost: 2 N D E flops forward, with N over all of ``...``, and twice that backward.
     """
 
     def __init__(self, name: str, weight: Array, *, outputs: int | None = 1) -> None:
@@ -130,16 +127,15 @@ class Residual(Split):
 
 
 class SoftmaxCrossEntropy:
-    """The negative log-likelihood of targets (...), integers below C, by logits (..., C).
+    """The negative log-likelihood of targets (...), integers below C, by logits (..., C), in nats.
 
-    The loss of a target c is -log softmax(z)[c] = log sum exp(z) - z[c], in nats; its gradient is softmax(z) -
-    onehot(c). ``forward`` returns a *sum* and ``backward`` takes the *scale*: a mean over local samples is wrong if
-    ranks hold unequal parts of a batch. With scale = 1 / (targets in the job's whole batch) on every rank, the sum of
-    all ranks' gradients is the gradient of the mean loss.
+    ``forward`` returns a *sum* and ``backward`` takes the *scale*: a mean over local samples is wrong if ranks hold
+    unequal parts of a batch. With scale = 1 / (targets in the whole batch), all ranks' gradients add up to that of the
+    mean loss.
     """
 
     def forward(self, logits: Array, targets: Array) -> Array:
-        """Return the sum of the local targets' losses, in float64: an array without axes."""
+        """Return the sum of -log softmax(z)[c] = log sum exp(z) - z[c], in float64: an array without axes."""
         if targets.shape != logits.shape[:-1]:
             raise ValueError(f"targets must have shape {logits.shape[:-1]}, one per row of logits, not {targets.shape}")
         check_indices("targets", targets, logits.shape[-1])
@@ -161,7 +157,7 @@ class SoftmaxCrossEntropy:
 
 
 def check_indices(what: str, x: Array, count: int) -> None:
-    """Check that x holds whole numbers from 0 to ``count`` - 1: NumPy would take -1 for the last row.
+    """Check that x holds whole numbers below ``count``: NumPy would take -1 for the last row.
 
     Arrays on a GPU are not checked, because the host would wait.
     """

@@ -1,8 +1,6 @@
 """Build models by name: ours, those that extras publish, and functions in users' files, ``path/to/mine.py:build``.
 
-A model is a function of the shape of *one* sample, the number of classes, a generator of random numbers and a dtype.
-It returns a flat list of layers, because the trainer reduces a layer's gradients while earlier layers still go
-backward; a function in a file may return ``(layers, loss)``.
+A function of the shape of *one* sample, the number of classes, a generator and a dtype returns a flat list of layers.
 """
 
 import math
@@ -78,8 +76,8 @@ def build_model(
 ) -> tuple[list[Layer], Loss, str]:
     """Return a model's layers, its loss (by default a classifier's), and a text that ranks compare.
 
-    One example goes through a user's model, forward and backward: errors name the layer, on all ranks and before any
-    communication. ValueError: there is no such model, it does not take this data, or it is no trainable model.
+    One example goes through a user's model, forward and backward: errors name the layer, before any communication.
+    ValueError: there is no such model, it does not take this data, or it cannot be trained.
     """
     shape, classes, model = dataset.shape, dataset.classes, f"model {name!r}"
     if not is_in_file(name):

@@ -30,15 +30,13 @@ MOST_ELEMENTS = 10**13  # keeps bytes far below the limit of int64
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """Hold a model as layers that take time.
+    """A model as layers that take time.
 
     Attributes:
         layout: of its parameters, for this number of ranks.
-        names: of the layers.
         costs: of layers and updates, and the number of parts of a batch; independent of the network.
         value_size: bytes of an element of a parameter.
-        owners: the ranks that update each part of a bucket.
-        exchange_bytes: of each exchanging layer, by number: for all ranks together, before each pass.
+        exchange_bytes: by layer: for all ranks together, before each pass.
     """
 
     name: str
@@ -50,7 +48,6 @@ class Model:
     exchange_bytes: Mapping[int, int] = field(default_factory=dict)
 
     def sharing(self, buckets: Cut) -> Sharing:
-        """Return each rank's part of these buckets."""
         return Sharing(self.owners, self.layout, buckets)
 
     @property
@@ -79,11 +76,10 @@ def measured_model(
 
     Args:
         parts: of the batch of an iteration; default: as in the profile.
-        ownership: decides which rank updates which part.
         whole: whether buckets must have whole tensors.
 
     Raises:
-        ValueError: there is no such type, there are too many elements, or layers do not send what the optimiser needs.
+        ValueError: an unknown type, too many elements, or layers that do not send what the optimiser needs.
     """
     name, optimizer = profile.model, ownership.optimizer
     if profile.has_companions == (optimizer is None or optimizer.gradients_alone):
@@ -120,8 +116,7 @@ def synthetic_model(
 ) -> Model:
     """Make a model from a table, with fp32 parameters; layers share the seconds in proportion to their FLOPs.
 
-    ``forward_s`` and ``backward_s`` are those of all layers in each of the ``parts`` of a batch. ValueError: as for
-    ``measured_model``.
+    The seconds are those of all layers in each of the ``parts`` of a batch. ValueError: as for ``measured_model``.
 
     >>> from dear_mpi.models.synthetic import load_modules
     >>> modules = load_modules("resnet50")
@@ -158,7 +153,6 @@ def synthetic_model(
 
 
 def model_of(settings: Settings, name: str, ranks: int) -> Model:
-    """Return the named model. Raises ValueError if there is no such model or type."""
     profile, parts = settings.scaled, settings.accumulate
     wire = settings.types[0] if is_code(settings.wire) else settings.wire_name
     how: dict[str, Any] = {"ranks": ranks, "wire": wire, "ownership": settings.ownership(ranks)}

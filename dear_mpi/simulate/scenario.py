@@ -36,7 +36,7 @@ VERDICT_BYTES = 8 * COUNT
 
 @dataclass(frozen=True)
 class Scenario:
-    """Combine one model and one number of ranks; ``algorithm`` is for all collectives."""
+    """One model on one number of ranks; ``algorithm`` is for all collectives."""
 
     settings: Settings
     algorithm: str
@@ -47,9 +47,7 @@ class Scenario:
     def check(self, name: str, schedule: type[Schedule], fusion: str) -> None:
         """Check that a schedule can be simulated with this fusion, by a dry run unless our tests cover it.
 
-        Raises:
-            ScheduleError: it breaks a rule, or would wait forever.
-            ValueError: the fusion policy cannot be read, or the route does not support a choice.
+        Raises ScheduleError if it breaks a rule or would wait forever, ValueError for a wrong policy or choice.
         """
         policy, settings = own_fusion(fusion, schedule), self.settings
         route = settings.route_of(schedule)
@@ -65,7 +63,6 @@ class Scenario:
             rehearse(schedule, self.rules(name, schedule, fusion), len(self.model.names), **how)
 
     def predict(self, name: str, schedule: type[Schedule], fusion: str, *, traced: bool = False) -> Prediction:
-        """Predict an iteration under one schedule."""
         rules, settings, ranks = self.rules(name, schedule, fusion), self.settings, self.prices.ranks
         slowness = np.array(parse_straggler(settings.straggler, ranks))
         costs = replace(
@@ -84,7 +81,7 @@ class Scenario:
         return predict(schedule, rules, costs, traced=traced)
 
     def rules(self, name: str, schedule: type[Schedule], fusion: str) -> Rules:
-        """Make a rule book for a schedule with a policy's buckets; time-based policies see the simulated costs."""
+        """Make a rule book for a schedule with a policy's buckets."""
         route = self.settings.route_of(schedule)
         buckets = buckets_of(self.model, schedule, route, fusion, partial(self.priced, schedule))
         return Rules(name, buckets, schedule, route=route, judged=self.settings.judged)
@@ -130,7 +127,6 @@ class Scenario:
         return round_up(route.nbytes(stage.buffer, bucket.count, ranks=ranks, longest=longest, **sizes), ranks * wire)
 
     def exchange_s(self) -> dict[int, float]:
-        """Return the seconds of each exchanging layer, in each pass."""
         grain = self.prices.ranks * self.prices.itemsize
         sizes = {use: round_up(nbytes, grain) for use, nbytes in self.model.exchange_bytes.items()}
         priced = {use: self.prices.one_s(*EXCHANGE, nbytes) for use, nbytes in sizes.items()}
@@ -186,11 +182,7 @@ class Scenario:
 def buckets_of(
     model: Model, schedule: type[Schedule], route: Route, fusion: str, prices: Callable[[Cut], Price]
 ) -> Cut:
-    """Return the buckets of a policy; ``own`` means the schedule's.
-
-    Args:
-        prices: returns the prices of these buckets, for a time-based policy.
-    """
+    """Return the buckets of a policy; a time-based one gets the price of trial buckets from ``prices``."""
     layout, policy = model.layout, own_fusion(fusion, schedule)
     if is_by_time(policy):
         cost = whole_cost(schedule.collectives, route, layout, prices)

@@ -24,7 +24,7 @@ Shared = dict[tuple[int, int], Prices]  # by number of ranks and bytes of an ele
 
 @dataclass(frozen=True)
 class Simulated:
-    """Hold a row and its inputs; ``base`` is its baseline, with the baseline schedule and the first wire format."""
+    """A row and its inputs; ``base`` has the baseline schedule and the first wire format."""
 
     row: dict[str, Any]
     scenario: Scenario
@@ -38,14 +38,11 @@ def simulate(
     *,
     traced: bool = False,
 ) -> list[Simulated]:
-    """Predict an iteration of each case; ``progress`` is called after each.
+    """Predict an iteration of each case. Raises ValueError or, for a schedule that breaks a rule, ScheduleError.
 
     Args:
+        progress: is called after each case.
         traced: whether predictions keep the log of the last iterations (``timeline_of`` in table.py).
-
-    Raises:
-        ValueError: a name is unknown, or a text cannot be read.
-        ScheduleError: a schedule breaks a rule, or would wait forever.
     """
     base_kind, first = find_schedules([BASELINE])[BASELINE], settings.asked_wires[0]
     prices: Shared = {}
@@ -104,8 +101,7 @@ def scenarios_of(
 
 
 def seconds_of(scenario: Scenario, name: str, schedule: type[Schedule], fusion: str) -> float:
-    """Return the seconds of an iteration; infinity if the algorithm cannot serve the schedule or needs too much
-    work."""
+    """Return the seconds of an iteration; infinity if the algorithm cannot serve the schedule."""
     try:
         scenario.check(name, schedule, fusion)
         return scenario.predict(name, schedule, fusion).iteration_s

@@ -53,7 +53,7 @@ MOST_RANKS = 64  # of a timeline
 def show_simulation(found: Sequence[Simulated]) -> None:
     """Show all rows, and sentences on each model and number of ranks.
 
-    The title has the values shared by all rows of a model, so that names fit in 80 columns.
+    Shared values are in the title, so that names fit in 80 columns.
     """
     empty = {head for head in OPTIONAL if all(each.row[TIMES[head]] < LEAST_S for each in found)}
     times = {head: key for head, key in TIMES.items() if head not in empty}
@@ -83,7 +83,7 @@ def table_of(rows: Sequence[Row], times: Mapping[str, str]) -> Table:
 
 
 def heading(found: Sequence[Simulated]) -> str:
-    """Return the common heading: predicted times, the network, and the sources of figures."""
+    """Return the network, the chosen exchange, and the sources of figures."""
     row, settings = found[0].row, found[0].scenario.settings
     uneven = [f"straggler {settings.straggler}"] * (settings.straggler is not None)
     uneven += [f"{row['ranks_per_core']:g} ranks share a core"] * (row["ranks_per_core"] != 1)
@@ -125,10 +125,7 @@ def warnings(found: Sequence[Simulated]) -> list[str]:
 
 
 def verdicts(found: Sequence[Simulated]) -> list[str]:
-    """Describe each model on each number of ranks: its time, our schedules' possible gain, and its fastest row.
-
-    Speed-ups are over the fastest of its baseline rows.
-    """
+    """Describe each model on each number of ranks: its time, our schedules' possible gain, and its fastest row."""
     said = []
     for rows in grouped(found, lambda each: (each.row["model"], each.row["ranks"])).values():
         base, best = min((each.base for each in rows), key=lambda base: base.iteration_s), rows[0]
@@ -150,10 +147,7 @@ def subject(row: Row) -> str:
 
 
 def least_s(simulated: Simulated) -> float:
-    """Return the least time of an iteration with these buckets, under the row's schedule or our schedules.
-
-    It is the row's time, or the least bound.
-    """
+    """Return the least time of an iteration with these buckets: the least bound of our schedules and the row's."""
     scenario, found = simulated.scenario, simulated.prediction
     bounds = (
         scenario.bound_s(schedule, found)
@@ -165,10 +159,7 @@ def least_s(simulated: Simulated) -> float:
 
 
 def slow_baselines(found: Sequence[Simulated]) -> list[str]:
-    """Warn if a baseline takes over 2 % longer than with the best tried buckets.
-
-    Speed-ups over a peer with badly chosen buckets are too large.
-    """
+    """Warn if a baseline takes over 2 % longer than with the best tried buckets: speed-ups are then too large."""
     said, others = [], [each for each in found if each.row["schedule"] != BASELINE]
     for rows in grouped(others, lambda each: (subject(each.row), each.row["algorithm"])).values():
         row, asked = rows[0].row, {each.row["fusion"]: each.base.iteration_s for each in rows}
@@ -185,7 +176,6 @@ def slow_baselines(found: Sequence[Simulated]) -> list[str]:
 
 
 def gain(base_s: float, seconds: float) -> float:
-    """Return the relative speed gain, as a part of the time."""
     return base_s / seconds - 1 if seconds else 0.0
 
 

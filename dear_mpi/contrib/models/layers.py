@@ -184,8 +184,8 @@ class Embedding:
 class CausalSelfAttention(Split):
     """Each token attends to itself and the tokens before it: x and y (N, T, D).
 
-    One dense layer makes queries, keys and values (N, heads, T, D / heads). In each head a token's output averages its
-    visible values, weighted by softmax(q k^T / sqrt(D / heads)); a second dense layer mixes the heads.
+    In each head a token's output averages its visible values, weighted by softmax(q k^T / sqrt(D / heads)); a second
+    dense layer mixes the heads.
 
     Cost: 8 N T D^2 flops in the two dense layers and 4 N T^2 D in the average, forward; twice that backward.
     """
