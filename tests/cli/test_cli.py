@@ -140,7 +140,7 @@ def test_explain_shows_and_proves(algorithm):
 
 
 BAD = [
-    (["--model", "cmn"], "model 'cmn' is unknown: did you mean 'cnn'?"),
+    (["--model", "mpl"], "model 'mpl' is unknown: did you mean 'mlp'?"),
     (
         ["--algorithm", "rnig"],
         "algorithm 'rnig' is unknown: did you mean 'ring'? Allowed: naive, ring",
@@ -172,7 +172,7 @@ BAD = [
         ["--optimizer", "adam:nesterov=1"],
         "nesterov is not a setting of the optimizer adam, which takes lr, beta1, beta2",
     ),
-    (["--model", "gpt"], "model 'gpt' cannot be trained on data 'digits': gpt takes only text"),
+    (["--data", __file__], "model 'mlp' takes no text"),
     (["--optimizer", "sgd", "--lr", 1e30, "--iterations", 50], "try a lower learning rate (--lr)"),
 ]
 
