@@ -13,7 +13,7 @@ import typer
 from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
-from dear_mpi.cli.commands import PANEL_OF, WITHOUT_WORK, all_commands, as_typed, find_command, is_core
+from dear_mpi.cli.commands import WITHOUT_WORK, all_commands, find_command
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.extras import load_place
 from dear_mpi.reporting.terminal import complain, console
@@ -94,13 +94,9 @@ def fit_help_to_screen() -> None:
 
 def load_command(name: str, words: Sequence[str] | None = None) -> Any:
     """Load a command by name as Typer runs it; with extras' flags, unless ``words`` have only flags of core."""
-    from dear_mpi.cli.flags import added  # which the group's help does not need
-
     command = find_command(name)
     assert command is not None, "only commands that were found are loaded"
-    core = {as_typed(flag) for flag in PANEL_OF if is_core(name, flag)}
-    whole = words is None or not core.issuperset(each.partition("=")[0] for each in words if each.startswith("-"))
-    function = load_place(command.place)(added(name) if whole else {})
+    function = load_place(command.place)(name, words)
     alone = typer.Typer(add_completion=False)
     more = inspect.getdoc(function)
     alone.command(name, cls=PlainCommand, help=f"{command.help}\n\n{more}" if more else command.help)(function)

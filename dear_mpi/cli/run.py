@@ -14,9 +14,9 @@ from typing import Any
 
 import typer
 
-from dear_mpi.cli.commands import SPELLED, WITHOUT_WORK
+from dear_mpi.cli.commands import WITHOUT_WORK, as_typed
 from dear_mpi.cli.files import try_files, written_by
-from dear_mpi.cli.flags import STALL_AFTER, Flags, Table, in_order, parameter, typed_as
+from dear_mpi.cli.flags import STALL_AFTER, Flags, Table, added, in_order, parameter, typed_as
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.errors import AgreedError, ProgramError, TransportError
 from dear_mpi.collectives.transports.agree import by_rank_0
@@ -62,15 +62,10 @@ def complaining(command: str, *, mpi: bool, flags: Mapping[str, str] = MappingPr
 
 
 def command_line(arguments: Sequence[str]) -> dict[str, str | None]:
-    """Return the command and its flag names, which must be equal on all ranks.
-
-    Values are compared at their use; files may differ.
-    """
-    typed = {each.partition("=")[0] for each in arguments if each.startswith("--")}
+    """Return the command and its flag names, which must be equal on all ranks; values are compared at their use."""
+    typed = sorted({each.partition("=")[0] for each in arguments if each.startswith("--")} - {*WITHOUT_WORK})
     asked = [each for each in arguments if each in WITHOUT_WORK]
-    given = {flag: "given" if flag in typed else None for flag in SPELLED}
-    others = ", ".join(sorted(typed.difference(SPELLED, WITHOUT_WORK)))
-    return {"command": " ".join([*arguments[:1], *asked]) or "none", **given, "other flags": others or None}
+    return {"command": " ".join([*arguments[:1], *asked]) or "none", "flags": " ".join(typed) or None}
 
 
 def check_all_ask(arguments: Sequence[str]) -> None:
@@ -100,23 +95,26 @@ def agreed_on(error: Exception) -> Exception:
     return disagreement(complain) or error
 
 
-def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..., Callable[[Table], Any]]:
+def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..., Callable[..., Any]]:
     """Turn a function of a flag mapping into a command: typed flags, and these defaults.
 
-    The result is a function from the flags of extras to the function that Typer runs. Bad input ends the command as in
-    ``complaining``. ``alone`` names a command of one process: it refuses mpirun, like --threads.
+    The result builds the function that Typer runs, from the command's name and the typed words: extras' flags are only
+    looked up if some word is no flag of ``table``. Bad input ends the command as in ``complaining``. ``alone`` names a
+    command of one process: it refuses mpirun, like --threads.
     """
 
-    def decorate(function: Callable[[Flags], None]) -> Callable[[Table], Any]:
-        def build(added: Table) -> Any:
-            whole = in_order(table | added)
+    def decorate(function: Callable[[Flags], None]) -> Callable[..., Any]:
+        def build(name: str, words: Sequence[str] | None) -> Any:
+            own = {*map(as_typed, table)}
+            known = words is not None and own.issuperset(each.partition("=")[0] for each in words if each[:1] == "-")
+            whole = in_order(table if known else table | added(name, table))
             names = typed_as(whole)
 
             def command(*, typer_context: Any, **flags: Any) -> None:
                 source = typer_context.get_parameter_source
                 typed = {name: flags[name] for name in flags if source(name).name != "DEFAULT"}
                 mpi = "threads" in table and "threads" not in typed
-                with complaining(typer_context.info_name, mpi=mpi, flags=names):
+                with complaining(name, mpi=mpi, flags=names):
                     if (alone or "threads" in typed) and launch_of(os.environ).size > 1:
                         raise ValueError(f"{alone or '--threads'} runs in one process: start it without mpirun")
                     function(defaults | typed)

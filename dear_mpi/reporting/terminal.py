@@ -120,7 +120,8 @@ def table(
     """
     made = Table(**look)
     for head in columns:
-        made.add_column(head, justify="left" if head in left else "right", overflow="fold")
+        widest = max(map(len, head.split()), default=0)  # no head is folded
+        made.add_column(head, justify="left" if head in left else "right", overflow="fold", min_width=widest)
     for group in groups:
         made.add_section()
         for row in group:

@@ -10,7 +10,7 @@ INSIDE/BETWEEN,per_host=N    N ranks on each host but the last
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, repeat, takewhile
 from operator import mul
@@ -291,18 +291,6 @@ def parse_levels(what: str, text: str, names: Sequence[str] = ()) -> tuple[list[
         return found, None
     name, number = hosts.popitem()
     return found, Blocks(name, above_zero(f"{given}: {name}", number))
-
-
-def aligned(lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Align lines of columns, two spaces apart: the first column to the left, all others to the right.
-
-    >>> list(aligned([["", "us"], ["ring", "12.5"]]))
-    ['        us', 'ring  12.5']
-    """
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for first, *others in lines:
-        texts = (text.rjust(width) for text, width in zip(others, widths[1:], strict=True))
-        yield "  ".join([first.ljust(widths[0]), *texts])
 
 
 K = TypeVar("K", bound=Hashable)

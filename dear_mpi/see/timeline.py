@@ -9,24 +9,31 @@ Source: Trace Event Format, Google, 2016, "JSON Object Format".
 
 import itertools
 import json
+import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from msgspec import convert, to_builtins
 
-from dear_mpi.collectives.plans.steps import Flow, Ranks
+from dear_mpi.collectives.launch.launcher import launch_of
+from dear_mpi.collectives.plans.steps import Flow
 from dear_mpi.collectives.program.extras import entry_points_of, load_extra
 from dear_mpi.reporting.files import check_ending, replacing
-from dear_mpi.see.look import clock_of
-from dear_mpi.training.spans import LANES, STEPS, Rank, Run, Span, Timeline
+from dear_mpi.training.spans import LANES, STEPS, Span, Timeline
 
 DIGITS = 3  # decimals of a microsecond, as precise as a clock
-INSTANT_US = 10**-DIGITS
 TRACE = ".json"
-Write = Callable[[str, Path, Timeline], object]
+
+
+def clock_of(timeline: Timeline) -> str:
+    if not timeline.live:
+        return "of the virtual fabric"
+    worst_us = max(run.uncertainty_s for run in timeline.runs) * 1e6
+    return f"that of rank 0, within {worst_us:.1f} us" if worst_us else "one for all ranks"
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:
@@ -38,17 +45,15 @@ def trace(timeline: Timeline) -> dict[str, Any]:
         found, steps = run.inside, dict[int, list[dict[str, Any]]]()
         for process, rank in enumerate(run.ranks, number * most):
             title = rank.name if len(timeline.runs) == 1 else f"{run.name}: {rank.name}"
-            names += list(metadata(process, title, run.lanes))
-            steps[rank.number] = list(spans(process, found.spans[rank.number], run.begin_s))
+            names += metadata("process", title, process, pid=process, tid=0)
+            for thread, lane in enumerate(run.lanes):
+                names += metadata("thread", lane, thread, pid=process, tid=thread)
+            steps[rank.number] = spans(process, found.spans[rank.number], run.begin_s)
             events += [*spans(process, rank.spans, run.begin_s), *steps[rank.number]]
             for iteration, begin_s, end_s in rank.iterations:
-                time = {
-                    "ph": "i",
-                    "s": "p",
-                    "ts": in_us(begin_s - run.begin_s),
-                    "args": {"dur": in_us(end_s - begin_s)},
-                }
-                events.append({"name": f"iteration {iteration}", "cat": "iteration", **time, "pid": process, "tid": 0})
+                time = {"ts": in_us(begin_s - run.begin_s), "args": {"dur": in_us(end_s - begin_s)}}
+                events.append({"name": f"iteration {iteration}", "cat": "iteration", "ph": "i", "s": "p", **time})
+                events[-1] |= {"pid": process, "tid": 0}
         for flow in found.flows:
             events += arrow(flow, next(identities), steps, run.begin_s)
     shown = sorted({(len(run.ranks), run.size) for run in timeline.runs})
@@ -57,43 +62,41 @@ def trace(timeline: Timeline) -> dict[str, Any]:
     about |= {"runs": [run.name for run in timeline.runs], "sizes": [run.size for run in timeline.runs]}
     about |= {"clocks": f"{clock_of(timeline)}; each run begins at 0{few}"}
     about |= {"clock_uncertainty_us": [in_us(run.uncertainty_s) for run in timeline.runs]}
-    events.sort(key=lambda event: event["ts"])
-    saved = to_builtins(timeline, enc_hook=list)
+    events.sort(key=itemgetter("ts"))
     content = {"traceEvents": names + events, "displayTimeUnit": "ms", "otherData": about | timeline.facts}
-    return content | {"recorded": saved}
+    return content | {"recorded": to_builtins(timeline, enc_hook=list)}
 
 
-def metadata(process: int, title: str, lanes: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Return the names of a rank and its lanes, and their order."""
-    rows = [("process", 0, title, process), *(("thread", thread, lane, thread) for thread, lane in enumerate(lanes))]
-    for what, thread, name, index in rows:
-        own = {"ph": "M", "ts": 0, "pid": process, "tid": thread}
-        yield {"name": f"{what}_name", **own, "args": {"name": name}}
-        yield {"name": f"{what}_sort_index", **own, "args": {"sort_index": index}}
+def metadata(what: str, title: str, index: int, **own: int) -> list[dict[str, Any]]:
+    """Return the name of a process (a rank) or a thread (its lane), and its place among the others."""
+    args = {"name": {"name": title}, "sort_index": {"sort_index": index}}
+    return [{"name": f"{what}_{key}", "ph": "M", "ts": 0, **own, "args": value} for key, value in args.items()]
 
 
-def spans(process: int, found: Iterable[Span], zero_s: float) -> Iterator[dict[str, Any]]:
+def spans(process: int, found: Iterable[Span], zero_s: float) -> list[dict[str, Any]]:
     """Return an event per span; spans that touch also touch in microseconds."""
+    events = []
     for span in found:
         begin, end = in_us(span.begin_s - zero_s), in_us(span.end_s - zero_s)
-        time = {"ph": "X", "ts": begin, "dur": round(end - begin, DIGITS)}
-        event = {"name": span.name, "cat": span.kind, **time, "pid": process, "tid": LANES.index(span.lane)}
-        yield event if span.args is None else event | {"args": span.args}
+        event = {"name": span.name, "cat": span.kind, "ph": "X", "ts": begin, "dur": round(end - begin, DIGITS)}
+        event |= {"pid": process, "tid": LANES.index(span.lane)}
+        events.append(event if span.args is None else event | {"args": span.args})
+    return events
 
 
 def arrow(
     flow: Flow, identity: int, steps: Mapping[int, Sequence[Mapping[str, Any]]], zero_s: float
 ) -> Iterator[dict[str, Any]]:
-    """Return a message's arrow, with ends inside its first and last span, because viewers draw between spans."""
+    """Yield the two ends of a message's arrow, inside its first and last span: viewers bind ends to spans."""
+    instant = 10**-DIGITS  # in us
     for phase, rank, at_s in (("s", flow.sender, flow.begin_s), ("f", flow.receiver, flow.end_s)):
-        own = steps[rank]
-        at = in_us(at_s - zero_s)
-        place = bisect_right(own, at if phase == "s" else at - INSTANT_US / 2, key=lambda event: event["ts"]) - 1
+        own, ends = steps[rank], phase == "f"
+        place = bisect_right(own, in_us(at_s - zero_s) - ends * instant / 2, key=itemgetter("ts")) - 1
         event = own[max(place, 0)]
-        time = event["ts"] if phase == "s" else max(event["ts"], round(event["ts"] + event["dur"] - INSTANT_US, DIGITS))
-        binding = {"bp": "e"} if phase == "f" else {}
-        about = {"name": "message", "cat": "message", "ph": phase, "id": identity, "ts": time} | binding
-        yield about | {"pid": event["pid"], "tid": LANES.index(STEPS)}
+        last = max(event["ts"], round(event["ts"] + event["dur"] - instant, DIGITS))
+        about = {"name": "message", "cat": "message", "ph": phase, "id": identity, "ts": last if ends else event["ts"]}
+        about |= {"pid": event["pid"], "tid": LANES.index(STEPS)}
+        yield about | {"bp": "e"} if ends else about
 
 
 def in_us(seconds: float) -> float:
@@ -116,11 +119,11 @@ class TimelineFiles:
 
     def __post_init__(self) -> None:
         extras = {f".{name}": name for name in sorted(entry_points_of("timelines"))}
-        self.writers: list[Write] = []
         for path in self.paths:
             check_ending(self.flag, path, (TRACE, *extras))
-            ending = path.suffix.lower()
-            self.writers.append(write_trace if ending == TRACE else load_extra("timelines", extras[ending]))
+        if launch_of(os.environ).rank == 0:  # the other ranks write nothing, so they load no library that draws
+            endings = [path.suffix.lower() for path in self.paths]
+            self.writers = [write_trace if each == TRACE else load_extra("timelines", extras[each]) for each in endings]
 
     def __call__(self, timeline: Timeline) -> None:
         self.timeline, complaints = timeline, []
@@ -134,21 +137,8 @@ class TimelineFiles:
 
 
 def write_trace(flag: str, path: Path, timeline: Timeline) -> None:
-    write_json(flag, path, trace(timeline))
-
-
-def write_json(flag: str, path: Path, content: Mapping[str, Any]) -> None:
     with replacing(flag, path) as file:
-        file.write_text(json.dumps(content) + "\n")
-
-
-def timeline_of(title: str, runs: Mapping[str, Ranks], uncertainty_s: float) -> Timeline:
-    """Return a timeline of named collectives, with each rank's events on one clock."""
-    found = []
-    for name, each in runs.items():
-        ranks = (Rank(f"rank {number}", (), (), number, (noted,)) for number, noted in each.items())
-        found.append(Run(name, tuple(ranks), len(each), uncertainty_s))
-    return Timeline(live=True, runs=tuple(found), facts={"title": title})
+        file.write_text(json.dumps(trace(timeline)) + "\n")
 
 
 def read_timeline(path: str) -> Timeline:

@@ -13,8 +13,9 @@ from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.notes import Notes, Part
 from dear_mpi.collectives.plans.steps import KINDS, StepSpan, spans_of, starts_of
 from dear_mpi.contrib.analysis.steps import cells_of, show, steps_of, total_us, traced, words_of
+from dear_mpi.contrib.look import timeline_of
 from dear_mpi.ranks.world import run_world
-from dear_mpi.see.timeline import timeline_of, trace
+from dear_mpi.see.timeline import trace
 from tests.trace_schema import assert_schema
 
 LATE_S = 0.02

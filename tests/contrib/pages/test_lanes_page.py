@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
+from dear_mpi.contrib.look import window_of
 from dear_mpi.contrib.pages.lanes import KINDS, Names, kinds, lanes_of
 from dear_mpi.contrib.pages.predicted import BANDWIDTHS, LATENCIES, Grid
-from dear_mpi.see.look import window_of
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import timeline_of
