@@ -51,6 +51,13 @@ def short(span: Span) -> str:
     return span.name.partition("bucket ")[2].partition(" ")[0]
 
 
+def clock_of(timeline: Timeline) -> str:
+    if not timeline.live:
+        return "of the virtual fabric"
+    worst_us = max(run.uncertainty_s for run in timeline.runs) * 1e6
+    return f"that of rank 0, within {worst_us:.1f} us" if worst_us else "one for all ranks"
+
+
 def title_of(timeline: Timeline) -> str:
     """Describe the runs, and whether times are live or predicted."""
     runs, sizes = timeline.runs, {run.size for run in timeline.runs}

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -54,7 +54,7 @@ class World:
 
     @property
     def ranks_per_host(self) -> list[int]:
-        return ranks_per_host(self.transport.hosts)
+        return list(Counter(self.transport.hosts).values())
 
     @contextmanager
     def part(self, ranks: int) -> Iterator[World | None]:
@@ -72,15 +72,6 @@ class World:
             if transport is not None:
                 transport.free()
         self.transport.barrier(asleep=True)
-
-
-def ranks_per_host(hosts: Sequence[int]) -> list[int]:
-    """Count the ranks on each host.
-
-    >>> ranks_per_host((0, 0, 2))
-    [2, 1]
-    """
-    return list(Counter(hosts).values())
 
 
 def run_world(
@@ -104,8 +95,7 @@ def run_world(
         rates: bytes/s of a rank inside its host, and of a host to others, for algorithms that ask for them.
         threads: run that many ranks as threads of this process instead of an MPI job; the result is rank 0's.
         device_memory: how MPI gets a GPU's buffers: ``direct``, ``staged``, or ``auto`` (see ``MpiTransport``).
-        stall_after_s: report a rank's wait after this time (``collectives/transports/watchdog.py``); 0: never. While
-            MPI starts, this takes the timer of ``faulthandler``.
+        stall_after_s: report a rank's wait after this time (``collectives/transports/watchdog.py``); 0: never.
         stall_abort: also end the job then.
         facts: must be equal on all ranks, as in ``agree``. Check a rank's input here and not earlier: the others would
             wait for it.
@@ -159,7 +149,8 @@ def run_world(
 def starting(after_s: float, *, abort: bool) -> Iterator[None]:
     """Report if MPI takes longer to start, and with ``abort`` end the job.
 
-    The library may hold the interpreter's lock meanwhile: then no watchdog runs, and Python's traceback has to do.
+    The library may hold the interpreter's lock meanwhile: then no watchdog runs, and Python's traceback has to do. It
+    has one timer, which is left to whoever has enabled ``faulthandler``.
     """
     launch = launch_of(os.environ)
     if not after_s or launch.size == 1 or "mpi4py.MPI" in sys.modules:
@@ -167,12 +158,15 @@ def starting(after_s: float, *, abort: bool) -> Iterator[None]:
         return
     waits = Waits(own_monitor())
     rank: Any = SimpleNamespace(rank=launch.rank, waits=waits, abort=abort_job)
-    faulthandler.dump_traceback_later(after_s + WATCHED_S, file=2, exit=abort)
+    is_free = not faulthandler.is_enabled()
+    if is_free:
+        faulthandler.dump_traceback_later(after_s + WATCHED_S, file=2, exit=abort)
     try:
         with Watchdog(rank, after_s, abort=abort), waits.meeting("MPI to start"):
             yield
     finally:
-        faulthandler.cancel_dump_traceback_later()
+        if is_free:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def last_words(rank: int, error: BaseException) -> str:

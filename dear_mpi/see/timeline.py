@@ -1,113 +1,25 @@
-"""Write timelines to files: a trace for Perfetto (https://ui.perfetto.dev), or what an extra draws; and read traces.
+"""Write timelines to files, by their endings, and read them: FILE.json has a timeline whole, and extras draw others."""
 
-In a trace each rank of each run is a process, and each lane a thread. Times are in microseconds; each run begins at 0.
-A message is an arrow from the sender's starting span to the end of the receiver's wait. The key ``recorded`` has the
-timeline itself, which programs read.
-
-Source: Trace Event Format, Google, 2016, "JSON Object Format".
-"""
-
-import itertools
 import json
 import os
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from msgspec import convert, to_builtins
 
 from dear_mpi.collectives.launch.launcher import launch_of
-from dear_mpi.collectives.plans.steps import Flow
 from dear_mpi.collectives.program.extras import entry_points_of, load_extra
 from dear_mpi.reporting.files import check_ending, replacing
-from dear_mpi.training.spans import LANES, STEPS, Span, Timeline
+from dear_mpi.training.spans import Timeline
 
-DIGITS = 3  # decimals of a microsecond, as precise as a clock
-TRACE = ".json"
-
-
-def clock_of(timeline: Timeline) -> str:
-    if not timeline.live:
-        return "of the virtual fabric"
-    worst_us = max(run.uncertainty_s for run in timeline.runs) * 1e6
-    return f"that of rank 0, within {worst_us:.1f} us" if worst_us else "one for all ranks"
-
-
-def trace(timeline: Timeline) -> dict[str, Any]:
-    """Return the JSON object: names first, then events in the order of their times."""
-    names, events = [], []
-    most = max(len(run.ranks) for run in timeline.runs)
-    identities = itertools.count(1)
-    for number, run in enumerate(timeline.runs):
-        found, steps = run.inside, dict[int, list[dict[str, Any]]]()
-        for process, rank in enumerate(run.ranks, number * most):
-            title = rank.name if len(timeline.runs) == 1 else f"{run.name}: {rank.name}"
-            names += metadata("process", title, process, pid=process, tid=0)
-            for thread, lane in enumerate(run.lanes):
-                names += metadata("thread", lane, thread, pid=process, tid=thread)
-            steps[rank.number] = spans(process, found.spans[rank.number], run.begin_s)
-            events += [*spans(process, rank.spans, run.begin_s), *steps[rank.number]]
-            for iteration, begin_s, end_s in rank.iterations:
-                time = {"ts": in_us(begin_s - run.begin_s), "args": {"dur": in_us(end_s - begin_s)}}
-                events.append({"name": f"iteration {iteration}", "cat": "iteration", "ph": "i", "s": "p", **time})
-                events[-1] |= {"pid": process, "tid": 0}
-        for flow in found.flows:
-            events += arrow(flow, next(identities), steps, run.begin_s)
-    shown = sorted({(len(run.ranks), run.size) for run in timeline.runs})
-    few = "".join(f"; {count} of {size} ranks" for count, size in shown if 1 < count < size)
-    about: dict[str, Any] = {"program": "dear-mpi", "times": "live (measured)" if timeline.live else "predicted"}
-    about |= {"runs": [run.name for run in timeline.runs], "sizes": [run.size for run in timeline.runs]}
-    about |= {"clocks": f"{clock_of(timeline)}; each run begins at 0{few}"}
-    about |= {"clock_uncertainty_us": [in_us(run.uncertainty_s) for run in timeline.runs]}
-    events.sort(key=itemgetter("ts"))
-    content = {"traceEvents": names + events, "displayTimeUnit": "ms", "otherData": about | timeline.facts}
-    return content | {"recorded": to_builtins(timeline, enc_hook=list)}
-
-
-def metadata(what: str, title: str, index: int, **own: int) -> list[dict[str, Any]]:
-    """Return the name of a process (a rank) or a thread (its lane), and its place among the others."""
-    args = {"name": {"name": title}, "sort_index": {"sort_index": index}}
-    return [{"name": f"{what}_{key}", "ph": "M", "ts": 0, **own, "args": value} for key, value in args.items()]
-
-
-def spans(process: int, found: Iterable[Span], zero_s: float) -> list[dict[str, Any]]:
-    """Return an event per span; spans that touch also touch in microseconds."""
-    events = []
-    for span in found:
-        begin, end = in_us(span.begin_s - zero_s), in_us(span.end_s - zero_s)
-        event = {"name": span.name, "cat": span.kind, "ph": "X", "ts": begin, "dur": round(end - begin, DIGITS)}
-        event |= {"pid": process, "tid": LANES.index(span.lane)}
-        events.append(event if span.args is None else event | {"args": span.args})
-    return events
-
-
-def arrow(
-    flow: Flow, identity: int, steps: Mapping[int, Sequence[Mapping[str, Any]]], zero_s: float
-) -> Iterator[dict[str, Any]]:
-    """Yield the two ends of a message's arrow, inside its first and last span: viewers bind ends to spans."""
-    instant = 10**-DIGITS  # in us
-    for phase, rank, at_s in (("s", flow.sender, flow.begin_s), ("f", flow.receiver, flow.end_s)):
-        own, ends = steps[rank], phase == "f"
-        place = bisect_right(own, in_us(at_s - zero_s) - ends * instant / 2, key=itemgetter("ts")) - 1
-        event = own[max(place, 0)]
-        last = max(event["ts"], round(event["ts"] + event["dur"] - instant, DIGITS))
-        about = {"name": "message", "cat": "message", "ph": phase, "id": identity, "ts": last if ends else event["ts"]}
-        about |= {"pid": event["pid"], "tid": LANES.index(STEPS)}
-        yield about | {"bp": "e"} if ends else about
-
-
-def in_us(seconds: float) -> float:
-    return round(seconds * 1e6, DIGITS)
+OWN = "json"  # an extra adds what viewers read
 
 
 @dataclass
 class TimelineFiles:
-    """The files of a flag, by their endings: .json is a trace, and extras write others.
-
-    Call it on rank 0. It writes all files that it can, and keeps the timeline.
+    """The files of a flag, by their endings. Call it on rank 0: it writes all files that it can.
 
     Raises:
         ValueError: an ending is unknown, its extra lacks something, or a file cannot be written.
@@ -115,15 +27,16 @@ class TimelineFiles:
 
     flag: str
     paths: Sequence[Path]
-    timeline: Timeline | None = field(default=None, init=False)
+    timeline: Timeline | None = field(default=None, init=False)  # the written one
 
     def __post_init__(self) -> None:
-        extras = {f".{name}": name for name in sorted(entry_points_of("timelines"))}
+        extras = entry_points_of("timelines")
+        endings = dict.fromkeys([OWN, *sorted(extras)])
         for path in self.paths:
-            check_ending(self.flag, path, (TRACE, *extras))
+            check_ending(self.flag, path, [f".{each}" for each in endings])
         if launch_of(os.environ).rank == 0:  # the other ranks write nothing, so they load no library that draws
-            endings = [path.suffix.lower() for path in self.paths]
-            self.writers = [write_trace if each == TRACE else load_extra("timelines", extras[each]) for each in endings]
+            names = [path.suffix.lower().removeprefix(".") for path in self.paths]
+            self.writers = [load_extra("timelines", each) if each in extras else write_saved for each in names]
 
     def __call__(self, timeline: Timeline) -> None:
         self.timeline, complaints = timeline, []
@@ -136,9 +49,14 @@ class TimelineFiles:
             raise ValueError("; ".join(complaints))
 
 
-def write_trace(flag: str, path: Path, timeline: Timeline) -> None:
+def saved(timeline: Timeline) -> dict[str, Any]:
+    """Return what ``read_timeline`` reads, as JSON has it."""
+    return {"recorded": to_builtins(timeline, enc_hook=list)}
+
+
+def write_saved(flag: str, path: Path, timeline: Timeline) -> None:
     with replacing(flag, path) as file:
-        file.write_text(json.dumps(trace(timeline)) + "\n")
+        file.write_text(json.dumps(saved(timeline)) + "\n")
 
 
 def read_timeline(path: str) -> Timeline:

@@ -20,6 +20,7 @@ from dear_mpi.contrib.look import (
     MOST_RUNS,
     SAID,
     SHOWN,
+    clock_of,
     label,
     last_iteration,
     origins,
@@ -29,7 +30,6 @@ from dear_mpi.contrib.look import (
 )
 from dear_mpi.contrib.pictures.figure import INSTANT_S, legend_below, panels, short_ms, upright, write_figure
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.timeline import clock_of
 from dear_mpi.training.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
 
 INSIDE_COLORS = {  # of the parts of a collective
