@@ -1,6 +1,6 @@
-"""Identify the launcher of this job by environment variables and /proc, and keep forked children in check.
+"""Identify the launcher of this job by environment variables and /proc.
 
-Forked children share a rank's memory but are no ranks: they must neither call MPI nor end the job.
+Forked children of a rank are no ranks: they must neither call MPI nor end the job.
 """
 
 import atexit
@@ -169,10 +169,7 @@ def end_child(error: BaseException | None) -> None:
 
 @cache
 def end_children_at_exit() -> None:
-    """End forked children before MPI's exit handler: only the rank may finalize MPI.
-
-    A child's ``sys.exit`` code is unknown here: it ends with 0, or with 1 after an exception.
-    """
+    """End forked children before MPI's exit handler: with 0, or 1 after an exception."""
     process = os.getpid()
 
     def ends() -> None:

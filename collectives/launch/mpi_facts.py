@@ -30,10 +30,7 @@ print("" if MPI.get_vendor()[0] == "Open MPI" or loaded("libpmix") else MPI.get_
 
 @dataclass(frozen=True)
 class MpiFacts:
-    """``library``: first line of the version string; ``device``: MPICH's, else "".
-
-    ``threads_suffice``: one thread at a time may call MPI, as the engine's thread needs.
-    """
+    """``device``: MPICH's, else ""; ``threads_suffice``: one thread at a time may call MPI, as the engine's needs."""
 
     library: str
     device: str
@@ -91,7 +88,7 @@ def mpi_facts() -> MpiFacts:
 def without_pmix() -> str | None:
     """Return the name of an MPI library without PMIx, or None.
 
-    A child tries it: such a library ends a process that Open MPI's mpirun started.
+    A child tries: such a library ends a process that Open MPI's mpirun started.
     """
     how: dict[str, Any] = {"env": child_environment(os.environ), "capture_output": True, "text": True, "timeout": 60}
     try:

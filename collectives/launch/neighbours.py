@@ -1,7 +1,7 @@
 """Find the ranks of this job on this host through /proc: which are stopped, and why each waits.
 
-Each rank posts its wait in its monitor: an anonymous file in memory, which others find among its descriptors. The ranks
-of a host are the children of the launcher; ranks started by ``mpirun sh -c ...`` do not see each other.
+Each rank posts its wait in its monitor: an anonymous file in memory, which others find among its descriptors. Ranks are
+the children of the launcher, so those started by ``mpirun sh -c ...`` do not see each other.
 """
 
 import contextlib
@@ -68,8 +68,7 @@ class Monitor:
     def farewell(self) -> None:
         """End stopped ranks before aborting the job, because some launchers would wait for them.
 
-        A child ends what is left 3 s after this rank: MPICH's launcher sometimes leaves a rank that computes or sleeps,
-        and then waits for it.
+        A child ends what is left 3 s after this rank: MPICH's launcher sometimes waits for a rank that computes.
         """
         self.post(waits=FAREWELL)
         for other in self.neighbours():

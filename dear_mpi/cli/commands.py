@@ -27,8 +27,8 @@ class Command(NamedTuple):
 class AddedFlag(NamedTuple):
     """A flag that an extra adds to a command of core.
 
-    With ``endings`` it takes a file, and ``place`` is ``write(flag, path, result)``. Without, it is a switch of
-    ``train``, and ``place`` an ``Observe``; or a flag of ``bench``, and ``place`` makes a ``Look``.
+    With ``endings`` it takes a file, and ``place`` is ``write(flag, path, result)``. Else ``place`` is an ``Observe``
+    of ``train``, or makes a ``Look`` of ``bench``.
     """
 
     help: str
@@ -80,7 +80,7 @@ COMMANDS = {
 
 
 def find_command(name: str) -> Command | None:
-    """Return a named command of core or an extra; None if it does not exist or cannot be imported."""
+    """Return a command of core or an extra; None if there is none that can be imported."""
     return COMMANDS.get(name) or published("commands", name)
 
 
@@ -106,8 +106,7 @@ def added_flags(command: str) -> dict[str, AddedFlag]:
 def typed_acts(command: str, flags: Mapping[str, Any], core: Collection[str]) -> dict[str, Any]:
     """Return what typed flags of extras lead to, by Python name; for a file, a function of the command's result.
 
-    ``core``: the command's other flags. Only rank 0 loads what writes a file, and only with such flags packages'
-    metadata are read.
+    ``core``: the command's other flags: with only these, no package's metadata is read. Only rank 0 loads what writes.
 
     Raises:
         ValueError: a file has another ending, or the extra needs another package.

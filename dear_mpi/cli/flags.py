@@ -41,7 +41,7 @@ def in_order(table: Table) -> Table:
 
 
 def flag(name: str, kind: Any, help: str, default: Any = None, *, field: str = "", **said: Any) -> Table:
-    """Return a table of one flag; ``field``: its name in errors, if different; ``said`` is for Typer."""
+    """Return a table of one flag; ``field``: its other name in errors; ``said`` is for Typer."""
     option = Option(as_typed(name), help=help, rich_help_panel=PANEL_OF.get(name, "Output"), **said)
     return {name: parameter(name, Annotated[kind, option, field or name], default)}
 
@@ -82,7 +82,7 @@ def flags_of(kind: type[Declared]) -> Table:
 
 
 def typed_as(table: Table) -> dict[str, str]:
-    """Return the typed spelling of each name in errors: of a flag's parameter, or of its field."""
+    """Return the typed spelling of each name in errors, of a parameter or a field."""
     fields = {name: each.annotation.__metadata__[1] for name, each in table.items()}
     return {alias: as_typed(name) for name, field in fields.items() if field for alias in (name, field)}
 

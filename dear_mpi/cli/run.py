@@ -42,8 +42,8 @@ class Output:
 def complaining(command: str, *, mpi: bool, flags: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
     """Turn bad input into one line of rank 0 on standard error, and exit code 2 on all ranks.
 
-    The line omits the stage if that is the whole command, and names options as users type them (``flags``). MPI
-    identifies rank 0 and may start for it; without ``mpi``, the launcher's variables do.
+    ``flags`` maps the names of options to those that users type. With ``mpi``, MPI may start to find rank 0; without,
+    the launcher's variables name it.
     """
     try:
         yield
@@ -76,7 +76,7 @@ def check_all_ask(arguments: Sequence[str]) -> None:
 
 
 def disagreement(facts: Callable[[int], Mapping[str, Any]]) -> AgreedError | None:
-    """Collective: compare facts like ``run_world``, and return the error. None without MPI: no rank waits then."""
+    """Collective: compare facts like ``run_world``, and return the error."""
     try:
         run_world(lambda world: None, facts=facts, stall_after_s=parse_seconds(STALL_AFTER))
     except AgreedError as agreed:
@@ -98,9 +98,8 @@ def agreed_on(error: Exception) -> Exception:
 def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..., Callable[..., Any]]:
     """Turn a function of a flag mapping into a command: typed flags, and these defaults.
 
-    The result builds the function that Typer runs, from the command's name and the typed words: extras' flags are only
-    looked up if some word is no flag of ``table``. Bad input ends the command as in ``complaining``. ``alone`` names a
-    command of one process: it refuses mpirun, like --threads.
+    The result builds the function that Typer runs, from the command's name and the typed words; it looks up extras'
+    flags only if a word is no flag of ``table``. ``alone`` names a command that refuses mpirun, like --threads.
     """
 
     def decorate(function: Callable[[Flags], None]) -> Callable[..., Any]:
@@ -134,10 +133,9 @@ def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..
 def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "cpu") -> Any:
     """Call ``command(world)`` on every rank of ``RUN_FLAGS``. Returns its result, or its ``Output``'s report.
 
-    First the ranks compare their flags: a flag on only some ranks, such as --timeline, would make the others hang.
-    Before the work rank 0 checks that it can write all files. An older report is ``aside``
-    meanwhile: if all processes of a host die, a launcher may return 0, and then no report may exist. After the work
-    rank 0 writes the output's files and the report. A failed write is reported, with exit code 1, or 2 for --json.
+    First the ranks compare their flags, and rank 0 tries its files. An older report is ``aside`` meanwhile: a launcher
+    may return 0 after all processes of a host died. At the end rank 0 writes the files and the report. A failed write
+    is reported, with exit code 1, or 2 for --json.
     """
     json_file = flags.get("json_file")
 
@@ -181,7 +179,6 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
 
 
 def write_json(content: Any, path: Path | None) -> None:
-    """Write a report to the ``--json`` file, if there is one."""
     if path is not None:
         with replacing("--json", path) as file:
             file.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")

@@ -11,8 +11,7 @@ shortest of many rounds counts (Cristian, Distributed Computing 3, 1989).
                      |     o . '             between looks, the line through two; its slope is the drift
                      +-----------------> time
 
-Uncertainty grows with the distance from a look: by ``DRIFT``, or after a second look by the looks' uncertainty and
-``WANDER``.
+Uncertainty grows with the distance from a look: by ``DRIFT``, or with two looks by their uncertainty and ``WANDER``.
 """
 
 import time
@@ -48,12 +47,9 @@ NO_LOOK = Look(0.0, 0.0, 0.0)
 def offsets(
     transport: Transport, clock: Callable[[], float] = time.perf_counter, *, rounds: int = ROUNDS
 ) -> list[Look]:
-    """Collective: return a look at each rank's clock, in rank order, equal on all ranks; rank 0's is ``NO_LOOK``.
+    """Collective: return a look at each rank's clock; rank 0's is ``NO_LOOK``.
 
     Rank 0 exchanges ``rounds`` round trips of 8 bytes with each rank in turn, while the others sleep.
-
-    Args:
-        clock: seconds since any time: ``time.perf_counter``, or ``time.time`` with a resolution of 0.2 us.
     """
     tag, found = transport.next_tag(), [NO_LOOK]
     for peer in range(1, transport.size):
@@ -66,7 +62,7 @@ def offsets(
 
 
 def pingpong(transport: Transport, peer: int, tag: int, clock: Callable[[], float], rounds: int) -> Look:
-    """Measure a peer's offset, on rank 0; the peer answers with readings of its clock."""
+    """Measure a peer's offset, on rank 0; the peer answers with its clock."""
     asks, sent, received = transport.rank == 0, np.zeros(1), np.zeros(1)
     other = peer if asks else 0
     sends, receives = transport.send_init(sent, other, tag), transport.recv_init(received, other, tag)
@@ -100,7 +96,6 @@ class Aligned:
 
     @property
     def seconds(self) -> float:
-        """Return the time between the looks."""
         return self.looks[-1].at_s - self.looks[0].at_s if self.looks else 0.0
 
     @property
@@ -110,7 +105,6 @@ class Aligned:
         return (self.looks[-1].offset_s - self.looks[0].offset_s) / self.seconds
 
     def offset_s(self, at_s: float) -> float:
-        """Return how far this rank's clock was ahead when it showed ``at_s``."""
         last = self.looks[-1] if self.looks else NO_LOOK
         return last.offset_s + self.drift * (at_s - last.at_s)
 
@@ -124,7 +118,7 @@ class Aligned:
         return max(found_s) + rate * min(abs(at_s - look.at_s) for look in self.looks)
 
     def doubt(self) -> str:
-        """Return the reason why the offset is unknown; nothing if it is known."""
+        """Return why the offset is unknown, or ""."""
         if not all(isfinite(look.uncertainty_s) for look in self.looks):
             return "no message came back from rank 0 without its clock being set meanwhile"
         if not self.looks:
@@ -137,11 +131,7 @@ class Aligned:
 
 
 class CommonClock:
-    """Rank 0's clock on each rank: this rank's clock minus ``offset_s()``. Constructing it is collective.
-
-    Args:
-        now: seconds since any time, by this rank's clock.
-    """
+    """Rank 0's clock on each rank: ``now() - offset_s()``. Constructing it is collective."""
 
     def __init__(self, transport: Transport, now: Callable[[], float] = time.perf_counter) -> None:
         self.transport, self.now, self.is_one = transport, now, False
@@ -154,7 +144,7 @@ class CommonClock:
             self.is_one, self.recent, self.first = True, Aligned(), ()
 
     def look(self) -> None:
-        """Collective: measure this rank's offset again, and the line's error (``residual_s`` keeps the largest)."""
+        """Collective: measure this rank's offset again, and the line's error (``residual_s``: the largest)."""
         if self.is_one:
             return
         found = offsets(self.transport, self.now)[self.transport.rank]
@@ -165,7 +155,6 @@ class CommonClock:
         self.recent = Aligned((*kept, found))
 
     def offset_s(self) -> float:
-        """Return how far this rank's clock is ahead of rank 0's now."""
         return self.recent.offset_s(self.now())
 
     def aligned(self) -> Aligned:

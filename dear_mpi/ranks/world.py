@@ -48,7 +48,7 @@ class World:
 
     @property
     def ranks_here(self) -> int:
-        """Return the number of ranks on this machine, even if its hosts are emulated."""
+        """Return the number of ranks on this machine, also if its hosts are emulated."""
         hosts = self.machines or self.transport.hosts
         return hosts.count(hosts[self.rank])
 
@@ -60,7 +60,7 @@ class World:
     def part(self, ranks: int) -> Iterator[World | None]:
         """Collective: yield a world of the first ``ranks`` ranks to these ranks, and None to the others.
 
-        The others sleep at the end of the block until the first ranks leave it.
+        The others sleep at the end of the block.
         """
         if ranks == self.size:
             yield self
@@ -87,18 +87,17 @@ def run_world(
 ) -> T:
     """Call ``function(world)`` as every rank of this job, and return the result on this rank.
 
-    First the ranks compare their input: the arguments, and ``facts(rank)``. An error that all ranks raise
-    (``AgreedError``) is passed on; any other error ends the whole job, because the other ranks would hang.
+    First the ranks compare their input. An error that all ranks raise (``AgreedError``) is passed on; any other error
+    ends the whole job, because the other ranks would hang.
 
     Args:
         link: emulated between the ranks.
         rates: bytes/s of a rank inside its host, and of a host to others, for algorithms that ask for them.
-        threads: run that many ranks as threads of this process instead of an MPI job; the result is rank 0's.
-        device_memory: how MPI gets a GPU's buffers: ``direct``, ``staged``, or ``auto`` (see ``MpiTransport``).
-        stall_after_s: report a rank's wait after this time (``collectives/transports/watchdog.py``); 0: never.
+        threads: run that many ranks as threads of this process; the result is rank 0's.
+        device_memory: how MPI gets a GPU's buffers: ``direct``, ``staged``, or ``auto``.
+        stall_after_s: report a wait after this time (``collectives/transports/watchdog.py``); 0: never.
         stall_abort: also end the job then.
-        facts: must be equal on all ranks, as in ``agree``. Check a rank's input here and not earlier: the others would
-            wait for it.
+        facts: must be equal on all ranks. Check a rank's input here: after an earlier error the others would wait.
 
     Raises:
         ValueError: there is no MPI library, or it cannot be called from two threads.
@@ -149,8 +148,8 @@ def run_world(
 def starting(after_s: float, *, abort: bool) -> Iterator[None]:
     """Report if MPI takes longer to start, and with ``abort`` end the job.
 
-    The library may hold the interpreter's lock meanwhile: then no watchdog runs, and Python's traceback has to do. It
-    has one timer, which is left to whoever has enabled ``faulthandler``.
+    The library may hold the interpreter's lock, so that no watchdog runs: then Python's traceback has to do. Its one
+    timer is left to whoever has enabled ``faulthandler``.
     """
     launch = launch_of(os.environ)
     if not after_s or launch.size == 1 or "mpi4py.MPI" in sys.modules:
@@ -177,7 +176,7 @@ def last_words(rank: int, error: BaseException) -> str:
 
 @contextmanager
 def world_transport(device_memory: str) -> Iterator[Transport]:
-    """Collective: yield a transport of all MPI processes, on a private communicator until the end of the block."""
+    """Collective: yield a transport of all MPI processes, on a private communicator."""
     communicator = None
     try:
         communicator = started()
@@ -196,7 +195,7 @@ def world_transport(device_memory: str) -> Iterator[Transport]:
 
 
 def launched_rank() -> int:
-    """Return this process's rank in the MPI job; 0 without a usable MPI."""
+    """Return the rank in the MPI job; 0 without a usable MPI."""
     try:
         return started().Get_rank()
     except ValueError:

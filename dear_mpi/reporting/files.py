@@ -36,10 +36,10 @@ def check_ending(flag: str, path: Path, endings: Sequence[str]) -> None:
 
 @contextmanager
 def replacing(flag: str, path: Path) -> Iterator[Path]:
-    """Yield a path to write to, which replaces the file after the block; after an error the old file stays.
+    """Yield a path to write to, which replaces the file after the block unless it fails.
 
     Raises:
-        ValueError: the file is not writable.
+        ValueError: the file cannot be written.
     """
     with explaining(flag, path):
         if is_plain(path):
@@ -51,16 +51,12 @@ def replacing(flag: str, path: Path) -> Iterator[Path]:
 
 
 def at_end(path: Path) -> Path:
-    """Return a link's target, which need not exist; a link to itself leads to itself."""
+    """Return a link's target; a link to itself leads to itself."""
     return Path(os.path.realpath(path))  # before Python 3.13, Path.resolve raises a RuntimeError for such a link
 
 
 def is_plain(path: Path) -> bool:
-    """Return whether a file may be replaced: a pipe or /dev/stdout may not, even if it leads to a file.
-
-    Raises:
-        OSError: the path is a link to itself.
-    """
+    """Return whether a file may be replaced: no pipe, nor /dev/stdout even if it leads to a file."""
     with suppress(FileNotFoundError):
         path.stat()
     return not path.exists() or (path.is_file() and str(path.absolute().parent) not in STREAMS)
@@ -113,7 +109,7 @@ def set_aside(path: Path) -> bool:
 
 @contextmanager
 def aside(path: Path | None) -> Iterator[Callable[[], None]]:
-    """Yield a call that sets a file aside; an error of all ranks, such as bad input, restores it."""
+    """Yield a call that sets a file aside; an error of all ranks restores it."""
     moved = []
 
     def move() -> None:
@@ -129,7 +125,7 @@ def aside(path: Path | None) -> Iterator[Callable[[], None]]:
 
 
 def older(path: Path) -> Path:
-    """Return the place of the previous file: next to a link's target, so that the link stays a link."""
+    """Return the place of the previous file, next to a link's target."""
     whole = at_end(path)
     return whole.with_name(f"{whole.name}.old")
 

@@ -129,7 +129,7 @@ def cells(row: Row, digits: int) -> dict[str, str]:
 
 
 def gain(row: Row) -> str:
-    """Format a speed-up; no figure if the measurement is too noisy, and no interval for the baseline.
+    """Format a speed-up; no figure if it is too noisy, and no interval for the baseline.
 
     >>> gain({"verdict": "faster", "speedup": 1.25, "ci_low": 1.125, "ci_high": 1.375})
     '1.250 ±0.125'
@@ -168,8 +168,7 @@ def slow_baseline(rows: Sequence[Row]) -> str:
 
 
 def buckets(fusion: str, counts: Collection[int]) -> str:
-    """Describe the number of buckets, in one run or in several, and its reason.
-
+    """
     >>> buckets("none", [4]), buckets("25MB", [1]), buckets("own", [9, 4])
     ('4 buckets (one per layer)', '1 bucket (fusion 25MB)', '4 to 9 buckets (fusion own)')
     """
@@ -179,8 +178,7 @@ def buckets(fusion: str, counts: Collection[int]) -> str:
 
 
 def tuned(report: dict[str, Any]) -> str | None:
-    """Describe how fusion was tuned, if it was, and the flag that repeats it.
-
+    """
     >>> tuned({"tuner": "bo", "tuned": 10 * [{}], "fusion": "37.2MB"})
     '10 trials of bo; --fusion 37.2MB repeats it'
     """
@@ -191,8 +189,7 @@ def tuned(report: dict[str, Any]) -> str | None:
 
 
 def algorithm(report: dict[str, Any]) -> str:
-    """Name the requested algorithm, and the chosen ones.
-
+    """
     >>> algorithm({"algorithm": "auto", "chosen": ["ring", "bruck", "ring"]})
     'auto (2 ring, 1 bruck)'
     """
@@ -202,5 +199,4 @@ def algorithm(report: dict[str, Any]) -> str:
 
 
 def route(report: dict[str, Any]) -> str:
-    """Describe the route of buckets, if it is not the usual one."""
     return {"full": "", "sharded": ", sharded update"}.get(report["route"], f", route {report['route']}")
