@@ -49,7 +49,9 @@ class BoundBucket:
         self.firsts = array_module(finite).asarray(arena.shards.begins(bucket))  # possible places of a mark
         self.state = [array[arena.shards.state[bucket]] for array in arena.state]
         lines = arena.wire[own], self.own, *self.state
-        if arena.optimizer.scope == "element":
+        if hasattr(arena.optimizer, "bind"):
+            self.updaters = arena.optimizer.bind(self)
+        elif arena.optimizer.scope == "element":
             self.updaters = [self.updater(*lines)]
         else:
             self.updaters = [

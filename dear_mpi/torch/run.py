@@ -1,0 +1,257 @@
+"""Run the passes of a user's loop as iterations of a session: modules start, gradients come, a step is taken.
+
+    call 0: embedding | call 1: block 0 ...      a **layer call** begins when a module starts that holds parameters
+    tally             | tokens, uses of each parameter |      one small all-reduce per step, after all gradients
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from dear_mpi.collectives import make_plan
+from dear_mpi.collectives.program.errors import AgreedError
+from dear_mpi.collectives.transports.loopback import run_loopback
+from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.torch.tensors import TorchParameter, array_of, tensor_of
+from dear_mpi.torch.underway import UnderWay, tree_of, under_way
+from dear_mpi.training.fabric.engine import Engine
+from dear_mpi.training.fabric.order import LOSS, Step
+from dear_mpi.training.log.log import EXCHANGE
+from dear_mpi.training.session import Session
+from dear_mpi.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from dear_mpi.torch.optimizer import DistributedOptimizer
+
+ANEW = "begin a new DistributedOptimizer for that"
+STEP = "the step's sums"
+
+
+@dataclass(eq=False)
+class Call:
+    """A layer for the session: the parameters that are needed from a module's start on."""
+
+    parameters: list[TorchParameter]
+
+
+class Run(Session):
+    """A session whose passes the user runs.
+
+    Args:
+        owner: its module has run forward once.
+    """
+
+    sums, faults = True, ()  # as a ``Model``
+    loss: Any = None
+
+    def __init__(self, owner: DistributedOptimizer) -> None:
+        self.owner, self.model, self.names = owner, owner.model, owner.names
+        self.updates = owner.updates
+        order = calls_of(owner.model, list(owner.order), owner.names)
+        order = owner.world.gather_values(order)[0]  # rank 0's: branches may differ
+        wrapped = {name: TorchParameter(owner.model, name) for names in order for name in names}
+        calls: Any = [Call([wrapped[name] for name in names]) for names in order]
+        self.begins = {}
+        homes = {parameter: call for call in range(len(order)) for parameter in calls[call].parameters}
+        at = {parameter.tensor: call for parameter, call in homes.items()}
+        for module in owner.model.modules():
+            held = [at[each] for each in module.parameters(recurse=False) if each in at]
+            if held:
+                self.begins[module] = max(held)
+        self.of = {parameter.tensor: (call, parameter) for parameter, call in homes.items()}
+        self.tree = tree_of(owner.model)
+        super().__init__(calls, None, owner.world, optimizer=owner.updates, name="DistributedOptimizer", **owner.options)
+
+    def open(self, engine: Engine) -> None:
+        self.passes = self
+        super().open(engine)
+        self.trainer: Trainer = self.group.trainers[self.last]
+        self.scale = 1 / self.world.size
+        self.tally = Tally(self)
+        self.group.plans.callback(self.tally.plan.free)
+        self.trainer.meter = self.tally
+        self.updates.wait = self.tally.wait
+        kinds = {torch.Tensor, *(type(tensor) for tensor in self.of)}
+        self.kinds = {kind: under_way(kind, self.finish) for kind in kinds}
+        self.paused: dict[Any, type] = {}
+
+    # The events of an iteration.
+
+    def begin(self) -> None:
+        """Begin an iteration, at the first module that starts."""
+        self.check_open()
+        self.look()
+        self.attendance.steps += 1
+        self.trainer.begin_iteration()
+        self.trainer.begin_pass()
+
+    def before_forward(self, module: Any) -> None:
+        call = self.begins.get(module)
+        if call is not None and call > self.trainer.running:
+            first = self.trainer.running + 1
+            self.trainer.before_forward(call)
+            self.resume(range(first, call + 1))
+
+    def begin_backward(self) -> None:
+        first, calls = self.trainer.running + 1, len(self.group.uses)
+        self.trainer.end_forward()
+        self.resume(range(first, calls))
+        self.trainer.fabric.launch_sum(LOSS, lambda: None)  # an order expects it
+        self.missing = [{each for each in call.parameters if each.trained} for call in self.group.layers]
+        self.trainer.begin_backward()
+        self.trainer.before_backward(calls - 1)
+
+    def send(self, parameter: Any) -> None:
+        """Copy a parameter's complete gradient to the flat buffer; send buckets that are complete."""
+        call, wrapped = self.of[parameter]
+        if wrapped not in self.missing[call]:
+            advice = "checkpoints must be of the kind use_reentrant=False"
+            raise ValueError(f"parameter {wrapped.name} has a gradient twice in one backward pass: {advice}")
+        self.copy(wrapped)
+        self.missing[call].remove(wrapped)
+        if not self.missing[call]:
+            self.trainer.wrote(call)
+
+    def copy(self, parameter: TorchParameter) -> None:
+        grad = parameter.tensor.grad
+        self.tally.used(parameter.tensor, grad is not None)
+        if grad is None:
+            parameter.gradient.zero_()
+        else:
+            torch.mul(grad.to_dense() if grad.layout != torch.strided else grad, self.scale, out=parameter.gradient)
+
+    def end_backward(self) -> None:
+        for call, missing in reversed([*enumerate(self.missing)]):
+            if missing:
+                for parameter in missing:
+                    self.copy(parameter)
+                missing.clear()
+                self.trainer.wrote(call)
+
+    def average(self) -> None:
+        """Complete the averages, and hand them to the user."""
+        self.tally.start(None)
+        self.trainer.end_backward()
+        self.trainer.flush()
+
+    def end(self, tokens: int | None) -> None:
+        self.tally.start(tokens)
+        self.trainer.end_backward()
+        self.trainer.end_iteration()
+
+    def rest(self) -> None:
+        """Decide buckets and orders, then wait for a use of a parameter whose update is in flight."""
+        self.decisions.look(self.last)
+        if not self.trainer.rules.idle:
+            for parameter in self.of:
+                self.paused[parameter] = type(parameter)
+                parameter.__class__ = self.kinds[type(parameter)]
+
+    # Between steps.
+
+    def resume(self, calls: Sequence[int] | range) -> None:
+        if self.paused:
+            for call in calls:
+                for parameter in self.group.layers[call].parameters:
+                    if parameter.tensor in self.paused:
+                        parameter.tensor.__class__ = self.paused.pop(parameter.tensor)
+
+    def finish(self) -> None:
+        """Complete the updates in flight, because a parameter is used, perhaps on this rank alone."""
+        with self.owner.lock:
+            if self.paused:
+                self.trainer.finish()
+                self.resume(range(len(self.group.layers)))
+
+    def look(self) -> None:
+        """Refuse a model with other parameters than at the start."""
+        for parameter, (_, wrapped) in self.of.items():
+            if not parameter.requires_grad:
+                raise ValueError(f"parameter {wrapped.name} was frozen since the first step: {ANEW}")
+            if parameter.data_ptr() != wrapped.address:
+                raise ValueError(f"parameter {wrapped.name} was bound to other memory: change it in place (copy_)")
+        for own, known in self.tree:
+            if len(own) != len(known) or any(one is not other for one, other in zip(own.values(), known, strict=True)):
+                raise ValueError(f"the model's modules or parameters were added, removed or replaced: {ANEW}")
+
+    def close(self) -> None:
+        with self.stack:
+            self.closed = True
+            self.finish()
+
+
+class Tally:
+    """Sum over ranks what a step must know: tokens, and which parameters have gradients. Also a ``Meter``."""
+
+    trouble = False
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.fabric = run, run.group.fabric
+        self.numbers = {parameter: number for number, parameter in enumerate(run.of, start=2)}
+        self.own = np.zeros(2 + len(self.numbers))
+        self.sums = run.group.slab.zeros(self.own.size, DTYPES["fp64"])
+        self.plan = make_plan("all_reduce", self.sums, run.world.transport, algorithm="auto", slab=run.group.slab)
+        self.handle: Any = None
+
+    def used(self, parameter: Any, used: bool) -> None:
+        self.own[self.numbers[parameter]] = used
+
+    def start(self, tokens: int | None) -> None:
+        self.own[:2] = (0, 0) if tokens is None else (1, tokens)
+        self.sums[...] = self.own
+        self.handle = self.fabric.submit((EXCHANGE, 0), STEP, lambda turn: [Step(EXCHANGE, 0, STEP, self.plan)])
+        self.known = False
+
+    def wait(self) -> None:
+        """Wait for the sums, before the first update of a step."""
+        if self.handle is None:
+            what = "updates shards while backward() runs, before step()"
+            raise ValueError(f"schedule {self.run.last!r} {what}: take dear, or update='full'")
+        if self.known:
+            return
+        self.fabric.block(self.handle)
+        self.known = True
+        given, tokens = self.sums[:2].tolist()
+        if 0 < given < self.run.world.size:
+            raise AgreedError(f"tokens must be given to step() on all ranks, not on {given:g} of {self.run.world.size}")
+        if given and tokens <= 0:
+            raise AgreedError(f"tokens must be above zero over all ranks, not {tokens:g}")
+        self.run.updates.factor = self.run.world.size / tokens if given else 1.0
+        self.run.updates.unused = frozenset(each for each, number in self.numbers.items() if not self.sums[number])
+
+    def read(self) -> float:
+        return 0.0
+
+    def complaint(self) -> None:
+        return None
+
+
+def calls_of(model: Any, started: Sequence[Any], names: dict[Any, str]) -> list[list[str]]:
+    """Return the names of the parameters that each layer call needs first, in the order of the first pass.
+
+    A module that did not start by itself, because its parent or a function took its parameters, counts as started with
+    its parent.
+    """
+    place = {module: number for number, module in enumerate(started)}
+    found: dict[int, list[str]] = {}
+    seen = set[Any]()
+
+    def visit(module: Any, inherited: int) -> None:
+        number = place.get(module, inherited)
+        for parameter in module.parameters(recurse=False):
+            if parameter in names:
+                homes.setdefault(parameter, []).append(number)
+        for child in module.children():
+            visit(child, number)
+
+    homes: dict[Any, list[int]] = {}
+    visit(model, 0)
+    for parameter, numbers in homes.items():
+        found.setdefault(min(numbers), []).append(names[parameter])
+    return [found[number] for number in sorted(found)]
