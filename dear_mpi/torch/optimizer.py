@@ -24,16 +24,19 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from threading import RLock
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch.autograd import Variable
 
 from dear_mpi.collectives import broadcast, transport_of
+from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.torch.run import Run
 from dear_mpi.torch.tensors import array_of, check_module
 from dear_mpi.torch.updates import UserUpdates, is_elementwise
 
 IDLE, FORWARD, READY, AVERAGED = "idle", "forward", "ready", "averaged"
+MOST = 300  # characters of a model's description
 SYNCHRONIZE = "call optimizer.synchronize() before, which makes p.grad the average over ranks"
 
 
@@ -68,22 +71,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         broadcast_buffers: bool = True,
         **options: Any,
     ) -> None:
-        if isinstance(optimizer, DistributedOptimizer):
-            raise ValueError("optimizer is a DistributedOptimizer already: pass the one that it was made from")
-        check_module(model)
         self.optimizer, self.model = optimizer, model
         super().__setstate__({})
         self.world = transport_of(world() if comm is None else comm)
-        self.accumulate, self.broadcast_buffers, self.options = accumulate, broadcast_buffers, options
-        self.options |= {"schedule": schedule}
-        names = {parameter: name for name, parameter in model.named_parameters()}
-        listed = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        strange = [each for each in listed if each not in names]
-        if strange:
-            raise ValueError(f"optimizer has {len(strange)} parameters that are not the model's: make it from model.parameters()")
-        self.names = {parameter: names[parameter] for parameter in listed if parameter.requires_grad}
-        if not self.names:
-            raise ValueError("optimizer has no parameter that is trained (requires_grad)")
+        self.accumulate, self.broadcast_buffers = accumulate, broadcast_buffers
+        self.options = {"schedule": schedule, **options}
+        agree(self.world, "DistributedOptimizer", self.checked)
         self.updates = UserUpdates(optimizer, whole=not is_elementwise(optimizer))
         self.start_alike()
         self.state_now, self.local, self.parts = IDLE, False, 0
@@ -91,11 +84,48 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.session: Run | None = None
         self.order: dict[Any, None] = {}  # modules, as they start in the first pass
         self.lock, self.hooks = RLock(), ExitStack()
+        self.modules = set(model.modules())
         for module in model.modules():
-            self.hooks.enter_context(module.register_forward_pre_hook(self.started, prepend=True))
+            self.hooks.enter_context(module.register_forward_pre_hook(Starts(self), prepend=True))
         for parameter in self.names:
             self.hooks.enter_context(parameter.register_post_accumulate_grad_hook(self.accumulated))
         atexit.register(self.at_exit)
+
+    def checked(self) -> dict[str, Any]:
+        """Check the arguments; return what must be equal on all ranks."""
+        model, optimizer = self.model, self.optimizer
+        if isinstance(optimizer, DistributedOptimizer):
+            raise ValueError("optimizer is a DistributedOptimizer already: pass the one that it was made from")
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise ValueError(f"optimizer must be one of torch.optim, not {optimizer!r:.99}")
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ValueError(
+                "optimizer LBFGS looks at all parameters at once and runs the model several times: take another"
+            )
+        if isinstance(self.accumulate, bool) or not isinstance(self.accumulate, int) or self.accumulate < 1:
+            raise ValueError(f"accumulate must be a whole number from 1 on, not {self.accumulate!r:.99}")
+        check_module(model)
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        listed = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        strange = [each for each in listed if each not in names]
+        if strange:
+            raise ValueError(
+                f"optimizer has {len(strange)} parameters that are not the model's: make it from model.parameters()"
+            )
+        self.names = {parameter: names[parameter] for parameter in listed if parameter.requires_grad}
+        if not self.names:
+            raise ValueError("optimizer has no parameter that is trained (requires_grad)")
+        tensors = [*model.named_parameters(), *model.named_buffers()]
+        shapes = [
+            f"{name} {each.dtype}{list(each.shape)}{' frozen' * (each not in self.names)}" for name, each in tensors
+        ]
+        groups = [[names[each] for each in group["params"]] for group in optimizer.param_groups]
+        text = f"{', '.join(shapes)}; {groups}"
+        return {
+            "model": text if len(text) < MOST else f"{text[:MOST]}... (checksum {crc32(text.encode()):08x})",
+            "optimizer": type(optimizer).__name__,
+            "accumulate": self.accumulate,
+        }
 
     def start_alike(self) -> None:
         """Take rank 0's parameters and buffers."""
@@ -131,7 +161,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Complete all updates and return the state of the user's optimiser, as of a run on one process."""
         self.flush()
         if self.session is not None:
-            self.updates.collect(self.session.world.transport.gather_values if self.session.group.arena.sharded else None)
+            self.updates.collect(
+                self.session.world.transport.gather_values if self.session.group.arena.sharded else None
+            )
         found = self.optimizer.state_dict()
         return {**found, "state": {number: state for number, state in found["state"].items() if state}}
 
@@ -156,7 +188,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         if self.state_now not in (READY, AVERAGED):
-            missing = f"backward() was called {self.parts} of {self.accumulate} times" if self.parts else "there was no backward()"
+            missing = (
+                f"backward() was called {self.parts} of {self.accumulate} times"
+                if self.parts
+                else "there was no backward()"
+            )
             raise ValueError(f"step() has no new gradients: {missing} since the last step()")
         self.optimizer._opt_called = True
         self.updates.take()
@@ -177,7 +213,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise ValueError("synchronize() belongs between backward() and step()")
         session = self.session
         if session.group.arena.sharded:
-            raise ValueError("synchronize() needs update='full': with 'sharded' a rank has its own part of averages alone")
+            raise ValueError(
+                "synchronize() needs update='full': with 'sharded' a rank has its own part of averages alone"
+            )
         self.check_unchanged()
         self.updates.handing_over = True
         try:
@@ -208,11 +246,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     # Hooks.
 
-    def started(self, module: Any, _: Any) -> None:
-        if not torch.is_grad_enabled():
-            return
+    def started(self, module: Any) -> None:
+        """Handle a module that starts: its parameters must be up to date."""
         if self.session is None:
-            self.order.setdefault(module)
+            if torch.is_grad_enabled():
+                self.order.setdefault(module)
+            return
+        if not torch.is_grad_enabled():
+            self.session.take_buffers()
             return
         if self.state_now in (IDLE, AVERAGED) and not self.parts:
             self.session.begin()
@@ -272,6 +313,23 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if error is None:
             self.close()
+
+
+class Starts:
+    """The hook of a module that starts. In copies of the module, also saved ones, it does nothing."""
+
+    def __init__(self, owner: DistributedOptimizer | None = None) -> None:
+        self.owner = owner
+
+    def __call__(self, module: Any, given: Any) -> None:
+        if self.owner is not None and module in self.owner.modules:
+            self.owner.started(module)
+
+    def __deepcopy__(self, memo: Any) -> Starts:
+        return Starts()
+
+    def __reduce__(self) -> Any:
+        return Starts, ()
 
 
 def world() -> Any:

@@ -1,14 +1,14 @@
 """Run the passes of a user's loop as iterations of a session: modules start, gradients come, a step is taken.
 
-    call 0: embedding | call 1: block 0 ...      a **layer call** begins when a module starts that holds parameters
-    tally             | tokens, uses of each parameter |      one small all-reduce per step, after all gradients
+call 0: embedding | call 1: block 0 ...      a **layer call** begins when a module starts that holds parameters
+tally             | tokens, uses of each parameter |      one small all-reduce per step, after all gradients
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +16,9 @@ import torch
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.program.errors import AgreedError
-from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.torch.tensors import TorchParameter, array_of, tensor_of
-from dear_mpi.torch.underway import UnderWay, tree_of, under_way
+from dear_mpi.torch.tensors import TorchParameter, tensor_of
+from dear_mpi.torch.underway import tree_of, under_way
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.order import LOSS, Step
 from dear_mpi.training.log.log import EXCHANGE
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from dear_mpi.torch.optimizer import DistributedOptimizer
 
 ANEW = "begin a new DistributedOptimizer for that"
-STEP = "the step's sums"
+STEP, BUFFERS = "the step's sums", "the buffers of rank 0"
 
 
 @dataclass(eq=False)
@@ -66,7 +65,9 @@ class Run(Session):
                 self.begins[module] = max(held)
         self.of = {parameter.tensor: (call, parameter) for parameter, call in homes.items()}
         self.tree = tree_of(owner.model)
-        super().__init__(calls, None, owner.world, optimizer=owner.updates, name="DistributedOptimizer", **owner.options)
+        super().__init__(
+            calls, None, owner.world, optimizer=owner.updates, name="DistributedOptimizer", **owner.options
+        )
 
     def open(self, engine: Engine) -> None:
         self.passes = self
@@ -80,6 +81,9 @@ class Run(Session):
         kinds = {torch.Tensor, *(type(tensor) for tensor in self.of)}
         self.kinds = {kind: under_way(kind, self.finish) for kind in kinds}
         self.paused: dict[Any, type] = {}
+        self.buffers = (
+            Buffers(self) if self.owner.broadcast_buffers and any(True for _ in self.model.buffers()) else None
+        )
 
     # The events of an iteration.
 
@@ -88,6 +92,7 @@ class Run(Session):
         self.check_open()
         self.look()
         self.attendance.steps += 1
+        self.take_buffers()
         self.trainer.begin_iteration()
         self.trainer.begin_pass()
 
@@ -103,6 +108,8 @@ class Run(Session):
         self.trainer.end_forward()
         self.resume(range(first, calls))
         self.trainer.fabric.launch_sum(LOSS, lambda: None)  # an order expects it
+        if self.buffers is not None:
+            self.buffers.start()
         self.missing = [{each for each in call.parameters if each.trained} for call in self.group.layers]
         self.trainer.begin_backward()
         self.trainer.before_backward(calls - 1)
@@ -168,6 +175,11 @@ class Run(Session):
             if self.paused:
                 self.trainer.finish()
                 self.resume(range(len(self.group.layers)))
+            self.take_buffers()
+
+    def take_buffers(self) -> None:
+        if self.buffers is not None:
+            self.buffers.take()
 
     def look(self) -> None:
         """Refuse a model with other parameters than at the start."""
@@ -230,6 +242,38 @@ class Tally:
 
     def complaint(self) -> None:
         return None
+
+
+class Buffers:
+    """Send rank 0's buffers, such as running means, to all ranks after a forward pass, hidden under the backward pass."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.tensors = run, [each for each in run.model.buffers() if each.numel()]
+        self.bytes = run.group.slab.zeros(sum(each.nbytes for each in self.tensors), np.dtype("u1"))
+        self.plan = make_plan("broadcast", self.bytes, run.world.transport, algorithm="auto", slab=run.group.slab)
+        run.group.plans.callback(self.plan.free)
+        ends = list(accumulate(each.nbytes for each in self.tensors))
+        flat = tensor_of(self.bytes)
+        self.views = [
+            flat[end - each.nbytes : end].view(each.dtype).view(each.shape)
+            for each, end in zip(self.tensors, ends, strict=True)
+        ]
+        self.handle: Any = None
+
+    def start(self) -> None:
+        if self.run.world.rank == 0:
+            torch._foreach_copy_(self.views, self.tensors)
+        step = Step(EXCHANGE, 1, BUFFERS, self.plan)
+        self.handle = self.run.group.fabric.submit((EXCHANGE, 1), BUFFERS, lambda turn: [step])
+
+    def take(self) -> None:
+        """Take rank 0's buffers, if new ones were sent."""
+        if self.handle is not None:
+            handle, self.handle = self.handle, None
+            self.run.group.fabric.block(handle)
+            if self.run.world.rank:
+                with torch.no_grad():
+                    torch._foreach_copy_(self.tensors, self.views)
 
 
 def calls_of(model: Any, started: Sequence[Any], names: dict[Any, str]) -> list[list[str]]:

@@ -13,7 +13,13 @@ from typing import Any, ClassVar
 import torch
 
 GRAD = torch.Tensor.grad
-PROPERTIES = (torch.Tensor.requires_grad, torch.Tensor.shape, torch.Tensor.dtype, torch.Tensor.device, torch.Tensor.is_leaf)
+PROPERTIES = (
+    torch.Tensor.requires_grad,
+    torch.Tensor.shape,
+    torch.Tensor.dtype,
+    torch.Tensor.device,
+    torch.Tensor.is_leaf,
+)
 HARMLESS = {  # these neither read nor change elements; ``zero_grad()`` and a change of class need no more
     *(GRAD.__get__, GRAD.__set__, GRAD.__delete__, torch.Tensor.numel, torch.Tensor.size, torch.Tensor.dim),
     torch.Tensor.register_post_accumulate_grad_hook,

@@ -23,15 +23,9 @@ import torch
 from dear_mpi.kernels.optimizer import Optimizer
 from dear_mpi.torch.tensors import tensor_of
 
-def is_elementwise(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimiser gives the same bits on parts of a tensor: three steps on a matrix, whole and cut.
 
-    Raises:
-        ValueError: the class needs a closure, or all parameters at once.
-    """
-    kind = type(optimizer).__name__
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError(f"optimizer {kind} looks at all parameters at once and runs the model several times: take another")
+def is_elementwise(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimiser gives the same bits on parts of a tensor: three steps on a matrix, whole and cut."""
     generator = torch.Generator().manual_seed(1)
     dtype = torch.get_default_dtype()
     values = torch.randn((6, 8), generator=generator, dtype=dtype)
@@ -149,7 +143,9 @@ class UserUpdates(Optimizer):
     def __init__(self, optimizer: torch.optim.Optimizer, *, whole: bool) -> None:
         self.optimizer = optimizer
         self.scope = "tensor" if whole else "element"  # type: ignore[misc]
-        self.group_of = {each: number for number, group in enumerate(optimizer.param_groups) for each in group["params"]}
+        self.group_of = {
+            each: number for number, group in enumerate(optimizer.param_groups) for each in group["params"]
+        }
         self.instances: dict[tuple[int, int], Instance] = {}
         self.factor, self.unused, self.handing_over = 1.0, frozenset[Any](), False
         self.wait: Callable[[], None] = lambda: None
@@ -175,7 +171,9 @@ class UserUpdates(Optimizer):
             span = slice(max(own.start, offset), min(own.stop, layout.ends[number]))
             complete = span.stop - span.start == parameter.numel()
             shape = parameter.shape if complete else (span.stop - span.start,)
-            values, grads, wire = (tensor_of(array[span]).view(shape) for array in (arena.values, arena.grads, arena.wire))
+            values, grads, wire = (
+                tensor_of(array[span]).view(shape) for array in (arena.values, arena.grads, arena.wire)
+            )
             sent = grads if arena.wire is arena.grads else wire
             leaf = torch.nn.Parameter(values, requires_grad=True)
             pieces.append(Piece(parameter, leaf, grads, sent, span.start - offset, span.stop - offset))
@@ -188,7 +186,7 @@ class UserUpdates(Optimizer):
         """Give an instance its part of the user's state."""
         state = self.optimizer.state[piece.parameter]
         if not piece.complete:
-            state = {name: piece.of(each).clone() if is_like(each, piece.parameter) else copy.copy(each) for name, each in state.items()}
+            state = {name: part_of(value, piece) for name, value in state.items()}
         instance.optimizer.state[piece.tensor] = state
 
     def distribute(self) -> None:
@@ -242,6 +240,8 @@ def joined(parts: Sequence[dict[str, Any]], parameter: Any) -> dict[str, Any]:
     }
 
 
-def is_like(value: Any, parameter: Any) -> bool:
-    """Return whether a value of the state has an entry for each element of its parameter."""
-    return isinstance(value, torch.Tensor) and value.ndim > 0 and value.numel() == parameter.numel()
+def part_of(value: Any, piece: Piece) -> Any:
+    """Return a piece's part of a value of the state, in its own memory."""
+    if not isinstance(value, torch.Tensor):
+        return copy.copy(value)
+    return (piece.of(value) if value.ndim else value).clone()
