@@ -76,6 +76,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.world = transport_of(world() if comm is None else comm)
         self.accumulate, self.broadcast_buffers = accumulate, broadcast_buffers
         self.options = {"schedule": schedule, **options}
+        self.device = next(iter(model.parameters())).device if isinstance(model, torch.nn.Module) else None
         agree(self.world, "DistributedOptimizer", self.checked)
         self.updates = UserUpdates(optimizer, whole=not is_elementwise(optimizer))
         self.start_alike()
@@ -116,6 +117,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if not self.names:
             raise ValueError("optimizer has no parameter that is trained (requires_grad)")
         tensors = [*model.named_parameters(), *model.named_buffers()]
+        devices = {each.device for _, each in tensors}
+        if len(devices) > 1:
+            raise ValueError(f"model must be on one device, not on {' and '.join(sorted(map(str, devices)))}")
         shapes = [
             f"{name} {each.dtype}{list(each.shape)}{' frozen' * (each not in self.names)}" for name, each in tensors
         ]
@@ -271,8 +275,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def begin_backward(self) -> None:
         if self.state_now in (READY, AVERAGED):
             raise ValueError(
-                "backward() was called twice before step(): pass accumulate=2 (or more) to DistributedOptimizer, or run the "
-                "first one in optimizer.no_sync()"
+                "backward() was called twice before step(): pass accumulate=2 (or more) to DistributedOptimizer, or "
+                "run the first one in optimizer.no_sync()"
             )
         self.in_backward = True
         Variable._execution_engine.queue_callback(self.end_backward)

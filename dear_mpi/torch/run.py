@@ -16,7 +16,7 @@ import torch
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.program.errors import AgreedError
-from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.ranks.streams import Streams, cuda_streams, host_streams
 from dear_mpi.torch.tensors import TorchParameter, tensor_of
 from dear_mpi.torch.underway import tree_of, under_way
 from dear_mpi.training.fabric.engine import Engine
@@ -68,6 +68,12 @@ class Run(Session):
         super().__init__(
             calls, None, owner.world, optimizer=owner.updates, name="DistributedOptimizer", **owner.options
         )
+
+    def open_streams(self, device: str) -> Streams:  # type: ignore[override]
+        """Return the streams: on a GPU the module computes on PyTorch's current one."""
+        if self.owner.device.type == "cpu":
+            return host_streams()
+        return cuda_streams(torch.cuda.current_stream(self.owner.device).cuda_stream)
 
     def open(self, engine: Engine) -> None:
         self.passes = self
@@ -123,7 +129,8 @@ class Run(Session):
         self.copy(wrapped)
         self.missing[call].remove(wrapped)
         if not self.missing[call]:
-            self.trainer.wrote(call)
+            with self.group.streams.compute.use():  # autograd has its own thread for a GPU
+                self.trainer.wrote(call)
 
     def copy(self, parameter: TorchParameter) -> None:
         grad = parameter.tensor.grad
@@ -139,7 +146,8 @@ class Run(Session):
                 for parameter in missing:
                     self.copy(parameter)
                 missing.clear()
-                self.trainer.wrote(call)
+                with self.group.streams.compute.use():
+                    self.trainer.wrote(call)
 
     def average(self) -> None:
         """Complete the averages, and hand them to the user."""
@@ -207,8 +215,8 @@ class Tally:
         self.run, self.fabric = run, run.group.fabric
         self.numbers = {parameter: number for number, parameter in enumerate(run.of, start=2)}
         self.own = np.zeros(2 + len(self.numbers))
-        self.sums = run.group.slab.zeros(self.own.size, DTYPES["fp64"])
-        self.plan = make_plan("all_reduce", self.sums, run.world.transport, algorithm="auto", slab=run.group.slab)
+        self.sums = np.zeros(self.own.size)  # on the host, also beside a GPU: the host decides
+        self.plan = make_plan("all_reduce", self.sums, run.world.transport, algorithm="auto")
         self.handle: Any = None
 
     def used(self, parameter: Any, used: bool) -> None:
@@ -245,7 +253,7 @@ class Tally:
 
 
 class Buffers:
-    """Send rank 0's buffers, such as running means, to all ranks after a forward pass, hidden under the backward pass."""
+    """Send rank 0's buffers, such as running means, to all ranks, hidden under the backward pass."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.tensors = run, [each for each in run.model.buffers() if each.numel()]
@@ -284,7 +292,6 @@ def calls_of(model: Any, started: Sequence[Any], names: dict[Any, str]) -> list[
     """
     place = {module: number for number, module in enumerate(started)}
     found: dict[int, list[str]] = {}
-    seen = set[Any]()
 
     def visit(module: Any, inherited: int) -> None:
         number = place.get(module, inherited)

@@ -6,35 +6,35 @@
 An update of the flat buffer (``line``) updates the module's parameters, without a copy.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
-from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.array import Array, array_module, library_of
 from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.gpu import current_gpu
 from dear_mpi.models.layer import Parameter
 
 PARALLEL = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
 
 
 def array_of(tensor: Any) -> Array:
-    """View a tensor's memory as an array. Raises a ValueError if it is not strided host memory.
+    """View a tensor's memory as an array, of CuPy if it is on a GPU. Raises a ValueError if it is not strided.
 
     >>> array_of(torch.ones(2, requires_grad=True))
     array([1., 1.], dtype=float32)
     """
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+    if tensor.device.type not in ("cpu", "cuda") or tensor.layout != torch.strided:
         found = f"on {tensor.device}" if tensor.layout == torch.strided else f"of {tensor.layout}"
-        raise ValueError(f"tensors must be dense and in the host's memory, not {found}")
-    tensor = tensor.detach()
-    if tensor.dtype == torch.bfloat16:  # unknown to NumPy
-        bits: Array = tensor.view(torch.int16).numpy()
-        return bits.view(DTYPES["bf16"])
-    array: Array = tensor.resolve_conj().resolve_neg().numpy()
-    return array
+        raise ValueError(f"tensors must be dense, and on cpu or cuda, not {found}")
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    narrow = tensor.dtype == torch.bfloat16  # unknown to NumPy and CuPy
+    bits = tensor.view(torch.int16) if narrow else tensor
+    array: Array = bits.numpy() if tensor.device.type == "cpu" else cupy().from_dlpack(bits)
+    return array.view(DTYPES["bf16"]) if narrow else array
 
 
 def tensor_of(array: Array) -> Any:
@@ -43,12 +43,22 @@ def tensor_of(array: Array) -> Any:
     >>> tensor_of(np.ones(2, np.float32))
     tensor([1., 1.])
     """
-    array = np.asarray(array)
-    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
-        array = array.copy()
-    if array.dtype == DTYPES["bf16"]:
-        return torch.from_numpy(array.view("i2")).view(torch.bfloat16)
-    return torch.from_numpy(array)
+    narrow = array.dtype == DTYPES["bf16"]
+    bits: Any = array.view("i2") if narrow else array
+    if library_of(array) == "numpy":
+        copied = not array.flags.writeable or any(stride < 0 for stride in array.strides)
+        found = torch.from_numpy(bits.copy() if copied else bits)
+    else:
+        found = torch.from_dlpack(bits)
+    return found.view(torch.bfloat16) if narrow else found
+
+
+def cupy() -> Any:
+    """Import CuPy, which our kernels need for tensors on a GPU. Raises a ValueError with advice."""
+    current_gpu()
+    import cupy as module
+
+    return module
 
 
 def contiguous(tensor: Any) -> Array:
@@ -92,6 +102,8 @@ class TorchParameter(Parameter):
         if tensor.requires_grad and dtype != tensor.dtype:
             raise ValueError(f"parameter {name}: grad_dtype must be {tensor.dtype}, like the parameter, not {dtype}")
         grad = np.zeros(value.shape, value.dtype)  # untouched pages until the flat buffer replaces it
+        if library_of(value) != "numpy":
+            grad = array_module(value).zeros(value.shape, value.dtype)
         outputs = None if isinstance(self.module, torch.nn.Embedding) else 0
         super().__init__(name, value, grad, trained=bool(tensor.requires_grad), outputs=outputs)
 

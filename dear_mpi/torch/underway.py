@@ -52,6 +52,6 @@ def under_way(kind: type, finish: Callable[[], None]) -> type:
 
 
 def tree_of(module: Any) -> list[tuple[dict[str, Any], list[Any]]]:
-    """Return all modules' dictionaries of modules or parameters, with their current contents: 0.1 ms for 200 modules."""
+    """Return all modules' dictionaries of modules or parameters, and their contents: 0.1 ms for 200 modules."""
     owned = [own for each in module.modules() for own in (each._modules, each._parameters)]
     return [(own, [*own.values()]) for own in owned]

@@ -134,7 +134,7 @@ class UserUpdates(Optimizer):
 
     Attributes:
         groups: the hyperparameters of the user's groups at the last ``step()``.
-        factor, unused: the factor of averages, and the parameters without a gradient on any rank, once ``wait`` returns.
+        factor, unused: of averages, and the parameters without a gradient on any rank, once ``wait`` returns.
         handing_over: whether averages go to the user (``synchronize``) in place of an update.
     """
 
@@ -229,7 +229,7 @@ class UserUpdates(Optimizer):
 
 
 def joined(parts: Sequence[dict[str, Any]], parameter: Any) -> dict[str, Any]:
-    """Join the state of a parameter's parts: what has an entry for each element, one after the other; else the first."""
+    """Join the state of a parameter's parts. Numbers, such as a count of steps, are equal in all of them."""
     if len(parts) == 1 or not parts[0]:
         return parts[0]
     return {

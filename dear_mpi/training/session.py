@@ -28,6 +28,7 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.kfac import KFAC
 from dear_mpi.models.factored import factored
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
+from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.attendance import END, Attendance
 from dear_mpi.training.checkpoint import read, restore, snapshot, write
@@ -73,6 +74,7 @@ class Session:
 
     passes: Model | None = None  # runs the passes, if it is no loop over the layers
     threads = THREADS
+    open_streams = staticmethod(open_streams)
 
     def __init__(
         self,
@@ -116,7 +118,8 @@ class Session:
         layers = in_order(self.layers, uses)
         facts = self.options.facts() | {"model": model_of(layers, self.loss), PARAMETERS: self.parameters_sha256()}
         facts |= {"schedules": tuple(source_text(name, "schedule", MINE) for name in self.schedules)}
-        self.group = WorkerGroup(layers, self.world, self.options, self.schedules)
+        streams = self.open_streams(self.options.device)
+        self.group = WorkerGroup(layers, self.world, self.options, self.schedules, streams)
         self.decisions = Decisions(self.group, self.name)
         self.group.allocate(self.decisions.first_cut(self.options.fusion))
         return facts
