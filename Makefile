@@ -43,7 +43,7 @@ MPIRUN_GPU ?= $(MPIRUN)
 .PHONY: help install demo test test-serial test-quick test-standin test-deletion proofs golden frameworks
 .PHONY: test-frameworks test-gpu test-slurm check house format docs site package clean
 .PHONY: bench bench-hosts bench-osu bench-ddp bench-torch bench-advise bench-blame bench-gpu numerics topology dimensions testbed published
-.PHONY: validation variants startup terminal faults lecture
+.PHONY: validation variants startup faults lecture
 
 help:                 ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -119,6 +119,7 @@ check: install        ## style, types, the order of the rooms; prints the lines 
 	$(PYTHON) -m mypy dear_mpi $(if $(wildcard dear_mpi/contrib/pages),docs/lecture/desk)
 	$(PYTHON) -m pytest -q tests/test_layering.py tests/test_algorithm_names.py tests/test_style.py
 	@$(PYTHON) tests/rooms.py
+	@$(PYTHON) -m tests.english --check
 
 house:                 ## files, lines, tokens and words of each room; make house LOWER=--lower: new limits
 	$(PYTHON) tests/rooms.py $(LOWER)
@@ -158,7 +159,7 @@ numerics: install     ## the error of sums by type, algorithm and number of rank
 	$(PYTHON) -m tests.numerics
 
 topology: install     ## all-reduces replayed by SimGrid on four networks: docs/benchmarks/topology.md
-	$(PYTHON) -m tests.simulate.topology
+	$(PYTHON) -m tests.contrib.topologies.page
 
 dimensions: install   ## themis beside hierarchical, priced and on emulated hosts: docs/benchmarks/dimensions.md
 	$(PYTHON) -m tests.simulate.dimensions
@@ -177,9 +178,6 @@ variants: install     ## codes, selections, rounds: targets and what was seen: d
 
 startup: install      ## the phases of a start on 2, 16 and 64 ranks, and what imports ask for: docs/benchmarks/startup.md
 	$(PYTHON) -m tests.startup
-
-terminal: install     ## what the commands look like at a terminal of 80 columns: docs/terminal.md
-	$(PYTHON) -m tests.terminal
 
 faults: install       ## plant 200 faults into training jobs, and judge how they end: docs/faults.md; takes 15 minutes
 	$(PYTHON) -m tests.faults.campaign --count 200 --seed 1 --json faults.json

@@ -4,8 +4,7 @@
     from dear_mpi.collectives import all_reduce
     all_reduce(x, MPI.COMM_WORLD, algorithm="ring", op="sum")      # x now holds the sum, on every rank
 
-Without ``out`` a call works in place. A rank's shard is given by ``chunk_bounds``, ``Partition.of`` (weights) or
-``Partition.exactly`` (counts):
+Without ``out`` a call works in place. A rank's shard is given by ``chunk_bounds``, or by ``counts``:
 
     collective:      x before;                  in place, x after;            with out, x is unchanged and
     reduce_scatter:  a full buffer;             own shard holds the result;   out is the rank's shard

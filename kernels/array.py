@@ -4,7 +4,7 @@ A new library needs a module with the functions of ``reference.py`` and a line i
 
 A kernel call on a GPU returns before the kernel has run. Kernels run in the order of their stream. An **event** marks a
 point in that order. Before another stream, or MPI, uses a buffer, the host must wait for an event of the stream that
-wrote it. Without the wait, results are sometimes wrong and no error is raised.
+wrote it: without the wait, results are sometimes wrong and no error is raised.
 """
 
 import importlib
@@ -32,10 +32,7 @@ def array_module(array: Array) -> ModuleType:
 
 
 def kernels_for(*arrays: Array) -> ModuleType:
-    """Return the module of kernels for these arrays: a GPU's if one is there.
-
-    The others may then be in pinned host memory.
-    """
+    """Return the module of kernels for these arrays: a GPU's if one is on a GPU; others may be in pinned memory."""
     libraries = [library_of(array) for array in arrays]
     library = next((name for name in libraries if name != "numpy"), "numpy")
     return importlib.import_module(lookup("array library", library, KERNELS))
@@ -46,7 +43,7 @@ def to_host(array: Array) -> Array:
 
 
 class Event(Protocol):
-    """A point in the order of a stream; each ``record`` sets it anew. Wait for it as for an MPI request."""
+    """A point in the order of a stream. Wait for it as for an MPI request."""
 
     def record(self) -> None:
         """Mark the end of this thread's work on its current stream."""
@@ -54,14 +51,12 @@ class Event(Protocol):
     def Wait(self) -> None:
         """Block the host until then, with the interpreter lock released."""
 
-    def Test(self) -> bool:
-        """Return whether this point is reached."""
+    def Test(self) -> bool: ...
 
 
 def event_for(array: Array) -> Event | None:
     """Return an event; None for host arrays, whose kernels complete before they return."""
-    event: Event | None = kernels_for(array).event()
-    return event
+    return kernels_for(array).event()
 
 
 def synchronize(array: Array) -> None:

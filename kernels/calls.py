@@ -9,40 +9,39 @@ On a GPU each call is one launch for any number of tensors. Memory traffic in by
 of two arrays 12, SGD 12, with momentum 20, Adam 28. Tensors that *are* views into the bucket need no packing.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from dear_mpi.kernels.array import Array, kernels_for
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype, is_floating
-from dear_mpi.kernels.optimizer import Optimizer
 
-Call = Callable[[], object]
-UpdateCall = Callable[[Optimizer, int, float], object]
+if TYPE_CHECKING:
+    from dear_mpi.kernels.optimizer import Optimizer
+
+Call: TypeAlias = Callable[[], object]
+UpdateCall: TypeAlias = "Callable[[Optimizer, int, float], object]"
 
 
 def packer(tensors: Sequence[Array], views: Sequence[Array], *, scale: float = 1.0) -> Call:
     """Return a call that writes each tensor, times ``scale``, into its view of a bucket.
 
-    Args:
-        tensors: arrays of any floating types; contiguous on a GPU.
-        views: slices of the bucket with the tensors' shapes. Gaps between them are not written.
-        scale: multiplied in fp32 before the cast (in fp64 if one side is fp64).
+    Types are any floating ones; the product is formed in fp32, or in fp64 if one side is fp64.
     """
     check_shapes(tensors, views)
-    call: Call = kernels_for(*views).packer(tensors, views, scale)
-    return call
+    return kernels_for(*views).packer(tensors, views, scale)
 
 
 def unpacker(views: Sequence[Array], tensors: Sequence[Array], *, scale: float = 1.0) -> Call:
     """Return a call that reverses ``packer``."""
     check_shapes(tensors, views)
-    call: Call = kernels_for(*views).unpacker(views, tensors, scale)
-    return call
+    return kernels_for(*views).unpacker(views, tensors, scale)
 
 
 def copier(dst: Array, src: Array, scale: float = 1.0) -> Call:
     """Return a call for dst = src * scale; one array may be in pinned host memory."""
-    call: Call = kernels_for(dst, src).copier(dst, src, scale)
-    return call
+    return kernels_for(dst, src).copier(dst, src, scale)
 
 
 def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str = "sum") -> Call:
@@ -52,8 +51,7 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
 
     The same arrays in the same order give the same bits, whichever is ``dst``. fp16 and bf16 are combined in fp32 and
     rounded once. ``op`` is ``sum``, ``prod``, ``min`` or ``max`` (NaN propagates); integers and bool on the host also
-    take ``band``, ``bor`` and ``bxor``. Sources may be in pinned host memory. ValueError: arrays differ in shape or
-    type, or have gaps.
+    take ``band``, ``bor`` and ``bxor``.
 
     >>> import numpy as np
     >>> total = np.array([1.0, 2.0])
@@ -68,8 +66,7 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
         if dst.shape != src.shape or dst.dtype != src.dtype:
             given = f"{described(src)} and {described(dst)}"
             raise ValueError(f"src and dst must have the same shape and dtype, not {given}")
-    call: Call = kernels_for(dst, *sources).combiner(dst, before, after, op)
-    return call
+    return kernels_for(dst, *sources).combiner(dst, before, after, op)
 
 
 def updater(
@@ -99,9 +96,7 @@ def updater(
     given = [described(array) for array in state]
     if given != kept:
         raise ValueError(f"state of {type(optimizer).__name__} must be {listed(kept)}, not {listed(given)}")
-    kernels = kernels_for(grads, values, *state)
-    call: UpdateCall = kernels.updater(grads, values, state, optimizer, finite=finite)
-    return call
+    return kernels_for(grads, values, *state).updater(grads, values, state, optimizer, finite=finite)
 
 
 def check_shapes(tensors: Sequence[Array], views: Sequence[Array]) -> None:

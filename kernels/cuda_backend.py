@@ -36,20 +36,17 @@ def source(name: str) -> str:
 
 @cache
 def kernel(name: str, expression: str) -> Any:
-    """Return a kernel by file and template, such as ``accumulate<float, Sum>``; compiled once per device, cached on
-    disk.
-    """
+    """Return a kernel by file and template, such as ``accumulate<float, Sum>``; CuPy caches it on disk."""
     module = cupy.RawModule(code=source(name), options=OPTIONS, name_expressions=[expression])
     return module.get_function(expression)
 
 
 def launching(function: Any, grid: int, arguments: Sequence[Any], keeps: Sequence[Any]) -> Callable[[], object]:
-    if not grid:
-        return lambda: None  # CUDA refuses an empty grid
-    return partial(launch, function, grid, arguments, keeps)
+    """Bind a launch; the call keeps ``keeps`` alive. CUDA refuses an empty grid."""
+    return partial(launch, function, grid, arguments, keeps) if grid else lambda: None
 
 
-def launch(function: Any, grid: int, arguments: Sequence[Any], keeps: Sequence[Any] = ()) -> None:
+def launch(function: Any, grid: int, arguments: Sequence[Any], keeps: Sequence[Any]) -> None:
     function((grid,), (THREADS,), arguments)
 
 
@@ -117,10 +114,8 @@ def allocate(nbytes: int) -> Array:
     """Allocate with ``cudaMalloc`` itself, so that other processes can map the memory."""
     cupy.get_default_memory_pool().free_all_blocks()  # cudaMalloc cannot use what CuPy's pool holds
     memory = cupy.cuda.Memory(nbytes)
-    block: Array = cupy.ndarray((nbytes,), np.uint8, cupy.cuda.MemoryPointer(memory, 0))
-    return block
+    return cupy.ndarray((nbytes,), np.uint8, cupy.cuda.MemoryPointer(memory, 0))
 
 
 def pinned(nbytes: int) -> Array:
-    block: Array = cupyx.empty_pinned((nbytes,), np.uint8)
-    return block
+    return cupyx.empty_pinned((nbytes,), np.uint8)

@@ -7,12 +7,21 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import compute_dtype
 
 CALL_COST = 4000  # update of an empty tensor, in elements; measured on one core
+
+
+class Companion(NamedTuple):
+    """Describe a tensor of sums that an optimizer sends with a layer's gradients, such as K-FAC's factors."""
+
+    elements: int
+    cost: int  # see ``Optimizer.cost``
+    backward_flops: float
+    update_flops: float
 
 
 @dataclass(frozen=True)
@@ -24,8 +33,7 @@ class Optimizer(ABC):
     # What ``update`` receives. ``element``: any segment of the flat buffer. ``tensor``: one tensor at a time in its
     # shape, outputs first (``Parameter.outputs``); buckets and shards then end at tensor ends.
     scope: ClassVar[str] = "element"
-    # Whether ranks exchange only gradients. Other sums are left out of gradient norms and must not be compressed
-    # lossily.
+    # Whether ranks exchange only gradients. Other sums are left out of norms and must not be compressed lossily.
     gradients_alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -50,6 +58,19 @@ class Optimizer(ABC):
     def cost(self, shape: tuple[int, ...]) -> int:
         """Estimate an update in elements; owners of whole tensors are chosen by it."""
         return CALL_COST + math.prod(shape)
+
+    def adapted(self, layers: Sequence[Any]) -> Sequence[Any]:
+        """Return the layers as this optimizer trains them."""
+        return layers
+
+    def companion(self, inputs: int, outputs: int, rows: float) -> Companion | None:
+        """Describe what a layer sends besides gradients, for predictions.
+
+        Args:
+            inputs, outputs: of the layer's matrix; a bias counts as an input.
+            rows: applications of the matrix on a rank.
+        """
+        return None
 
     def new_state(self, value: Array) -> list[Array]:
         zeros = array_module(value).zeros

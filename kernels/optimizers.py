@@ -8,10 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.kfac import KFAC
 from dear_mpi.kernels.optimizer import CALL_COST, Optimizer
 
-__all__ = ["KFAC", "OPTIMIZERS", "SGD", "Adam", "AdamW", "Lamb", "Muon", "Optimizer"]
+__all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Lamb", "Muon", "Optimizer"]
 
 LEAST = 2.0**-149
 
@@ -229,8 +228,7 @@ def orthogonalised(matrix: Array) -> Array:
     for _ in range(STEPS):
         gram = x @ x.T
         x = x * A + (gram * B + (gram @ gram) * C) @ x
-    found: Array = x.T if tall else x
-    return found
+    return x.T if tall else x
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
@@ -239,5 +237,4 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adamw": AdamW,
     "lamb": Lamb,
     "muon": Muon,
-    "kfac": KFAC,
 }

@@ -3,15 +3,20 @@
 Blocks of large arrays fit the second-level cache, so a fused operation reads and writes memory once.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import compute_dtype, is_floating
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.kernels.optimizer import Optimizer
+
+if TYPE_CHECKING:
+    from dear_mpi.kernels.optimizer import Optimizer
 
 BLOCK = 1 << 16  # elements per update; in smaller blocks NumPy's call overhead dominates
 PAGE = 4096
@@ -60,7 +65,6 @@ def updater(
 
 
 def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: str) -> Step:
-    """Bind a combination. Blocks of several sources take about 2 % of their memory."""
     combine, terms = lookup("op", op, OPS | BITWISE), [*before, dst, *after]
     if len(terms) == 2:
         return partial(combine, *terms, out=dst)

@@ -1,8 +1,7 @@
 """Allocate communication memory in a few large slabs that live as long as their arrays.
 
-A GPU shares memory with other processes by a handle to a whole allocation. MPI libraries map each handle once and cache
-few (MPICH: 16). Only plain ``cudaMalloc`` gives handles. So buckets and side buffers share a slab, and neither is freed
-while a request exists.
+A GPU shares memory with other processes by a handle to a whole allocation, which only plain ``cudaMalloc`` gives. MPI
+libraries cache few handles (MPICH: 16). So buckets and side buffers share a slab.
 """
 
 from collections.abc import Callable
@@ -24,8 +23,7 @@ def round_up(value: int, multiple: int) -> int:
 class Slab:
     """A stack of memory, freed when all arrays cut from it are.
 
-    Args:
-        nbytes: initial size. Later allocations take ``growth`` bytes, or what one array needs.
+    ``nbytes`` is its initial size. Later allocations take ``growth`` bytes, or what one array needs.
 
     >>> slab = Slab(lambda nbytes: np.empty(nbytes, np.uint8), 1024)
     >>> slab.zeros(3, np.dtype("float32")), slab.zeros(1, np.dtype("int64")), slab.left

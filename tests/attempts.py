@@ -84,12 +84,12 @@ class Runs:
         """
         if not self.records:
             raise SystemExit("no run was quiet: the page is not written")
-        write_page(page, title, self.records, [*lines, *self.missing()])
+        write_page(page, title, self.records, [*self.missing(), *lines])
 
     def missing(self) -> Iterator[str]:
         """What the page says of the runs that it leaves out."""
         if self.left_out:
-            yield f"\nLeft out, because no run was quiet: {', '.join(self.left_out)}.\n"
+            yield f"Left out, because no run was quiet: {', '.join(self.left_out)}.\n"
 
 
 def run(command: list[str], environment: dict[str, str], limit_s: int) -> str:

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import shlex
+import statistics
 import sys
 from functools import partial
 from itertools import groupby
@@ -15,52 +16,110 @@ from pathlib import Path
 
 from dear_mpi.bench.backends import BEST, LIBRARY, candidate
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.peers import CLASSES, against_mpi, against_peers, mean_text, shown
+from dear_mpi.bench.run import against_peers, is_noisy, shown
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
 from dear_mpi.reporting.units import format_bytes, parse_sizes
 from tests.attempts import Runs, kept, run
 from tests.launch import mpis_at_hand
-from tests.provenance import Watch
+from tests.provenance import BELOW, Watch
 
 LIMIT_S = 1200
 DEAR_MPI = [sys.executable, "-m", "dear_mpi"]
 GLOO = ["gloo"] * (importlib.util.find_spec("torch") is not None)
 
-COLLECTIVES = """All-reduce, reduce-scatter and all-gather of fp32 (sum, in place) on 2 and on 4 ranks of one machine.
-[Benchmark collectives](../bench.md#how-bench-measures) says how `dear-mpi bench` measures.
+COLLECTIVES = """How do our collectives compare with those of MPI libraries and gloo on one machine?
 
-- Each MPI library has its own job of `dear-mpi bench`, and `bench-diff` compares two such files. The tables have the
-  fastest call of each at each size (`native-best`; `--json` has all). All other columns are of the first job.
-- `ring` sends messages, in private arrays. `auto` is a plan that was made once, in memory that is prepared for it;
-  above 4 KiB the ranks share that memory. `function` is `all_reduce(x, comm, algorithm="auto")` and its like on a
-  private array, as in a program that prepares nothing: each call looks for its plan.
-- A cell has us: the median over calls, and the distance to the farther end of its 95 % interval. In brackets stand the
-  ratio to the time of the fastest MPI call at that size, and the call or algorithm that `-best` or `auto` chose.
-- A table of means has geometric means of these ratios, by classes of sizes. A size is left out of its class, for all
-  rows alike, if one of our intervals or the interval of the fastest MPI call is wider than its median.
+- **Set-up**: all-reduce, reduce-scatter and all-gather of fp32 (sum, in place), 4 B to 64 MiB, on 2 and 4 ranks. [How
+  bench measures](../bench.md#how-bench-measures) describes the method.
+- **Peers**: the fastest call of each MPI library at each size. Each library has its own job.
+- **ring** sends messages between private arrays. **auto** is a plan that was made once, in memory prepared for it;
+  large messages use memory that the ranks share. **function** is `all_reduce(x, comm, algorithm="auto")` on a private
+  array: each call looks up its plan.
+- **Limits**: ranks share the processors. A size is left out of a mean if one of our intervals, or the interval of the
+  fastest MPI call, is wider than its median.
+
+A cell contains geometric means of our time over the time of the fastest MPI call, for sizes below 16 KiB / from 16
+KiB to 2 MiB / above 2 MiB. Below 1, ours is faster. In the file of all rows, a cell contains us: the median over
+calls, and the distance to the farther end of its 95 % interval. Brackets contain the ratio to the fastest MPI call,
+and the call or algorithm chosen.
 """
+OURS = ("ring", "auto", "function")
 
 RANKS, RATE = 4, "1gbit"
 HOST_SIZES = "1MiB,4MiB,16MiB,64MiB"
 LINE_RATE = 125e6  # bytes/s
 EFFICIENCY = 1448 / 1514  # bytes of data in a frame of TCP on a link with MTU 1500
-HOSTS = f"""All-reduce of fp32 (sum, in place) between {RANKS} hosts made of network namespaces of one machine
-(`hostfiles/namespaces.sh`), one rank on each, links of 1 Gbit/s, MTU 1500, real TCP. All ranks share the processors.
+HOSTS = f"""Do our rings use the rate of a slow link between hosts?
 
-TCP carries 1448 bytes of data in each frame of 1514, so n bytes on P ranks take at least 2(P-1)/P n over 0.956 of the
-line rate: the first row. A cell has ms: the median of 11 calls or more, each from a barrier to its end on its slowest
-rank, and the distance to the farther end of the 95 % interval. In brackets stands the bound over this time. It can be
-above 1, because an idle link saves up 256 kB. `plain TCP` is a stream of as many bytes from each host to the next one
-over sockets, measured before the others. `native-best` is the fastest of the calls that this MPI has for an all-reduce.
+- **Set-up**: all-reduce of fp32 (sum, in place) between {RANKS} hosts made of network namespaces of one machine
+  (`hostfiles/namespaces.sh`), with one rank on each. Links have 1 Gbit/s and MTU 1500; TCP is real.
+- **Bound**: TCP carries 1448 bytes of data in each frame of 1514. So n bytes on P ranks take at least 2(P-1)/P n over
+  0.956 of the line rate.
+- **Cells**: ms from a barrier to the end on the slowest rank: the median of 11 calls or more, and the distance to the
+  farther end of its 95 % interval. Brackets contain the bound over this time. It can exceed 1, because an idle link
+  saves up 256 kB.
+- **Peers**: gloo; `native-best`, the fastest of this MPI's calls; and `plain TCP`, a stream of the same number of
+  bytes from each host to the next one over sockets.
+- **Limits**: all ranks share the processors of one machine.
 """
-WHY = """`60 KiB` and `256 KiB` are the largest messages of the ring. Plans take 60 KiB between hosts, because Open MPI
-sends a message over TCP at once if, with its header, it has at most 64 KiB (`btl_tcp_eager_limit`); a larger one is
-announced first, and most of it waits for an answer of the receiving process.
+WHY = """`60 KiB` and `256 KiB` are the largest messages of the ring. Plans take 60 KiB between hosts: with its
+header, such a message stays below Open MPI's limit for sending at once (64 KiB, `btl_tcp_eager_limit`). A larger
+message waits for an answer of the receiving process.
 """
-GPU = """This page has the doctor's report, kernels beside plain copies, rings on device memory beside explicit host
-copies, and the schedules on the device while the compute sleeps.
+GPU = """Do kernels, rings and schedules work on a GPU, and what do they cost?
+
+- **Set-up**: two or four ranks share one GPU. The commands are `doctor`, `bench-kernels`, `bench --segment 1MiB` on 2
+  and 4 ranks, and `compare` of ResNet-50 with layers that sleep, all with `--device cuda`.
+- **Peers**: one plain copy of the bucket, a copy per tensor, and explicit host copies around MPI's own call.
+- **Limits**: one shared GPU shows that everything works and what kernels cost. It does not show what several GPUs
+  gain.
 """
+
+
+CLASSES = {"below 16 KiB": (0, 2**14 - 1), "16 KiB to 2 MiB": (2**14, 2**21), "above 2 MiB": (2**21 + 1, 2**63)}
+OUR_BEST = "our best"
+NOISE, FAULTY, NO_SIZE, NOT_COMMON = "noise", "wrong", "no size", "no common size"
+
+
+def against_mpi(rows):
+    """Geometric means of times over peers' times, by size class and algorithm.
+
+    There is a mean for each of our algorithms and for the best of them. Rows that are noisy or wrong, or have such
+    peers, do not count. A class counts only cases that are known for every algorithm with a mean there. Without such a
+    case, a word gives the reason.
+    """
+    silent = {(row.case, row.algorithm) for row in rows if is_noisy(row) or row.wrong}
+    ours = {}
+    for row in rows:
+        if candidate(row.algorithm).maker == "ours" and candidate(row.peer).is_library:
+            for name in (row.algorithm, OUR_BEST):
+                ours.setdefault(name, []).append(row)
+    names = sorted(ours, key=lambda name: name == OUR_BEST)
+    if len(names) == 2:  # a single algorithm is also the best
+        names.remove(OUR_BEST)
+    found = {name: [] for name in names}
+    for low, high in CLASSES.values():
+        inside = {name: [row for row in ours[name] if low <= row.bytes <= high] for name in names}
+        ratios = {name: {} for name in names}  # the least in each case
+        for name in names:
+            for row in inside[name]:
+                if not silent & {(row.case, row.algorithm), (row.case, row.peer)}:
+                    ratios[name][row.case] = min(row.over_peer, ratios[name].get(row.case, row.over_peer))
+        some = [set(mine) for mine in ratios.values() if mine]
+        common = set.intersection(*some) if some else set()
+        for name, mine in ratios.items():
+            if mine and common:
+                found[name].append(statistics.geometric_mean([mine[case] for case in common]))
+            elif mine or not inside[name]:
+                found[name].append(NOT_COMMON if mine else NO_SIZE)
+            else:
+                found[name].append(FAULTY if all(row.wrong for row in inside[name]) else NOISE)
+    return found
+
+
+def mean_text(mean):
+    return mean if isinstance(mean, str) else f"{mean:.2f}"
 
 
 def rows_of(file):
@@ -108,12 +167,23 @@ def by_size(found, names):
         yield [format_bytes(nbytes), *(cell(cells.get(column)) for column in columns)]
 
 
-def means(rows):
+def means_of(rows):
     """Of calls of libraries, only the fastest of all jobs counts: others have the same names."""
+    return against_mpi([row for row in rows if row.over_peer == 1 or not candidate(row.algorithm).is_library])
+
+
+def means(rows):
     yield ["over the fastest MPI call", *CLASSES]
-    fastest = [row for row in rows if row.over_peer == 1 or not candidate(row.algorithm).is_library]
-    for name, values in against_mpi(fastest).items():
+    for name, values in means_of(rows).items():
         yield [name, *map(mean_text, values)]
+
+
+def summary(rows, ranks):
+    """A line for each collective: the means of ours."""
+    for collective in dict.fromkeys(row.collective for row in rows):
+        found = means_of([row for row in rows if row.collective == collective])
+        cells = [" / ".join(map(mean_text, found[name])) if name in found else "" for name in OURS]
+        yield [f"{collective}, {ranks} ranks", *cells]
 
 
 def over_the_fastest(found):
@@ -124,8 +194,8 @@ def over_the_fastest(found):
 
 def collectives(runs):
     """For each number of ranks a job of each MPI library; the first one also has our algorithms."""
-    mpis, others = mpis_at_hand(), [*GLOO, "ring", "auto", "function"]
-    yield COLLECTIVES
+    mpis, others = mpis_at_hand(), [*GLOO, *OURS]
+    few, every = [["", *OURS]], []
     for ranks in (2, 4):
         found = {}
         for mpi in mpis:
@@ -140,7 +210,10 @@ def collectives(runs):
             if taken := runs.take(title, name, partial(Watch, "make bench", mpis=2), measure):
                 found[mpi.name] = rows_of(taken[0])
         if len(found) == len(mpis):
-            yield from of_ranks(over_the_fastest(found), ranks, ["native-best", *others])
+            found = over_the_fastest(found)
+            few += summary([row for rows in found.values() for row in rows], ranks)
+            every += of_ranks(found, ranks, ["native-best", *others])
+    return [COLLECTIVES, *lines_of(few), BELOW, *every]
 
 
 def of_ranks(found, ranks, names):
@@ -205,7 +278,7 @@ def gpu(runs):
     commands.append((f"{compare} --iterations 30 --segment 1MiB", 2))
 
     def measure(file):
-        lines = [GPU]
+        lines = [GPU, BELOW]
         for command, ranks in commands:
             given = [*shlex.split(command), "--device", "cuda"]
             environment = mpi.environment(ranks) | {"COLUMNS": "120"}

@@ -18,7 +18,7 @@ from dear_mpi.collectives import (
     make_plan,
     reduce_scatter,
 )
-from dear_mpi.collectives.plans.functions import MOST_BYTES, MOST_PLANS, CachedPlans
+from dear_mpi.collectives.plans.functions import MOST_PLANS, CachedPlans
 from dear_mpi.collectives.program.errors import CollectiveError, MismatchError, TransportError
 from dear_mpi.collectives.transports.transport import Wrapper
 
@@ -69,8 +69,8 @@ def check_all_functions_are_kept(transport, count: int) -> None:
         y = data[rank].copy()
         assert broadcast(y, transport, root=size - 1) is y
         np.testing.assert_array_equal(y, data[-1])
-        weights = [1.0 + other for other in range(size)]  # a list, which has no hash
-        assert all_reduce(data[rank], transport, op="average", weights=weights) is data[rank]
+        counts = [len(data[rank]), *[0] * (size - 1)]  # a list, which has no hash
+        assert all_reduce(data[rank], transport, op="average", counts=counts) is data[rank]
         np.testing.assert_array_equal(data[rank], total * (1 / size))
     assert CachedPlans.of(transport).made == before + 6
 
@@ -114,18 +114,6 @@ def check_hits_and_misses_disagree(transport) -> None:
     assert said.startswith("ArgumentError: all_reduce: x must be writable"), said
 
 
-def check_a_plan_meets_a_cached_one(transport) -> None:
-    """The last rank makes a plan of what the others call, as it always could."""
-    all_reduce(np.ones(5), transport)
-    x = np.ones(5)
-    if transport.rank == transport.size - 1:
-        with make_plan("all_reduce", x, transport) as plan:
-            plan()
-    else:
-        all_reduce(x, transport)
-    assert (x == transport.size).all()
-
-
 def check_kept_plans_are_bounded(transport) -> None:
     for count in range(1, MOST_PLANS + 20):
         x = np.ones(count)
@@ -134,16 +122,6 @@ def check_kept_plans_are_bounded(transport) -> None:
         assert (x == transport.size**2).all()
     cached_plans = CachedPlans.of(transport)
     assert len(cached_plans.kept) == len(cached_plans.numbers) == MOST_PLANS
-
-
-def check_large_plans_are_kept(transport) -> None:
-    """Those that own no large buffer."""
-    x = np.ones(MOST_BYTES // 8 + 1)
-    own = Partition.of(x.size, transport.size).shard(transport.rank)
-    for out in (None, np.ones(x[own].size)):
-        for _ in range(2):
-            reduce_scatter(x, transport, out=out)
-        assert CachedPlans.of(transport).made == 1
 
 
 def check_dropped_plans_keep_their_memory(transport) -> None:
@@ -170,24 +148,6 @@ def check_dropped_plans_keep_their_memory(transport) -> None:
     plan = None
     gc.collect()
     assert array() is None
-
-
-def check_an_error_in_with_keeps_the_memory(transport) -> None:
-    x = np.ones(1000)
-    array = weakref.ref(x)
-    try:
-        with make_plan("all_reduce", x, transport) as plan:
-            plan.start()
-            raise KeyError("on purpose")
-    except KeyError:
-        pass
-    kept = plan
-    del plan, x
-    gc.collect()
-    assert array() is not None
-    assert (kept.wait() == transport.size).all()
-    kept.free()
-    assert kept not in transport.under_way
 
 
 class Failing(Wrapper):

@@ -15,28 +15,23 @@ from dear_mpi.collectives import Partition, all_reduce, programs
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.calls import combiner
 from dear_mpi.kernels.dtypes import DTYPES
-from tests.provenance import Watch, write_page
+from tests.provenance import BELOW, Watch, write_page
 
 PAGE = "docs/benchmarks/numerics.md"
-HEAD = """The table has the relative L2 error of an all-reduce of 4096 numbers drawn from N(0.1, 1) on each rank: the
-norm of (result - exact) over the norm of exact, each over all elements. The exact sum is taken over the contributions
-as they were sent, in the type of the row, and errors against it are computed without rounding. Rounding numbers of fp64
-to that type beforehand has its own row (`rounding what goes in`); the two errors add up as squares do. Nothing here
-depends on time, and nothing is sent.
+HEAD = """How large is the rounding error of a sum, by type, algorithm and number of ranks?
+
+- **Set-up**: an all-reduce of 4096 numbers drawn from N(0.1, 1) on each rank. Programs are replayed on numbers in one
+  process, by the kernel that plans use. On 2 and 8 ranks the command compares the bits with a run over loopback.
+- **Cells**: the relative L2 error, the norm of (result - exact) over the norm of exact. The exact sum is taken over
+  the contributions in the type of the row. Rounding numbers of fp64 to that type has its own row; the two errors add
+  up as squares do.
+- **Limits**: nothing depends on time, and nothing is sent.
 """
 READING = """
-Reading:
-
-- A ring sums each element along one chain of ranks, and rounds at each of its P - 1 hops: the error grows about as the
-  root of P.
+- A ring rounds at each of its P - 1 hops: the error grows about as the root of P.
 - `rabenseifner` and `recursive_doubling` sum in lg P levels: from 64 to 256 ranks their error hardly changes.
-- `ordered` sums numbers of two bytes in fp32, and rounds once: on any number of ranks, the only error is the rounding
-  of the result. `shared` gives the same bits. For fp32 and fp64, which have no wider type here, `ordered` is a chain
-  like the ring.
-- On 2 ranks all algorithms have the same error: there is one sum, and one rounding.
-
-The programs are replayed on numbers in one process (`tests/numerics.py`), by the kernel that plans use. On 2 and 8
-ranks the command compares the bits with a run over loopback, and stops if they differ.
+- `ordered` sums numbers of two bytes in fp32 and rounds once, on any number of ranks; `shared` gives the same bits.
+  For fp32 and fp64 it is a chain like the ring.
 """
 ALGORITHMS = ("ring", "rabenseifner", "recursive_doubling", "ordered")
 RANKS = (2, 8, 64, 256)
@@ -113,8 +108,11 @@ def input_error(dtype, size):
     return relative_error(np.array([math.fsum(row) for row in data.astype(np.float64).T.tolist()]), exact)
 
 
+SHOWN = ("fp32", "bf16")  # on the page; the others are in the file of all rows
+
+
 def table():
-    """Lines of Markdown."""
+    """Lines of Markdown, all types."""
     yield "| type | algorithm | " + " | ".join(f"{size} ranks" for size in RANKS) + " |"
     yield "|---|---|" + "---|" * len(RANKS)
     for dtype in DTYPES:
@@ -131,7 +129,8 @@ def line(dtype, what, errors):
 def main():
     watch = Watch("make numerics")
     lines = list(table())
-    write_page(PAGE, "The error of sums", [watch.record()], [HEAD, *lines, READING])
+    few = [*lines[:2], *(each for each in lines if each.startswith(tuple(f"| {dtype} " for dtype in SHOWN)))]
+    write_page(PAGE, "The error of sums", [watch.record()], [HEAD, *few, READING, BELOW, *lines])
 
 
 if __name__ == "__main__":

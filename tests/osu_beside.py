@@ -22,10 +22,10 @@ from dear_mpi.collectives.transports.wait_policy import own_cores
 from dear_mpi.reporting.stats import Median, median
 from tests.bench.readers import read_osu
 from tests.launch import ROOT, Mpi, mpis_at_hand
-from tests.provenance import Watch, write_page
+from tests.provenance import BELOW, Watch, write_page
 
 PAGE = "docs/benchmarks/osu.md"
-TITLE = "OSU's benchmarks beside `dear-mpi bench`"
+TITLE = "OSU's benchmarks and `dear-mpi bench`"
 SIZES = [4**power for power in range(1, 13)]  # bytes: 4 B to 16 MiB
 LARGE = 64 << 10  # from here on, what a call from Python adds is nothing
 NEAR, MOST_OWN_US = 0.1, 1.0
@@ -39,30 +39,21 @@ MEMORY = {
 }
 # Else four ranks may be three on a core and one on another for some 100 ms, with 9 us in place of 6.
 BOUND = ["--map-by", "core:OVERSUBSCRIBE", "--bind-to", "core:overload-allowed"]
-HEAD = """Both call Open MPI as `make install` has it, on {ranks} ranks of this machine, out of place, on fp32. OSU's
-programs start MPI with MPI_THREAD_SINGLE, ours with MPI_THREAD_SERIALIZED, the least that it takes. Both run with
-{memory}:
-the library keeps its memory, and both have pages of 4 KiB; and under `mpirun
-{bound}`: ranks stay on their core, and each core has as many. Each row is from {rounds} turns of a job of each kind:
+HEAD = """Does `dear-mpi bench` measure the same times as OSU's benchmarks?
 
-- OSU: `osu_allreduce`, `osu_reduce_scatter_block`, `osu_allgather` and `osu_latency`, from the sources of version 7.4,
-  with `-T mpi_float -m 4:16777216`; the mean of 1000 calls up to 8 KiB, of 100 above (`osu_latency`: 10000 and 1000).
-- streaming: `MPI4PY_RC_THREAD_LEVEL=serialized dear-mpi bench --algorithms {algorithm} --cadence streaming
-  --placement out --iterations {iterations}`; the median of {iterations} means, each of 100 calls up to 64 KiB, of 10
-  above, after one that is not timed.
-- isolated: the same with `--cadence isolated`, which is what `bench` does unless it is told otherwise; the median of
-  {alone} single calls, each on its slowest rank, on data that are filled in anew before each of them.
-
-Times are us, medians over turns. A ratio is that of two neighbours, streaming over OSU: its median over turns, with its
-95 % interval. Bytes are those of the full buffer; OSU gives those of one rank's part of an all-gather.
-
-Below 64 KiB streaming may also take the loop's own cost, and is compared without it. That is the same call of 4 B from
-Python, on a communicator of one rank, in the same job; for each other rank on the core it is once more as much, and a
-barrier of that kind: they make theirs one after the other, and a call is over when all have made it.
-
-`near` is yes if that is at most a tenth more than OSU's time, and streaming at most a tenth less. It is `even` if the
-interval contains 1: these turns do not tell the two apart. Else it is no, or `faster`: the library's call is the same,
-but not the memory that the two have from the system.
+- **Set-up**: both call Open MPI as `make install` installs it, on {ranks} ranks of this machine, out of place, on
+  fp32, in {rounds} turns of a job of each kind. Ranks are bound (`{bound}`). {memory} keep the library's memory and
+  give both pages of 4 KiB.
+- **OSU**: `osu_allreduce`, `osu_reduce_scatter_block`, `osu_allgather` and `osu_latency` of version 7.4, with `-T
+  mpi_float -m 4:16777216`.
+- **streaming**: `MPI4PY_RC_THREAD_LEVEL=serialized dear-mpi bench --algorithms {algorithm} --cadence streaming
+  --placement out --iterations {iterations}`: the median of {iterations} means.
+- **isolated**: the default cadence: the median of {alone} single calls on data that are filled in before each call.
+- **Own cost**: below 64 KiB, streaming is compared without the cost of its loop. This cost is a call of 4 B on a
+  communicator of one rank; other ranks on the core add one more call and a barrier each.
+- **near**: streaming is at most a tenth below OSU's time and, without its own cost, at most a tenth above. **even**:
+  the interval of the ratio contains 1. **faster**: the library's call is the same, but not its memory.
+- **Limits**: one machine, one MPI library. OSU starts MPI with MPI_THREAD_SINGLE, ours with MPI_THREAD_SERIALIZED.
 """
 ITERATIONS, ALONE = 11, 51
 ALGORITHM = "native"
@@ -211,7 +202,7 @@ def main() -> None:
         iterations=ITERATIONS,
         alone=ALONE,
     )
-    write_page(PAGE, TITLE, [watch.record()], [head, summary(near, max(own)), *lines])
+    write_page(PAGE, TITLE, [watch.record()], [head, summary(near, max(own)), BELOW, *lines])
 
 
 if __name__ == "__main__":

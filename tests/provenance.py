@@ -1,10 +1,12 @@
-"""How a page of figures is written: whole, at the end of its command, under a table of where and how it was made.
+"""Writes a page of figures at the end of its command, and a text file with all rows and the record of the run.
 
     watch = Watch("make numerics")
     rows = measure()
-    write_page("docs/benchmarks/numerics.md", "The error of sums", [watch.record()], [HEAD, *rows])
+    write_page("docs/benchmarks/numerics.md", "The error of sums", [watch.record()], [HEAD, *few(rows), BELOW, *rows])
 
-A page that is put together from several runs keeps the record of each (``asdict``, JSON, ``Record(**read)``).
+The page has the lines above ``BELOW``; docs/benchmarks/rows/numerics.txt has the record and the lines below it, or
+all lines if there is no ``BELOW``. A page from several runs keeps the record of each (``asdict``, JSON,
+``Record(**read)``).
 """
 
 import os
@@ -18,7 +20,7 @@ from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from dear_mpi.bench.provenance import git
+from dear_mpi.bench.saved import git
 from dear_mpi.ranks.host import CONGESTION, cpu_model, read, system
 from tests.launch import ROOT, mpis_at_hand
 from tests.stolen import stolen_since, ticks
@@ -34,6 +36,7 @@ FAULTS = {
     "a folder of the machine": r"(?<![\w.])/(?:root|home|tmp|work)/",
 }
 SOURCES = ("dear_mpi", "collectives", "kernels", "tests", "hostfiles")  # a new file there counts as a change
+BELOW = "<!-- below: only in the file of all rows -->"
 VENDOR = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.get_vendor())"
 
 
@@ -157,17 +160,43 @@ def faults(text: str, host: str = "") -> list[str]:
     return found
 
 
+def made_by(records: Sequence[Record], rows: Path) -> str:
+    """The line under the title of a page; everything else about the run is in the file of its rows."""
+
+    def all_of(name: str) -> str:
+        return "; ".join(dict.fromkeys(getattr(each, name) for each in records))
+
+    day = min(each.begin for each in records).partition(" ")[0]
+    link = f"[All rows and the record of the run](rows/{rows.name})"
+    return f"Made by `{all_of('command')}` on {day}, commit {all_of('commit')}; {all_of('processors')}. {link}."
+
+
+def rows_file(page: str | Path) -> Path:
+    """The text file with all rows of a page."""
+    return Path(page).parent / "rows" / f"{Path(page).stem}.txt"
+
+
 def write_page(page: str, title: str, records: Sequence[Record], lines: Sequence[str]) -> None:
-    """Write a page, named from the root, in one go.
+    """Write a page, named from the root, and the file of its rows.
 
     Raises:
-        SystemExit: the text has what a page must not have; the page stays as it was, the text is kept for a look.
+        SystemExit: the text has what a page must not have; both files stay unchanged, and the draft is in build/.
     """
-    text = "\n".join([f"# {title}", "", *header(records), "", *lines]).rstrip("\n") + "\n"
-    draft = ROOT / "build" / Path(page).name
-    draft.parent.mkdir(exist_ok=True)
-    draft.write_text(text, encoding="utf-8")
-    if found := faults(text, platform.node()):
-        raise SystemExit(f"{page} is not written, see build/{draft.name}: " + "; ".join(found))
-    draft.replace(ROOT / page)
+    parts = list(lines)
+    cut = parts.index(BELOW) if BELOW in parts else len(parts)
+    below = parts[cut + 1 :] or parts
+    rows = ROOT / rows_file(page)
+    texts = {
+        ROOT / page: [f"# {title}", "", made_by(records, rows), "", *parts[:cut]],
+        rows: [title, "", *header(records), "", *below],
+    }
+    for file, text in texts.items():
+        draft = ROOT / "build" / file.name
+        draft.parent.mkdir(exist_ok=True)
+        draft.write_text("\n".join(text).rstrip("\n") + "\n", encoding="utf-8")
+        if found := faults(draft.read_text("utf-8"), platform.node()):
+            raise SystemExit(f"{page} is not written, see build/{draft.name}: " + "; ".join(found))
+    for file in texts:
+        file.parent.mkdir(exist_ok=True)
+        (ROOT / "build" / file.name).replace(file)
     print(f"written: {page}")

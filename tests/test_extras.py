@@ -69,7 +69,7 @@ MODULE = """
 from dataclasses import dataclass
 from dear_mpi.collectives.algorithms import ring
 from dear_mpi.kernels.optimizers import SGD
-from dear_mpi.training.wires.blocks import Blocks
+from dear_mpi.training.routes.wires import Blocks
 from dear_mpi.cli.commands import AddedFlag
 from dear_mpi.training.routes import Kind, coded
 
@@ -174,7 +174,10 @@ def test_an_extra_of_ours_that_was_deleted_is_passed_over(folder):
 def test_names_of_core_are_not_replaced(folder):
     flags = "train.save = own:OWN_FLAG\ntrain.my-flag = own:OWN_FLAG\ntrain.2nd = own:OWN_FLAG"
     published(folder, "own", optimizers="sgd = nowhere:BAD", commands="train = nowhere:BAD", flags=flags)
-    said = dear_mpi(folder, "train", *SHORT, "--optimizer", "sgd", "--lr", "0.1").stderr
+    assert dear_mpi(folder, "train", *SHORT, "--optimizer", "sgd", "--lr", "0.1").stderr == "", (
+        "nobody typed a flag of it"
+    )
+    said = dear_mpi(folder, "train", "--help").stderr
     for name in ("train.save", "train.2nd"):
         assert f"warning: {name!r} in the group 'dear_mpi.flags' must be COMMAND.FLAG, with a new flag" in said
     assert "--my-flag" in dear_mpi(folder, "train", "--help").stdout

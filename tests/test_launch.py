@@ -191,7 +191,7 @@ def test_missing_mpi_is_an_error():
 
 FAILING_RANK = """
 from dear_mpi.training.runs.config import Config
-from dear_mpi.models.layers.any_data import Dense
+from dear_mpi.models.layers import Dense
 from dear_mpi.training.runs.train import train
 from dear_mpi.ranks.world import run_world
 
@@ -229,7 +229,7 @@ def test_planted_fault_ends_as_it_should(number):
 DYING_RANK = """
 import os, signal, sys
 
-from dear_mpi.bench.turns import Interleaved
+from dear_mpi.bench.timing import Interleaved
 from dear_mpi.cli.app import app
 
 run, runs = Interleaved.run, []
@@ -298,7 +298,9 @@ def test_a_rank_that_makes_fewer_steps_than_the_others_ends_the_job(how, said):
     status, output = launch("--keep-going", "--limit", "120", "--ranks", "3", "--", "-c", UNEQUAL, *how)
     assert_failed_by_itself(status, output)
     for job in output.split("3 rank(s): python")[1:]:
-        assert re.search(r"rank [02] waits for .*, in or after call 4 of step, but " + re.escape(said), job), output
+        reported = re.search(r"rank [02] waits for .*, in or after call 4 of step, but " + re.escape(said), job)
+        # MPICH may kill the others at once when a rank ends with an error: then there is its traceback alone.
+        assert reported or (how == ["raise"] and "RuntimeError: on purpose" in job), output
 
 
 CHILDREN = """

@@ -27,7 +27,7 @@ KINDS = ("sequential", "wfbp", "fsdp", "dear-eager")
 
 SCHEDULE_CASES = [
     {"model": "mlp", "fusion": "none"},
-    {"model": "mlp", "fusion": "25MB", "optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True},
+    {"model": "mlp", "fusion": "25MB", "optimizer": "sgd:nesterov=1", "lr": 0.1, "momentum": 0.9},
     {"model": "cnn", "fusion": "layers:2", "weight_decay": 1e-3},
     {"model": "cnn", "fusion": "buckets:3", "wire": "bf16", "algorithm": "naive"},
     {"model": "gpt", "data": README, "fusion": "none", "context": 8, "batch": 6, "iterations": 4},

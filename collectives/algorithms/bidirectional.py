@@ -6,8 +6,7 @@
        step 0         4                            1
        step 1         3                            2
 
-In step s rank r sends chunk r - s to its successor and chunk r + s to its predecessor. If P is even, the opposite chunk
-comes only from the predecessor.
+If P is even, the opposite chunk comes only from the predecessor.
 
 Cost for n bytes on P ranks: the ring's bytes in ceil((P-1)/2) steps of two messages: half the ring's time with a link
 to each neighbour, half its latency with one port.

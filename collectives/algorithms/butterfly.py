@@ -5,8 +5,8 @@
             vrank        0        1        2        3
             ranks      0   1    2   3    4   5      6
 
-First the odd rank of a pair gives its chunk to the even one. In each of the next lg steps a virtual rank exchanges all
-its data with a partner. Last, an even rank passes all data to its odd one. Butterflies differ only in their partners.
+First the odd rank of a pair gives its chunk to the even one, and last it gets all data back. In each of the lg steps
+between, a virtual rank exchanges all its data with a partner. Butterflies differ only in their partners.
 """
 
 from collections.abc import Callable

@@ -12,8 +12,8 @@ Segments follow each other up a tree, being combined, and down again. In one tre
 only send up and receive down; two trees use every port in both directions. The second tree mirrors the rank numbers, or
 shifts them by one if their number is odd.
 
-Cost for n bytes on P ranks in k segments: k/2 + 2 lg P - 1 steps of up to four segments per rank: 2 n beta + (2 lg P +
-k/2) alpha for large k. It suits medium buffers on many hosts.
+Cost for n bytes on P ranks in k segments: 2 n beta + (2 lg P + k/2) alpha for large k, in k/2 + 2 lg P - 1 steps. It
+suits medium buffers on many hosts.
 
 Source: Sanders, Speck and Traeff, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel
 Computing 35 (2009); NCCL builds its trees in this way.

@@ -7,24 +7,20 @@
             host 1     3 --> 4 --> 5 --> (3)          1. a ring in each column (0-3, 1-4, 2-5) passes
                                                          the chunks of its ranks from host to host
 
-Every chunk crosses the network between two hosts once. Each of a host's Q ranks brings in 1/Q of the data, and faster
-links inside do the rest. Ranks of a smaller host serve several columns. The reduce-scatter is the mirror image
-(``mirror.py``).
+Every chunk crosses the network between two hosts once; each of a host's Q ranks brings in 1/Q of the data. Ranks of a
+smaller host serve several columns. Each phase is a level (``LEVELS`` of ``registry.py``), for routes that act between
+the two.
 
 Cost for n bytes on R hosts of Q ranks, with alpha and beta inside, alpha' and beta' between: (R-1) alpha' + (R-1)/R n/Q
-beta' + (Q-1) alpha + (Q-1)/Q n beta if each rank has its own network port (else Q times the beta'). These are the
-ring's bytes in Q + R - 2 steps. A transfer inside takes R messages, because a rank's chunks are scattered after the
-first phase.
+beta' + (Q-1) alpha + (Q-1)/Q n beta if each rank has its own network port (else Q times the beta'). A transfer inside
+takes R messages, because a rank's chunks are scattered after the first phase.
 
-Each phase is a level (``LEVELS`` of ``registry.py``), for routes that act between the two.
-
-Source: Jia et al., Highly scalable deep learning training system with mixed-precision (2018), section 3.3; Horovod's
-hierarchical all-reduce.
+Source: Jia et al., Highly scalable deep learning training system with mixed-precision (2018), section 3.3.
 """
 
 from collections.abc import Sequence
 
-from dear_mpi.collectives.algorithms.grid import around, merged
+from dear_mpi.collectives.algorithms.ring import around, merged
 from dear_mpi.collectives.program.hosts import at_place, by_host, placed, served, servers
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 

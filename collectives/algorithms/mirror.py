@@ -6,9 +6,9 @@
                                         0 <-- 2
 
 In an all-gather every rank gets every chunk once, so a chunk's paths form a tree rooted at its owner. Reverse the
-steps, turn receives into sends, and sends into receives that combine. Then every rank adds its contribution once, after
-all from below it have arrived. Steps, messages and bytes are the all-gather's. Both in turn are an all-reduce with
-equal bits on all ranks. A broadcast gives a reduction to its root.
+steps, turn receives into sends, and sends into receives that combine: every rank adds its contribution once, after all
+from below it have arrived. Both in turn are an all-reduce with equal bits on all ranks. A broadcast gives a reduction
+to its root.
 
 Source: Chan et al., Collective communication: theory, practice, and experience, CCPE 19 (2007): duality.
 """

@@ -4,12 +4,10 @@
             rank 2 --+--> rank 0 (combines) -+--> rank 2
             rank 3 --+                       +--> rank 3
 
-They show why rings are needed, serve tests as reference, and sum in rank order. Rank 0's one link is busy while all
-others wait: reduce_scatter receives (P-1) n and sends (P-1)/P n bytes, all_gather the reverse, all_reduce (P-1) n both
-ways. A ring moves (P-1)/P n per collective and link.
+They show why rings are needed, serve tests as reference, and sum in rank order. Rank 0's one link carries (P-1) n bytes
+of an all_reduce each way, while all others wait; a ring moves 2 (P-1)/P n per link.
 
-In an all_to_all rank 0 lacks room for the others' data, so in step k rank k swaps chunks with all ranks after it: (P-1)
-alpha + (P-1)/2 n beta.
+In an all_to_all rank 0 lacks room for the others' data, so in step k rank k swaps chunks with all ranks after it.
 """
 
 from collections.abc import Callable

@@ -6,9 +6,8 @@
             rank 1 --+--> rank 2 computes ((x0 + x1) + x2) + x3 of its chunk
             rank 3 --+
 
-All contributions are combined at once; two-byte numbers in fp32, rounded once. So the bits of a result depend only on
-the P numbers summed, not on buckets, borders, segments or schedule. fp16 or bf16 costs one rounding per contribution; a
-ring rounds at each of P - 1 hops.
+All contributions are combined at once; two-byte numbers in fp32, rounded once, where a ring rounds at each of P - 1
+hops. So the bits of a result depend only on the P numbers summed, not on buckets, borders, segments or schedule.
 
 Cost for n bytes on P ranks: one step of P - 1 messages: alpha + (P-1)/P n (beta + gamma) if their latencies overlap,
 else (P-1) alpha. In shared memory it is the fastest algorithm: each number is read once. On a large network P - 1 flows

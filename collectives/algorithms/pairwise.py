@@ -6,19 +6,13 @@
        step 1        0 -> 2   1 -> 3   2 -> 0   3 -> 1
        step 2        0 -> 3   1 -> 0   2 -> 1   3 -> 2
 
-In an all-to-all, arriving data replaces sent data, so a rank swaps chunks with the ranks s + 1 after and before it:
-
-            all_to_all, 5 ranks: pairs that swap chunks
-
-       step 0        0 <-> 1   1 <-> 2   2 <-> 3   3 <-> 4   4 <-> 0
-       step 1        0 <-> 2   1 <-> 3   2 <-> 4   3 <-> 0   4 <-> 1
+In an all-to-all, arriving data replaces sent data, so a rank swaps chunks with the ranks s + 1 after and before it.
 
 Cost for n bytes on P ranks: the ring's, (P-1) alpha + (P-1)/P n (beta + gamma) each; for an all-to-all floor(P/2) alpha
 + (P-1)/P n beta. No message waits for another, so a late rank delays only its own data. Distant pairs load the middle
 of the network.
 
-Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005):
-their choice for long reduce-scatters.
+Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005).
 """
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step

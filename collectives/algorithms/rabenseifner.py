@@ -7,12 +7,11 @@
        step 1         0 1 2 3               from rank 2
        step 2         0 1 2 3 4 5 6 7       from rank 4
 
-In step s ranks that differ in bit s exchange all their data. The reduce-scatter is the mirror image (``mirror.py``). If
-P is no power of two, some ranks act in pairs (``butterfly.py``).
+In step s ranks that differ in bit s exchange all their data. If P is no power of two, some ranks act in pairs
+(``butterfly.py``), in two more steps.
 
-Cost for n bytes on P = 2^k ranks: lg P alpha + (P-1)/P n (beta + gamma), without gamma for the all-gather: the ring's
-bytes in few steps. A ring is better for the largest buffers, because it sends only to neighbours. Any other P takes two
-more steps.
+Cost for n bytes on P = 2^k ranks: lg P alpha + (P-1)/P n (beta + gamma), without gamma for the all-gather. A ring is
+better for the largest buffers, because it sends only to neighbours.
 
 Source: Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005).
 """

@@ -9,8 +9,8 @@
 In step s ranks that differ in bit s exchange and combine everything. If P is no power of two, some ranks act in pairs
 (``butterfly.py``), in two more steps.
 
-Cost for n bytes on P = 2^k ranks: lg P (alpha + n (beta + gamma)), the fewest steps possible and the fastest below
-about 10 KB. Partners form equal sums in rank order, so all ranks get the same bits.
+Cost for n bytes on P = 2^k ranks: lg P (alpha + n (beta + gamma)), the fewest steps possible. Partners form equal sums
+in rank order, so all ranks get the same bits.
 
 Source: Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005).
 """

@@ -4,24 +4,31 @@ An algorithm can also be a user's: ``path/to/mine.py:my_ring`` is the function `
 publish such a function as an entry point in the group ``dear_mpi.algorithms`` (``program/extras.py``).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dear_mpi.collectives.algorithms.mirror import MIRROR, family
 from dear_mpi.collectives.program.errors import ProgramError
-from dear_mpi.collectives.program.extras import WithExtras, extra_in_file
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE, Rates
 from dear_mpi.collectives.program.program import COLLECTIVES, Algorithm, Program, Step, asks_for, write_program
-from dear_mpi.collectives.program.user_file import Endless, Source, in_time, is_in_file, load, source_of, telling
 from dear_mpi.kernels.lookup import lookup
+
+if TYPE_CHECKING:
+    from dear_mpi.collectives.program.user_file import Source
 
 __all__ = ["ALGORITHMS", "RUNNER", "find_algorithm", "programs", "runner_of"]
 
 
 def by_name(*functions: Algorithm) -> dict[str, Algorithm]:
     return {function.__name__: function for function in functions}
+
+
+def gathering(its: Any) -> dict[str, Algorithm]:
+    return family(its.all_gather)
 
 
 class Rows(Mapping[str, dict[str, Algorithm]]):
@@ -54,24 +61,24 @@ ALGORITHMS = Rows(
             its.reduce_scatter, its.all_gather, its.all_reduce, its.broadcast, its.reduce, its.all_to_all
         ),
         "ring": lambda its: by_name(its.reduce_scatter, its.all_gather, its.all_reduce),
-        "bidirectional": lambda its: family(its.all_gather),
-        "pairwise": lambda its: family(its.all_gather) | by_name(its.all_to_all),
-        "ordered": lambda its: family(its.all_gather),
-        "shared": lambda its: family(its.all_gather),  # the same as ordered, without messages
-        "bruck": lambda its: family(its.all_gather),
+        "bidirectional": gathering,
+        "pairwise": lambda its: gathering(its) | by_name(its.all_to_all),
+        "ordered": gathering,
+        "shared": gathering,  # the same as ordered, without messages
+        "bruck": gathering,
         "recursive_doubling": lambda its: by_name(its.all_reduce),
-        "rabenseifner": lambda its: family(its.all_gather),
-        "swing": lambda its: family(its.all_gather),
+        "rabenseifner": gathering,
+        "swing": gathering,
         "binomial": lambda its: family(its.broadcast),
         "double_tree": lambda its: by_name(its.all_reduce),
-        "hierarchical": lambda its: family(its.all_gather),
-        "torus": lambda its: family(its.all_gather),
-        "themis": lambda its: family(its.all_gather),
+        "hierarchical": gathering,
+        "torus": gathering,
+        "themis": gathering,
     },
     {"shared": "ordered"},
 )
 
-# The levels of ``hierarchical``, for the legs of routes. One without the other leaves partial results,
+# The levels of ``hierarchical``, for the stages of routes. One without the other leaves partial results,
 # so nobody may choose one.
 LEVELS = Rows(
     {
@@ -102,12 +109,13 @@ def find_algorithm(name: str, collective: str) -> Algorithm:
 
 
 def served_by(name: str) -> dict[str, Algorithm]:
-    if name in LEVELS:
-        return LEVELS[name]
-    if ":" in name or is_in_file(name):
+    for rows in (ALGORITHMS, LEVELS):
+        if name in rows:
+            return rows[name]
+    if in_file(name):
         return load_algorithm(name)
-    if name in ALGORITHMS:
-        return ALGORITHMS[name]
+    from dear_mpi.collectives.program.extras import WithExtras  # for names that core does not have
+
     known: dict[str, dict[str, Algorithm]] = {each: {} for each in (*ALGORITHMS, *RUNNER)}  # native has none
     return lookup("algorithm", name, WithExtras(known, "algorithms", load_algorithm))
 
@@ -144,9 +152,15 @@ def lacks_rates(name: str, hosts: Sequence[int], rates: Rates | None) -> bool:
     return any(asks_for(function, "rates") for function in served_by(name).values())
 
 
+def in_file(name: str) -> bool:
+    return ":" in name or name.endswith(".py")
+
+
 def algorithm_source(spec: str) -> Source:
-    in_file = ":" in spec or is_in_file(spec)
-    return source_of(spec if in_file else extra_in_file("algorithms", spec), "algorithm", "my_ring")
+    from dear_mpi.collectives.program.extras import extra_in_file
+    from dear_mpi.collectives.program.user_file import source_of
+
+    return source_of(spec if in_file(spec) else extra_in_file("algorithms", spec), "algorithm", "my_ring")
 
 
 def load_algorithm(spec: str) -> dict[str, Algorithm]:
@@ -155,26 +169,29 @@ def load_algorithm(spec: str) -> dict[str, Algorithm]:
     It is tried for two ranks. A ProgramError in any call reports a failure, or a program of another collective or rank:
     its mirror image would pass for the right one.
     """
+    from dear_mpi.collectives.program.user_file import Endless, in_time, load, telling
+
     algorithm, collective = load(algorithm_source(spec)), ""
 
     @wraps(algorithm)
     def write(rank: int, size: int, **options: Any) -> Program:
+        where = f"for rank {rank} of {size}"
         try:
-            with telling(f"algorithm {spec!r} fails for rank {rank} of {size}", ProgramError):
+            with telling(f"algorithm {spec!r} fails {where}", ProgramError):
                 program = in_time(lambda: algorithm(rank, size, **options))
         except Endless as error:
-            raise ProgramError(f"algorithm {spec!r} {error} (for rank {rank} of {size})") from None
-        if not isinstance(program, Program):
-            said = f"a Program for rank {rank} of {size}, not {type(program).__name__}"
-            raise ProgramError(f"algorithm {spec!r} must return {said}")
-        if not isinstance(program.steps, tuple | list) or not all(isinstance(step, Step) for step in program.steps):
-            said = f"steps for rank {rank} of {size} that are a tuple of Step, not {program.steps!r:.60}"
-            raise ProgramError(f"algorithm {spec!r} must return {said}")
-        due = f"{collective or program.collective} for rank {rank} of {size}"
-        found = f"{program.collective} for rank {program.rank} of {program.size}"
-        if found != due:
-            raise ProgramError(f"algorithm {spec!r} must return a program of {due}, not of {found}")
-        return program
+            raise ProgramError(f"algorithm {spec!r} {error} ({where})") from None
+        due, found = f"a Program {where}", type(program).__name__
+        if isinstance(program, Program):
+            steps = program.steps
+            if not isinstance(steps, tuple | list) or not all(isinstance(step, Step) for step in steps):
+                due, found = f"steps {where} that are a tuple of Step", f"{steps!r:.60}"
+            else:
+                due = f"a program of {collective or program.collective} {where}"
+                found = f"of {program.collective} for rank {program.rank} of {program.size}"
+                if due == f"a program {found}":
+                    return program
+        raise ProgramError(f"algorithm {spec!r} must return {due}, not {found}")
 
     collective = write_program(write, 0, 2).collective  # from here on every call must return this one
     return family(write, collective) if collective in MIRROR else {collective: write}

@@ -9,9 +9,8 @@
        then owns     0           1           2           3
 
 Follow chunk 0: rank 1 starts it, ranks 2 and 3 add to it, and it ends at rank 0, its owner. In step s rank r sends
-chunk (r - s - 1) mod size and receives chunk (r - s - 2) mod size, which it sends next. After size - 1 steps rank r has
-the sum of chunk r, as in MPI_Reduce_scatter_block. ``all_gather`` continues: step s sends chunk (r - s) mod size. Both
-in turn are an all-reduce.
+chunk (r - s - 1) mod size and receives chunk (r - s - 2) mod size, which it sends next. ``all_gather`` continues: step
+s sends chunk (r - s) mod size. Both in turn are an all-reduce.
 
 Cost for a buffer of n bytes on P ranks (latency alpha per message, beta s/byte on the wire, gamma s/byte to add):
 
@@ -19,14 +18,15 @@ Cost for a buffer of n bytes on P ranks (latency alpha per message, beta s/byte 
     all_gather       (P-1) alpha + (P-1)/P n beta
     all_reduce       the sum: 2(P-1) messages and 2(P-1)/P n bytes per rank, the least that any algorithm can send
 
-The bandwidth term is optimal for any P. The latency term grows with P, so trees win for small n. Each element is summed
-along one chain of ranks and then copied, so all ranks end with the same bits.
+The latency term grows with P, so trees win for small n. Each element is summed along one chain of ranks and then
+copied, so all ranks end with the same bits.
 
-Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69 (2009); Chan
-et al., Collective communication: theory, practice, and experience, CCPE 19 (2007), section 5 ("bucket").
+Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69 (2009).
 """
 
-from dear_mpi.collectives.program.program import Program, Receive, Send, Step
+from collections.abc import Iterable, Sequence
+
+from dear_mpi.collectives.program.program import Program, Receive, Send, Step, ranges
 
 
 def reduce_scatter(rank: int, size: int) -> Program:
@@ -51,3 +51,29 @@ def ring_step(rank: int, size: int, sent: int, *, combine: bool) -> Step:
 
 def one(chunk: int, size: int) -> range:
     return range(chunk % size, chunk % size + 1)
+
+
+def around(rank: int, group: Sequence[int], sets: Sequence[Sequence[int]]) -> list[Step]:
+    """Return a rank's steps in the ring ``group``, whose member i starts with the chunks ``sets[i]``.
+
+    >>> [str(step.sends[0]) for step in around(1, group=[1, 5, 9], sets=[[0], [1], [2]])]
+    ['chunk 0 to rank 5', 'chunk 2 to rank 5']
+    """
+    count, index = len(group), group.index(rank)
+    successor, predecessor = group[(index + 1) % count], group[(index - 1) % count]
+    return [
+        Step(
+            tuple(Send(successor, run) for run in ranges(sorted(sets[(index - s) % count]))),
+            tuple(Receive(predecessor, run) for run in ranges(sorted(sets[(index - s - 1) % count]))),
+        )
+        for s in range(count - 1)
+    ]
+
+
+def merged(rows: Iterable[Sequence[Step]], length: int) -> list[Step]:
+    """Merge several lists of steps into one of ``length`` steps that runs them at the same time."""
+    steps = [Step()] * length
+    for row in rows:
+        for number, step in enumerate(row):
+            steps[number] = Step(steps[number].sends + step.sends, steps[number].receives + step.receives)
+    return steps

@@ -5,12 +5,9 @@
             phase 1    chunk 0   0 --> 3 --> (0)          chunk 1   0 --> 1 --> 2 --> (0)
             phase 2    chunk 0   0 --> 1 --> 2 --> (0)    chunk 1   0 --> 3 --> (0)
 
-In ``hierarchical.py`` one dimension always rests. Here some chunks take the other order, so both dimensions work in
-both phases. The other order sends Q times the bytes between hosts and 1/R of the bytes inside. It pays if the inside is
-the bottleneck: (Q-1)/b > (R-1)/(R b') for rates b inside and b' between hosts.
-
-Loads in seconds of n bytes decide: inside (Q-1)/Q n/b in the usual order, or 1/R of it in the other; between (R-1)/R
-n/Q / b', or Q times as much. Each chunk in turn takes the order that leaves the fuller dimension emptier. (The paper
+In ``hierarchical.py`` one dimension always rests. Here some chunks take the other order, which sends Q times the bytes
+between hosts and 1/R of the bytes inside. It pays if the inside is the bottleneck: (Q-1)/b > (R-1)/(R b') for rates b
+inside and b' between hosts. Each chunk in turn takes the order that leaves the fuller dimension emptier. (The paper
 sends it to the emptier dimension first, which is equal for small chunks.)
 
 All chunks keep the usual order in four cases: two phases would take longer, hosts differ in size, rates are unknown, or
@@ -18,7 +15,7 @@ chunks would be below about .12 MiB (as in the authors' code). The shorter ring 
 neither waits.
 
 Cost for n bytes, a of them in the usual order: max(a B, (1-a) I/R) + max(a I, (1-a) Q B), where the usual order takes I
-inside + B between; 2 (max(Q, R) - 1) steps. I + B is halved at b = b' and Q = R.
+inside + B between; 2 (max(Q, R) - 1) steps.
 
 Source: Rashidi et al., Themis: a network bandwidth-aware collective scheduling policy for distributed training of DL
 models, ISCA 2022 (arXiv 2110.04478), section 4.
@@ -30,7 +27,7 @@ from math import gcd, lcm
 from typing import NamedTuple
 
 from dear_mpi.collectives.algorithms import hierarchical
-from dear_mpi.collectives.algorithms.grid import around, merged
+from dear_mpi.collectives.algorithms.ring import around, merged
 from dear_mpi.collectives.program.hosts import Rates, by_host
 from dear_mpi.collectives.program.program import Program, Step
 

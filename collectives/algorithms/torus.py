@@ -4,19 +4,18 @@
                                         |     |     |
                                         3 --> 4 --> 5 --> (3)
 
-One half runs through the column rings and then the row rings, the other half the other way round, so links of both
-dimensions are always busy. Each shard has two chunks (``parts``). The grid is the one nearest to a square, R x C = P.
+So links of both dimensions are always busy. Each shard has two chunks (``parts``). The grid is the one nearest to a
+square, R x C = P.
 
 Cost for n bytes: the ring's bytes in R + C - 2 steps. With links for each dimension it takes about half the ring's time
 for large n; with one port only the latency is lower.
 
-Source: Ying et al., Image classification at supercomputer scale (2018), section 3.2; Mikami et al., Massively
-distributed SGD (2018).
+Source: Ying et al., Image classification at supercomputer scale (2018), section 3.2.
 """
 
 import math
 
-from dear_mpi.collectives.algorithms.grid import around, merged
+from dear_mpi.collectives.algorithms.ring import around, merged
 from dear_mpi.collectives.program.program import Program, Step
 
 HALVES = 2
@@ -27,10 +26,7 @@ def all_gather(rank: int, size: int) -> Program:
     columns = size // rows
     across = [rank // columns * columns + i for i in range(columns)]
     down = [rank % columns + i * columns for i in range(rows)]
-    halves = [
-        two_rings(rank, down, across, stride=1, half=0),
-        two_rings(rank, across, down, stride=columns, half=1),
-    ]
+    halves = [two_rings(rank, down, across, stride=1, half=0), two_rings(rank, across, down, stride=columns, half=1)]
     return Program("all_gather", rank, size, tuple(merged(halves, rows + columns - 2)), parts=HALVES)
 
 

@@ -94,7 +94,11 @@ probed = cache(probe)  # once per process: the answer does not change
 def decide(
     comm: "MPI.Intracomm", override: str = "auto", *, probing: Callable[[], DeviceMemory] = probed
 ) -> DeviceMemory:
-    """Collective: decide whether MPI gets device memory directly; equal on all ranks, errors included."""
+    """Collective: decide whether MPI gets device memory directly; equal on all ranks, errors included.
+
+    All ranks decide together, because both ends of a message must take the same path: under ``auto`` one rank of each
+    host probes, and all hosts must succeed.
+    """
     from mpi4py import MPI
 
     answer: DeviceMemory | None = None

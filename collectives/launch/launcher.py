@@ -69,7 +69,7 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 ENDED = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun")
-SCHEDULED = "srun"
+SCHEDULED = "srun"  # Slurm ends it itself
 NAP_S = 0.1
 OVER = "ZX"  # states of an ended process, reaped or not
 
@@ -84,6 +84,7 @@ class Status(NamedTuple):
 
 
 def status_of(process: Path) -> Status:
+    """Read the status of a process from its folder in /proc; OSError if it is gone or unreadable."""
     # "PID (NAME) STATE PARENT ...": the name may contain brackets
     name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
     state, parent, *others = rest.split()
@@ -144,7 +145,8 @@ def no_child_leaves() -> Iterator[None]:
 
 
 def end_child(error: BaseException | None) -> None:
-    code = error.code or 0 if isinstance(error, SystemExit) else 0 if error is None else 1
+    """End this child as the interpreter would, but without MPI's exit handler."""
+    code = error.code or 0 if isinstance(error, SystemExit) else int(error is not None)
     try:
         if isinstance(code, str):
             print(code, file=sys.stderr)

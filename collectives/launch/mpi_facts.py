@@ -30,7 +30,10 @@ print("" if MPI.get_vendor()[0] == "Open MPI" or loaded("libpmix") else MPI.get_
 
 @dataclass(frozen=True)
 class MpiFacts:
-    """``library``: first line of the version string; ``device``: MPICH's, else ""."""
+    """``library``: first line of the version string; ``device``: MPICH's, else "".
+
+    ``threads_suffice``: one thread at a time may call MPI, as the engine's thread needs.
+    """
 
     library: str
     device: str
@@ -61,6 +64,7 @@ def started() -> "MPI.Intracomm":
 
 
 def mpi_facts() -> MpiFacts:
+    """Collective: return the facts of this rank; MPI must have started."""
     from mpi4py import MPI
 
     node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
@@ -93,6 +97,7 @@ def without_pmix() -> str | None:
 
 
 def said_by_child(code: str, **variables: str) -> str:
+    """Return what code prints in a Python process outside this job; "" if it fails or takes a minute."""
     command, environment = [sys.executable, "-c", code], child_environment(os.environ) | variables
     try:
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout

@@ -1,8 +1,7 @@
 """Find the ranks of this job on this host through /proc: which are stopped, and why each waits.
 
 Each rank posts its wait in its monitor: an anonymous file in memory, which others find among its descriptors. The ranks
-of a host are the processes with one parent, the launcher. Ranks started indirectly (``mpirun sh -c ...``) do not see
-each other.
+of a host are the children of the launcher; ranks started by ``mpirun sh -c ...`` do not see each other.
 """
 
 import contextlib
@@ -29,7 +28,7 @@ NAP_S, LOOKS = 0.1, 30  # for a launcher to end the rest of a job
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A rank; ``waits`` describes its wait, or is ""."""
+    """A rank, perhaps this one; ``waits`` describes its wait, or is "", and ``progress`` grows with each wait."""
 
     rank: int
     process: int | None = None  # None: a thread

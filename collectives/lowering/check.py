@@ -17,8 +17,7 @@ from dear_mpi.collectives.lowering.phases import Move, Operand, Share
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import Lane
 from dear_mpi.collectives.program.program import COLLECTIVES, Program
-from dear_mpi.collectives.program.replay import after_steps, data_of, run
-from dear_mpi.collectives.program.verify import promised
+from dear_mpi.collectives.program.verify import after_steps, data_of, promised, run
 
 RUNS = 4
 
@@ -122,7 +121,6 @@ class SymbolicRank:
             self.held[target] = before | self.held[source]
 
     def check_free(self, number: int, places: Sequence[Place], *, writes: bool) -> None:
-        """Fail if an unfinished message writes these places or, for a write, reads them."""
         for place in places:
             for other in self.users[place]:
                 if writes or self.listing.messages[other].incoming:

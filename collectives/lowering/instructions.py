@@ -5,8 +5,7 @@ between two ranks; a **side buffer** is memory outside the user's buffer that a 
 when its data is combined or copied from its side buffer into the buffer. Receives of one step into the same blocks are
 merged together.
 
-A send may start when its data is final. That depends on single receives, not on whole steps: while segment k is added,
-segment k+1 is on the wire.
+A send may start when its data is final: while segment k is added, segment k+1 is on the wire.
 
 [Note: Why instructions cannot deadlock]
 A rank runs a fixed list of instructions "wait for these messages, merge, start those". Every message has a key (step,
@@ -17,8 +16,8 @@ completes even if sends are synchronous. The window only adds waits for earlier 
 
 [Note: The window]
 At most ``window`` messages per lane are posted: message m starts when message m - window is complete. Posting all
-segments of a chunk makes MPI search long queues (measured: 64 MiB in 16 KiB segments, 80 times slower), and each posted
-receive that combines needs a side buffer. ``window_of`` in ``plans/tuning.py`` chooses a larger window between hosts.
+segments of a chunk makes MPI search long queues (64 MiB in 16 KiB segments: 80 times slower), and each posted receive
+that combines needs a side buffer. ``window_of`` in ``plans/tuning.py`` chooses a larger window between hosts.
 """
 
 from collections import defaultdict

@@ -6,7 +6,7 @@ segment. So large chunks are pipelined, and small chunks share a message.
     chunk 0                  chunk 1               chunk 2
     |block|block|block|bl|   |block|block|block|   |block|block|block|
 
-Both ends cut a transfer in the same way. An empty chunk sends no message. Dependencies are tracked by block.
+Both ends cut a transfer in the same way. An empty chunk sends no message.
 
 A collective may run in portions: some blocks of every chunk, equal on all ranks. Blocks are independent, so portions
 may run in any order, with other collectives between them, and give the bits of the whole.
@@ -55,17 +55,11 @@ class Message:
     combine: bool
     incoming: bool
 
-    def __str__(self) -> str:
-        (step, number), verb = self.key, "receiving from" if self.incoming else "sending to"
-        return f"step {step}, message {number}, {verb} rank {self.peer}"
-
 
 def messages(program: Program, chunks: Sequence[int], segment: int, portion: Portion = WHOLE) -> list[Message]:
     """Return a rank's messages by step; in a step sends come first, because they read the old data.
 
-    Args:
-        chunks: borders of the chunks (``Partition.chunks``).
-        segment: maximal elements per message.
+    ``chunks`` are borders (``Partition.chunks``); a message has at most ``segment`` elements.
     """
     grid = Grid(chunks, segment)
     found: list[Message] = []

@@ -7,12 +7,10 @@
                         and post the result | copy the results from all mailboxes
 
 Ranks reach each other's buffers, or each rank's extra mailbox. With mailboxes the stages overlap: in phase k a rank
-posts block k, combines block k - 1 and copies block k - 2. So a mailbox stays in cache, and a number crosses memory
-once to be read and once to be written (Peng et al., "Optimizing MPI collectives on shared memory multi-cores", SC
-2023). A mailbox has two alternating sets of blocks: posted blocks are read after one barrier and may be overwritten
-after two. Contributions are combined in rank order, with the bits of ``algorithms/ordered.py``.
-
-``check.py`` proves that ranks never conflict within a phase.
+posts block k, combines block k - 1 and copies block k - 2, so a mailbox stays in cache (Peng et al., "Optimizing MPI
+collectives on shared memory multi-cores", SC 2023). A mailbox has two alternating sets of blocks: posted blocks are
+read after one barrier and may be overwritten after two. Contributions are combined in rank order, with the bits of
+``algorithms/ordered.py``. ``check.py`` proves that ranks never conflict within a phase.
 """
 
 from bisect import bisect_right
@@ -109,7 +107,7 @@ STAGES: dict[str, tuple[tuple[Callable[[Share, int], list[Move]], ...], ...]] = 
 def by_mailbox(collective: str, share: Share) -> list[list[Move]]:
     """Overlap stages: phase k does stage 1 of block k, stage 2 of block k - 1, and so on.
 
-    If a block holds the whole buffer, each rank of an all-reduce combines all of it, which saves a barrier.
+    If one block holds the whole buffer, each rank of an all-reduce combines all of it, which saves a barrier.
     """
     stages, whole = STAGES[collective], range(share.partition.count)
     if collective == "all_reduce" and len(whole) <= share.block:

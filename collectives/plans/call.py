@@ -1,6 +1,5 @@
 """Check the arguments of a collective call; errors name the argument, its value and the allowed values."""
 
-import sys
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ import numpy as np
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.collectives.plans.tuning import SEGMENT_BYTES, Rule, alike, default_segment, pick, rules_of
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.program.program import COLLECTIVES, the_owner
+from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import KERNELS, Array, array_module, library_of
 from dear_mpi.kernels.dtypes import DTYPES, TYPES, is_floating
@@ -23,12 +22,6 @@ MESSAGE_BYTES = 1 << 30  # older MPI libraries count bytes in 31 bits
 MOST_SEGMENTS = 10**6  # per buffer: more take minutes to plan
 OPS = ("sum", "prod", "min", "max", "average", *BITWISE)
 PLAIN = (np.ndarray, np.memmap)  # other NumPy arrays redefine operators or hide elements
-INSTEAD = {
-    "torch.": "pass x.numpy(), which has the same memory",
-    "numpy.matrix": "pass numpy.asarray(x)",
-    "mpi4py.MPI.InPlaceType": "a call without out works in place",
-    "list": "pass one array, such as numpy.array(x)",
-}
 
 
 @dataclass(frozen=True)
@@ -41,41 +34,18 @@ class Call:
     algorithm: str
     op: str
     segment_bytes: int | None
-    weights: Sequence[float] | None
     root: int
     alike: bool = False
     counts: Sequence[int] | None = None
     portion: Portion = WHOLE
 
-    @cached_property
-    def rules(self) -> Sequence[Rule] | None:
-        """The tuning table of ``auto``, read once because its file may change; None without ``auto``."""
-        rules = rules_of(self.algorithm)
-        return alike(rules) if self.alike and rules is not None else rules
-
-    def chosen(self, transport: Transport, *, sharing: bool) -> "Call":
-        """Replace ``auto`` and None by the tuning table's choice; ``sharing`` puts rules for shared memory first."""
-        algorithm, segment_bytes = self.algorithm, default_segment(transport.hosts)
-        if self.rules is not None:
-            nbytes = self.count * self.x.dtype.itemsize
-            shared = [rule for rule in self.shared_rules if sharing and nbytes <= rule.limit]
-            by_messages = [rule for rule in self.rules if not rule.shared]
-            rule = pick(shared or by_messages, self.collective, transport.size, nbytes)
-            algorithm = rule.algorithm
-            if ":" in self.algorithm:  # the built-in table's segments were not measured here
-                segment_bytes = rule.segment_bytes
-        given = segment_bytes if self.segment_bytes is None else self.segment_bytes
-        if self.segment_bytes is None:
-            given = max(given, self.x.itemsize)  # an element of a user's type may be large
-        check_segment(given, self.x.dtype.itemsize)
-        if self.count * self.x.dtype.itemsize > MOST_SEGMENTS * given:
-            cut = f"cuts {self.count * self.x.dtype.itemsize} bytes into more than {MOST_SEGMENTS} messages"
-            raise ValueError(f"segment_bytes {given} {cut}, planning them takes minutes: increase segment_bytes")
-        return replace(self, algorithm=algorithm, segment_bytes=given)
+    @property
+    def count(self) -> int:
+        return self.out.size if self.collective == "all_gather" and self.out is not None else self.x.size
 
     @property
-    def shared_rules(self) -> list[Rule]:
-        return [rule for rule in self.rules or () if rule.shared and rule.collective == self.collective]
+    def nbytes(self) -> int:
+        return self.count * self.x.dtype.itemsize
 
     @property
     def segment(self) -> int:
@@ -86,41 +56,65 @@ class Call:
         return -(-self.count // self.segment)
 
     def hosts(self, transport: Transport) -> tuple[int, ...]:
-        """From the root on."""
+        """Return the ranks' hosts from the root on."""
         return (*transport.hosts[self.root :], *transport.hosts[: self.root])
 
+    @cached_property
+    def rules(self) -> Sequence[Rule] | None:
+        """The tuning table of ``auto``, read once because its file may change; None without ``auto``."""
+        rules = rules_of(self.algorithm)
+        return alike(rules) if self.alike and rules is not None else rules
+
+    @property
+    def shared_rules(self) -> list[Rule]:
+        return [rule for rule in self.rules or () if rule.shared and rule.collective == self.collective]
+
+    def chosen(self, transport: Transport, *, sharing: bool) -> "Call":
+        """Replace ``auto`` and None by the tuning table's choice; ``sharing`` puts rules for shared memory first."""
+        algorithm, segment_bytes = self.algorithm, default_segment(transport.hosts)
+        if self.rules is not None:
+            shared = [rule for rule in self.shared_rules if sharing and self.nbytes <= rule.limit]
+            by_messages = [rule for rule in self.rules if not rule.shared]
+            rule = pick(shared or by_messages, self.collective, transport.size, self.nbytes)
+            algorithm = rule.algorithm
+            if ":" in self.algorithm:  # the built-in table's segments were not measured here
+                segment_bytes = rule.segment_bytes
+        least = max(segment_bytes, self.x.itemsize)  # an element of a user's type may be large
+        segment_bytes = least if self.segment_bytes is None else self.segment_bytes
+        check_segment(segment_bytes, self.x.dtype.itemsize)
+        if self.nbytes > MOST_SEGMENTS * segment_bytes:
+            cut = f"cuts {self.nbytes} bytes into more than {MOST_SEGMENTS} messages"
+            raise ValueError(
+                f"segment_bytes {segment_bytes} {cut}, planning them takes minutes: increase segment_bytes"
+            )
+        return replace(self, algorithm=algorithm, segment_bytes=segment_bytes)
+
     def check(self, transport: Transport) -> dict[str, object]:
-        lookup("collective", self.collective, COLLECTIVES)
+        """Return what must be equal on all ranks, or raise a ValueError."""
+        contract = lookup("collective", self.collective, COLLECTIVES)
         if not isinstance(self.algorithm, str):
             raise ValueError(f"algorithm must be a name such as 'ring', not {self.algorithm!r}")
-        contract = COLLECTIVES[self.collective]
-        any_order = not contract.addressed and the_owner not in (contract.begins, contract.ends)
-        check_array("x", self.x, written=self.out is None, any_order=any_order)
+        check_array("x", self.x, written=self.out is None)
         if self.out is not None:
-            check_array("out", self.out, written=True, any_order=any_order)
+            check_array("out", self.out, written=True)
         partition = self.partition(transport.size)
         if self.out is not None:
             self.check_out(self.out, transport.rank, partition)
         check_op(self.op, self.x, self.collective)
         if self.portion != WHOLE and (self.out is not None or self.op == "average"):
             raise ValueError("portion must be left out if out is given or op is 'average': both need the whole buffer")
-        if type(self.root) is not int:
-            raise ValueError(f"root must be a whole number, not {self.root!r}")
-        rooted = COLLECTIVES[self.collective].rooted
-        if not 0 <= self.root < (transport.size if rooted else 1):
-            allowed = f"from 0 to {transport.size - 1}" if rooted else f"left out for {self.collective}"
-            raise ValueError(f"root must be {allowed}, not {self.root}")
+        if type(self.root) is not int or not 0 <= self.root < (transport.size if contract.rooted else 1):
+            most = f"a whole number from 0 to {transport.size - 1}"
+            raise ValueError(f"root must be {most if contract.rooted else 'left out'}, not {self.root!r}")
         return {
             "collective": self.collective,
             "count": self.count,
             "dtype": str(self.x.dtype),
-            "order of the elements": order_of(self.x),
             "library of the arrays": library_of(self.x),
             "op": self.op,
             "algorithm": self.algorithm,
             "tuning table": self.rules and zlib.crc32(repr(self.rules).encode()),
             "segment_bytes": self.segment_bytes,
-            "weights": None if self.weights is None else tuple(self.weights),
             "counts": None if self.counts is None else tuple(self.counts),
             "root": self.root,
             "rates of the transport": transport.rates,
@@ -129,35 +123,21 @@ class Call:
         }
 
     def partition(self, size: int) -> Partition:
-        """Split the full buffer over the ranks; evenly if data is addressed, because it moves."""
         if COLLECTIVES[self.collective].addressed:
-            self.check_even(size)
+            if self.counts is not None:
+                due = f"left out for {self.collective}, whose chunks are equal"
+                raise ValueError(f"counts must be {due}, not {self.counts!r}")
+            if self.count % size:
+                due = f"a multiple of {size} elements for {self.collective}, one equal chunk per rank"
+                raise ValueError(f"x must have {due}, not {self.count}")
         if self.counts is None:
-            return Partition.of(self.count, size, self.weights)
-        if self.weights is not None:
-            raise ValueError("weights and counts exclude each other: both define the shards; leave one out")
+            return Partition.of(self.count, size)
         return Partition.exactly(self.count, size, self.counts)
 
-    def check_even(self, size: int) -> None:
-        for name, given in (("weights", self.weights), ("counts", self.counts)):
-            if given is not None:
-                due = f"left out for {self.collective}, whose chunks are equal"
-                raise ValueError(f"{name} must be {due}, not {given!r}")
-        if self.count % size:
-            due = f"a multiple of {size} elements for {self.collective}, one equal chunk per rank"
-            raise ValueError(f"x must have {due}, not {self.count}")
-
-    @property
-    def count(self) -> int:
-        return self.out.size if self.collective == "all_gather" and self.out is not None else self.x.size
-
     def check_out(self, out: Array, rank: int, partition: Partition) -> None:
-        if library_of(out) != library_of(self.x):
-            raise ValueError(f"out must be an array of {library_of(self.x)}, as x is, not of {library_of(out)}")
-        if out.dtype != self.x.dtype:
-            raise ValueError(f"out must have the dtype of x, {self.x.dtype}, not {out.dtype}")
-        if order_of(out) != order_of(self.x):
-            raise ValueError(f"out must have its elements in the order of x, {order_of(self.x)}, not {order_of(out)}")
+        for what, kind in (("library", library_of), ("dtype", lambda array: array.dtype)):
+            if kind(out) != kind(self.x):
+                raise ValueError(f"out must have the {what} of x, {kind(self.x)}, not {kind(out)}")
         own, size = partition.counts[rank], len(partition.counts)
         for name, array, shard_in in (("x", self.x, "all_gather"), ("out", out, "reduce_scatter")):
             count = own if self.collective == shard_in else self.count
@@ -168,13 +148,7 @@ class Call:
 
 
 def plain(value: Any) -> Any:
-    if isinstance(value, np.integer):
-        return int(value)
-    mpi = sys.modules.get("mpi4py.MPI")  # loaded if the value can be one of its operators
-    if mpi is not None and isinstance(value, mpi.Op):
-        names = [name for name in OPS if name != "average"]
-        return next((name for name in names if value == getattr(mpi, name.upper())), "another operator of MPI")
-    return value
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def check_segment(given: object, itemsize: int) -> None:
@@ -183,30 +157,17 @@ def check_segment(given: object, itemsize: int) -> None:
         raise ValueError(f"segment_bytes must be {allowed}, not {given!r}")
 
 
-def order_of(array: Array) -> str:
-    return "C" if array.flags.c_contiguous else "Fortran" if array.flags.f_contiguous else ""
-
-
-def flat(array: Array) -> Array:
-    return (array if array.flags.c_contiguous else array.T).reshape(-1)
-
-
-def check_array(name: str, array: Array, *, written: bool, any_order: bool) -> None:
+def check_array(name: str, array: Array, *, written: bool) -> None:
     library = library_of(array)
     if library not in KERNELS or (library == "numpy" and type(array) not in PLAIN):
         given = f"{type(array).__module__}.{type(array).__qualname__}".removeprefix("builtins.")
-        hints = [f": {instead}" for start, instead in INSTEAD.items() if given.startswith(start)]
-        raise ValueError(f"{name} must be a plain array of NumPy or CuPy, not {given}{''.join(hints)}")
+        hint = ": pass x.numpy(), which has the same memory" if library == "torch" else ""
+        raise ValueError(f"{name} must be a plain array of NumPy or CuPy, not {given}{hint}")
     if array.dtype.hasobject or not array.itemsize:
-        raise ValueError(
-            f"{name} must have elements of a fixed size, above 0, without Python objects, not {array.dtype}"
-        )
-    if not order_of(array):
-        raise ValueError(f"{name} must be contiguous, not of strides {array.strides}: pass a copy")
-    if not (any_order or array.flags.c_contiguous):
-        raise ValueError(
-            f"{name} must be in C order, because ranks own slices of it: pass numpy.ascontiguousarray({name})"
-        )
+        due = "elements of a fixed size, above 0, without Python objects"
+        raise ValueError(f"{name} must have {due}, not {array.dtype}")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{name} must be contiguous, in C order, not of strides {array.strides}: pass a copy")
     if written and not getattr(array.flags, "writeable", True):  # CuPy arrays always are, but lack the flag
         raise ValueError(f"{name} must be writable, because the result is stored there; it is read-only")
 
@@ -221,9 +182,8 @@ def check_op(op: str, x: Array, collective: str) -> None:
     if x.dtype not in TYPES.values() and not (on_host and kind in "bfc" and x.dtype.isnative):
         allowed = f"an integer type{', bool, complex' * on_host} or one of {floats}"
         native = x.dtype.newbyteorder("=")
-        where, swapped = "" if on_host else " on a GPU", not x.dtype.isnative and kind in "biufc"
-        hint = f": pass x.astype({native.name!r})" * swapped
-        raise ValueError(f"x must be of {allowed} for {collective}{where}, not {x.dtype}{hint}")
+        hint = f": pass x.astype({native.name!r})" * (not x.dtype.isnative and kind in "biufc")
+        raise ValueError(f"x must be of {allowed} for {collective}{' on a GPU' * (not on_host)}, not {x.dtype}{hint}")
     if op == "average" and not is_floating(x.dtype):
         raise ValueError(f"op 'average' needs one of {floats}, not {x.dtype}: use 'sum'")
     if op in BITWISE and (kind not in "iub" or not on_host):

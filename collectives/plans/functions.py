@@ -21,10 +21,13 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
-from dear_mpi.collectives.plans.call import PLAIN, flat, plain
+from dear_mpi.collectives.plans.call import MESSAGE_BYTES, PLAIN
 from dear_mpi.collectives.plans.make_plan import make_plan, transport_of, workspace_of
-from dear_mpi.collectives.plans.plan import Plan
-from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.collectives.plans.notes import Part
+from dear_mpi.collectives.plans.plan import BoundInstruction, InstructionRun, Plan, RunningOperation
+from dear_mpi.collectives.program.errors import MismatchError
+from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.array import Array, library_of
 
 __all__ = ["all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "reduce", "reduce_scatter"]
@@ -38,9 +41,8 @@ class Keywords(TypedDict, total=False):
 
     out: Array | None
     algorithm: str
-    op: object
+    op: str
     segment_bytes: int | None
-    weights: Sequence[float] | None
     counts: Sequence[int] | None
 
 
@@ -55,44 +57,25 @@ def all_reduce(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
 
 
 def reduce_scatter(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
-    """Combine x over all ranks; rank r gets shard r of the result (without ``out`` a view into x).
-
-    >>> from dear_mpi.collectives.transports.loopback import run_loopback
-    >>> run_loopback(2, lambda transport: reduce_scatter(np.arange(4.0), transport).tolist())
-    [[0.0, 2.0], [4.0, 6.0]]
-    """
+    """Combine x over all ranks; rank r gets shard r of the result (without ``out`` a view into x)."""
     return once("reduce_scatter", x, comm, **options)
 
 
 def all_gather(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
-    """Collect shard r from every rank r; every rank gets all shards.
-
-    >>> from dear_mpi.collectives.transports.loopback import run_loopback
-    >>> run_loopback(2, lambda t: all_gather(np.full(1, t.rank), t, out=np.empty(2, int)).tolist())
-    [[0, 1], [0, 1]]
-    """
+    """Collect shard r from every rank r; every rank gets all shards."""
     return once("all_gather", x, comm, **options)
 
 
 def all_to_all(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
     """Send chunk c of x to rank c and receive rank c's chunk in its place, for every c.
 
-    The P chunks are equal; weights, counts and other sizes are an ArgumentError. Default algorithm: pairwise.
-
-    >>> from dear_mpi.collectives.transports.loopback import run_loopback
-    >>> run_loopback(2, lambda t: all_to_all(np.array([10, 11], np.uint8) + 10 * t.rank, t).tolist())
-    [[10, 20], [11, 21]]
+    The P chunks are equal; counts and other sizes are an ArgumentError. Default algorithm: pairwise.
     """
     return once("all_to_all", x, comm, **{"algorithm": "pairwise", **options})
 
 
 def broadcast(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Keywords]) -> Array:
-    """Copy the root's x to every rank. Default algorithm: binomial.
-
-    >>> from dear_mpi.collectives.transports.loopback import run_loopback
-    >>> run_loopback(3, lambda transport: broadcast(np.full(2, transport.rank), transport, root=2).tolist())
-    [[2, 2], [2, 2], [2, 2]]
-    """
+    """Copy the root's x to every rank. Default algorithm: binomial."""
     return once("broadcast", x, comm, root=root, **{"algorithm": "binomial", **options})
 
 
@@ -130,13 +113,10 @@ class CachedPlans:
     @classmethod
     def of(cls, transport: Transport) -> CachedPlans:
         known = vars(transport)
-        found: CachedPlans = known.get("cached_plans") or known.setdefault("cached_plans", cls(transport))
-        return found
+        return known.get("cached_plans") or known.setdefault("cached_plans", cls(transport))
 
     def __call__(self, collective: str, x: Array, out: Array | None = None, **options: Any) -> Array:
-        if "op" in options:
-            options["op"] = plain(options["op"])
-        key = self.key(collective, x, out, options)
+        key = key_of(collective, x, out, options)
         try:
             number = self.numbers.get(key, 0)
         except TypeError:  # an unhashable value
@@ -161,26 +141,6 @@ class CachedPlans:
         except BaseException:
             self.numbers.pop(kept.key, None)  # the next call makes another
             raise
-
-    def key(self, collective: str, x: Array, out: Array | None, options: dict[str, Any]) -> Key:
-        """Return the kind of this call; empty if only a new plan can check or run it."""
-        target = x if out is None else out
-        if type(x) not in PLAIN or type(target) not in PLAIN or not (target.flags.carray or target.flags.farray):
-            return ()
-        if out is not None and (not x.flags.forc or not x.flags.aligned or np.may_share_memory(x, out)):
-            return ()
-        given = [(name, tuple(value) if type(value) is list else value) for name, value in options.items()]
-        key: Key = (collective, x.size, x.dtype, x.flags.c_contiguous, *given)
-        if out is not None:
-            key = (*key, out.size, out.dtype, out.flags.c_contiguous)
-        try:
-            path = file_of(options.get("algorithm", "ring"))
-            if path:  # the file may have changed
-                found = os.stat(path)
-                key = (*key, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
-        except (OSError, TypeError, AttributeError):
-            return ()
-        return key
 
     def keep(self, key: Key, plan: Plan, options: dict[str, Any]) -> CachedPlan | None:
         """Cache a plan if useful; all ranks decide alike and drop the same plans."""
@@ -207,6 +167,27 @@ class CachedPlans:
         self.numbers.clear()
 
 
+def key_of(collective: str, x: Array, out: Array | None, options: dict[str, Any]) -> Key:
+    """Return the kind of a call; empty if only a new plan can check or run it."""
+    target = x if out is None else out
+    if type(x) not in PLAIN or type(target) not in PLAIN or not target.flags.carray:
+        return ()
+    if out is not None and (not x.flags.c_contiguous or not x.flags.aligned or np.may_share_memory(x, out)):
+        return ()
+    given = [(name, tuple(value) if type(value) is list else value) for name, value in options.items()]
+    key: Key = (collective, x.size, x.dtype, *given)
+    if out is not None:
+        key = (*key, out.size, out.dtype)
+    try:
+        path = file_of(options.get("algorithm", "ring"))
+        if path:  # the file may have changed
+            found = os.stat(path)
+            key = (*key, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+    except (OSError, TypeError, AttributeError):
+        return ()
+    return key
+
+
 @cache
 def file_of(algorithm: str) -> str:
     name, _, path = algorithm.partition(":")
@@ -221,15 +202,14 @@ class CachedPlan:
         self.key, self.plan, self.into = key, plan, call.out is not None
         self.own = call.partition(transport.size).shard(transport.rank)
         self.scatters, self.gathers = call.collective == "reduce_scatter", call.collective == "all_gather"
-        nbytes = call.count * call.x.dtype.itemsize
-        self.held = nbytes * (self.scatters and self.into)  # mailboxes are small; side buffers are not counted
-        self.private = nbytes <= SMALL_BYTES or (self.scatters and self.into)
+        self.held = call.nbytes * (self.scatters and self.into)  # mailboxes are small; side buffers are not counted
+        self.private = call.nbytes <= SMALL_BYTES or (self.scatters and self.into)
         self.plans: dict[int, Plan] = {}  # by address; 0: private memory
 
     def __call__(self, x: Array, out: Array | None) -> Array:
         target = x if out is None else out
-        given = x if x.ndim == 1 else flat(x)
-        into = target if target.ndim == 1 else flat(target)
+        given = x if x.ndim == 1 else x.reshape(-1)
+        into = target if target.ndim == 1 else target.reshape(-1)
         plan = self.plans.get(0 if self.private else target.ctypes.data) or self.bind(target)
         assert plan is not None, "it could be bound before"
         buffer = plan.call.x
@@ -254,7 +234,7 @@ class CachedPlan:
             buffer: Array = np.empty(call.count, dtype)
         else:  # an array in the target's memory that does not keep it alive
             address = target.ctypes.data
-            memory: Any = (ctypes.c_char * (call.count * dtype.itemsize)).from_address(address)
+            memory: Any = (ctypes.c_char * call.nbytes).from_address(address)
             buffer = np.frombuffer(memory, np.uint8).view(dtype)
         run = self.plan.run.on(buffer)
         if run is None:
@@ -268,3 +248,36 @@ class CachedPlan:
     def free(self) -> None:
         for plan in self.plans.values():
             plan.free()
+
+
+def exchange(transport: Transport, what: str, outgoing: Sequence[Array], incoming: Sequence[Array]) -> None:
+    """Collective: send ``outgoing[r]`` to each rank r and receive ``incoming[r]`` from it, in any sizes.
+
+    ``what`` names the call in messages; arrays are flat and of bytes, one per rank. No plan is kept: ``all_to_all`` is
+    faster for equal chunks. MismatchError: sizes of two ranks differ; raised on all ranks before anything is sent.
+    """
+    transport.one_thread.run(exchange_alone, transport, what, outgoing, incoming)
+
+
+def exchange_alone(transport: Transport, what: str, outgoing: Sequence[Array], incoming: Sequence[Array]) -> None:
+    tag = transport.next_tag()
+    agree(transport, what, dict)
+    sizes = transport.gather_values(([each.size for each in outgoing], [each.size for each in incoming]))
+    for sender, (sent, _) in enumerate(sizes):
+        for receiver, (_, expected) in enumerate(sizes):
+            if sent[receiver] != expected[sender]:
+                said = f"rank {sender} sends {sent[receiver]} bytes to rank {receiver}"
+                raise MismatchError(f"{what}: {said}, which expects {expected[sender]}")
+    np.copyto(incoming[transport.rank], outgoing[transport.rank])
+    requests, ends = list[Request](), list[Part]()
+    for is_incoming, prepare, arrays in ((True, transport.recv_init, incoming), (False, transport.send_init, outgoing)):
+        for peer, array in enumerate(arrays):
+            for start in range(0, array.size * (peer != transport.rank), MESSAGE_BYTES):
+                requests.append(prepare(array[start : start + MESSAGE_BYTES], peer, tag))
+                ends.append(Part("ending", peer=peer, incoming=is_incoming))
+    begins = [end._replace(kind="starting") for end in ends]
+    begin = BoundInstruction((), [request.Start for request in requests], begins)
+    messages = InstructionRun(transport.rank, [begin, BoundInstruction(requests, (), ends)], requests)
+    operation = RunningOperation(messages, what, transport)
+    operation.attempt(operation.whole)
+    messages.free()

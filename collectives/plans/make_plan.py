@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
-from dear_mpi.collectives.plans.call import Call, flat, plain
-from dear_mpi.collectives.plans.execution import Task
-from dear_mpi.collectives.plans.plan import Plan, Workspace
-from dear_mpi.collectives.plans.reach import reach_for
-from dear_mpi.collectives.plans.runners import RUNNERS, check_call
+from dear_mpi.collectives.plans.call import Call, plain
+from dear_mpi.collectives.plans.plan import Plan, Task, Workspace
+from dear_mpi.collectives.plans.runners import check_call, runner_for
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import agree, run_checker
 from dear_mpi.collectives.transports.transport import Transport
@@ -34,9 +32,8 @@ def make_plan(
     *,
     out: Array | None = None,
     algorithm: str = "ring",
-    op: object = "sum",
+    op: str = "sum",
     segment_bytes: int | None = None,
-    weights: Sequence[float] | None = None,
     counts: Sequence[int] | None = None,
     root: int = 0,
     slab: Slab | None = None,
@@ -55,12 +52,10 @@ def make_plan(
         comm: an mpi4py communicator or a ``Transport``.
         algorithm: a name in ``ALGORITHMS``; ``path/to/mine.py:my_ring`` for your function; ``auto`` or ``auto:FILE``
             for the choice of a tuning table; ``native`` for the MPI library's own collective.
-        op: ``sum``, ``prod``, ``min``, ``max``, ``band``, ``bor``, ``bxor``, MPI's own, or ``average``; see
-            ``docs/algorithms.md``.
+        op: ``sum``, ``prod``, ``min``, ``max``, ``band``, ``bor``, ``bxor`` or ``average``; see ``docs/algorithms.md``.
         segment_bytes: size of the largest message. Default: the tuning table's, else 256 KiB on one host and 60 KiB
             between hosts.
-        weights: one number per rank; shards are proportional, in whole elements. Default: equal.
-        counts: elements of each rank's shard, instead of weights.
+        counts: elements of each rank's shard, such as ``Partition.of(count, size, weights).counts``. Default: equal.
         root: source of a broadcast or target of a reduce.
         slab: memory for the plan's side buffers. Default: a new one.
         alike: let ``auto`` use one algorithm for an all_reduce and its halves, so that both give the same bits.
@@ -68,17 +63,14 @@ def make_plan(
             give the bits of one plan. Needs an algorithm that sends messages.
         debug: compare plan and run number between ranks before every run.
 
-    CuPy arrays are processed on the current stream of the thread that runs the plan. MPI gets them directly if it
-    accepts device memory (``Transport.takes``), else through host memory.
+    CuPy arrays are processed on the current stream of the thread that runs the plan.
 
     Raises:
         ArgumentError: an argument is not allowed on some rank; raised on all ranks.
         MismatchError: the ranks do not agree.
     """
     transport = transport_of(comm)
-    asked = Call(
-        collective, x, out, algorithm, plain(op), plain(segment_bytes), weights, plain(root), alike, counts, portion
-    )
+    asked = Call(collective, x, out, algorithm, op, plain(segment_bytes), plain(root), alike, counts, portion)
     options = {"debug": debug, "alike": alike, "a slab": slab is not None}
     return transport.one_thread.run(prepare, asked, transport, slab, options, [*unknown])
 
@@ -95,11 +87,15 @@ def prepare(
 
     agree(transport, asked.collective, facts)
     work = workspace_of(asked, transport.rank, transport.size)
-    reached = reach_for(asked, work.buffer, transport, slab)
+    reached = None
+    if runner_of(asked.algorithm) == "shared" or asked.shared_rules:
+        from dear_mpi.collectives.plans.runners.shared import reach_for  # few jobs need it
+
+        reached = reach_for(asked, work.buffer, transport, slab)
     call = asked.chosen(transport, sharing=reached is not None)
     if call.portion != WHOLE and runner_of(call.algorithm) != "messages":  # equal on all ranks
         raise ArgumentError(f"portion must be left out for {call.algorithm!r}, which sends no messages")
-    run = RUNNERS[runner_of(call.algorithm)].prepare(Task(call, work.buffer, transport, tag, slab, reached))
+    run = runner_for(call.algorithm).prepare(Task(call, work.buffer, transport, tag, slab, reached))
     if options["debug"]:
         work = replace(work, before=[run_checker(transport, f"{call.collective} number {tag}"), *work.before])
     return Plan(run, work, call, transport)
@@ -127,11 +123,11 @@ def workspace_of(call: Call, rank: int, size: int) -> Workspace:
     """Work in ``x``, in ``out``, or (reduce_scatter with ``out``) in a new buffer."""
     own, scatters = call.partition(size).shard(rank), call.collective == "reduce_scatter"
     first, last = scales(call, size)
-    x = flat(call.x)
+    x = call.x.reshape(-1)
     if call.out is None:
         scaled = x[own] if scatters else x
         return Workspace(x, scaled if scatters else call.x, scaling(x, first), scaling(scaled, last))
-    out = flat(call.out)
+    out = call.out.reshape(-1)
     if scatters:
         buffer = array_module(x).empty_like(x)
         return Workspace(buffer, call.out, [copier(buffer, x, first)], [copier(out, buffer[own], last)])

@@ -1,25 +1,160 @@
-"""Prepare a collective for one buffer and run it many times. All ranks start their plans in one order.
+"""Run a prepared collective many times. All ranks start their plans in one order.
+
+A runner binds all requests, views and calls in advance. A run only starts, waits and calls: it slices no array and
+allocates nothing, except for noted times (``notes.py``).
+
+    whole                   all calls in order: a third faster than ``start`` and ``wait`` for small collectives
+    start, advance, wait    begin, continue without blocking, finish
 
 From ``start`` to the end of a run the arrays belong to the plan; the transport keeps it alive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, TypeVar
+from itertools import accumulate
+from operator import length_hint
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from dear_mpi.collectives.plans.call import Call
-from dear_mpi.collectives.plans.execution import InstructionRun
-from dear_mpi.collectives.plans.notes import Notes
-from dear_mpi.collectives.program.errors import CollectiveError
-from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.kernels.array import Array
+from dear_mpi.collectives.plans.notes import WAITS, Notes, Part
+from dear_mpi.collectives.program.errors import CollectiveError, TransportError
+from dear_mpi.collectives.transports.transport import Request, Transport
+from dear_mpi.kernels.array import Array, Event
+
+if TYPE_CHECKING:
+    from dear_mpi.kernels.slab import Slab
 
 __all__ = ["Plan", "Workspace"]
 
 T = TypeVar("T")
+Action: TypeAlias = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A runner's input."""
+
+    call: Call  # checked on all ranks; algorithm and segments are chosen
+    buffer: Array  # flat; updated in place
+    transport: Transport
+    tag: int  # of this plan's messages, equal on all ranks
+    slab: Slab | None = None  # for side buffers
+    reached: Any = None  # memory of all ranks (``Reach``), if reachable
+
+    @property
+    def op(self) -> str:
+        return "sum" if self.call.op == "average" else self.call.op  # the plan scales the sum
+
+    def on(self, buffer: Array) -> Task:
+        return replace(self, buffer=buffer, call=replace(self.call, x=buffer, out=None))
+
+
+@dataclass(frozen=True)
+class BoundInstruction:
+    """Wait for all ``waits``, then do all ``actions``; ``parts`` describe these calls."""
+
+    waits: Sequence[Request | Event]
+    actions: Sequence[Action]
+    parts: Sequence[Part]
+
+
+def straight(instructions: Sequence[BoundInstruction]) -> list[Action]:
+    return [call for each in instructions for call in (*(wait.Wait for wait in each.waits), *each.actions)]
+
+
+class InstructionRun:
+    """Runs instructions, blocking or polling; errors become a TransportError that names step and peer."""
+
+    def __init__(self, rank: int, instructions: Sequence[BoundInstruction], requests: Sequence[Request]) -> None:
+        self.rank, self.instructions, self.requests = rank, instructions, requests
+        self.calls = straight(instructions)
+        self.parts = [part for each in instructions for part in each.parts]
+        self.tests = [tuple(wait.Test for wait in each.waits) for each in instructions]
+        # Index of each instruction's first call; last, the number of calls.
+        self.starts = list(accumulate((len(each.waits) + len(each.actions) for each in instructions), initial=0))
+        self.position = self.waited = 0
+        self.left: Iterator[Action] | None = None
+
+    def start(self) -> None:
+        self.position, self.waited, self.left = 0, 0, None
+        if not self.instructions[0].waits:
+            self.finish(self.instructions[0])
+
+    def advance(self) -> bool:
+        try:
+            while self.position < len(self.instructions):
+                instruction = self.instructions[self.position]
+                for test in self.tests[self.position][self.waited :]:
+                    if not test():
+                        return False
+                    self.waited += 1
+                self.finish(instruction)
+        except Exception as error:
+            raise self.failure(error) from error
+        return True
+
+    def wait(self) -> None:
+        self.go(self.calls[self.starts[self.position] + self.waited :])
+
+    def whole(self, note: Callable[[float], object] | None = None) -> None:
+        self.go(self.calls, note)
+
+    def go(self, calls: Sequence[Action], note: Callable[[float], object] | None = None) -> None:
+        """Make the last calls of a run; their iterator counts what is left."""
+        left = self.left = iter(calls)
+        try:
+            if note is None:
+                for call in left:
+                    call()
+            else:
+                clock = perf_counter
+                note(clock())
+                for call in left:
+                    call()
+                    note(clock())
+        except Exception as error:
+            raise self.failure(error) from error
+        self.position, self.waited, self.left = len(self.instructions), 0, None
+
+    def progress(self) -> tuple[int, ...]:
+        left, calls = self.left, self.calls  # read once: a watchdog calls from another thread
+        if left is None:
+            return self.position, self.waited
+        done = max(len(calls) - length_hint(left) - 1, 0)
+        position = bisect_right(self.starts, done) - 1
+        return position, done - self.starts[position]
+
+    def waits_for(self) -> str:
+        (position, waited), instructions = self.progress(), self.instructions
+        parts = instructions[min(position, len(instructions) - 1)].parts if instructions else ()
+        return str(parts[waited]) if waited < len(parts) and parts[waited].kind in WAITS else ""
+
+    def finish(self, instruction: BoundInstruction) -> None:
+        self.position += 1
+        self.waited = 0
+        for action in instruction.actions:
+            action()
+
+    def failure(self, error: Exception) -> TransportError:
+        place = self.waits_for() or f"after instruction {self.progress()[0]} of {len(self.instructions)}"
+        return TransportError(f"rank {self.rank}, {place}: {error}")
+
+    def on(self, buffer: Array) -> InstructionRun | None:
+        """Bind to another buffer of this count and type; None if the other ranks are needed.
+
+        Both runs share side buffers, so only one may run at a time.
+        """
+        return None
+
+    def free(self) -> None:
+        for request in self.requests:
+            request.Free()
+        self.requests, self.instructions, self.calls, self.parts, self.tests = (), (), [], [], []
 
 
 @dataclass(frozen=True)
@@ -119,8 +254,7 @@ class Plan(RunningOperation):
     def start(self) -> None:
         """Begin a run without waiting for other ranks (except in debug mode).
 
-        On a GPU the first messages leave later, after the kernels that wrote the arrays. CollectiveError: the last run
-        is incomplete or failed, the plan is freed, or another thread uses it.
+        On a GPU the first messages leave later, after the kernels that wrote the arrays.
         """
         self.check_idle()
         for call in self.before:

@@ -7,8 +7,7 @@ A wait is *waiting* until the peer starts its end of the message, then *transfer
 Without the peer's notes it is *either*. *Combining* and *copying* work on a message's data. A library call is *whole*.
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from dear_mpi.collectives.plans.notes import Noted, Part
@@ -102,16 +101,6 @@ def flows_of(ranks: Ranks, starts: Mapping[End, float]) -> Iterator[Flow]:
             if part.kind == "ending" and part.incoming and (begin_s := starts.get(other_end(rank, part))) is not None:
                 assert part.peer is not None, "a message has a sender"
                 yield Flow(part.peer, begin_s, rank, end_s, part)
-
-
-def fold(spent: Iterable[tuple[str, int | None, float]]) -> tuple[Mapping[str, float], int | None]:
-    """Sum (kind, peer, seconds) by kind; also return the peer with most waiting."""
-    sums_s, awaited_s = defaultdict[str, float](float), defaultdict[int, float](float)
-    for kind, peer, seconds in spent:
-        sums_s[kind] += seconds
-        if kind == "waiting" and peer is not None:
-            awaited_s[peer] += seconds
-    return sums_s, max(awaited_s, key=awaited_s.__getitem__, default=None)
 
 
 def said_of(span: StepSpan, noted: Noted) -> dict[str, Any]:

@@ -5,6 +5,7 @@ auto:FILE    one that ``dear-mpi bench --tune FILE`` measured: {"machine": {...}
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +31,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def limit(self) -> float:
-        return float("inf") if self.up_to_bytes is None else self.up_to_bytes
+        return math.inf if self.up_to_bytes is None else self.up_to_bytes
 
     @property
     def shared(self) -> bool:
@@ -38,6 +39,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 NAMES = tuple(dict.fromkeys((*ALGORITHMS, *RUNNER)))  # RUNNER also has entries without programs
+SMALL_BYTES = 16 * 1024  # in shared memory, below: one barrier and a copy beat two barriers
 SEGMENT_BYTES = 256 * 1024  # fits a second-level cache twice; see docs/benchmarks
 NETWORK_SEGMENT_BYTES = 60 * 1024  # over TCP, Open MPI uses rendezvous from 64 KiB on, header included
 WINDOW_BYTES = 1 << 20
@@ -70,9 +72,8 @@ def default_segment(hosts: Sequence[int]) -> int:
 def window_of(hosts: Sequence[int], segment_bytes: int) -> int:
     """Return how many messages of a lane are posted at a time (docs/decisions/0017).
 
-    Between hosts the link must stay busy while the posting thread waits for a core: milliseconds, or some hundred KiB
-    at 1 Gbit/s. On one host side buffers should stay in cache. With rendezvous, more than two posted messages are
-    slower.
+    Between hosts the link must stay busy while the posting thread waits for a core, for milliseconds. On one host side
+    buffers should stay in cache. With rendezvous, more than two posted messages are slower.
 
     >>> window_of((0, 0), 60 * 1024), window_of((0, 1), 256 * 1024), window_of((0, 1), 60 * 1024)
     (2, 2, 17)
@@ -87,6 +88,20 @@ def rules_of(spec: str) -> tuple[Rule, ...] | None:
     if name != "auto":
         return None
     return read_rules(Path(path)) if colon else BUILT_IN
+
+
+def wants_shared(algorithm: str, hosts: Sequence[int], collective: str = "", nbytes: float = math.inf) -> bool:
+    """Return whether a buffer should be allocated in shared memory, so that plans work in it directly.
+
+    Under ``auto`` a rule of the table decides (without a collective: any). In private memory MPI is faster.
+    """
+    if len(set(hosts)) > 1 or nbytes <= SMALL_BYTES:
+        return False
+    rules = rules_of(algorithm)
+    if rules is None:
+        return runner_of(algorithm) == "shared"
+    shared = [rule for rule in rules if rule.shared]
+    return any(not collective or (rule.collective == collective and nbytes <= rule.limit) for rule in shared)
 
 
 def serves(name: str, collective: str) -> bool:

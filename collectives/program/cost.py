@@ -1,4 +1,4 @@
-"""Predict a program's time on a network: latency alpha, beta s/byte, gamma s/byte reduced.
+"""Predict a program's time on a network, event by event: latency alpha, beta s/byte, gamma s/byte reduced.
 
 The model. Each rank has a port, and each host one port to the network that its ranks share, with its own alpha and
 beta. A message begins when both ends are in their step (rendezvous). After alpha its b bytes take b beta, or longer if
@@ -9,18 +9,29 @@ The model omits segments, which let steps overlap, and the eager sending of smal
 Each message also takes o seconds of a rank's one processor at both ends. At the start of a step it hands over the
 sends, o each, and a message begins no earlier. Then it handles arrived messages: o each, followed by the sum.
 
+        rank 0 enters a step that sends to 1 ---.
+                                                 `-- alpha --> the flow from 0 to 1 moves the message --> done
+        rank 1 enters the step that receives it ---'
+
+The end of a message depends on other flows at its ports. When a flow starts or stops, connected flows get new rates,
+until the first of them finishes a message.
+
 Source: alpha, beta and o are L, G and o of LogGP (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995), with g = 0.
 Messages begin, share and end as in SimGrid (decision 0013).
 """
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+import heapq
+import itertools
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.errors import ProgramError
+from dear_mpi.collectives.program.hosts import Lane
+from dear_mpi.collectives.program.network import TIE, Network, Side, Way, connected, fair_rates
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program
-from dear_mpi.collectives.program.simulation import Simulation
 
 
 @dataclass(frozen=True)
@@ -52,8 +63,8 @@ def cost(
     >>> cost(programs("ring", "all_reduce", 4), 1000, 4, Network(beta=1e-9)).nbytes
     (6000, 6000, 6000, 6000)
     """
-    chunks = (partition or Partition.of(count, len(programs))).chunks(programs[0].parts)
-    run = Simulation(programs, [border * itemsize for border in chunks], network)
+    borders = (partition or Partition.of(count, len(programs))).chunks(programs[0].parts)
+    run = Simulation(programs, lambda chunks: itemsize * (borders[chunks.stop] - borders[chunks.start]), network)
     run.to_the_end(arrivals_s)
     messages, nbytes, link_nbytes = [0] * len(programs), [0] * len(programs), Counter[tuple[int, int]]()
     for rank, program in enumerate(programs):
@@ -63,4 +74,192 @@ def cost(
             nbytes[rank] += sent
             link_nbytes[rank, send.peer] += sent
     done_s = tuple(rank.entered_s for rank in run.ranks)
-    return Cost(max(done_s), tuple(messages), tuple(nbytes), dict(link_nbytes), done_s)
+    return Cost(run.time_s, tuple(messages), tuple(nbytes), dict(link_nbytes), done_s)
+
+
+@dataclass
+class Progress:
+    """A rank on its way through its program."""
+
+    program: Program
+    number: int = -1
+    entered_s: float = 0.0  # start of the current step
+    done_s: float = 0.0  # end of its last completed message
+    busy_s: float = 0.0  # end of its processor's work
+    left: int = 0  # incomplete messages of the step
+
+
+@dataclass(eq=False, slots=True)
+class Due:
+    """An event that may be cancelled."""
+
+    time_s: float
+    what: Callable[..., None]
+    arguments: tuple[object, ...]
+    off: bool = False
+
+
+class Message(NamedTuple):
+    """A message that both ends have posted."""
+
+    moves_s: float
+    nbytes: int
+    combine: bool
+
+
+@dataclass(eq=False, slots=True)
+class Flow:
+    """All messages from one rank to another, in order."""
+
+    source: int
+    target: int
+    sides: Way
+    link: Network
+    # Sends (ready time, bytes) and receives (ready time, combine).
+    posted: Lane[tuple[float, int], tuple[float, bool]] = field(default_factory=Lane)
+    queue: deque[Message] = field(default_factory=deque)  # the first one is moving
+    rate: float = 1.0  # share of its sides
+    over_s: float = 0.0  # end of the first message at this rate
+    look: Due | None = None  # next look at this flow and at connected flows
+
+
+class Simulation:
+    """Ranks, flows between them, and events in order of time.
+
+    Args:
+        programs: of the first of ``size`` ranks, which all others repeat with peers shifted; default: of all ranks.
+        nbytes: returns the bytes of chunks.
+    """
+
+    def __init__(
+        self, programs: Sequence[Program], nbytes: Callable[[range], int], network: Network, size: int | None = None
+    ) -> None:
+        self.nbytes, self.network, self.size = nbytes, network, size or len(programs)
+        self.ranks = [Progress(program) for program in programs]
+        self.flows: dict[tuple[int, int], Flow] = {}
+        self.moving: dict[Side, dict[Flow, None]] = defaultdict(dict)
+        self.changed: dict[Side, list[float]] = defaultdict(list)
+        self.events: list[tuple[float, int, Due]] = []
+        self.numbers = itertools.count()
+
+    @property
+    def time_s(self) -> float:
+        """Return the end of the last rank."""
+        return max(rank.entered_s for rank in self.ranks)
+
+    def seen_by(self, rank: int, peer: int) -> tuple[int, int]:
+        """Return the representative of a pair of ranks: the identical pair whose first rank has a program here."""
+        first = rank % len(self.ranks)
+        return first, (peer - rank + first) % self.size
+
+    def later(self, time_s: float, what: Callable[..., None], *arguments: object) -> Due:
+        event = Due(time_s, what, arguments)
+        heapq.heappush(self.events, (time_s, next(self.numbers), event))
+        return event
+
+    def to_the_end(self, arrivals_s: Sequence[float] = ()) -> None:
+        """Run until nothing is left; each rank starts at its arrival, or at 0."""
+        for rank, arrival_s in enumerate(arrivals_s or [0.0] * len(self.ranks)):
+            self.later(arrival_s, self.enter, rank)
+        while self.events:
+            last = self.events[0][0] * (1 + TIE)
+            while self.events and self.events[0][0] <= last:
+                _, _, event = heapq.heappop(self.events)
+                if not event.off:
+                    event.what(event.time_s, *event.arguments)
+            while self.changed:
+                self.share(next(iter(self.changed)))
+        if any(rank.number < len(rank.program.steps) for rank in self.ranks):
+            raise ProgramError("the programs deadlock: verify() names the rank and the step")
+
+    def enter(self, time_s: float, index: int) -> None:
+        """Begin a rank's next step: post its messages, and start each one that both ends have posted."""
+        rank = self.ranks[index]
+        rank.number += 1
+        rank.entered_s = rank.done_s = rank.busy_s = time_s
+        if rank.number == len(rank.program.steps):
+            return
+        step = rank.program.steps[rank.number]
+        rank.left = len(step.sends) + len(step.receives)
+        sends = [self.flow(*self.seen_by(send.peer, index)) for send in step.sends]
+        receives = [self.flow(index, receive.peer) for receive in step.receives]
+        for flow, send in zip(sends, step.sends, strict=True):
+            rank.busy_s += flow.link.o
+            flow.posted.sends.append((rank.busy_s, self.nbytes(send.chunks)))
+        for flow, receive in zip(receives, step.receives, strict=True):
+            flow.posted.receives.append((time_s, receive.combine))
+        for flow in dict.fromkeys(sends + receives):
+            for (handed_s, nbytes), (posted_s, combine) in flow.posted.meetings():
+                moves_s = max(handed_s, posted_s) + flow.link.alpha
+                self.later(moves_s, self.move, flow, Message(moves_s, nbytes, combine))
+        self.leave(index)
+
+    def flow(self, index: int, peer: int) -> Flow:
+        if (index, peer) not in self.flows:
+            source, target = self.seen_by(peer, index)
+            sides = (*self.network.way_out(source, target), *self.network.way_in(index, peer))
+            link = self.network.link(self.network.distance(index, peer))
+            self.flows[index, peer] = Flow(source, index, sides, link)
+        return self.flows[index, peer]
+
+    def move(self, time_s: float, flow: Flow, message: Message) -> None:
+        if flow.queue and not self.network.ports:
+            flow = Flow(flow.source, flow.target, flow.sides, flow.link, flow.posted)
+        flow.queue.append(message)
+        if len(flow.queue) == 1:
+            flow.rate, flow.over_s = 1.0, time_s + message.nbytes * flow.link.beta
+            for side in flow.sides:
+                self.moving[side][flow] = None
+                self.changed[side].append(time_s)
+
+    def share(self, side: Side) -> None:
+        """Share a side and all connected sides anew; lower rates delay messages in flight."""
+        users = connected(side, self.moving)
+        now_s = max(time_s for each in users for time_s in self.changed.pop(each, ()))
+        rates = fair_rates(users)
+        for flow, rate in rates.items():
+            if rate != flow.rate:
+                flow.over_s = now_s + (flow.over_s - now_s) * (flow.rate / rate)
+                flow.rate = rate
+        self.look_later(rates)
+
+    def look_later(self, flows: Collection[Flow]) -> None:
+        """Look again when the first of these flows finishes a message; cancel earlier looks."""
+        if flows:
+            look = self.later(min(flow.over_s for flow in flows), self.look, flows)
+        for flow in flows:
+            if flow.look:
+                flow.look.off = True
+            flow.look = look
+
+    def look(self, time_s: float, flows: Collection[Flow]) -> None:
+        """Complete messages that are due; each flow continues with its next message or leaves its ports."""
+        for flow in [flow for flow in flows if flow.over_s <= time_s * (1 + TIE)]:
+            self.over(flow.over_s, flow, flow.queue.popleft())
+            if flow.queue:
+                message = flow.queue[0]
+                flow.over_s = max(message.moves_s, flow.over_s) + message.nbytes * flow.link.beta / flow.rate
+                continue
+            for side in flow.sides:
+                del self.moving[side][flow]
+                if self.moving[side]:
+                    self.changed[side].append(flow.over_s)
+        self.look_later([flow for flow in flows if flow.queue])
+
+    def over(self, time_s: float, flow: Flow, message: Message) -> None:
+        self.done(flow.source, time_s)
+        rank = self.ranks[flow.target]
+        if message.combine or flow.link.o:
+            sum_s = message.nbytes * self.network.gamma if message.combine else 0.0
+            rank.busy_s = time_s = max(rank.busy_s, time_s) + flow.link.o + sum_s
+        self.done(flow.target, time_s)
+
+    def done(self, index: int, time_s: float) -> None:
+        rank = self.ranks[index]
+        rank.done_s = max(rank.done_s, time_s)
+        rank.left -= 1
+        self.leave(index)
+
+    def leave(self, index: int) -> None:
+        if self.ranks[index].left == 0:
+            self.later(self.ranks[index].done_s, self.enter, index)

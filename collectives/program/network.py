@@ -7,8 +7,8 @@
 
 Each flow uses two sides of ports: its sender's outgoing side and its receiver's incoming side. Flows share a side
 evenly. If a flow's other side limits it, the other flows take the rest. So no flow can gain without taking from a flow
-that has no more. On a topology (``dear_mpi/simulate/topology.py``) a flow uses one side of every link on its way. Twice
-as many links mean twice the latency and half the share, as under TCP.
+that has no more. On a network with a shape (``dear_mpi/contrib/topologies``) a flow uses one side of every link on its
+way. Twice as many links mean twice the latency and half the share, as under TCP.
 
 Source: Bertsekas and Gallager, Data Networks (1992), section 6.5 (progressive filling).
 """
@@ -30,10 +30,10 @@ Way: TypeAlias = tuple[Side, ...]
 
 @dataclass(frozen=True)
 class Network:
-    # Whether messages between two ranks move one after the other, or each shares links independently.
-    """Costs of messages and sums."""
+    """Costs of messages and sums; derive a class for a network with a shape, and publish its reader as an extra."""
 
-    in_order: ClassVar[bool] = True
+    # Whether only ports are shared. Then messages between two ranks move in order, and all hosts look the same.
+    ports: ClassVar[bool] = True
     alpha: float = 0.0  # s per message
     beta: float = 0.0  # s per byte
     gamma: float = 0.0  # s per byte combined
@@ -44,6 +44,10 @@ class Network:
     def distance(self, rank: int, peer: int) -> int:
         """Return the cost class of a message: 0 inside a host, 1 between hosts."""
         return int(self.hosts is not None and self.hosts[rank] != self.hosts[peer])
+
+    def neighbourhoods(self, ranks: int) -> tuple[int, ...] | None:
+        """Return the host of each rank, as algorithms see it."""
+        return self.hosts
 
     @property
     def rates(self) -> Rates | None:

@@ -32,7 +32,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Receive:
-    """Receive chunks from a peer, to replace local data or to be combined with it."""
+    """Receive chunks from a peer: replace local data or combine with it."""
 
     peer: int
     chunks: range
@@ -161,7 +161,7 @@ class Contract:
     addressed: bool = False
 
     def brings(self, rank: int, owner: int, size: int) -> int:
-        """Return a rank's initial data as a ``Row`` of ``replay.py``."""
+        """Return a rank's initial data as a ``Row`` of ``verify.py``."""
         address = 1 << size + owner if self.addressed else 0
         return 1 << rank | address if self.begins(rank, owner) else 0
 

@@ -1,7 +1,6 @@
 """Load functions, classes and values from users' files: ``path/to/mine.py:my_ring``. A file runs once.
 
-Calls of user code have a time limit. Python cannot end a thread, so an endless call keeps its daemon thread until the
-process ends.
+Calls of user code have a time limit. An endless call keeps its daemon thread: Python cannot end it.
 """
 
 import ast

@@ -43,30 +43,27 @@ def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]
             raise MismatchError(f"{what}: {name} must be the same on all ranks, not {by_rank(values)}")
 
 
-def by_rank_0(transport: Transport, what: str, action: Callable[[], object], *, asleep: bool = False) -> None:
-    """Collective: run an action on rank 0; its error is raised on all ranks, as by ``agree``.
+def said_by_rank_0(transport: Transport, what: str, say: Callable[[], T], *, asleep: bool = False) -> T:
+    """Collective: return rank 0's value of ``say()`` on all ranks; its error is raised on all ranks, as by ``agree``.
 
-    ``asleep``: the action is long, so the other ranks wait without using their cores.
+    ``asleep``: the call is long, so the other ranks wait without using their cores.
     """
+    said: list[T] = []
 
     def act() -> Mapping[str, Any]:
         try:
             if transport.rank == 0:
-                action()
+                said.append(say())
         finally:
             if asleep:
                 transport.barrier(asleep=True)
         return {}
 
     agree(transport, what, act)
+    return transport.gather_values(said)[0][0]
 
 
-def said_by_rank_0(transport: Transport, what: str, say: Callable[[], T], *, asleep: bool = False) -> T:
-    """Collective: return rank 0's value of ``say()`` on all ranks, as ``by_rank_0``."""
-    said: list[T] = []
-    by_rank_0(transport, what, lambda: said.append(say()), asleep=asleep)
-    heard: T = transport.gather_values(said)[0][0]
-    return heard
+by_rank_0 = said_by_rank_0  # for actions
 
 
 def run_checker(transport: Transport, plan: str) -> Callable[[], None]:

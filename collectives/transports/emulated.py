@@ -1,4 +1,4 @@
-r"""Emulate links: slow any transport to a bandwidth and latency, so that a laptop behaves like a cluster.
+"""Emulate links: slow any transport to a bandwidth and latency, so that a laptop behaves like a cluster.
 
     sender     Start --> outgoing link: one message after the other, n/B s each --> latency --> really sent
     receiver   really arrived --> incoming link: the same bandwidth, shared by all senders --> over
@@ -7,11 +7,8 @@ Each rank has one full-duplex port. A message goes to the transport below when i
 transfer comes on top, overlapped with the next message. The incoming side delays only messages that exceed the port's
 rate: several senders at once.
 
-With a second link, ranks are on emulated hosts, as on the network of ``cost`` (``program/network.py``):
-
-            host 0                       host 1
-    0 --- inside --- 1           2 --- inside --- 3         a port of each rank, to the ranks of its host
-          \________ port of host 0 ____ port of host 1       a port of each host, to all others: its ranks take turns
+With a second link, ranks are on emulated hosts: each rank has a port to the ranks of its host, and each host one port
+to all others, at which its ranks take turns.
 
 Time passes by sleeping, so emulation takes no processor time from computation. Messages leave only while their rank is
 in ``Wait`` or ``Test``, as an engine's thread always is.
@@ -25,7 +22,8 @@ import itertools
 import os
 import time
 import weakref
-from collections import defaultdict, deque
+from collections import deque
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from tempfile import NamedTemporaryFile
@@ -74,11 +72,15 @@ class Link:
 
 
 class Port:
-    """A full-duplex port. ``free_s`` is when each side is free; a ``lock`` guards shared ones."""
+    """A full-duplex port. ``free_s`` is when each side is free; a ``lock`` guards shared ones.
+
+    Of this rank, ``waiting`` messages have not entered it, and the last that did has passed at ``over_s``.
+    """
 
     def __init__(self, link: Link, free_s: Array | None = None, lock: AbstractContextManager[object] | None = None):
         self.link, self.lock = link, lock or nullcontext()
         self.free_s = np.zeros(2) if free_s is None else free_s
+        self.waiting, self.over_s = deque[tuple[float, EmulatedSend]](), 0.0
 
     def arrive(self, nbytes: int) -> float:
         return self.book(IN, time.perf_counter() - nbytes / self.link.bandwidth - BURST_S, nbytes)
@@ -105,11 +107,7 @@ class FileLock:
 
 
 def port_of_host(link: Link, transport: Transport, hosts: tuple[int, ...]) -> Port:
-    """Collective: return the port of this rank's host.
-
-    It is in an unlinked file that the host's ranks map, so it works for threads and processes of one machine with one
-    clock.
-    """
+    """Collective: return the port of this rank's host, in an unlinked file that the host's ranks map."""
     first = hosts.index(hosts[transport.rank])
     with NamedTemporaryFile() as made:
         made.write(np.zeros(2).tobytes())
@@ -129,12 +127,13 @@ class EmulatedTransport(Wrapper[Transport]):
 
     def __init__(self, below: Transport, link: Link, hosts: tuple[int, ...] = ()) -> None:
         super().__init__(below)
-        self.link, self.outbox = link, Outbox()
-        self.near = self.far = Port(link)
+        self.link, self.near = link, Port(link)
+        self.far = self.near
         if link.between is not None:
             self.hosts = hosts or link.hosts(below.hosts)
             self.rates = rates_of(link.bandwidth, link.between.bandwidth, self.hosts)
             self.far = port_of_host(link.between, below, self.hosts)
+        self.outbox = Outbox([self.near, self.far])
 
     @property
     def name(self) -> str:
@@ -157,33 +156,24 @@ class EmulatedTransport(Wrapper[Transport]):
         return EmulatedReceive(self.outbox, self.port(peer), self.below.recv_init(data, peer, tag), data.nbytes)
 
 
-class Queue:
-    """Messages that wait for a port."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[tuple[float, EmulatedSend]] = deque()
-        self.over_s = 0.0
-
-
 class Outbox:
     """A rank's messages that have not left.
 
-    A rank has one message at a time in a port, so ranks of a host take turns. If it polls late, the next message starts
-    when it would have on time.
+    A rank has one message at a time in a port. If it polls late, the next message starts when it would have on time.
     """
 
-    def __init__(self) -> None:
-        self.queues: dict[Port, Queue] = defaultdict(Queue)
+    def __init__(self, ports: Sequence[Port]) -> None:
+        self.ports = ports
         self.leaving: list[tuple[float, int, EmulatedSend]] = []
         self.numbers = itertools.count()
 
     def release(self) -> None:
         now_s = time.perf_counter()
-        for port, queue in self.queues.items():
-            while queue.waiting and queue.over_s <= now_s:
-                start_s, send = queue.waiting.popleft()
-                queue.over_s = port.book(OUT, max(start_s, queue.over_s), send.nbytes)
-                heapq.heappush(self.leaving, (queue.over_s + port.link.latency_s, next(self.numbers), send))
+        for port in self.ports:
+            while port.waiting and port.over_s <= now_s:
+                start_s, send = port.waiting.popleft()
+                port.over_s = port.book(OUT, max(start_s, port.over_s), send.nbytes)
+                heapq.heappush(self.leaving, (port.over_s + port.link.latency_s, next(self.numbers), send))
         while self.leaving and self.leaving[0][0] <= now_s:
             heapq.heappop(self.leaving)[-1].leave()
 
@@ -210,7 +200,7 @@ class EmulatedSend(EmulatedRequest):
 
     def Start(self) -> None:
         self.active = True
-        self.outbox.queues[self.port].waiting.append((time.perf_counter(), self))
+        self.port.waiting.append((time.perf_counter(), self))
         self.outbox.release()
 
     def leave(self) -> None:

@@ -1,7 +1,6 @@
 """Run ranks as threads of one process: tests, tutorials and debuggers need no launcher.
 
-Sends are synchronous, the least that MPI promises: programs that rely on MPI's buffering hang here at once. Loopback
-and MPI give the same bits.
+Sends are synchronous, the least that MPI promises: programs that rely on MPI's buffering hang here at once.
 """
 
 import itertools
@@ -22,8 +21,6 @@ from dear_mpi.collectives.program.hosts import Lane, Rates, rates_of_first
 from dear_mpi.collectives.transports.transport import OneThread, Request, Waits
 from dear_mpi.kernels.array import Array, library_of, synchronize
 from dear_mpi.kernels.calls import copier
-
-__all__ = ["LoopbackTransport", "run_loopback"]
 
 T = TypeVar("T")
 GRACE_S = 2.0  # after an error, until computing ranks reach a call that raises
@@ -178,8 +175,8 @@ class LoopbackMonitor:
 def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: Sequence[int] | None = None) -> list[T]:
     """Call ``function(transport)`` on ``size`` threads; return the results in rank order.
 
-    The first error of any rank is raised and releases the others, so none hangs. ``hosts`` gives each rank's host
-    number; by default all ranks share one.
+    The first error of any rank is raised and releases the others. ``hosts`` gives each rank's host number; by default
+    all ranks share one.
 
     >>> run_loopback(3, lambda transport: sum(transport.gather_values(transport.rank)))
     [3, 3, 3]

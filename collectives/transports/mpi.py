@@ -9,12 +9,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from mpi4py import MPI
 
-from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
 from dear_mpi.collectives.launch.launcher import NOT_AT_IMPORT, end_children_at_exit
 from dear_mpi.collectives.launch.neighbours import abort_job, own_monitor
 from dear_mpi.collectives.program.hosts import Rates, rates_of_first
@@ -22,6 +21,9 @@ from dear_mpi.collectives.transports.shared_memory import SharedMemory
 from dear_mpi.collectives.transports.transport import Meeting, OneThread, Request, Waits
 from dear_mpi.collectives.transports.wait_policy import SleepingRequest
 from dear_mpi.kernels.array import Array, library_of
+
+if TYPE_CHECKING:
+    from dear_mpi.collectives.launch.cuda_aware import DeviceMemory
 
 UNDER_WAY: set[object] = set()  # for all communicators: messages continue when one is freed
 MAKING: dict[int, Lock] = {}  # by communicator: held while its transport is made
@@ -93,6 +95,8 @@ class MpiTransport:
         if library_of(array) == "numpy":
             return True
         if self.decided is None:
+            from dear_mpi.collectives.launch.cuda_aware import decide  # for GPUs only
+
             self.decided = decide(self.native, self.device_memory)
         return self.decided.direct
 

@@ -4,9 +4,8 @@
 in many containers), and nothing remains when a process dies. There is no shared memory if peers may not open each
 other's files (other containers or users).
 
-MPI libraries copy between processes page by page (cross-memory attach): 4 KiB pages cost up to half of a ring's speed;
-see docs/benchmarks. A huge page must start at a multiple of 2 MiB in the file and in the address space. Python's
-``mmap`` takes no address, so this calls the C library.
+With 4 KiB pages MPI's copies between processes cost up to half of a ring's speed. A huge page must start at a multiple
+of 2 MiB in the file and in the address space. Python's ``mmap`` takes no address, so this calls the C library.
 """
 
 import ctypes

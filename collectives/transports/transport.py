@@ -16,9 +16,10 @@ from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.kernels.array import Array, library_of
 
-__all__ = ["OneThread", "Request", "StagedTransport", "Transport", "Wrapper"]
+__all__ = ["Transport"]
 
 T = TypeVar("T")
+DEVICE_MEMORY = dict.fromkeys(("auto", "direct", "staged"))  # how MPI gets it (``launch/cuda_aware.py``)
 
 
 class Request(Protocol):
@@ -94,10 +95,7 @@ class Meeting:
 
 
 class OneThread:
-    """Let one thread at a time use a transport and refuse a second.
-
-    A second thread that waited would continue in a different order on each rank.
-    """
+    """Let one thread at a time use a transport: a second that waited would continue in another order on each rank."""
 
     def __init__(self) -> None:
         self.tokens = [None]  # one atomic call each to take and return: a fifth of a lock's time

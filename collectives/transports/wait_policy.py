@@ -3,8 +3,7 @@
     spin     MPI_Wait            answers within a microsecond, but occupies a core
     sleep    MPI_Test, a nap     answers within a nap, and leaves the core to compute of any rank
 
-With more threads than cores, a spinning rank takes a core from its layers. The choice is made once, for all
-messages of plans. Set-up, reports and the library's own collectives wait as MPI does.
+The choice is made once, for all messages of plans. Set-up and the library's own collectives wait as MPI does.
 """
 
 import math

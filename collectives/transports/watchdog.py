@@ -34,8 +34,8 @@ class Watchdog:
         abort: bool = False,
         doomed: Callable[[float], str] = lambda waited_s: "",
     ) -> None:
-        self.transport, self.waits, self.after_s, self.abort = transport, transport.waits, after_s, abort
-        self.doomed = doomed
+        self.transport, self.waits, self.after_s = transport, transport.waits, after_s
+        self.abort, self.doomed = abort, doomed
         self.nap_s = min(1.0, after_s / LOOKS)
         self.over = threading.Event()
         self.progress: tuple[int, ...] = ()
@@ -51,7 +51,7 @@ class Watchdog:
         now, number = self.waits.now, self.waits.number
         try:
             progress, what = ((), "") if now is None else (now.progress() or (number,), now.waits_for())
-        except Exception:
+        except Exception:  # the wait ended while this thread described it
             progress, what = (), ""
         if progress != self.progress or not what:
             if self.waited_s > 0:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from dear_mpi.adapters.torch_group import Call, Calls, TorchGroup, check_fits, collective, counts, cut, for_each, only
 from dear_mpi.adapters.torch_tensors import contiguous, octets
 from dear_mpi.collectives import all_gather, all_reduce, barrier, broadcast, reduce, reduce_scatter, transport_of
-from dear_mpi.collectives.plans.exchange import exchange
+from dear_mpi.collectives.plans.functions import exchange
 from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport

@@ -26,9 +26,9 @@ from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.training.fabric.engine import Engine
-from dear_mpi.training.log.log import Times
-from dear_mpi.training.profiles.profile import Profile
-from dear_mpi.training.profiles.profiler import Profiler
+from dear_mpi.training.log import Times
+from dear_mpi.training.profile import Profile
+from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.session import Session
 
 __all__ = ["TorchSession"]

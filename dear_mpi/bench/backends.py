@@ -1,4 +1,4 @@
-"""Find the benchmark's candidates by the names that ``--algorithms`` takes.
+"""Find the benchmark's candidates by the names that ``--algorithms`` takes, and prepare them for a case.
 
 Candidates are MPI calls (native.py), gloo (torch.distributed on this job's ranks and memory) and the functions below.
 Every other name is an algorithm of ``make_plan``.
@@ -17,7 +17,7 @@ from typing import Any
 
 from dear_mpi.bench.case import CannotRun, Case, Prepared, Setup
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.native import FORMS, native
+from dear_mpi.bench.native import FORMS, Call, native, one_by_one
 from dear_mpi.collectives.plans import functions
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.partition import chunk_bounds
@@ -79,14 +79,20 @@ def gloo(setup: Setup) -> Prepared:
         raise CannotRun("needs equal chunks")
     if not sharded and swaps == (out is None):
         raise CannotRun(f"works only {'out of' if swaps else 'in'} place")
-    distributed = import_module("torch.distributed")
-    source, target = tensor(x, case), tensor(x if out is None else out, case)
+    torch, distributed = map(import_module, ("torch", "torch.distributed"))
+
+    def tensor(array: Array) -> Any:  # torch does not know NumPy's bf16, so the tensor has its bits
+        return (
+            torch.from_numpy(array.view("i2")).view(torch.bfloat16) if case.dtype == "bf16" else torch.from_numpy(array)
+        )
+
+    source, target = tensor(x), tensor(x if out is None else out)
     shard = slice(*chunk_bounds(case.count, ranks, rank)) if out is None else slice(None)
     op = getattr(distributed.ReduceOp, GLOO_OPS[case.op]) if case.reduces else None
     # The names until torch 2.12; later versions warn about them.
     gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
     scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
-    calls: dict[str, Callable[[], object]] = {
+    calls: dict[str, Call] = {
         "all_reduce": partial(distributed.all_reduce, source, op),
         "broadcast": partial(distributed.broadcast, source, 0),
         "reduce": partial(distributed.reduce, source, 0, op),
@@ -97,12 +103,35 @@ def gloo(setup: Setup) -> Prepared:
     return Prepared(calls[case.collective])
 
 
-def tensor(array: Array, case: Case) -> Any:
-    """View an array's memory as a tensor; torch does not know NumPy's bf16, so the tensor has its bits."""
-    torch = import_module("torch")
-    if case.dtype == "bf16":
-        return torch.from_numpy(array.view("i2")).view(torch.bfloat16)
-    return torch.from_numpy(array)
+def host_copies(setup: Setup) -> Prepared:
+    """Do without this package: copy the device's buffer out, run the collective on the host, copy it in."""
+    if setup.out is not None:
+        raise CannotRun("works only in place")
+    host = Slab.pinned(setup.x).empty(setup.x.size, setup.x.dtype)
+    plan = replace(setup, x=host).plan("ring")
+    calls: list[Call] = [copier(host, setup.x), partial(synchronize, setup.x), plan, copier(setup.x, host)]
+    return Prepared(one_by_one(calls), plan.free)
+
+
+def function(setup: Setup) -> Prepared:
+    """Call by function on a private array; each call looks up its plan."""
+    options = {"op": setup.case.op} if setup.case.reduces else {}
+    call = getattr(functions, setup.case.collective)
+    return Prepared(partial(call, setup.x, setup.transport, out=setup.out, algorithm="auto", **options))
+
+
+def staged(setup: Setup) -> Prepared:
+    """Run the ring on device memory through pinned host memory."""
+    if setup.case.device == "cpu":
+        raise CannotRun("stages the memory of a device, and host memory needs none of it")
+    return replace(setup, transport=StagedTransport(setup.transport)).prepared("ring")
+
+
+def direct(setup: Setup) -> Prepared:
+    """Run the ring on device memory that MPI accepts."""
+    if not setup.transport.takes(setup.x):
+        raise CannotRun("this MPI does not take device memory")
+    return setup.prepared("ring")
 
 
 DEFAULTS = {
@@ -129,51 +158,14 @@ class Candidate:
         return self.maker == LIBRARY
 
 
-def host_copies(setup: Setup) -> Prepared:
-    """Do without this package: copy the device's buffer out, run the collective on the host, copy it in."""
-    if setup.out is not None:
-        raise CannotRun("works only in place")
-    host = Slab.pinned(setup.x).empty(setup.x.size, setup.x.dtype)
-    copy_out, copy_in = copier(host, setup.x), copier(setup.x, host)
-    plan = replace(setup, x=host).plan("ring")
-
-    def run() -> None:
-        copy_out()
-        synchronize(setup.x)
-        plan()
-        copy_in()
-
-    return Prepared(run, plan.free)
-
-
-def function(setup: Setup) -> Prepared:
-    """Call by function on a private array; each call looks up its plan."""
-    options = {"op": setup.case.op} if setup.case.reduces else {}
-    call = getattr(functions, setup.case.collective)
-    return Prepared(partial(call, setup.x, setup.transport, out=setup.out, algorithm="auto", **options))
-
-
-def staged(setup: Setup) -> Prepared:
-    """Run the ring on device memory through pinned host memory."""
-    if setup.case.device == "cpu":
-        raise CannotRun("stages the memory of a device, and host memory needs none of it")
-    return replace(setup, transport=StagedTransport(setup.transport)).prepared("ring")
-
-
-def direct(setup: Setup) -> Prepared:
-    """Run the ring on device memory that MPI accepts."""
-    if not setup.transport.takes(setup.x):
-        raise CannotRun("this MPI does not take device memory")
-    return setup.prepared("ring")
-
-
-CANDIDATES = {
+OTHERS = {
     "gloo": Candidate(gloo, "others", segments=False, check=check_torch, session=gloo_group),
     "host copies": Candidate(host_copies, "others"),
     "staged": Candidate(staged),
     "direct": Candidate(direct),
     "function": Candidate(function, segments=False),
-} | {
+}
+CANDIDATES = OTHERS | {
     f"{LIBRARY}{suffix}": Candidate(partial(native, form=form), LIBRARY, segments=False)
     for suffix, form in [*FORMS.items(), (BEST, FORMS[""])]
 }
@@ -185,25 +177,10 @@ def candidate(name: str) -> Candidate:
     return CANDIDATES.get(name, plan)
 
 
-def name_of(row: Row) -> str:
-    """Name the maker of a row: MPI, or the algorithm."""
-    return LIBRARY if candidate(row.algorithm).is_library else row.algorithm
+def label(algorithm: str, chosen: str | None, segment_bytes: int | None = None) -> str:
+    """Name a candidate, the choice of ``auto``, and the segment if it is given and matters.
 
-
-def label(row: Row, *, cuts: bool) -> str:
-    """Name the candidate, the choice of ``auto``, and the segment if there are several (``cuts``)."""
-    return named(row.algorithm, row.chosen, row.segment_bytes if cuts else None)
-
-
-def several_cuts(rows: Sequence[Row]) -> bool:
-    """Return whether the labels of these rows need segments."""
-    return len({row.segment_bytes for row in rows}) > 1
-
-
-def named(algorithm: str, chosen: str | None, segment_bytes: int | None = None) -> str:
-    """Join the parts of a label.
-
-    >>> named("auto", "ring"), named("ring", "ring", 4096), named("native", None, 4096)
+    >>> label("auto", "ring"), label("ring", "ring", 4096), label("native", None, 4096)
     ('auto (ring)', 'ring, 4 KiB', 'native')
     """
     name = algorithm if chosen in (None, algorithm) else f"{algorithm} ({chosen})"
@@ -211,8 +188,14 @@ def named(algorithm: str, chosen: str | None, segment_bytes: int | None = None) 
     return name if segment_bytes is None or not is_ours else f"{name}, {format_bytes(segment_bytes)}"
 
 
+def labels(rows: Sequence[Row]) -> list[str]:
+    """Label rows, with their segments if these differ."""
+    cuts = len({row.segment_bytes for row in rows}) > 1
+    return [label(row.algorithm, row.chosen, row.segment_bytes if cuts else None) for row in rows]
+
+
 def calls_of(name: str, case: Case, ranks: int) -> list[str]:
-    """Expand a name: ``native`` to all suitable MPI calls, other names to themselves."""
+    """Expand a name: ``native-best`` to all suitable MPI calls, other names to themselves."""
     if name != LIBRARY + BEST:
         return [name]
     return [LIBRARY + suffix for suffix, form in FORMS.items() if not form.why_not(case, ranks)]

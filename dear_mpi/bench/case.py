@@ -1,4 +1,4 @@
-"""Define cases (an operation at one size), a candidate's samples, and their row.
+"""Define operations, cases (an operation at one size and setting), a candidate's samples, and their row.
 
 Operations are the collectives with programs (``COLLECTIVES``), and some that only an MPI library has:
 
@@ -34,42 +34,32 @@ from dear_mpi.training.declared import Declared, option
 
 WINDOW = 64  # messages in sequence, as in OSU
 WINDOW_BYTES, FEWEST_IN_A_ROW = 64 << 20, 4  # large messages: at most these bytes at once, but at least these messages
-Factor = Callable[[int], float]
-Source = Callable[[int, int], int | None]
-"""From a rank and the number of ranks to the rank whose message it ends with, or None."""
-
-
-def nobody(rank: int, ranks: int) -> None:
-    """Nothing is sent."""
-
-
-def the_predecessor(rank: int, ranks: int) -> int:
-    return (rank - 1) % ranks
-
-
-def the_first(rank: int, ranks: int) -> int | None:
-    """The last rank ends with the first rank's message."""
-    return 0 if rank == ranks - 1 else None
-
-
-def the_other(rank: int, ranks: int) -> int | None:
-    """The first and the last rank end with each other's message."""
-    return {0: ranks - 1, ranks - 1: 0}.get(rank)
+FACTORS: dict[str, Callable[[int], float]] = {  # busbw / algbw on n ranks: what crosses a rank's link per byte
+    "2(n-1)/n": lambda n: 2 * ((n - 1) / n),
+    "(n-1)/n": lambda n: (n - 1) / n,
+    **{text: lambda n, text=text: float(text) for text in ("0", "1", "2")},  # type: ignore[misc]
+}
 
 
 @dataclass(frozen=True)
 class Operation:
     """An operation, without sizes and types."""
 
-    factor: Factor  # busbw / algbw: what crosses a rank's link per byte of the buffer
-    contract: Contract | None = None  # the parts of each rank at start and end; None: whole messages
-    source: Source = nobody  # without a contract
-    sized: bool = True
-    # Only the first and the last rank communicate. As in OSU's programs, messages arrive in a second buffer: these
-    # operations are always out of place.
-    pair: bool = False
+    size: str  # what has S bytes
+    busbw: str = "1"  # a key of ``FACTORS``
+    contract: Contract | None = None  # the parts of each rank at start and end; None: whole messages, or nothing
+    # From a rank and the number of ranks to the rank whose message it ends with, or None; without a contract.
+    source: Callable[[int, int], int | None] = lambda rank, ranks: None
+    pair: bool = False  # only the first and the last rank communicate, out of place
     window: int = 1  # the most messages to a rank in one run, each to a separate place
     parts: int = 1  # repetitions of the timed part in a run, for each message of the window
+
+    def factor(self, ranks: int) -> float:
+        return FACTORS[self.busbw](ranks)
+
+    @property
+    def sized(self) -> bool:
+        return self.busbw != "0"
 
     @property
     def reduces(self) -> bool:
@@ -81,49 +71,49 @@ class Operation:
         return self.contract is not None and self.contract.addressed
 
     @property
-    def least_ranks(self) -> int:
-        return 1 if self.source is nobody else 2
+    def parted(self) -> bool:
+        """Return whether a buffer has a part per rank, so that other tools count one part."""
+        found = self.contract
+        return found is not None and (found.addressed or the_owner in (found.begins, found.ends))
 
     @property
-    def clocks(self) -> int | None:
-        """Return the number of timed ranks, from the first on; None: all."""
-        return 1 if self.pair else None
-
-    def sends(self, rank: int, ranks: int) -> bool:
-        """Return whether some rank ends with this rank's message."""
-        return any(self.source(other, ranks) == rank for other in range(ranks))
+    def is_messages(self) -> bool:
+        return self.sized and self.contract is None
 
 
-def whole(ranks: int) -> float:
-    return 1.0
-
-
-def all_but_one(ranks: int) -> float:
-    return (ranks - 1) / ranks
-
-
-def twice(factor: Factor) -> Factor:
-    return lambda ranks: 2 * factor(ranks)
-
-
+PAIR = "a message between the first and the last rank"
 OPERATIONS = {
-    "all_reduce": Operation(twice(all_but_one), COLLECTIVES["all_reduce"]),
-    "reduce_scatter": Operation(all_but_one, COLLECTIVES["reduce_scatter"]),
-    "all_gather": Operation(all_but_one, COLLECTIVES["all_gather"]),
-    "broadcast": Operation(whole, COLLECTIVES["broadcast"]),
-    "reduce": Operation(whole, COLLECTIVES["reduce"]),
-    "all_to_all": Operation(all_but_one, COLLECTIVES["all_to_all"]),
-    "gather": Operation(all_but_one, Contract(the_owner, root)),
-    "scatter": Operation(all_but_one, Contract(root, the_owner)),
-    "sendrecv": Operation(whole, source=the_predecessor),
-    "barrier": Operation(lambda ranks: 0.0, sized=False),
-    "ping_pong": Operation(whole, source=the_other, pair=True, parts=2),
-    "bandwidth": Operation(whole, source=the_first, pair=True, window=WINDOW),
-    "both_ways": Operation(twice(whole), source=the_other, pair=True, window=WINDOW),
+    "all_reduce": Operation("the buffer of each rank", "2(n-1)/n", COLLECTIVES["all_reduce"]),
+    "reduce_scatter": Operation("the buffer that each rank brings", "(n-1)/n", COLLECTIVES["reduce_scatter"]),
+    "all_gather": Operation("the buffer that each rank ends with", "(n-1)/n", COLLECTIVES["all_gather"]),
+    "broadcast": Operation("the buffer of each rank", "1", COLLECTIVES["broadcast"]),
+    "reduce": Operation("the buffer of each rank", "1", COLLECTIVES["reduce"]),
+    "all_to_all": Operation("the buffer of each rank, with a part per rank", "(n-1)/n", COLLECTIVES["all_to_all"]),
+    "gather": Operation("the buffer that the root ends with", "(n-1)/n", Contract(the_owner, root)),
+    "scatter": Operation("the buffer that the root brings", "(n-1)/n", Contract(root, the_owner)),
+    "sendrecv": Operation("a message to the successor", source=lambda rank, ranks: (rank - 1) % ranks),
+    "barrier": Operation("nothing", "0"),
+    "ping_pong": Operation(
+        f"{PAIR}, and back; time is for one way",
+        source=lambda rank, ranks: {0: ranks - 1, ranks - 1: 0}.get(rank),
+        pair=True,
+        parts=2,
+    ),
+    "bandwidth": Operation(
+        f"{PAIR}, of many in a row; time is for one of them",
+        source=lambda rank, ranks: 0 if rank == ranks - 1 else None,
+        pair=True,
+        window=WINDOW,
+    ),
+    "both_ways": Operation(
+        f"{PAIR}, of many in a row in each direction; time is for one of each",
+        "2",
+        source=lambda rank, ranks: {0: ranks - 1, ranks - 1: 0}.get(rank),
+        pair=True,
+        window=WINDOW,
+    ),
 }
-UNSIZED = [name for name, operation in OPERATIONS.items() if not operation.sized]
 
-OPS = ("sum", "average", "prod", "min", "max")
 MEMORY = "Memory of our buffers on the CPU: shared (by the ranks of a host), private, or auto (by algorithm)."
 START = (
     "How ranks begin an isolated call together: clock (at an agreed moment of a common clock), barrier, or auto: "
@@ -134,7 +124,6 @@ CADENCE = (
     "isolated: a sample is one call, from its start to its end on the slowest rank. streaming: a sample is the mean "
     "over calls in a row and over ranks, and barriers between calls are not timed, as in the OSU benchmarks."
 )
-SPIKE = 1.5  # times the median; the analyser of nccl-tests calls a slower sample a spike
 PLACEMENTS = {"in": "in place", "out": "out of place"}
 
 
@@ -160,7 +149,7 @@ class Case(Conditions):
 
     @classmethod
     def of(cls, collective: str, nbytes: int, ranks: int, conditions: Mapping[str, Any]) -> Case:
-        """Round the size to whole elements (of each rank, if chunks must be equal); fix settings without effect."""
+        """Round the size to whole elements (of each rank, if chunks must be equal); drop settings without effect."""
         operation, settled = OPERATIONS[collective], dict[str, Any]()
         if not operation.reduces:
             settled["op"] = "sum"
@@ -182,13 +171,7 @@ class Case(Conditions):
     @property
     def window(self) -> int:
         """Return the number of messages to a rank in one run."""
-        fitting = max(WINDOW_BYTES // max(self.nbytes, 1), FEWEST_IN_A_ROW)
-        return min(self.operation.window, fitting)
-
-    @property
-    def parts(self) -> int:
-        """Return the repetitions of the timed part in a run."""
-        return self.operation.parts * self.window
+        return min(self.operation.window, max(WINDOW_BYTES // max(self.nbytes, 1), FEWEST_IN_A_ROW))
 
     @property
     def reduces(self) -> bool:
@@ -202,7 +185,7 @@ class Case(Conditions):
 
 
 class CannotRun(ValueError):
-    """A candidate cannot run a case, for the reason in the message. All ranks raise it."""
+    """A candidate cannot run a case, on all ranks."""
 
 
 class Startable(Protocol):
@@ -260,43 +243,36 @@ class Samples:
     chosen: str | None = None  # the algorithm that a plan chose
     start: str = "barrier"  # how each sample started (timing.py)
     wrong: int = 0  # wrong elements, over all ranks and calls
-    turn_s: float | None = None  # the mean time of a turn of all candidates
-    page_faults: float = 0.0  # per call, on the rank with the most
 
-    def job_s(self, cadence: str) -> list[float]:
-        """Return the job's samples in the order of the turns."""
-        found: list[float] = of_job(np.array(self.times_s), cadence).tolist()
-        return found
+    @property
+    def counted(self) -> int:
+        return len(self.times_s[0])
 
     def __add__(self, later: Samples) -> Samples:
         times_s = [mine + more for mine, more in zip(self.times_s, later.times_s, strict=True)]
-        late = self.late + later.late
-        taken, more = len(self.times_s[0]) + self.late, len(later.times_s[0]) + later.late
-        faults = (self.page_faults * taken + later.page_faults * more) / max(taken + more, 1)
-        return replace(later.after(self), times_s=times_s, late=late, page_faults=faults)
+        return replace(later.after(self), times_s=times_s, late=self.late + later.late)
 
-    def after(self, earlier: Samples | None) -> Samples:
+    def after(self, earlier: Samples) -> Samples:
         """Add the wrong results of earlier calls; their times do not count."""
-        return self if earlier is None else replace(self, wrong=earlier.wrong + self.wrong)
+        return replace(self, wrong=earlier.wrong + self.wrong)
 
 
-def of_job(by_rank: Array, cadence: str) -> Array:
+def of_job(by_rank: Array | Sequence[Sequence[float]], cadence: str) -> Array:
     """Reduce samples of ranks (a row each) to samples of the job: the slowest rank, or means over ranks."""
-    found: Array = by_rank.max(axis=0) if cadence == "isolated" else by_rank.mean(axis=0)
+    found: Array = np.max(by_rank, axis=0) if cadence == "isolated" else np.mean(by_rank, axis=0)
     return found
 
 
 def job_us(row: Row) -> list[float]:
     """Return the job's samples in the order of the turns; empty if the row has no samples."""
-    return [] if row.times_us is None else of_job(np.array(row.times_us), row.cadence).tolist()
+    return [] if row.times_us is None else of_job(row.times_us, row.cadence).tolist()
 
 
 def row_of(
     case: Case, algorithm: str, samples: Samples, *, backend: str, hosts: Sequence[int], segment_bytes: int
 ) -> Row:
     by_rank_us, ranks = np.array(samples.times_s) * 1e6, sum(hosts)
-    times_us = of_job(by_rank_us, case.cadence)
-    means_us = by_rank_us.mean(axis=1)
+    times_us, means_us = of_job(by_rank_us, case.cadence), by_rank_us.mean(axis=1)
     middle = median(times_us.tolist())
     algbw = case.nbytes / middle.value * 1e-3
     return Row(
@@ -328,11 +304,8 @@ def row_of(
         rank_max_us=float(means_us.max()),
         memory=samples.memory,
         chosen=samples.chosen or algorithm,
-        spikes=float((times_us > SPIKE * middle.value).mean()),
         times_us=by_rank_us.tolist(),
         rank_mean_us=float(means_us.mean()),
         start=samples.start,
         late=samples.late,
-        turn_us=None if samples.turn_s is None else samples.turn_s * 1e6,
-        page_faults=samples.page_faults,
     )

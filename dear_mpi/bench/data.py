@@ -1,7 +1,7 @@
 """Fill buffers with small whole numbers that have an exact result and differ by rank, element and turn.
 
-Element i of a rank is ``pattern(i + turn)``, a periodic pattern. So a turn's data is a window into an array that is
-computed once: filling is one copy, and checking is one comparison of bits.
+Element i of a rank is ``pattern(i + turn)``, of a periodic pattern. So a turn's data is a window into an array: filling
+is one copy, and checking one comparison of bits.
 
     reductions            pattern depends on the rank; expected: the patterns of all ranks, combined
     all_gather, broadcast one pattern on all ranks; other elements of the buffer have the next turn's pattern
@@ -9,8 +9,7 @@ computed once: filling is one copy, and checking is one comparison of bits.
     all_to_all            pattern depends on the rank; expected: the chunk for this rank from each rank's pattern
     messages              pattern depends on the rank; expected: the sender's pattern
 
-Expected patterns are rows: one for the whole result, or one for each chunk of an all_to_all. Each of several messages
-arrives in a separate place, so all of them are checked.
+Expected patterns are rows: one for the whole result, or one for each chunk of an all_to_all.
 """
 
 from collections.abc import Callable
@@ -42,8 +41,7 @@ COMBINE: dict[str, Any] = {"sum": np.sum, "average": np.sum, "prod": np.prod, "m
 class Data:
     """A call's arrays on this rank, ``x`` and ``out`` (None in place), filled and checked each turn.
 
-    They begin at a page boundary: MPI libraries copy from one to the other, and memcpy is slow for some offsets that
-    NumPy often chooses (see ``SLOW_TO_COPY`` in kernels/reference.py).
+    They begin at a page boundary, because memcpy is slow for some offsets (``SLOW_TO_COPY`` in kernels/reference.py).
     """
 
     def __init__(self, case: Case, world: World, streams: Streams, memory: str) -> None:
@@ -103,7 +101,7 @@ class Parts:
     def of(cls, case: Case, rank: int, ranks: int) -> "Parts":
         operation, whole, none = case.operation, slice(0, case.count), slice(0, 0)
         if (contract := operation.contract) is None:  # only messages
-            brings = whole if operation.sends(rank, ranks) else none
+            brings = whole if any(operation.source(other, ranks) == rank for other in range(ranks)) else none
             ends = none if operation.source(rank, ranks) is None else whole
             return cls(brings, ends, brings, ends)
         begins, ends = (extent(holder, rank, ranks, case.count) for holder in (contract.begins, contract.ends))
@@ -128,9 +126,8 @@ def patterns(case: Case, rank: int, ranks: int) -> tuple[Array, Array]:
     dtype, places = TYPES[case.dtype], np.arange(PERIOD**2)
     operation = case.operation
     if operation.addressed or operation.contract is None:
-        rows = np.array(
-            [((other + 1) * places + places // PERIOD + other // PERIOD) % PERIOD for other in range(ranks)]
-        ).astype(dtype)
+        others = np.arange(ranks)[:, None]
+        rows = (((others + 1) * places + places // PERIOD + others // PERIOD) % PERIOD).astype(dtype)
         if operation.addressed:
             return rows[rank], np.roll(rows, -rank * (case.count // ranks), axis=1)
         return rows[rank], rows[[operation.source(rank, ranks) or 0]]

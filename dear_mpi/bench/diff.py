@@ -1,17 +1,14 @@
 """Test whether one benchmark run is slower than another, at each point of both.
 
-The test compares medians on a logarithmic scale: is the second run slower by more than a share, ``at_least``? A smaller
-slow-down never counts, however certain.
+The test compares medians on a logarithmic scale: is the second run slower by more than a share, ``at_least``? The
+standard error of a median comes from
 
-The standard error of a median comes from
-
-- launches, if a side has several: their medians also scatter by launch (cores and memory of the ranks), usually more
-  than samples within a launch. Student's test, with the common spread of both sides.
+- launches, if a side has several: their medians scatter more than samples within a launch. Student's test, with the
+  common spread of both sides.
 - otherwise the intervals of the two medians: half of each is 1.96 standard errors. Similar neighbouring samples count
   less (``worth_one``), if the file has samples (bench --raw). This ignores differences between launches.
 
-All points are tested at once. Holm's adjustment (``dear_mpi/reporting/stats.py``) bounds the chance of any slower point
-between equal runs at 5 %.
+Holm's adjustment over all points bounds the chance of any slower point between equal runs at 5 %.
 
 Source for several launches: Hunold and Carpen-Amarie, MPI Benchmarking Revisited (arXiv 1505.07734).
 """
@@ -19,16 +16,14 @@ Source for several launches: Hunold and Carpen-Amarie, MPI Benchmarking Revisite
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from statistics import fmean, variance
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from dear_mpi.bench.case import job_us
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.saved import CHOSEN, Point, Run, check_comparable, heads, point_of
+from dear_mpi.bench.saved import CHOSEN, HEAD, Point, Run, check_comparable, heads, point_of
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, holm, quantile, tail, worth_one
 from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, grouped, plural
@@ -40,24 +35,29 @@ UNSURE = "cannot tell"
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """The logarithm of B / A, its standard error and the degrees of freedom."""
+class Compared:
+    """A point of both runs: its rows in each side's launches, and the test's result."""
 
-    log_ratio: float
-    error: float
+    a: Sequence[Row]
+    b: Sequence[Row]
+    at_least: float
+    log_ratio: float  # of B / A
+    error: float  # standard
     freedom: int
+    slower: float = 1.0  # adjusted p-values
+    faster: float = 1.0
+    tests: int = 1
 
-    def chance(self, least: float, sign: int = 1) -> float:
-        """Return the p-value of the ratio if B is at most ``least`` slower (faster, if ``sign`` is -1)."""
-        over = sign * self.log_ratio - math.log1p(least)
-        if self.error == 0:
-            return float(over <= 0)
-        return tail(over / self.error, self.freedom)
+    def chance(self, sign: int) -> float:
+        """Return the p-value of the ratio if B is at most ``at_least`` slower (faster, if ``sign`` is -1)."""
+        over = sign * self.log_ratio - math.log1p(self.at_least)
+        return tail(over / self.error, self.freedom) if self.error else float(over <= 0)
 
-    def least_seen(self, least: float, tests: int) -> float:
+    @property
+    def detectable(self) -> float:
         """Return the least B / A that counts as slower at this point, if no other test found anything."""
-        reach = quantile(CHANCE / tests, self.freedom) * self.error if self.error else 0.0
-        return math.exp(min(math.log1p(least) + reach, 700)) if reach < math.inf else math.inf
+        reach = quantile(CHANCE / self.tests, self.freedom) * self.error if self.error else 0.0
+        return math.exp(min(math.log1p(self.at_least) + reach, 700)) if reach < math.inf else math.inf
 
     @property
     def ratio(self) -> Median:
@@ -65,27 +65,28 @@ class Estimate:
         reach = quantile((1 - 0.95) / 2, self.freedom) * self.error
         return Median(*(math.exp(min(self.log_ratio + each, 700)) for each in (0.0, -reach, reach)))
 
-
-@dataclass(frozen=True)
-class Compared:
-    """A point of both runs: its rows in each side's launches, and the test's result."""
-
-    a: Sequence[Row]
-    b: Sequence[Row]
-    estimate: Estimate
-    slower: float  # adjusted p-values
-    faster: float
-    at_least: float
-    detectable: float  # the least B / A that would be reported as slower
-
     @property
     def verdict(self) -> str:
-        ratio, most = self.estimate.ratio, 1 + self.at_least
-        if self.slower <= CHANCE:
-            return "slower"
-        if self.faster <= CHANCE:
-            return "faster"
+        ratio, most = self.ratio, 1 + self.at_least
+        if min(self.slower, self.faster) <= CHANCE:
+            return "slower" if self.slower <= CHANCE else "faster"
         return f"within {self.at_least * 100:g}%" if 1 / most <= ratio.low and ratio.high <= most else UNSURE
+
+    def as_report(self) -> dict[str, Any]:
+        return {
+            **chosen(self.a[0]),
+            "a_us": middle_us(self.a),
+            "b_us": middle_us(self.b),
+            "a_launches": len(self.a),
+            "b_launches": len(self.b),
+            "ratio": self.ratio.value,
+            "ci_low": self.ratio.low,
+            "ci_high": self.ratio.high,
+            "p_slower": self.slower,
+            "p_faster": self.faster,
+            "verdict": self.verdict,
+            "detectable": self.detectable if self.detectable < math.inf else None,
+        }
 
 
 @dataclass(frozen=True)
@@ -116,23 +117,41 @@ class Diff:
     def sees_launches(self) -> bool:
         return len(self.a) + len(self.b) > 2
 
+    def as_report(self) -> dict[str, Any]:
+        return {
+            "a": [run.name for run in self.a],
+            "b": [run.name for run in self.b],
+            "at_least": self.at_least,
+            "differs": {name: {"a": a, "b": b} for name, (a, b) in self.differs.items()},
+            "slower": len(self.slower),
+            "exit_code": self.exit_code,
+            "points": [each.as_report() for each in self.points],
+            "only_in": {side: list(map(chosen, rows)) for side, rows in zip("ab", self.alone, strict=True)},
+        }
+
+
+def chosen(row: Row) -> dict[str, Any]:
+    return dict(zip(CHOSEN, point_of(row), strict=True))
+
 
 def compare_runs(a: Sequence[Run], b: Sequence[Run], at_least: float) -> Diff:
     """Test whether ``b`` is slower than ``a`` by at least this share. Raises a ValueError for incomparable runs."""
     for other in (*a[1:], *b):
         check_comparable(a[0], other)
-    sides = launches(a), launches(b)
-    rows = [(mine, sides[1][point]) for point, mine in sides[0].items() if point in sides[1]]
-    found = [estimate(*both) for both in rows]
-    chances = [holm([each.chance(at_least, sign) for each in found]) for sign in (1, -1)]
+    one, two = launches(a), launches(b)
+    found = [compared(mine, two[point], at_least) for point, mine in one.items() if point in two]
+    chances = [holm([each.chance(sign) for each in found]) for sign in (1, -1)]
     points = [
-        Compared(a_rows, b_rows, each, slower, faster, at_least, each.least_seen(at_least, len(rows)))
-        for (a_rows, b_rows), each, slower, faster in zip(rows, found, *chances, strict=True)
+        replace(each, slower=slower, faster=faster, tests=len(found))
+        for each, slower, faster in zip(found, *chances, strict=True)
     ]
-    alone = [[each[0] for point, each in side.items() if point not in other] for side, other in (sides, sides[::-1])]
+    alone = [
+        [rows[0] for point, rows in side.items() if point not in other] for side, other in ((one, two), (two, one))
+    ]
     texts = heads(a), heads(b)
-    both = [name for name in texts[0] if name in texts[1]]
-    told = texts[0] | texts[1] if all(run.provenance for run in (*a, *b)) else both
+    told = texts[0] | texts[1]
+    if not all(HEAD[0] in run.head for run in (*a, *b)):  # nothing is known of a file with only rows
+        told = {name: text for name, text in told.items() if name in texts[0] and name in texts[1]}
     pairs = {name: (texts[0].get(name, "-"), texts[1].get(name, "-")) for name in told}
     differs = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     return Diff(a, b, at_least, points, (alone[0], alone[1]), differs)
@@ -149,17 +168,18 @@ def middle_us(rows: Sequence[Row]) -> float:
     return math.exp(fmean(math.log(row.p50_us) for row in rows))
 
 
-def estimate(a: Sequence[Row], b: Sequence[Row]) -> Estimate:
+def compared(a: Sequence[Row], b: Sequence[Row], at_least: float) -> Compared:
     """Estimate a point's B / A from the launches of each side."""
     log_ratio, told = math.log(middle_us(b) / middle_us(a)), [[within(row) for row in side] for side in (a, b)]
-    inside = math.hypot(*(error / len(side) for side in told for error, _ in side))
+    error = math.hypot(*(error / len(side) for side in told for error, _ in side))
     freedom = len(a) + len(b) - 2
     if freedom == 0:
-        return Estimate(log_ratio, inside, max(1, int(min(worth for side in told for _, worth in side)) - 1))
-    logs = [[math.log(row.p50_us) for row in side] for side in (a, b)]
-    squares = sum(variance(side) * (len(side) - 1) for side in logs if len(side) > 1)
-    between = math.sqrt(squares / freedom * (1 / len(a) + 1 / len(b)))
-    return Estimate(log_ratio, max(between, inside), freedom)
+        freedom = max(1, int(min(worth for side in told for _, worth in side)) - 1)
+    else:
+        logs = [[math.log(row.p50_us) for row in side] for side in (a, b)]
+        squares = sum(variance(side) * (len(side) - 1) for side in logs if len(side) > 1)
+        error = max(math.sqrt(squares / freedom * (1 / len(a) + 1 / len(b))), error)
+    return Compared(a, b, at_least, log_ratio, error, freedom)
 
 
 def within(row: Row) -> tuple[float, float]:
@@ -170,9 +190,7 @@ def within(row: Row) -> tuple[float, float]:
     if row.samples < FEWEST_SAMPLES:
         return math.inf, row.samples
     error = math.log(max(row.ci_high_us, row.p50_us) / max(min(row.ci_low_us, row.p50_us), LEAST_US)) / (2 * Z)
-    if row.times_us is None:
-        return error, row.samples
-    alike = worth_one(job_us(row))
+    alike = 1.0 if row.times_us is None else worth_one(job_us(row))
     return error * math.sqrt(alike), row.samples / alike
 
 
@@ -180,14 +198,32 @@ ONE_LAUNCH = (
     "note: a single run of each side. What differs from launch to launch cannot be seen, and is often more than these "
     "intervals: compare several, as A1.json,A2.json,A3.json B1.json,B2.json,B3.json"
 )
-UNLIKE_STARTS = (
-    "note: points whose samples start by the clock in one run and at a barrier in the other are left out: their times "
-    "cannot be compared (bench --start barrier makes them alike)"
-)
+COLUMNS: dict[str, Callable[[Compared], str]] = {
+    "bytes": lambda each: format_bytes(each.a[0].bytes),
+    "algorithm": lambda each: each.a[0].algorithm,
+    "memory": lambda each: each.a[0].memory,
+    "segment": lambda each: format_bytes(each.a[0].segment_bytes),
+    "A (us)": lambda each: f"{middle_us(each.a):.1f}",
+    "B (us)": lambda each: f"{middle_us(each.b):.1f}",
+    "B / A": lambda each: f"{each.ratio.value:.2f}",
+    "95 % interval": lambda each: (
+        f"{each.ratio.low:.2f} to {each.ratio.high:.2f}" if each.ratio.high < 100 else "unknown"
+    ),
+    "verdict": lambda each: each.verdict,
+}
 
 
 def show_diff(screen: Console, diff: Diff) -> None:
-    screen.print(f"A: {names(diff.a)}\nB: {names(diff.b)}", markup=False, soft_wrap=True)
+    def say(*lines: str) -> None:
+        for line in lines:
+            screen.print(line, markup=False, soft_wrap=True)
+
+    say(
+        *(
+            f"{letter}: {', '.join(run.name for run in runs)}"
+            for letter, runs in zip("AB", (diff.a, diff.b), strict=True)
+        )
+    )
     if diff.differs:
         heads: dict[str, Callable[[tuple[str, tuple[str, str]]], str]] = {
             "what differs": lambda each: each[0],
@@ -195,21 +231,14 @@ def show_diff(screen: Console, diff: Diff) -> None:
             "B": lambda each: each[1][1],
         }
         screen.print(table([diff.differs.items()], heads, left=heads))
-    for title, points in groupby(diff.points, lambda each: titled(each.a[0])):
-        screen.print(table_of(list(points), title))
+    for title, points in grouped(diff.points, lambda each: titled(each.a[0])).items():
+        alike = [head for head in ("memory", "segment") if len(set(map(COLUMNS[head], points))) == 1]
+        columns = {head: text for head, text in COLUMNS.items() if head not in alike}
+        lines = grouped(points, lambda each: each.a[0].bytes).values()
+        screen.print(table(lines, columns, left=("algorithm", "memory", "verdict"), title=title))
     for letter, rows in zip("AB", diff.alone, strict=True):
-        for line in alone(rows):
-            screen.print(f"only in {letter}: {line}", markup=False, soft_wrap=True)
-    if unlike_starts(diff):
-        screen.print(UNLIKE_STARTS, markup=False, soft_wrap=True)
-    for line in (summary(diff), *detectable(diff)):
-        screen.print(line, markup=False, soft_wrap=True)
-    if not diff.sees_launches:
-        screen.print(ONE_LAUNCH, markup=False, soft_wrap=True)
-
-
-def names(runs: Sequence[Run]) -> str:
-    return ", ".join(run.name for run in runs)
+        say(*(f"only in {letter}: {titled(row)}, {row.algorithm}, {format_bytes(row.bytes)}" for row in rows))
+    say(summary(diff), *detectable(diff), *[ONE_LAUNCH] * (not diff.sees_launches))
 
 
 def titled(row: Row) -> str:
@@ -219,108 +248,27 @@ def titled(row: Row) -> str:
     return ", ".join([collective, plural(ranks, "rank"), *told, f"start {start}"])
 
 
-def table_of(points: Sequence[Compared], title: str) -> Table:
-    columns: dict[str, Callable[[Compared], str]] = {
-        "bytes": lambda each: format_bytes(each.a[0].bytes),
-        "algorithm": lambda each: each.a[0].algorithm,
-        "memory": lambda each: each.a[0].memory,
-        "segment": lambda each: format_bytes(each.a[0].segment_bytes),
-        "A (us)": lambda each: f"{middle_us(each.a):.1f}",
-        "B (us)": lambda each: f"{middle_us(each.b):.1f}",
-        "B / A": lambda each: f"{each.estimate.ratio.value:.2f}",
-        "95 % interval": interval,
-        "verdict": lambda each: each.verdict,
-    }
-    for head in ("memory", "segment"):
-        if len(set(map(columns[head], points))) == 1:
-            del columns[head]
-    lines = (list(group) for _, group in groupby(points, lambda each: each.a[0].bytes))
-    return table(lines, columns, left=("algorithm", "memory", "verdict"), title=title)
-
-
-def interval(point: Compared) -> str:
-    ratio = point.estimate.ratio
-    return f"{ratio.low:.2f} to {ratio.high:.2f}" if ratio.high < 100 else "unknown"
-
-
-def alone(rows: Sequence[Row]) -> Iterator[str]:
-    """List the points that only one side has: an algorithm's sizes on a line."""
-    for title, same in groupby(rows, lambda row: titled(row)):
-        sizes: dict[str, list[str]] = {}
-        for row in same:
-            sizes.setdefault(row.algorithm, []).append(format_bytes(row.bytes))
-        yield f"{title}: " + "; ".join(f"{name} of {', '.join(each)}" for name, each in sizes.items())
-
-
-def unlike_starts(diff: Diff) -> bool:
-    """Return whether a point is missing in one run only because its samples start differently."""
-    sides = [{point_of(replace(row, start="")) for row in rows} for rows in diff.alone]
-    return not sides[0].isdisjoint(sides[1])
-
-
 def summary(diff: Diff) -> str:
     counts = dict.fromkeys(("slower", "faster", f"within {diff.at_least * 100:g}%", UNSURE), 0)
     for each in diff.points:
         counts[each.verdict] += 1
     said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    most = f"slower: B takes over {diff.at_least * 100:g}% longer than A"
     return (
-        f"{plural(len(diff.points), 'point')}: {said}. {most}; where no point does, one is said to in at most 5% of "
-        f"comparisons. A and B: {'geometric means of the medians of launches' if diff.sees_launches else 'medians'}."
+        f"{plural(len(diff.points), 'point')}: {said}. slower: B takes over {diff.at_least * 100:g}% longer than A; if "
+        "no point does, one is reported in at most 5% of comparisons. A and B: "
+        f"{'geometric means of the medians of launches' if diff.sees_launches else 'medians'}."
     )
 
 
 def detectable(diff: Diff) -> Iterator[str]:
     """Name the slow-downs that were detectable at undecided points."""
+
+    def told(each: Compared) -> str:
+        least = "none (too few samples)" if each.detectable == math.inf else f"{each.detectable:.3g}x"
+        return f"{least} ({each.a[0].algorithm}, {format_bytes(each.a[0].bytes)})"
+
     if diff.unsure:
-        ends = [of(diff.unsure, key=lambda each: each.detectable) for of in (min, max)]
-        said = [f"{slow_down(each)} ({each.a[0].algorithm}, {format_bytes(each.a[0].bytes)})" for each in ends]
-        found = " to ".join(dict.fromkeys(said))
-        yield f"Smallest detectable slow-down where it cannot tell: {found}. Take more samples to detect smaller ones."
+        ends = dict.fromkeys(told(of(diff.unsure, key=lambda each: each.detectable)) for of in (min, max))
+        yield f"Smallest detectable slow-down where it cannot tell: {' to '.join(ends)}. More samples detect less."
     if diff.exit_code == 3:
         yield "It cannot tell at any point: exit code 3."
-
-
-def slow_down(point: Compared) -> str:
-    """Format a detectable slow-down.
-
-    >>> from types import SimpleNamespace
-    >>> [slow_down(SimpleNamespace(detectable=ratio)) for ratio in (1.314, 250.0, math.inf)]
-    ['1.31x', '250x', 'none (too few samples)']
-    """
-    return "none (too few samples)" if point.detectable == math.inf else f"{point.detectable:.3g}x"
-
-
-def report_of(diff: Diff) -> dict[str, Any]:
-    return {
-        "a": [run.name for run in diff.a],
-        "b": [run.name for run in diff.b],
-        "at_least": diff.at_least,
-        "differs": {name: {"a": a, "b": b} for name, (a, b) in diff.differs.items()},
-        "slower": len(diff.slower),
-        "exit_code": diff.exit_code,
-        "points": [point_report(each) for each in diff.points],
-        "only_in": {side: [chosen(point_of(row)) for row in rows] for side, rows in zip("ab", diff.alone, strict=True)},
-    }
-
-
-def point_report(each: Compared) -> dict[str, Any]:
-    ratio = each.estimate.ratio
-    return {
-        **chosen(point_of(each.a[0])),
-        "a_us": middle_us(each.a),
-        "b_us": middle_us(each.b),
-        "a_launches": len(each.a),
-        "b_launches": len(each.b),
-        "ratio": ratio.value,
-        "ci_low": ratio.low,
-        "ci_high": ratio.high,
-        "p_slower": each.slower,
-        "p_faster": each.faster,
-        "verdict": each.verdict,
-        "detectable": each.detectable if each.detectable < math.inf else None,
-    }
-
-
-def chosen(point: Point) -> dict[str, Any]:
-    return dict(zip(CHOSEN, point, strict=True))

@@ -11,11 +11,9 @@ messages in a step. A cost that cannot be separated from earlier ones stays 0, a
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 
-from dear_mpi.bench.arrivals import delays_of
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.collectives.algorithms.registry import programs, runner_of
 from dear_mpi.collectives.program.cost import cost
@@ -30,7 +28,6 @@ FIRST = (1e-6, 1e-9, 1e-10, 1e-7)  # s, s/byte, s/byte, s
 ROUNDS = 3
 MOST_RANKS = 64  # a replay of more ranks takes seconds
 STEP = 1e-4  # relative
-MOST_TURNS = 16  # late arrivals priced for a row; each costs as much as a balanced call
 ALIKE = 0.02  # the least distance of a separable column from the span of earlier columns
 
 
@@ -56,10 +53,8 @@ def programs_of(row: Row, hosts: Sequence[int] = (), rates: Rates | None = None)
         return []
 
 
-def time_s(row: Row, written: Sequence[Program], network: Network, arrivals_s: Sequence[float] = ()) -> float:
-    """Return a row's modelled seconds, from the last arrival on."""
-    end_s = cost(written, row.count, TYPES[row.dtype].itemsize, network, arrivals_s=arrivals_s).time_s
-    return end_s - max(arrivals_s, default=0.0)
+def time_s(row: Row, written: Sequence[Program], network: Network) -> float:
+    return cost(written, row.count, TYPES[row.dtype].itemsize, network).time_s
 
 
 def gradient(row: Row, written: Sequence[Program], point: Array, *, relative: float = STEP) -> list[float]:
@@ -73,15 +68,11 @@ def gradient(row: Row, written: Sequence[Program], point: Array, *, relative: fl
 def fit_network(
     rows: Sequence[Row], hosts: Sequence[int] = (), rates: Rates | None = None, *, explains: str = "p50_us"
 ) -> Fit | None:
-    """Fit the network to one figure of these rows (``explains``), from balanced calls only.
+    """Fit the network to one figure of these rows (``explains``).
 
     Returns None if fewer than two sizes have programs, or for too many ranks.
     """
-    known = [
-        (row, ran)
-        for row in rows
-        if row.is_balanced and 1 < row.ranks <= MOST_RANKS and (ran := programs_of(row, hosts, rates))
-    ]
+    known = [(row, ran) for row in rows if 1 < row.ranks <= MOST_RANKS and (ran := programs_of(row, hosts, rates))]
     if len({row.bytes for row, _ in known}) < 2:
         return None
     measured_s = np.array([getattr(row, explains) for row, _ in known]) * 1e-6
@@ -119,17 +110,3 @@ def non_negative(relative: Array, unknowns: Sequence[int]) -> Array:
                 best, error = np.zeros_like(best), missed
                 best[chosen] = values / scale[chosen]
     return best
-
-
-def predicted_us(row: Row, fit: Fit, hosts: Sequence[int] = (), rates: Rates | None = None) -> float | None:
-    """Predict a row: the median over its first turns, which differ in the late rank. None without a program."""
-    written = programs_of(row, hosts, rates)
-    if not written:
-        return None
-    return median(time_s(row, written, fit.network, delays_s) for delays_s in delays_of(row, MOST_TURNS)) * 1e6
-
-
-def modelled(rows: Sequence[Row], hosts: Sequence[int], rates: Rates | None) -> tuple[Fit | None, list[float | None]]:
-    """Return the network that explains the rows, and its prediction for each row."""
-    fit = fit_network(rows, hosts, rates)
-    return fit, [None if fit is None else predicted_us(row, fit, hosts, rates) for row in rows]

@@ -22,15 +22,63 @@ part, except for reduce-scatter. Source: OSU's programs, and ``print_stats_valid
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from dear_mpi.bench.backends import label, named, several_cuts
+from dear_mpi.bench.backends import label
 from dear_mpi.bench.case import OPERATIONS, PLACEMENTS
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.peers import is_noisy, shown
-from dear_mpi.bench.run import Report
-from dear_mpi.bench.table import MEANINGS, fitted, left_out, of_one_part, time_text
+from dear_mpi.bench.run import Report, is_noisy, shown
+from dear_mpi.collectives.program.program import root
 from dear_mpi.reporting.units import format_bytes, grouped, plural
+
+SAMPLES = {  # of all ranks, and of the first one of a pair
+    "isolated": ("a sample is one call, from its start to its end on {}", "the slowest rank", "the first rank"),
+    "streaming": (
+        *("a sample is the mean over calls in a row{}; barriers between calls are not timed", " and over ranks"),
+        ", on the first rank",
+    ),
+}
+
+
+def fitted(value: float, width: int) -> str:
+    """Format a number in at most ``width`` characters: with 2, 1 or 0 decimals, else with an exponent.
+
+    >>> [fitted(value, 7) for value in (0.123, 9999.994, 12345.67, 1e7 - 1, 1e9)], fitted(1e9, 6)
+    (['0.12', '9999.99', '12345.7', '9999999', '1.0e+09'], '1e+09')
+    """
+    texts = [f"{value:{form}}" for form in (".2f", ".1f", ".0f", ".1e", ".0e")]
+    return next((text for text in texts if len(text) <= width), texts[-1])
+
+
+def time_text(rows: Sequence[Row]) -> str:
+    """Describe the measurement of one cadence's times."""
+    form, *ends = SAMPLES[rows[0].cadence]
+    least, most = min(row.samples for row in rows), max(row.samples for row in rows)
+    samples = f"{least} to {plural(most, 'sample')}" if least < most else plural(most, "sample")
+    sample = form.format(ends[OPERATIONS[rows[0].collective].pair])
+    return f"median over {samples}, in us; {sample} ({rows[0].cadence})"
+
+
+def average_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Return nccl-tests' two sums over rows; the mean is without rows with an interval wider than the median."""
+    wrong, quiet = sum(row.wrong for row in rows), [row.busbw_GBps for row in rows if not is_noisy(row)]
+    yield f"Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
+    yield f"Avg bus bandwidth    : {statistics.fmean(quiet) if quiet else 0.0:g}"
+
+
+def left_out(report: Report) -> Iterator[str]:
+    """List candidates that were not measured, with the reason and the sizes."""
+    for why, places in grouped(report.left_out, lambda each: each[0]).items():
+        sizes = grouped(dict.fromkeys(places), lambda each: each[1])
+        where = (f"{name} of {', '.join(format_bytes(each[2]) for each in same)}" for name, same in sizes.items())
+        yield f"left out: {why} ({'; '.join(where)})"
+
+
+def of_one_part(row: Row, of: int) -> int:
+    """Return a row's count or size (``of``) as in other tools: of the largest part, if the buffer has parts."""
+    if not row.count or not OPERATIONS[row.collective].parted:
+        return of
+    return -(-row.count // row.ranks) * (of // row.count)
+
 
 PROGRAMS = (  # collectives of nccl-tests
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),
@@ -39,8 +87,7 @@ PROGRAMS = (  # collectives of nccl-tests
 BOTH = ("out", "in")  # the placements in each line
 NCCL_TYPES = {"fp64": "double", "fp32": "float", "fp16": "half", "bf16": "bfloat16"}  # integers have the same names
 OPS = {"average": "avg"}
-SHARED, TIMES = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}", "  {:>7}  {:>6}  {:>6}  {:>6}"
-FORM = f"{SHARED}{2 * TIMES}"
+FORM = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}" + 2 * "  {:>7}  {:>6}  {:>6}  {:>6}"
 HEADS = (  # a column's name, and its unit
     *(("size", "(B)"), ("count", "(elements)"), ("type", ""), ("redop", ""), ("root", "")),
     *2 * (("time", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("#wrong", "")),
@@ -63,57 +110,36 @@ def nccl_lines(report: Report) -> Iterator[str]:
     yield "#"
     yield f"# {'':61}out-of-place{'in-place':>31}          "
     yield from (f"#{FORM.format(*texts)[1:]}" for texts in zip(*HEADS, strict=True))
-    wanted, cuts, alone = set(map(id, shown(rows, report.names))), several_cuts(rows), list[str]()
-    printed: list[Row] = []
-    for block in grouped(rows, nccl_block).values():
+    wanted, cuts = set(map(id, shown(rows, report.names))), len({row.segment_bytes for row in rows}) > 1
+    printed = list[Row]()
+    for block in grouped(
+        rows, lambda row: (row.collective, row.ranks, row.device, row.cadence, row.algorithm, row.segment_bytes)
+    ).values():
         first = block[0]
-        name = named(first.algorithm, None, first.segment_bytes if cuts else None)
-        about = [
-            name,
-            first.collective,
-            plural(first.ranks, "rank"),
-            first.device,
-            first.cadence,
-            f"over {first.backend}",
-        ]
-        title = ", ".join(about + [f"arrival {first.arrival}"] * (not first.is_balanced))
-        lines = list[str]()
+        name = label(first.algorithm, None, first.segment_bytes if cuts else None)  # auto's choice differs by size
+        about = [name, first.collective, plural(first.ranks, "rank"), first.device, first.cadence]
+        title, lines = f"{', '.join(about)}, over {first.backend}", list[str]()
         for same in grouped(block, lambda row: (row.bytes, row.dtype, row.op)).values():
-            if len(same) < len(BOTH):
-                alone.append(f"only {same[0].placement}: {title} at {format_bytes(same[0].bytes)}")
-            elif not wanted.isdisjoint(map(id, same)):
+            if len(same) == len(BOTH) and not wanted.isdisjoint(map(id, same)):
                 lines.append(nccl_line(same))
                 printed += same
         if lines:
             yield from ("#", f"# {title}", *lines)
-    wrong = sum(row.wrong for row in rows)
-    yield f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
-    yield f"# Avg bus bandwidth    : {mean_busbw(printed):g}"
+    _, average = average_lines(printed)
+    yield from (f"# {text}" for text in (next(average_lines(rows)), average))
     yield "#"
-    yield from (f"# {text}" for text in (*alone, *left_out(report)))
-
-
-def mean_busbw(rows: Sequence[Row]) -> float:
-    """Return the mean of the printed rows, without rows with an interval wider than the median."""
-    found = [row.busbw_GBps for row in rows if not is_noisy(row)]
-    return statistics.fmean(found) if found else 0.0
-
-
-def nccl_block(row: Row) -> tuple[object, ...]:
-    """Return the columns that are equal in the lines after a remark."""
-    return row.collective, row.ranks, row.device, row.cadence, row.arrival, row.algorithm, row.segment_bytes
+    yield from (f"# {text}" for text in left_out(report))
 
 
 def nccl_line(rows: Sequence[Row]) -> str:
     """Format a line for one candidate's rows, which differ in placement."""
     first, found = rows[0], {row.placement: row for row in rows}
     kind = NCCL_TYPES.get(first.dtype, first.dtype), OPS.get(first.op, first.op)
-    times = [cell for placement in BOTH for cell in times_of(found[PLACEMENTS[placement]])]
-    return FORM.format(first.bytes, of_one_part(first, first.count), *kind, MEANINGS[first.collective].root, *times)
-
-
-def times_of(row: Row) -> Sequence[str]:
-    return fitted(row.p50_us, 7), fitted(row.algbw_GBps, 6), fitted(row.busbw_GBps, 6), f"{row.wrong:6g}"
+    contract, times = OPERATIONS[first.collective].contract, list[str]()
+    for row in (found[PLACEMENTS[placement]] for placement in BOTH):
+        times += [fitted(row.p50_us, 7), fitted(row.algbw_GBps, 6), fitted(row.busbw_GBps, 6), f"{row.wrong:6g}"]
+    has_root = contract is not None and root in (contract.begins, contract.ends)
+    return FORM.format(first.bytes, of_one_part(first, first.count), *kind, 0 if has_root else -1, *times)
 
 
 OSU_TYPES = {  # MPI has no names for the others
@@ -121,81 +147,54 @@ OSU_TYPES = {  # MPI has no names for the others
     "fp32": "MPI_FLOAT",
     **{f"{sign}int{bits}": f"MPI_{sign.upper()}INT{bits}_T" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The layout of one of OSU's benchmarks."""
-
-    name: str
-    whole: bool = True  # whether sizes are the whole buffer's
-    rate: int = 0  # directions of messages, for MB/s instead of times
-
-
-LAYOUTS = {
-    "all_reduce": Layout("Allreduce Latency"),
-    "reduce_scatter": Layout("Reduce_scatter Latency"),
-    "all_gather": Layout("Allgather Latency", whole=False),
-    "broadcast": Layout("Broadcast Latency"),
-    "reduce": Layout("Reduce Latency"),
-    "all_to_all": Layout("All-to-All Personalized Exchange Latency", whole=False),
-    "gather": Layout("Gather Latency", whole=False),
-    "scatter": Layout("Scatter Latency", whole=False),
-    "sendrecv": Layout("Sendrecv Latency"),  # OSU lacks it
-    "barrier": Layout("Barrier Latency"),
-    "ping_pong": Layout("Latency"),
-    "bandwidth": Layout("Bandwidth", rate=1),
-    "both_ways": Layout("Bi-Directional Bandwidth", rate=2),
+TITLES = {  # of OSU's benchmarks
+    "all_reduce": "Allreduce Latency",
+    "reduce_scatter": "Reduce_scatter Latency",
+    "all_gather": "Allgather Latency",
+    "broadcast": "Broadcast Latency",
+    "reduce": "Reduce Latency",
+    "all_to_all": "All-to-All Personalized Exchange Latency",
+    "gather": "Gather Latency",
+    "scatter": "Scatter Latency",
+    "sendrecv": "Sendrecv Latency",  # OSU lacks it
+    "barrier": "Barrier Latency",
+    "ping_pong": "Latency",
+    "bandwidth": "Bandwidth",
+    "both_ways": "Bi-Directional Bandwidth",
 }
 
 
-def osu_block(row: Row) -> tuple[object, ...]:
-    """Return the columns that are equal in a block: all but the size."""
-    return row.algorithm, row.backend, row.segment_bytes, row.kind
-
-
 def osu_lines(report: Report) -> Iterator[str]:
-    for rows in grouped(report.rows, osu_block).values():
-        layout, first = LAYOUTS[rows[0].collective], rows[0]
+    for rows in grouped(report.rows, lambda row: (row.algorithm, row.backend, row.segment_bytes, row.kind)).values():
+        first, operation = rows[0], OPERATIONS[rows[0].collective]
+        op = "" if first.op == "none" else f", {first.op}"
+        name = label(first.algorithm, first.chosen, first.segment_bytes)
+        average = "calls, on the first rank" if operation.pair else "calls and ranks"
         yield ""
-        yield f"# OSU MPI{'-CUDA' if first.device == 'cuda' else ''} {layout.name} Test v7.4"
-        yield from (f"# {text}" for text in remarks(rows))
-        if OPERATIONS[first.collective].sized:
+        yield f"# OSU MPI{'-CUDA' if first.device == 'cuda' else ''} {TITLES[first.collective]} Test v7.4"
+        yield f"# In this layout by dear-mpi bench: {name}, {first.ranks} ranks, {first.placement}{op}"
+        yield f"# Avg is over {average}; Iterations are samples, {first.cadence}; over {first.backend}"
+        if noisy := [str(osu_size(row)) for row in rows if is_noisy(row)]:
+            yield f"# The median has an interval wider than itself at {', '.join(noisy)}"
+        if operation.sized:
             yield f"# Datatype: {OSU_TYPES.get(first.dtype, first.dtype)}."
-        yield head(first.collective)
+        what = "Bandwidth (MB/s)" if operation.window > 1 else "Avg Latency(us)"
+        more = "" if operation.pair else f"{'Min Latency(us)':>18}{'Max Latency(us)':>18}{'Iterations':>12}"
+        yield f"{'# Size':10}{what:>18}{more}{'Validation':>18}" if operation.sized else f"# {what}{more}"
         yield from map(osu_line, rows)
-
-
-def remarks(rows: Sequence[Row]) -> Iterator[str]:
-    """Return remarks that OSU's benchmarks lack: candidate, conditions and noise."""
-    first = rows[0]
-    op = "" if first.op == "none" else f", {first.op}"
-    yield f"In this layout by dear-mpi bench: {label(first, cuts=True)}, {first.ranks} ranks, {first.placement}{op}"
-    average = "calls, on the first rank" if OPERATIONS[first.collective].pair else "calls and ranks"
-    yield f"Avg is over {average}; Iterations are samples, {first.cadence}; over {first.backend}"
-    if not first.is_balanced:
-        yield f"Ranks arrive as --arrival {first.arrival} says; times are from the last arrival"
-    if noisy := [str(size_of(row)) for row in rows if is_noisy(row)]:
-        yield f"The median has an interval wider than itself at {', '.join(noisy)}"
-
-
-def head(collective: str) -> str:
-    operation = OPERATIONS[collective]
-    what = "Bandwidth (MB/s)" if LAYOUTS[collective].rate else "Avg Latency(us)"
-    more = "" if operation.pair else f"{'Min Latency(us)':>18}{'Max Latency(us)':>18}{'Iterations':>12}"
-    return f"{'# Size':10}{what:>18}{more}{'Validation':>18}" if operation.sized else f"# {what}{more}"
 
 
 def osu_line(row: Row) -> str:
     assert row.rank_mean_us is not None, "it was just measured"
-    operation, rate = OPERATIONS[row.collective], LAYOUTS[row.collective].rate
+    operation = OPERATIONS[row.collective]
+    rate = operation.factor(row.ranks) if operation.window > 1 else 0  # directions of messages, for MB/s
     value = rate * row.bytes / row.rank_mean_us if rate else row.rank_mean_us
     more = "" if operation.pair else f"{row.rank_min_us:18.2f}{row.rank_max_us:18.2f}{row.samples:12}"
     if not operation.sized:
         return f"{value:17.2f}{more}"
-    return f"{size_of(row):<10}{value:18.2f}{more}{'Fail' if row.wrong else 'Pass':>18}"
+    return f"{osu_size(row):<10}{value:18.2f}{more}{'Fail' if row.wrong else 'Pass':>18}"
 
 
-def size_of(row: Row) -> int:
+def osu_size(row: Row) -> int:
     """Return the size by OSU's definition."""
-    return row.bytes if LAYOUTS[row.collective].whole else of_one_part(row, row.bytes)
+    return row.bytes if row.collective == "reduce_scatter" else of_one_part(row, row.bytes)

@@ -17,9 +17,8 @@ Measured = Annotated[float, Meta(ge=1e-6, le=MOST_US)]  # us
 Speed = Annotated[float, Meta(ge=1e-9, le=1e9)]  # GB/s
 
 
-BALANCED = "none"  # the arrival of ranks that start a call together
 # The chosen columns of a row, without its size and its candidate.
-KIND = ("collective", "ranks", "device", "dtype", "op", "placement", "cadence", "arrival")
+KIND = ("collective", "ranks", "device", "dtype", "op", "placement", "cadence")
 
 
 @dataclass(frozen=True)
@@ -60,18 +59,11 @@ class Row:
     over_peer: float = 1.0  # time / the peer's time
     start: str = "barrier"  # the kind of common start
     late: int = 0  # dropped samples: a rank was late for the start
-    arrival: str = BALANCED  # of ranks at a call; times of late arrivals start at the last one
-    spikes: float = 0.0  # the share of samples over 1.5 times the median
     times_us: list[list[float]] | None = None  # all samples of each timed rank, with --raw
     rank_mean_us: Microseconds | None = None  # the mean of the ranks' means, as in OSU's benchmarks
-    arrival_us: Microseconds = 0.0  # a rank's longest delay
     over_peer_low: float | None = None  # ends of its 95 % interval (peers.py); None for too few samples
     over_peer_high: float | None = None
-    turn_us: Microseconds | None = None  # of a turn of all candidates: their calls, new data, and checks
-    page_faults: float = 0.0  # per call, on the rank with the most: pages that the system had to provide
-    bound_us: float | None = (
-        None  # the least time of any algorithm on the fitted network (``bound_us`` in run.py), if known
-    )
+    bound_us: float | None = None  # the least time of any algorithm on the fitted network (fit.py), if known
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -82,15 +74,6 @@ class Row:
     def case(self) -> tuple[object, ...]:
         """Return the columns that comparable rows share: kind and size."""
         return (*self.kind, self.bytes)
-
-    @property
-    def elements(self) -> str:
-        """Name the element type and the op, if there is one: fp32, sum."""
-        return self.dtype if self.op == "none" else f"{self.dtype}, {self.op}"
-
-    @property
-    def is_balanced(self) -> bool:
-        return self.arrival == BALANCED
 
     @property
     def median_us(self) -> Median:
@@ -115,9 +98,6 @@ class Link:
     GBps_low: Speed
     GBps_high: Speed
     messages: Count = 1  # of ``bytes`` in a one-way stream
-    both_GBps: Speed | None = None  # sum of both directions, both busy
-    both_GBps_low: Speed | None = None
-    both_GBps_high: Speed | None = None
 
 
 @dataclass(frozen=True)

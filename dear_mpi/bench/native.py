@@ -6,21 +6,14 @@
     -counts         MPI_Reduce_scatter, MPI_Allgatherv, MPI_Gatherv and MPI_Scatterv, with each rank's count
     -beside         from the buffer into a second one; all other calls work in place
 
-Moving the result to its place is not timed. Messages are sent as in OSU's point-to-point benchmarks:
-
-    native          MPI_Send and MPI_Recv; MPI_Sendrecv, in place MPI_Sendrecv_replace; for several messages at once
-                    MPI_Isend and MPI_Irecv, as in osu_bw
-    -nonblocking    the ring by MPI_Isend and MPI_Irecv
-    -persistent     MPI_Send_init and MPI_Recv_init once; starts and waits in each call, as in osu_bw_persistent
-
-A rank runs a few stages. All messages of a stage are in flight at once, and the stage ends with the last one. Source:
-OSU Micro-Benchmarks 7.4, c/mpi/pt2pt.
+Moving the result to its place is not timed. Messages are sent as in OSU's point-to-point benchmarks (OSU
+Micro-Benchmarks 7.4, c/mpi/pt2pt): in stages, whose messages are all in flight at once.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -32,46 +25,11 @@ from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.kernels.array import Array, array_module, library_of, synchronize
 from dear_mpi.kernels.calls import copier
 
-DATA, ANSWER = 1, 2  # tags
 Call: TypeAlias = Callable[[], Any]
+MpiCall: TypeAlias = tuple[str, Sequence[Any]]
+"""The name of mpi4py's blocking call, and its arguments, which all forms share."""
 
-
-class Message(NamedTuple):
-    """One end of a message; ``verb`` is send or recv."""
-
-    verb: str
-    data: Array
-    peer: int
-    tag: int = DATA
-
-    def call(self, comm: Any, name: str) -> Call:
-        """Return mpi4py's call; {} in ``name`` is replaced with the verb."""
-        return partial(getattr(comm, name.format(self.verb).capitalize()), octets(self.data), self.peer, self.tag)
-
-
-def neighbours(setup: Setup) -> tuple[int, int]:
-    """Return source and destination of this rank's messages."""
-    rank, ranks = setup.transport.rank, setup.transport.size
-    return (ranks - 1 - rank,) * 2 if setup.case.operation.pair else ((rank - 1) % ranks, (rank + 1) % ranks)
-
-
-def stages(setup: Setup) -> list[list[Message]]:
-    """Return this rank's messages by stage, if they arrive in a second buffer; empty if it has none."""
-    (source, dest), window, arrive = neighbours(setup), setup.case.window, setup.out
-    assert arrive is not None, "Form.why_not has seen it"
-    sends = [Message("send", setup.x, dest)] * (window if setup.x.size else 0)
-    receives = [Message("recv", place, source) for place in arrive.reshape(window, -1)] if arrive.size else []
-    match setup.case.collective:
-        case "ping_pong":
-            found = [receives, sends] if setup.transport.rank else [sends, receives]
-        case "bandwidth":  # a byte tells the sender that all messages have arrived
-            byte = np.zeros(1, np.uint8)
-            answers = [Message("recv", byte, each.peer, ANSWER) for each in sends[:1]]
-            answers += [Message("send", byte, each.peer, ANSWER) for each in receives[:1]]
-            found = [sends + receives, answers]
-        case _:
-            found = [receives + sends]
-    return [stage for stage in found if stage]
+DATA, ANSWER = 1, 2  # tags
 
 
 class All:
@@ -87,13 +45,26 @@ class All:
         type(self.requests[0]).Waitall(self.requests)
 
 
-def begins(setup: Setup, stage: Sequence[Message]) -> Callable[[], All]:
-    calls = [message.call(setup.transport.native, "i{}") for message in stage]
-    return lambda: All([call() for call in calls])
+class Nonblocking:
+    """A call that returns a request."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+    def start(self) -> None:
+        self.request = self.call()
+
+    def advance(self) -> bool:
+        return bool(self.request.Test())
+
+    def wait(self) -> None:
+        self.request.Wait()
 
 
 def one_by_one(calls: Sequence[Call]) -> Call:
     """Combine calls into one; two calls, the usual case, avoid a loop's 0.04 us."""
+    if len(calls) == 1:
+        return calls[0]
     if len(calls) == 2:
         first, second = calls
 
@@ -110,86 +81,46 @@ def one_by_one(calls: Sequence[Call]) -> Call:
     return run
 
 
-def send_blocking(setup: Setup) -> Prepared:
-    comm, (source, dest) = setup.transport.native, neighbours(setup)
-    assert comm is not None, "prepare has seen it"
-    if setup.case.collective == "sendrecv":
-        sent, arrive = octets(setup.x), setup.out
-        if arrive is None:
-            return Prepared(partial(comm.Sendrecv_replace, sent, dest, DATA, source, DATA))
-        return Prepared(partial(comm.Sendrecv, sent, dest, DATA, octets(arrive), source, DATA))
-
-    def call_of(stage: Sequence[Message]) -> Call:
-        if len(stage) == 1:
-            return stage[0].call(comm, "{}")
-        begin = begins(setup, stage)
-        return lambda: begin().Wait()
-
-    return Prepared(one_by_one([call_of(stage) for stage in stages(setup)]))
+def starter(comm: Any, stage: Sequence[MpiCall]) -> Call:
+    """Return a function that starts a stage's calls and returns their request."""
+    calls = [partial(getattr(comm, f"I{name.lower()}"), *arguments) for name, arguments in stage]
+    return calls[0] if len(calls) == 1 else lambda: All([call() for call in calls])
 
 
-def send_persistent(setup: Setup) -> Prepared:
-    made = [[message.call(setup.transport.native, "{}_init")() for message in stage] for stage in stages(setup)]
-    requests = [request for stage in made for request in stage]
+def blocking(comm: Any, stages: Sequence[Sequence[MpiCall]]) -> Prepared:
+    def call_of(stage: Sequence[MpiCall]) -> Call:
+        if len(stage) > 1:
+            begin = starter(comm, stage)
+            return lambda: begin().Wait()
+        ((name, arguments),) = stage
+        return partial(getattr(comm, name), *arguments)
 
-    def call_of(stage: list[Any]) -> Call:
-        if len(stage) == 1:
-            return one_by_one([stage[0].Start, stage[0].Wait])
-        return one_by_one([partial(type(stage[0]).Startall, stage), All(stage).Wait])
-
-    return Prepared(one_by_one(list(map(call_of, made))), one_by_one([request.Free for request in requests]))
-
-
-def blocking(comm: Any, name: str, arguments: Sequence[Any]) -> Prepared:
-    return Prepared(partial(getattr(comm, name), *arguments))
+    return Prepared(one_by_one(list(map(call_of, stages))))
 
 
-class Nonblocking:
-    """A call that returns a request."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self.call = call
-
-    def start(self) -> None:
-        self.request = self.call()
-
-    def advance(self) -> bool:
-        return bool(self.request.Test())
-
-    def wait(self) -> None:
-        self.request.Wait()
-
-
-def nonblocking(comm: Any, name: str, arguments: Sequence[Any]) -> Prepared:
-    start = getattr(comm, f"I{name.lower()}")
-    return Prepared(lambda: start(*arguments).Wait(), startable=Nonblocking(partial(start, *arguments)))
-
-
-def persistent(comm: Any, name: str, arguments: Sequence[Any]) -> Prepared:
-    try:
-        request = getattr(comm, f"{name}_init")(*arguments)
-    except (AttributeError, NotImplementedError):
-        raise CannotRun(f"this MPI, or mpi4py, has no MPI_{name}_init") from None
-
-    def run() -> None:
-        request.Start()
-        request.Wait()
-
-    return Prepared(run, request.Free)
-
-
-def send_nonblocking(setup: Setup) -> Prepared:
-    (stage,) = stages(setup)  # of a ring
-    begin = begins(setup, stage)
+def nonblocking(comm: Any, stages: Sequence[Sequence[MpiCall]]) -> Prepared:
+    (stage,) = stages
+    begin = starter(comm, stage)
     return Prepared(lambda: begin().Wait(), startable=Nonblocking(begin))
 
 
-Prepare: TypeAlias = Callable[[Any, str, Sequence[Any]], Prepared]
-OF_MESSAGES: Mapping[Prepare, Callable[[Setup], Prepared]] = {
-    blocking: send_blocking,
-    nonblocking: send_nonblocking,
-    persistent: send_persistent,
-}
+def persistent(comm: Any, stages: Sequence[Sequence[MpiCall]]) -> Prepared:
+    def made(name: str, arguments: Sequence[Any]) -> Any:
+        try:
+            return getattr(comm, f"{name}_init")(*arguments)
+        except (AttributeError, NotImplementedError):
+            raise CannotRun(f"this MPI, or mpi4py, has no MPI_{name}_init") from None
+
+    def call_of(requests: list[Any]) -> Call:
+        if len(requests) == 1:
+            return one_by_one([requests[0].Start, requests[0].Wait])
+        return one_by_one([partial(type(requests[0]).Startall, requests), All(requests).Wait])
+
+    found = [[made(*call) for call in stage] for stage in stages]
+    frees = [request.Free for requests in found for request in requests]
+    return Prepared(one_by_one(list(map(call_of, found))), one_by_one(frees))
+
+
 COUNTED = ("reduce_scatter", "all_gather", "gather", "scatter")
 
 
@@ -197,7 +128,7 @@ COUNTED = ("reduce_scatter", "all_gather", "gather", "scatter")
 class Form:
     """A form of MPI calls."""
 
-    prepare: Prepare = blocking
+    prepare: Callable[[Any, Sequence[Sequence[MpiCall]]], Prepared] = blocking
     counts: bool = False
     beside: bool = False
 
@@ -254,38 +185,57 @@ def with_program(setup: Setup, form: Form) -> Prepared:
         untimed = partial(move, x[own], x[: own.stop - own.start])
     op = case.op if case.reduces else "sum"
     name, arguments = mpi_call(case.collective, x, result, partition, rank=rank, op=op, by_counts=form.counts)
-    prepared = form.prepare(setup.transport.native, name, [prebuilt(each) for each in arguments])
+    prepared = form.prepare(setup.transport.native, [[(name, [prebuilt(each) for each in arguments])]])
     return replace(prepared, untimed=untimed)
 
 
 def without_program(setup: Setup, form: Form) -> Prepared:
-    case, x, comm = setup.case, setup.x, setup.transport.native
-    assert comm is not None, "prepare has seen it"
-    check_memory(setup, comm)
-    if case.operation.least_ranks > 1:
-        prepared = OF_MESSAGES[form.prepare](setup)
-    else:
-        name, arguments = parts_call(setup, by_counts=form.counts)
-        prepared = form.prepare(comm, name, [prebuilt(each) for each in arguments])
+    """Prepare messages, a barrier, a gather or a scatter. Raises a CannotRun if this MPI does not take the arrays."""
+    case, x, transport = setup.case, setup.x, setup.transport
+    taken = transport.takes(x)
+    if case.operation.contract is not None:  # a collective needs more than messages
+        assert transport.native is not None, "prepare has seen it"
+        taken = built_for(x, transport.native, taken=taken)
+    if case.operation.sized and not taken:
+        raise CannotRun(f"needs an MPI built for GPUs, which {transport.name.partition(';')[0]} is not")
+    if too_many(case.nbytes):
+        raise CannotRun(f"takes at most {INT_MAX} bytes, as MPI before version 4, not {case.nbytes}")
+    stages = messages(setup, form) if case.operation.is_messages else [[parts_call(setup, by_counts=form.counts)]]
+    prepared = form.prepare(transport.native, stages)
     if library_of(x) == "numpy":
         return prepared
     return replace(prepared, run=one_by_one([partial(synchronize, x), prepared.run]))  # MPI ignores streams
 
 
-def check_memory(setup: Setup, comm: Any) -> None:
-    """Raise a CannotRun if this MPI does not accept the arrays."""
-    case, transport = setup.case, setup.transport
-    taken = transport.takes(setup.x)
-    if case.operation.contract is not None:  # a collective needs more than messages
-        taken = built_for(setup.x, comm, taken=taken)
-    if case.operation.sized and not taken:
-        raise CannotRun(f"needs an MPI built for GPUs, which {transport.name.partition(';')[0]} is not")
-    if too_many(case.nbytes):
-        raise CannotRun(f"takes at most {INT_MAX} bytes, as MPI before version 4, not {case.nbytes}")
+def messages(setup: Setup, form: Form) -> list[list[MpiCall]]:
+    """Return this rank's messages by stage."""
+    case, rank, ranks, arrive = setup.case, setup.transport.rank, setup.transport.size, setup.out
+    source, dest = (ranks - 1 - rank,) * 2 if case.operation.pair else ((rank - 1) % ranks, (rank + 1) % ranks)
+    if case.collective == "sendrecv" and form.prepare is blocking:
+        sent = octets(setup.x)
+        if arrive is None:
+            return [[("Sendrecv_replace", (sent, dest, DATA, source, DATA))]]
+        return [[("Sendrecv", (sent, dest, DATA, octets(arrive), source, DATA))]]
+    assert arrive is not None, "Form.why_not has seen it"
+    window = case.window
+    sends: list[MpiCall] = [("Send", (octets(setup.x), dest, DATA))] * (window if setup.x.size else 0)
+    places = arrive.reshape(window, -1) if arrive.size else ()
+    receives: list[MpiCall] = [("Recv", (octets(place), source, DATA)) for place in places]
+    match case.collective:
+        case "ping_pong":
+            found = [receives, sends] if rank else [sends, receives]
+        case "bandwidth":  # a byte tells the sender that all messages have arrived
+            byte = octets(np.zeros(1, np.uint8))
+            answers: list[MpiCall] = [("Recv", (byte, dest, ANSWER)) for _ in sends[:1]]
+            answers += [("Send", (byte, source, ANSWER)) for _ in receives[:1]]
+            found = [sends + receives, answers]
+        case _:
+            found = [receives + sends]
+    return [stage for stage in found if stage]
 
 
-def parts_call(setup: Setup, *, by_counts: bool) -> tuple[str, tuple[Any, ...]]:
-    """Return name and arguments of the call for a barrier, a gather or a scatter; all forms share these arguments.
+def parts_call(setup: Setup, *, by_counts: bool) -> MpiCall:
+    """Return the call for a barrier, a gather or a scatter.
 
     MPI_Gatherv and MPI_Scatterv if parts differ, or on request. None is MPI_IN_PLACE.
     """
@@ -303,4 +253,4 @@ def parts_call(setup: Setup, *, by_counts: bool) -> tuple[str, tuple[Any, ...]]:
     part = None if is_root and out is None else octets(mine)
     all_parts = whole(out if gathers and out is not None else x) if is_root else None
     arguments = (part, all_parts, 0) if gathers else (all_parts, part, 0)
-    return f"{case.collective.capitalize()}{'v' * by_counts}", arguments
+    return f"{case.collective.capitalize()}{'v' * by_counts}", [prebuilt(each) for each in arguments]

@@ -1,88 +1,203 @@
-"""Print a benchmark on rank 0 in a format of ``FORMATS``; this file has CSV and Markdown."""
+"""Print a benchmark on rank 0 in a format of ``FORMATS``; this file has the table, CSV and Markdown.
+
+Only rows of the table begin with blanks; all its other lines begin with ``#``. Settings that all rows share come first;
+``--json`` has all figures.
+"""
 
 import csv
 import io
 import json
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
 from rich.text import Text
 
-from dear_mpi.bench.backends import label
-from dear_mpi.bench.layouts import nccl_lines, osu_lines
+from dear_mpi.bench.backends import candidate, label, labels
+from dear_mpi.bench.case import OPERATIONS
+from dear_mpi.bench.fit import MOST_RANKS, Fit
+from dear_mpi.bench.layouts import average_lines, fitted, left_out, nccl_lines, osu_lines, time_text
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.peers import is_noisy, ratio_mark, shown, spread_text
-from dear_mpi.bench.run import Report
-from dear_mpi.bench.table import clocks, columns, fits_text, left_out, page_faults, table_lines
+from dear_mpi.bench.run import Report, is_noisy, merit, ratio_mark, shown, spread
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
+from dear_mpi.reporting.stats import FEWEST_SAMPLES
 from dear_mpi.reporting.terminal import console, note
-from dear_mpi.reporting.units import format_bytes
+from dear_mpi.reporting.units import format_bytes, format_hosts, grouped, plural
 
-# Columns of choices; columns of results follow.
-CHOSEN = (
-    *("collective", "algorithm", "backend", "device", "ranks", "hosts", "bytes", "count", "dtype", "op", "placement"),
-    *("segment_bytes", "cadence", "start", "arrival", "memory", "chosen"),
-)
-COLUMNS = CHOSEN + tuple(each.name for each in fields(Row) if each.name not in (*CHOSEN, "times_us"))
+WIDTH = 110
+LEAST_NAME = 12  # characters of an algorithm's name
+STARTS = {"barrier": "ranks leave a barrier", "clock": "ranks wait for a moment of a clock that all have set"}
+
+
+def spread_text(row: Row) -> str:
+    found = spread(row)
+    return f"{'-' if found is None else fitted(found, 6)}{'!' * is_noisy(row)}"
+
+
+# They are a column if rows differ, else a line above the rows. Memory: of the buffers.
+SETTINGS: dict[str, Callable[[Row], str]] = {
+    "type": lambda row: row.dtype,
+    "op": lambda row: row.op,
+    "placed": lambda row: row.placement.partition(" ")[0],
+    "memory": lambda row: row.memory,
+}
+FIGURES: dict[str, Callable[[Row], str]] = {
+    "time us": lambda row: fitted(row.p50_us, 7),
+    "±%": spread_text,
+    "busbw GB/s": lambda row: fitted(row.busbw_GBps, 6),
+    "/peer": lambda row: fitted(row.over_peer, 5) + ratio_mark(row),
+    "wrong": lambda row: f"{row.wrong} WRONG" if row.wrong else "0",
+}
+
+
+def table_lines(report: Report) -> Iterator[Text]:
+    """Return a table for each collective and number of ranks."""
+    for rows in grouped(report.rows, lambda row: (row.collective, row.ranks, row.device, row.cadence)).values():
+        first, alike = rows[0], [name for name, text in SETTINGS.items() if len(set(map(text, rows))) == 1]
+        words = {"type": first.dtype, "op": first.op, "placed": first.placement, "memory": f"{first.memory} memory"}
+        shared = ", ".join(words[name] for name in alike if words[name] != "none")
+        yield from comments(title(rows), *[shared] * bool(shared), *meaning(rows), "")
+        yield from lines_of(shown(rows, report.names))
+        yield from comments(*average_lines(rows), *columns(rows))
+        if late := sum(row.late for row in rows):
+            yield from comments(f"{late} samples do not count, because a rank was late for their start")
+        yield from comments("")
+    yield from comments(*left_out(report), fit_text(report.fit), *clocks(report))
+
+
+def comments(*texts: str) -> Iterator[Text]:
+    """Format lines that begin with ``#``; long texts are folded and indented."""
+    for text in texts:
+        indent = " " * (len(text) - len(text.lstrip()) + 4)
+        lines = textwrap.wrap(text, WIDTH - 2, subsequent_indent=indent, break_on_hyphens=False) or [""]
+        yield from (Text(f"# {line}".rstrip()) for line in lines)
+
+
+def title(rows: Sequence[Row]) -> str:
+    """Return a title for the rows of one collective and number of ranks."""
+    first = rows[0]
+    others = {row.algorithm: row.backend for row in rows if row.backend != first.backend}
+    over = ", ".join([f"over {first.backend}", *(f"{name}: {library}" for name, library in others.items())])
+    return f"{first.collective}, {format_hosts(first.hosts)}, {first.device}, {over}"
+
+
+def meaning(rows: Sequence[Row]) -> Iterator[str]:
+    """Explain the rows of one collective and number of ranks: sizes, times, bandwidths."""
+    first, operation = rows[0], OPERATIONS[rows[0].collective]
+    start = " or ".join(STARTS[each] for each in dict.fromkeys(row.start for row in rows))
+    here = f" (n = {plural(first.ranks, 'rank')}: {operation.factor(first.ranks):.3g})" * ("n" in operation.busbw)
+    yield f"size: bytes of {operation.size}"
+    yield f"time: {time_text(rows)}. At the start {start}"
+    yield f"algbw = size / time, busbw = algbw x {operation.busbw}{here}, in GB/s: 1e9 bytes in a second"
+
+
+def lines_of(rows: Sequence[Row]) -> Iterator[Text]:
+    """Return the heads, and a line for each row; each case's fastest is bold."""
+    varied = {name: text for name, text in SETTINGS.items() if len(set(map(text, rows))) > 1}
+    texts = {"size": lambda row: format_bytes(row.bytes), **varied, **FIGURES}
+    cells = [list(texts), *([text(row) for text in texts.values()] for row in rows)]
+    widths, names = [max(map(len, column)) for column in zip(*cells, strict=True)], labels(rows)
+    room = max(LEAST_NAME, WIDTH - 2 - sum(widths) - 2 * len(widths))
+    left = min(room, max(map(len, ("algorithm", *names))))
+    fastest = {case: min(same, key=merit).p50_us for case, same in grouped(rows, lambda row: row.case).items()}
+
+    def line(begin: str, name: str, texts: Sequence[str]) -> str:
+        short = name if len(name) <= left else f"…{name[1 - left :]}"
+        return f"{begin}{short:{left}}" + "".join(
+            f"  {text:>{width}}" for text, width in zip(texts, widths, strict=True)
+        )
+
+    yield Text(line("# ", "algorithm", cells[0]))
+    long = dict.fromkeys(name for name in names if len(name) > left)
+    yield from comments(*(f"…{name[1 - left :]} is {name}" for name in long))
+    for row, name, texts_of_row in zip(rows, names, cells[1:], strict=True):
+        style = "bold" if fastest[row.case] == row.p50_us else ""
+        yield Text(line("  ", name, texts_of_row), style="bold red" if row.wrong else style)
+
+
+def columns(rows: Sequence[Row]) -> Iterator[str]:
+    """Explain the columns after the time."""
+    yield (
+        f"±%: half of the 95 % interval of the median, in % of the median; - of fewer than {FEWEST_SAMPLES} samples. "
+        "!: the interval is wider than the median, so the row tells nothing"
+    )
+    peers = dict.fromkeys(row.peer for row in rows)
+    of_libraries = all(candidate(peer).is_library for peer in peers)
+    what = "the fastest call of an MPI library" if of_libraries else ", ".join(peers)
+    yield f"/peer: the time over that of {what}. *: the 95 % interval of the ratio excludes 1"
+
+
+def fit_text(fit: Fit | None) -> str:
+    if fit is None:
+        needed = "two sizes of an algorithm of ours that sends messages"
+        return f"No network fitted: that needs {needed}, on 2 to {MOST_RANKS} ranks."
+    network = fit.network
+    beta, gamma = (f"{1e-9 / value:.2f} GB/s" if value else "no limit" for value in (network.beta, network.gamma))
+    if "gamma" not in fit.told:
+        gamma = "unknown (these rows cannot tell gamma from beta: 1/beta covers both)"
+    o = f"{network.o * 1e6:.1f} us"
+    if "o" not in fit.told:
+        o = "unknown (these rows cannot tell o from alpha, which has both)"
+    return (
+        f"Network fitted to {plural(fit.rows, 'row')}: alpha {network.alpha * 1e6:.1f} us, o {o}, 1/beta {beta}, "
+        f"1/gamma {gamma}; the median row is {fit.residual:.0%} off the model."
+    )
+
+
+def clocks(report: Report) -> Iterator[str]:
+    """Describe the loop's cost, and the difference of the ranks' clocks."""
+    if own := report.own_cost:
+        calls = ", ".join(f"{name} {us:.2f} us" for name, us in own["self_us"].items())
+        alone = f"; MPI's call of 4 B on a communicator of one rank: {calls}" if calls else ""
+        yield f"Each time contains the loop's own cost: a call of nothing takes {own['empty_us']:.2f} us{alone}."
+    if known := report.clock:
+        us = {name: f"{1e6 * known[name]:.1f} us" for name in ("offset_s", "uncertainty_s", "residual_s", "lead_s")}
+        apart = f"offsets up to {us['offset_s']}, known within {us['uncertainty_s']}, later off by {us['residual_s']}"
+        apart = "one clock for all ranks" if known["one_clock"] else apart
+        yield f"Clocks of the start: {apart}. Ranks begin {us['lead_s']} after the last one has come."
+
+
+COLUMNS = tuple(each.name for each in fields(Row) if each.name != "times_us")
 
 
 def object_of(row: Row, *, raw: bool) -> dict[str, Any]:
     """Return a row for ``--json``; ``raw``: with all samples of each rank."""
-    return {name: value for name, value in asdict(row).items() if raw or name != "times_us"}
+    return asdict(row) if raw else {name: getattr(row, name) for name in COLUMNS}
 
 
 def csv_lines(report: Report) -> Iterator[str]:
     """Format a line of the names of ``--json``, then one per row. Unknown values are empty, lists are JSON."""
-    yield csv_line(COLUMNS)
-    for row in report.rows:
-        values = [getattr(row, name) for name in COLUMNS]
-        yield csv_line([json.dumps(value) if isinstance(value, list) else value for value in values])
-
-
-def csv_line(values: Sequence[object]) -> str:
     file = io.StringIO()
-    csv.writer(file, lineterminator="").writerow(values)
-    return file.getvalue()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in report.rows:
+        values = object_of(row, raw=False).values()
+        writer.writerow([json.dumps(value) if isinstance(value, list) else value for value in values])
+    yield from file.getvalue().splitlines()
 
 
 MARKDOWN: dict[str, Callable[[Row], str]] = {
     "collective": lambda row: row.collective,
     "ranks": lambda row: str(row.ranks),
+    "algorithm": lambda row: label(row.algorithm, row.chosen, row.segment_bytes),
     "size": lambda row: format_bytes(row.bytes),
-    "type": lambda row: row.dtype,
-    "op": lambda row: row.op,
-    "placement": lambda row: row.placement,
-    "algorithm": lambda row: label(row, cuts=True),
-    "time (us)": lambda row: f"{row.p50_us:.2f}",
-    "±%": lambda row: f"{spread_text(row, '{:.1f}'.format)}{' !' * is_noisy(row)}",
-    "algbw (GB/s)": lambda row: f"{row.algbw_GBps:.3g}",
-    "busbw (GB/s)": lambda row: f"{row.busbw_GBps:.3g}",
-    "/peer": lambda row: f"{row.over_peer:.2f}{ratio_mark(row)}",
-    "model (us)": lambda row: "" if row.model_us is None else f"{row.model_us:.2f}",
-    "slow rank": lambda row: str(row.slow_rank),
-    "wrong": lambda row: f"**{row.wrong}**" if row.wrong else "0",
+    **SETTINGS,
+    **FIGURES,
+    "model us": lambda row: "" if row.model_us is None else fitted(row.model_us, 7),
 }
-MORE = "model: us that the network below predicts; slow rank: the one that was most often the last to end"
-ON_THE_LEFT = ("arrival", "collective", "type", "op", "placement", "algorithm")
-
-
-ARRIVAL: dict[str, Callable[[Row], str]] = {"arrival": lambda row: row.arrival}  # if there are several arrival patterns
 
 
 def markdown_lines(report: Report) -> Iterator[str]:
     """Format a table of the shown candidates, and explain its columns."""
-    columns_of = MARKDOWN if all(row.is_balanced for row in report.rows) else ARRIVAL | MARKDOWN
-    yield f"| {' | '.join(columns_of)} |"
-    yield f"|{'|'.join('---' if head in ON_THE_LEFT else '---:' for head in columns_of)}|"
+    yield f"| {' | '.join(MARKDOWN)} |"
+    yield "|---" * len(MARKDOWN) + "|"
     for row in shown(report.rows, report.names):
-        yield f"| {' | '.join(text(row).replace('|', chr(92) + '|') for text in columns_of.values())} |"
+        yield f"| {' | '.join(text(row).replace('|', chr(92) + '|') for text in MARKDOWN.values())} |"
     yield ""
-    yield from (
-        f"- {text}"
-        for text in (*columns(report.rows), MORE, *page_faults(report.rows), *fits_text(report), *clocks(report))
-    )
+    model = "model: us that the network below predicts"
+    yield from (f"- {text}" for text in (*columns(report.rows), model, fit_text(report.fit), *clocks(report)))
 
 
 FORMATS: dict[str, Callable[[Report], Iterator[str] | Iterator[Text]]] = {

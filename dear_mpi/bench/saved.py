@@ -1,27 +1,103 @@
-"""Read saved benchmark runs, find their points, and check that two runs are comparable."""
+"""Describe where and how a run was made, read saved runs, and check that two runs are comparable."""
 
+import os
+import platform
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from msgspec import convert
 
 from dear_mpi.bench.machine_file import KIND, MachineFile, Row
+from dear_mpi.collectives.launch.launcher import child_environment, launch_of
 from dear_mpi.collectives.program.json_file import reading
+from dear_mpi.collectives.transports.wait_policy import own_cores
+from dear_mpi.ranks.host import CLOCK, CONGESTION, cpu_model, read, system, versions
+from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import check_distinct
 
+# Variables that configure an MPI library, a network, memory or a pool of threads. Others are omitted, because they may
+# contain a secret.
+SETTINGS = (
+    *("OMPI_", "PMIX_MCA_", "PRTE_MCA_", "UCX_", "FI_", "MPICH_", "MPIR_CVAR_", "I_MPI_", "MV2_", "NCCL_", "CUDA_"),
+    *("HCOLL_", "PSM2_", "SHARP_", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "MPI4PY_LIBMPI"),
+    *("MPI4PY_RC_", "GLIBC_TUNABLES", "MALLOC_", "NUMPY_MADVISE_HUGEPAGE"),
+)
+SECRETS = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "JWT")
 # Rows that agree in these columns are one point: all choices, and the start of samples.
 CHOSEN = (*KIND, "start", "algorithm", "memory", "segment_bytes", "bytes")
-# Keys of the file about where and how it was made (provenance.py), without the cores of each rank.
+# Keys of ``provenance`` that are compared: all but the cores of each rank.
 HEAD = (
     *("host", "date", "version", "commit", "command", "mpi", "launcher", "hosts", "cores", "clock", "cpu", "kernel"),
     *("congestion_control", "versions", "environment"),
 )
-EMULATED = "EMULATED"
 
 Point: TypeAlias = tuple[Any, ...]
+
+
+def now() -> str:
+    """Return the time in UTC, in ISO 8601."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def provenance(world: World, began: str) -> dict[str, Any]:
+    """Collective: describe where and how a run was made, on rank 0; ``began`` is its start time.
+
+    ``ranks`` has each rank's host and cores. Processors, kernels and TCP's congestion control are texts; semicolons
+    separate differing ones.
+    """
+    made = commit(Path(__file__).parents[1]) if world.rank == 0 else None  # only one process asks git
+    here = platform.node(), sorted(own_cores()), cpu_model(), system(), read(CONGESTION), made
+    hosts, cores, *texts, commits = zip(*world.transport.gather_values(here), strict=True)
+    clock = time.get_clock_info("perf_counter")
+    environment = child_environment(os.environ)
+    kept = (
+        name for name in sorted(environment) if name.startswith(SETTINGS) and not any(map(name.upper().count, SECRETS))
+    )
+    return {
+        "host": hosts[0],
+        "date": began,
+        "version": sys.modules["dear_mpi"].__version__,
+        "commit": commits[0],
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "mpi": world.transport.name,
+        "launcher": launch_of(os.environ).launcher,
+        "hosts": world.ranks_per_host,
+        "ranks": [{"host": host, "cores": own} for host, own in zip(hosts, cores, strict=True)],
+        "cores": os.cpu_count(),
+        "clock": {"source": clock.implementation, "kernel": read(CLOCK), "resolution_s": clock.resolution},
+        **dict(
+            zip(
+                ("cpu", "kernel", "congestion_control"), ("; ".join(dict.fromkeys(each)) for each in texts), strict=True
+            )
+        ),
+        "versions": versions(),
+        "environment": {name: environment[name] for name in kept},
+    }
+
+
+def git(folder: Path, *arguments: str) -> str | None:
+    """Return git's output in a folder; None if it fails or is missing."""
+    try:
+        said = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return said.stdout.strip() if said.returncode == 0 else None
+
+
+def commit(package: Path) -> str | None:
+    """Return these files' commit, and whether they differ from it; None outside a checkout."""
+    name = git(package, "rev-parse", "--short=10", "HEAD")
+    if name is None or git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    changed = git(package, "status", "--porcelain", "--untracked-files=no")
+    return f"{name}, with changes that are in no commit" if changed else f"{name}, unchanged"
 
 
 @dataclass(frozen=True)
@@ -33,11 +109,6 @@ class Run:
     head: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def provenance(self) -> dict[str, Any]:
-        """Return the facts about where and how the run was made; empty in a file with only rows."""
-        return {name: self.head[name] for name in HEAD if name in self.head}
-
-    @property
     def points(self) -> dict[Point, Row]:
         return {point_of(row): row for row in self.rows}
 
@@ -46,8 +117,13 @@ def point_of(row: Row) -> Point:
     return tuple(getattr(row, name) for name in CHOSEN)
 
 
+def read_runs(what: str, files: Sequence[str]) -> list[Run]:
+    """Read files of ``bench --json``. Raises a ValueError for other files, and for equal names."""
+    check_distinct(what, files)
+    return list(map(read_run, files))
+
+
 def read_run(text: str) -> Run:
-    """Read a file of ``bench --json``. Raises a ValueError for other files."""
     with reading("run", Path(text), "dear-mpi bench --json") as content:
         rows = convert(content, MachineFile).rows
         if not rows:
@@ -58,15 +134,9 @@ def read_run(text: str) -> Run:
     return Run(text, rows, {name: value for name, value in content.items() if name != "rows"})
 
 
-def read_runs(what: str, files: Sequence[str]) -> list[Run]:
-    """Read several files. Also raises a ValueError if two names are equal."""
-    check_distinct(what, files)
-    return list(map(read_run, files))
-
-
 def check_comparable(one: Run, other: Run) -> None:
     """Raise a one-line ValueError if runs share no point, or only one has emulated links."""
-    emulated = [any(EMULATED in row.backend for row in run.rows) for run in (one, other)]
+    emulated = [any("EMULATED" in row.backend for row in run.rows) for run in (one, other)]
     if emulated[0] != emulated[1]:
         real, slowed = (other, one) if emulated[0] else (one, other)
         raise ValueError(f"links are emulated in {slowed.name} and real in {real.name}: they cannot be compared")
@@ -87,23 +157,19 @@ def heads(runs: Sequence[Run]) -> dict[str, str]:
     """Return where and how one side's runs were made, as a text by name."""
     found: dict[str, dict[str, None]] = {}
     for run in runs:
-        libraries = {"library": ", ".join(dict.fromkeys(row.backend for row in run.rows))}
-        hosts = {"ranks on each host": ", ".join(map(str, run.rows[0].hosts))}
-        for name, value in flat({**run.provenance, **libraries, **hosts}):
-            found.setdefault(name, {})[value] = None
+        libraries = ", ".join(dict.fromkeys(row.backend for row in run.rows))
+        known = {name: run.head[name] for name in HEAD if name in run.head} | {"library": libraries}
+        for name, value in {**known, "ranks on each host": run.rows[0].hosts}.items():
+            found.setdefault(name, {})[text_of(value)] = None
     return {name: "; ".join(values) for name, values in found.items()}
 
 
-def flat(head: Mapping[str, Any], within: str = "") -> Sequence[tuple[str, str]]:
-    """Flatten nested values to names and texts.
+def text_of(value: Any) -> str:
+    """Format a value of the head.
 
-    >>> flat({"host": "a", "versions": {"numpy": "2"}, "command": ["dear-mpi", "bench"]})
-    [('host', 'a'), ('versions.numpy', '2'), ('command', 'dear-mpi bench')]
+    >>> text_of(["dear-mpi", "bench"]), text_of({"numpy": "2"}), text_of(4)
+    ('dear-mpi bench', 'numpy 2', '4')
     """
-    found = list[tuple[str, str]]()
-    for name, value in head.items():
-        if isinstance(value, Mapping):
-            found += flat(value, f"{within}{name}.")
-        else:
-            found.append((f"{within}{name}", " ".join(map(str, value)) if isinstance(value, list) else str(value)))
-    return found
+    if isinstance(value, Mapping):
+        value = [f"{name} {each}" for name, each in value.items()]
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -2,51 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import product
 
-from dear_mpi.bench.arrivals import Arrivals
-from dear_mpi.bench.backends import DEFAULTS, calls_of, candidate
-from dear_mpi.bench.case import OPERATIONS, OPS, PLACEMENTS, Case, Conditions, Samples, row_of
+from dear_mpi.bench.backends import DEFAULTS, OTHERS, calls_of, candidate
+from dear_mpi.bench.case import OPERATIONS, PLACEMENTS, Case, Conditions
 from dear_mpi.bench.data import check_exact
-from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.saved import Run, check_comparable, read_runs
-from dear_mpi.bench.turns import Key, Pace
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm
 from dear_mpi.collectives.plans.tuning import rules_of
-from dear_mpi.collectives.transports.agree import said_by_rank_0
+from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.ranks.world import World, ranks_per_host
-from dear_mpi.reporting.units import SEGMENT, above_zero, check_distinct, parse_bytes, parse_sizes
+from dear_mpi.ranks.world import World
+from dear_mpi.reporting.stats import FEWEST_SAMPLES
+from dear_mpi.reporting.units import (
+    SEGMENT,
+    check_distinct,
+    parse_bytes,
+    parse_percentage,
+    parse_seconds,
+    parse_sizes,
+)
 from dear_mpi.training.declared import option, parsed, several
 
-MOST_TESTS = 10**6
-ON_HOST = {"steps": "on a GPU a call only launches what combines and copies", "overlap": "the compute is the host's"}
+Key = tuple[str, int]  # a candidate and its segment_bytes
+
+MOST_ASKED, MOST_TESTS = 10**7, 10**6  # samples: all of all ranks are kept; calls of advance
+OPS = ("sum", "average", "prod", "min", "max")
 ALGORITHMS_HELP = (
     f"What to compare; the first is the baseline. Ours: {', '.join(ALGORITHMS)}, auto, FILE.py:FUNCTION, and function: "
     "a call such as all_reduce(x, comm, algorithm='auto') on a private array. Others: native (this job's MPI), gloo. "
     "native-best is the fastest of all calls of MPI, such as native-persistent"
 )
 BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DEFAULTS.items())
-RANKS = (
-    "Numbers of ranks to measure on, with commas: the first ranks of the job take part, and the others sleep. Where "
-    "hosts have several ranks, the first ranks fill the first hosts, unless the launcher was told otherwise."
-)
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Parse numbers with commas.
-
-    >>> numbers("2,4")
-    (2, 4)
-    """
-    return tuple(above_zero("a number of ranks", each) for each in text.split(","))
 
 
 @dataclass(frozen=True)
-class Suite(Pace, Arrivals, Conditions):
+class Suite(Conditions):
     """The flags of ``bench``. The first algorithm is the baseline."""
 
     sizes: tuple[int, ...] = option(
@@ -71,15 +64,37 @@ class Suite(Pace, Arrivals, Conditions):
         typed=str,
         parse=lambda text: tuple(parsed("--segment", parse_bytes, size) for size in text.split(",")),
     )
-    ranks: tuple[int, ...] = option(
-        RANKS, (), shown="all", typed=str, parse=lambda text: parsed("--ranks", numbers, text)
+    budget_s: float = option(
+        f"Time for each collective at each size; {FEWEST_SAMPLES} samples are taken at least.",
+        1.0,
+        shown="1s",
+        flag="--budget",
+        typed=str,
+        parse=lambda text: parsed("--budget", parse_seconds, text),
     )
-
-    steps: bool = option(
-        "Also record our plans at the largest size: where the time goes, step by step.", False, flag="--steps"
+    precision: float = option(
+        "A size ends before its --budget is over when all medians are known this well: half of the 95 % interval is at "
+        "most this part of the median.",
+        0.01,
+        shown="1%",
+        typed=str,
+        parse=lambda text: parse_percentage("--precision", text, 1.0),
+    )
+    iterations: int | None = option(
+        "Samples of each at each size, however long that takes.",
+        None,
+        shown="by --budget and --precision",
+        least=1,
+        most=MOST_ASKED,
+    )
+    warmup: int = option(
+        "Turns at each size before those that count; they take at most a quarter of --budget.",
+        3,
+        least=0,
+        most=MOST_ASKED,
     )
     overlap: bool = option(
-        "Also run our plans and MPI's non-blocking call beside compute, and say how much of them it hides.",
+        "Also run our plans and MPI's non-blocking call during compute, and report how much of them is hidden.",
         False,
         flag="--overlap",
     )
@@ -90,13 +105,6 @@ class Suite(Pace, Arrivals, Conditions):
     @property
     def names(self) -> tuple[str, ...]:
         return self.algorithms or lookup("device", self.device, DEFAULTS)
-
-    @property
-    def in_blocks(self) -> bool:
-        """Return whether candidates alternate in blocks of calls, because ranks arrive late or a backend has
-        threads.
-        """
-        return bool(self.arrival) or any(candidate(name).session for name in self.names)
 
     def cases(self, ranks: int) -> list[Case]:
         """Return all cases, each once."""
@@ -109,47 +117,6 @@ class Suite(Pace, Arrivals, Conditions):
             )
         )
 
-    def points(self, ranks: int) -> int:
-        """Return the number of cases over all numbers of ranks of a job of ``ranks`` ranks."""
-        return sum(len(self.cases(each)) for each in self.ranks or (ranks,))
-
-    def check_for(self, world: World) -> None:
-        """Raise a ValueError if these ranks cannot measure something."""
-        self.check()
-        self.check_pace()
-        self.check_lists(world.size)
-        fewest, most = (of(self.ranks, default=world.size) for of in (min, max))
-        for collective in self.collectives:
-            if fewest < (least := OPERATIONS[collective].least_ranks):
-                raise ValueError(f"collective {collective!r} needs at least {least} ranks, not {fewest}")
-        for name, why in ON_HOST.items():
-            if getattr(self, name) and self.device != "cpu":
-                raise ValueError(f"{name} needs the device cpu: {why}")
-        self.check_arrivals(self.cadence, fewest)
-        if self.arrival and (pairs := [each for each in self.collectives if OPERATIONS[each].pair]):
-            raise ValueError(f"arrival is of collectives, which all ranks take part in, not of {', '.join(pairs)}")
-        for case in self.cases(most):
-            check_exact(case, most)
-        for name in self.names:
-            candidate(name).check()
-            rules_of(name)  # raises for a bad rules file
-
-    def check_lists(self, ranks: int) -> None:
-        known: dict[str, Mapping[str, object]]
-        known = {"collective": OPERATIONS, "placement": PLACEMENTS, "dtype": TYPES, "op": dict.fromkeys(OPS)}
-        for name, allowed in known.items():
-            for each in getattr(self, f"{name}s"):
-                lookup(name, each, allowed)
-            check_distinct(f"{name}s", getattr(self, f"{name}s"))
-        itemsize = max(TYPES[dtype].itemsize for dtype in self.dtypes)
-        for name, given in (("sizes", self.sizes), ("segments", self.segments)):
-            if (least := min(given, default=0)) < itemsize:
-                raise ValueError(f"{name} must be at least {itemsize} B, one element, not {least} B")
-        if self.ranks and max(self.ranks) > ranks:
-            raise ValueError(f"ranks must be at most {ranks}, the ranks of this job, not {max(self.ranks)}")
-        check_distinct("algorithms", self.names)
-        check_distinct("ranks", self.ranks)
-
     def keys(self, case: Case, ranks: int) -> list[Key]:
         """Return a case's candidates and their segments, with each MPI call by its name.
 
@@ -161,51 +128,42 @@ class Suite(Pace, Arrivals, Conditions):
         whole = max(self.segments)
         return [(name, cut) for name in names for cut in (cuts if candidate(name).segments else [whole])]
 
+    def check_for(self, world: World) -> None:
+        """Raise a ValueError if these ranks cannot measure something."""
+        self.check()
+        if not self.budget_s > 0:
+            raise ValueError(f"budget must be above 0 s, not {self.budget_s:g} s")
+        known: dict[str, Mapping[str, object]]
+        known = {"collective": OPERATIONS, "placement": PLACEMENTS, "dtype": TYPES, "op": dict.fromkeys(OPS)}
+        for name, allowed in known.items():
+            for each in getattr(self, f"{name}s"):
+                lookup(name, each, allowed)
+            check_distinct(f"{name}s", getattr(self, f"{name}s"))
+        check_distinct("algorithms", self.names)
+        itemsize = max(TYPES[dtype].itemsize for dtype in self.dtypes)
+        for name, given in (("sizes", self.sizes), ("segments", self.segments)):
+            if (least := min(given, default=0)) < itemsize:
+                raise ValueError(f"{name} must be at least {itemsize} B, one element, not {least} B")
+        for name in self.collectives:
+            if world.size < 2 and OPERATIONS[name].is_messages:
+                raise ValueError(f"collective {name!r} needs at least 2 ranks, not {world.size}")
+        if self.overlap and self.device != "cpu":
+            raise ValueError("overlap needs the device cpu: the compute is the host's")
+        for case in self.cases(world.size):
+            check_exact(case, world.size)
+        for name in self.names:
+            candidate(name).check()
+            if rules_of(name) is None and candidate(name).is_plan and self.algorithms:  # raises for a bad rules file
+                self.check_served(name)
 
-THIS_RUN = "this run"
-
-
-def baseline_before(files: Sequence[str], suite: Suite, world: World) -> list[Run]:
-    """Collective: read the baseline's launches, before a run.
-
-    Raises:
-        ArgumentError: they cannot be read, or cannot be compared with each other or with this run.
-    """
-
-    def read() -> list[Run]:
-        runs = read_runs("--baseline", files)
-        for other in (*runs[1:], planned(suite, world, runs[0].rows)):
-            check_comparable(runs[0], other)
-        return runs
-
-    return said_by_rank_0(world.transport, "baseline", read)
-
-
-def planned(suite: Suite, world: World, before: Sequence[Row]) -> Run:
-    """Return a run with all points that this run may have; its times are made up.
-
-    Buffers' memory, samples' start and ``auto``'s segments are not known yet, so all values in earlier rows count as
-    possible.
-    """
-    found = {(row.memory, row.start) for row in before}
-    name, hosts = world.transport.name, world.transport.hosts
-    rows = [
-        row_of(case, who, instant(ranks, *how), backend=name, hosts=ranks_per_host(hosts[:ranks]), segment_bytes=size)
-        for ranks in suite.ranks or (world.size,)
-        for case in suite.cases(ranks)
-        for who, cut in suite.keys(case, ranks)
-        for size in segments(who, cut, before)
-        for how in found
-    ]
-    return Run(THIS_RUN, rows)
-
-
-def segments(name: str, given: int, before: Sequence[Row]) -> set[int]:
-    """Return a candidate's possible segments: the given one, unless a table of rules has others."""
-    if candidate(name).segments or not candidate(name).is_plan:
-        return {given}
-    return {row.segment_bytes for row in before if row.algorithm == name} or {given}
-
-
-def instant(ranks: int, memory: str, start: str) -> Samples:
-    return Samples([[1e-6]] * ranks, memory=memory, start=start)
+    def check_served(self, name: str) -> None:
+        """Raise a ValueError if an algorithm is unknown, or has no program for this suite."""
+        complaints = []
+        for collective in [each for each in self.collectives if each in COLLECTIVES] or COLLECTIVES:
+            try:
+                find_algorithm(name, collective)
+            except ValueError as error:
+                complaints.append(str(error))
+            else:
+                return
+        raise ValueError(f"{complaints[0]}; or native, native-best, {', '.join(OTHERS)}")

@@ -1,32 +1,38 @@
-"""Start a call on all ranks at once, and time it.
+"""Start a call on all ranks at once, and time a case's candidates in turns.
 
     barrier    | barrier ----.| call          ranks leave a barrier in sequence, the last when others are half done: a
                                               call may seem longer, or shorter, than it is
-    moment     | MAX of clocks | spin  .| call    all begin within the clocks' uncertainty
+    clock      | MAX of clocks | spin  .| call    all begin within the clocks' uncertainty
 
-The moment is a little later than the last rank's arrival. A rank is late if the moment passes before it waits, or if it
-loses its core meanwhile; the sample then does not count. If ranks are often late, they share their cores, and the whole
-run starts at barriers, so that samples are comparable.
+A rank is late if the moment passes before it waits, or if it loses its core meanwhile; the sample then does not count.
+If ranks are often late, the whole run starts at barriers, so that samples are comparable. Source: Hunold and
+Carpen-Amarie, Reproducible MPI Benchmarking Is Still Not as Easy as You Think (IEEE TPDS 27, 2016): Round-Time.
 
-Two clock readings and a Python call remain in a loop; ``own_cost`` measures them.
-
-Source: Hunold and Carpen-Amarie, Reproducible MPI Benchmarking Is Still Not as Easy as You Think (IEEE TPDS 27, 2016),
-the Round-Time scheme.
+Candidates take turns call by call and with equal data, so disturbances hit all of them. A sample is one call with a
+checked result, or (``streaming``) the mean over calls in sequence after such a call.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import repeat
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
-from dear_mpi.bench.arrivals import Wait
-from dear_mpi.bench.case import Conditions
+from dear_mpi.bench.backends import candidate, prepare
+from dear_mpi.bench.case import CannotRun, Case, Conditions, Prepared, Samples, Setup
+from dear_mpi.bench.data import Data
+from dear_mpi.bench.suite import Key
 from dear_mpi.collectives.plans.runners.native import call_alone
+from dear_mpi.collectives.plans.tuning import wants_shared
 from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.collectives.transports.wait_policy import crowd_of
@@ -42,56 +48,42 @@ LOST_S = 20e-6  # a rank that wakes up later had lost its core: reading the cloc
 BLOCKS, BLOCK_S, FEWEST = 3, 0.05, 20  # of the trial: their number, duration and fewest starts
 
 
-class Start(Protocol):
-    name: str
-
-    def holds(self) -> bool:
-        """Collective: try a few blocks of starts; return whether at most a tenth of one block's starts were late."""
-
-    def prepare(self) -> None:
-        """Collective: prepare a block of calls."""
-
-    def __call__(self) -> bool:
-        """Collective: wait for the start; return its time, and whether this rank was in time."""
-
-    def report(self) -> dict[str, Any] | None:
-        """Collective: return facts about the clocks."""
-
-
 class AtBarrier:
     """Starts after a barrier."""
 
     name = "barrier"
 
     def __init__(self, transport: Transport) -> None:
-        self.barrier = transport.barrier
+        self.transport = transport
 
     def holds(self) -> bool:
+        """Collective: try a few blocks of starts; return whether at most a tenth of one block's starts were late."""
         return True
 
     def prepare(self) -> None:
-        """Do nothing."""
+        """Collective: prepare a block of calls."""
 
     def __call__(self) -> bool:
-        self.barrier()
+        """Collective: wait for the start; return whether this rank was in time."""
+        self.transport.barrier()
         return True
 
-    def report(self) -> None:
+    def report(self) -> dict[str, Any] | None:
+        """Collective: return facts about the clocks."""
         return None
 
 
-class AtMoment:
+class AtMoment(AtBarrier):
     """Starts at a moment of the common clock; after many late starts the lead grows."""
 
     name = "clock"
 
     def __init__(self, transport: Transport, clock: CommonClock) -> None:
-        self.transport, self.clock = transport, clock
-        self.lead_s, self.longer = 0.0, 1.0
+        super().__init__(transport)
+        self.clock, self.lead_s, self.longer = clock, 0.0, 1.0
         self.calls = self.late = 0
 
     def holds(self) -> bool:
-        """Try blocks; the lead doubles after a block with many late starts."""
         for _ in range(BLOCKS):
             self.prepare()
             for _ in range(max(FEWEST, int(BLOCK_S / self.lead_s))):
@@ -127,33 +119,57 @@ class AtMoment:
         return self.clock.report() | {"lead_s": self.lead_s}
 
 
+LATE = "ranks were late for more than a tenth of the starts by the clock: all samples of this run start at barriers"
+
+
+@dataclass(frozen=True)
+class Context:
+    """A world, its streams, and one start for all cases, with clocks that improve with each case."""
+
+    world: World
+    streams: Streams
+    start: AtBarrier
+
+    @classmethod
+    def of(cls, world: World, conditions: Conditions) -> Context:
+        """Collective: open the streams and choose a start; raises as ``agree``.
+
+        Ranks that share cores, or an interpreter, may miss the moment while another rank runs: they begin at barriers.
+        """
+        opened: list[Streams] = []
+
+        def facts() -> Mapping[str, object]:
+            opened.append(open_streams(conditions.device))
+            return {}
+
+        agree(world.transport, "bench", facts)
+        cannot = world.transport.native is None or world.size == 1 or crowd_of(world.transport, 1).crowded
+        if cannot or conditions.cadence != "isolated" or conditions.start == "barrier":
+            return cls(world, opened[0], AtBarrier(world.transport))
+        return cls(world, opened[0], AtMoment(world.transport, CommonClock(world.transport)))
+
+
+def decided_start(world: World, conditions: Conditions) -> str:
+    """Collective: decide how all samples of a run start. Raises an ArgumentError if ``start`` is impossible."""
+    start = Context.of(world, conditions).start
+    if conditions.start == "clock" and start.name != "clock":
+        needed = "isolated calls under MPI, at least 2 ranks, and a core for each"
+        raise ArgumentError(f"bench: start 'clock' needs {needed}: take 'auto'")
+    if start.holds():
+        return start.name
+    note(world, LATE)
+    return AtBarrier.name
+
+
 SMALL_BYTES = 64 * 1024
 CALLS = 100, 10  # in sequence: with small buffers, and with others
 COST_TRIALS, TRIAL_CALLS = 11, 20  # the loop's cost is their median
 
 
-def calls_in_a_row(nbytes: int) -> int:
-    return CALLS[nbytes > SMALL_BYTES]
-
-
-def isolated(run: Callable[[], object], start: Start, stream: Stream, wait: Wait | None = None) -> tuple[float, bool]:
-    """Return the seconds from a common start to a call's last kernel, and whether this rank was in time.
-
-    A rank with a delay waits in between.
-    """
-    mark = stream.mark
-    in_time = start()
-    begin = mark()
-    if wait is not None:
-        wait.since(time.perf_counter())
-    run()
-    return stream.seconds(begin, mark()), in_time
-
-
 def streaming(run: Callable[[], object], between: Callable[[], object], calls: int, stream: Stream) -> float:
     """Return the mean seconds of calls in sequence, each to the end of its last kernel; ``between`` is not timed.
 
-    The first call is not timed: its data were just written and are not yet in the caches.
+    The first call warms the caches.
     """
     mark, seconds, elapsed_s = stream.mark, stream.seconds, 0.0
     run()
@@ -178,29 +194,15 @@ def on_host(run: Callable[[], object], between: Callable[[], object], calls: int
 
 
 def quick_barrier(transport: Transport) -> Callable[[], object]:
-    """Return the library's barrier, if there is one.
-
-    A transport's barrier reports to the watchdog, which would distort times if ranks share a core.
-    """
+    """Return the library's barrier, if there is one: a transport's barrier also reports to the watchdog."""
     return transport.barrier if transport.native is None else transport.native.Barrier
 
 
-@dataclass(frozen=True)
-class OwnCost:
-    """The loop's addition to a call, in us.
+def own_cost(transport: Transport, collectives: Iterable[str]) -> dict[str, Any]:
+    """Collective: return the slowest rank's costs in the timing loop with its barriers, in us.
 
-    If ranks share a core, a rank's time contains the others' calls and barriers.
-    """
-
-    empty_us: float  # the clock, and an empty call
-    self_us: dict[str, float]  # by collective, MPI's call of 4 bytes from Python on a communicator of one rank
-    barrier_us: float | None  # a barrier on that communicator; None without MPI
-
-
-def own_cost(transport: Transport, collectives: Iterable[str]) -> OwnCost:
-    """Collective: return the slowest rank's costs, in the timing loop with its barriers.
-
-    Without MPI only the cost of an empty call is known.
+    ``empty_us``: an empty call. With MPI, on a communicator of one rank: ``self_us``, a call of 4 bytes by collective;
+    ``barrier_us``.
     """
     calls: dict[str, Callable[[], object]] = {"": int}
     if transport.native is not None:
@@ -212,57 +214,103 @@ def own_cost(transport: Transport, collectives: Iterable[str]) -> OwnCost:
 
     found = transport.gather_values({name: cost_us(run) for name, run in calls.items()})
     most = {name: max(each[name] for each in found) for name in calls}
-    return OwnCost(most.pop(""), barrier_us=most.pop("barrier", None), self_us=most)
+    return {"empty_us": most.pop(""), "barrier_us": most.pop("barrier", None), "self_us": most}
 
 
-NEEDED = "isolated calls under MPI, at least 2 ranks, and a core for each"
-LATE = "ranks were late for more than a tenth of the starts by the clock: all samples of this run start at barriers"
+def wanted_memory(name: str, case: Case, hosts: Sequence[int]) -> str:
+    """Return the kind of memory for a candidate's buffers."""
+    if case.device != "cpu":
+        return "device"
+    shared = candidate(name).is_plan and case.memory != "private" and case.collective in COLLECTIVES
+    if shared and case.memory == "auto":
+        shared = wants_shared(name, hosts, case.collective, case.nbytes)
+    return "shared" if shared else "private"
 
 
-@dataclass(frozen=True)
-class Context:
-    """A world, its streams, and one start for all cases, with clocks that improve with each case."""
-
-    world: World
-    streams: Streams
-    start: Start
-    crowded: bool  # whether some machine has more ranks than cores
-
-    @classmethod
-    def of(cls, world: World, conditions: Conditions) -> Context:
-        """Collective: open the streams and choose a start.
-
-        Ranks that share cores may miss the moment while another rank runs, and threads share an interpreter: both begin
-        at barriers.
-
-        Raises:
-            ArgumentError: on all ranks: there is no such device.
-        """
-        opened: list[Streams] = []
-
-        def facts() -> Mapping[str, object]:
-            opened.append(open_streams(conditions.device))
-            return {}
-
-        agree(world.transport, "bench", facts)
-        streams, isolated = opened[0], conditions.cadence == "isolated"
-        crowded = crowd_of(world.transport, 1).crowded
-        cannot = world.transport.native is None or world.size == 1 or crowded
-        if cannot or not isolated or conditions.start == "barrier":
-            return cls(world, streams, AtBarrier(world.transport), crowded)
-        return cls(world, streams, AtMoment(world.transport, CommonClock(world.transport)), crowded)
+def needed_bytes(case: Case, names: Sequence[str], hosts: Sequence[int]) -> int:
+    """Return a rank's least memory: buffer, data, expected result, second buffer; for each kind of memory."""
+    homes = {wanted_memory(name, case, hosts) for name in names}
+    received = case.window if case.placement == "out" else 0
+    return (3 + received) * case.nbytes * len(homes)
 
 
-def decided_start(world: World, conditions: Conditions) -> str:
-    """Collective: decide, before a run, how all of its samples start.
+class Interleaved:
+    """Collective: the prepared candidates of a case; ``left_out`` has the reasons why others are missing."""
 
-    Raises:
-        ArgumentError: the ranks are to start by a clock and cannot.
-    """
-    start = Context.of(world, conditions).start
-    if conditions.start == "clock" and start.name != "clock":
-        raise ArgumentError(f"bench: start 'clock' needs {NEEDED}: take 'auto'")
-    if start.holds():
-        return start.name
-    note(world, LATE)
-    return AtBarrier.name
+    def __init__(self, case: Case, keys: Sequence[Key], context: Context) -> None:
+        world, self.turn, self.case = context.world, 0, case
+        self.transport, self.stream, self.start = world.transport, context.streams.compute, context.start
+        # Calls in sequence: messages of a pair synchronise the ranks, and OSU has no barriers there.
+        self.between: Callable[[], object] = int if case.operation.pair else quick_barrier(self.transport)
+        self.data = cache(partial(Data, case, world, context.streams))  # by memory
+        self.ready: dict[Key, tuple[Prepared, Data]] = {}
+        self.left_out: dict[str, str] = {}
+        for name, segment_bytes in keys:
+            memory = wanted_memory(name, case, world.transport.hosts)
+            if memory == "shared" and world.transport.reach(self.data(memory).x) is None:
+                memory = "private"
+            data = self.data(memory)
+            try:
+                prepared = prepare(name, Setup(case, data.x, data.out, world.transport, segment_bytes))
+            except CannotRun as error:
+                self.left_out[name] = str(error)
+                continue
+            self.ready[name, prepared.segment_bytes or segment_bytes] = prepared, data
+
+    def run(self, turns: int) -> dict[Key, Samples]:
+        """Collective: take ``turns`` samples of each candidate."""
+        mine: dict[Key, list[float]] = {key: [] for key in self.ready}
+        wrong = dict.fromkeys(self.ready, 0)
+        # A backend's threads that still work would disturb others: these backends take turns separately.
+        alone = [key for key in self.ready if candidate(key[0]).session]
+        groups = [key for key in self.ready if key not in alone], alone
+        skipped = int(all(groups))  # the first turn after another group does not count
+        self.start.prepare()
+        for group, number in itertools.product(groups, range(-skipped, turns)):
+            self.turn += 1
+            # In another order each turn, so that none always follows the slowest; all ranks use one order.
+            for key in random.Random(self.turn).sample(group, len(group)):
+                elapsed_s, errors = self.sample(*self.ready[key])
+                wrong[key] += errors
+                if number >= 0:
+                    mine[key].append(elapsed_s)
+        answers = self.transport.gather_values((mine, wrong))
+        return {
+            key: Samples(
+                *self.in_time([times_s[key] for times_s, _ in answers]),
+                memory=data.memory,
+                chosen=prepared.chosen,
+                start=self.start.name,
+                wrong=sum(errors[key] for _, errors in answers),
+            )
+            for key, (prepared, data) in self.ready.items()
+        }
+
+    def sample(self, prepared: Prepared, data: Data) -> tuple[float, int]:
+        """Return the seconds of a sample (NaN if this rank was late), and the wrong elements of its result."""
+        data.fill(self.turn)
+        mark = self.stream.mark
+        in_time = self.start()
+        begin = mark()
+        prepared.run()
+        elapsed_s = self.stream.seconds(begin, mark())
+        prepared.untimed()
+        errors = data.errors(self.turn)
+        if self.case.cadence == "isolated":
+            return elapsed_s if in_time else math.nan, errors
+        data.clear()
+        self.transport.barrier()
+        loop = on_host if self.case.device == "cpu" else partial(streaming, stream=self.stream)
+        return loop(prepared.run, self.between, CALLS[self.case.nbytes > SMALL_BYTES]), errors
+
+    def in_time(self, times_s: list[list[float]]) -> tuple[list[list[float]], int]:
+        """Return samples with all ranks in time, by timed rank, for one part of a call; and count the dropped ones."""
+        kept = [sample for sample in zip(*times_s, strict=True) if not any(map(math.isnan, sample))]
+        operation, parts = self.case.operation, self.case.operation.parts * self.case.window
+        timed = times_s[:1] if operation.pair else times_s
+        found = [[sample[rank] / parts for sample in kept] for rank in range(len(timed))]
+        return found, len(times_s[0]) - len(kept)
+
+    def free(self) -> None:
+        for prepared, _ in self.ready.values():
+            prepared.free()

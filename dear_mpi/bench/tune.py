@@ -21,8 +21,6 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, replacing
 from dear_mpi.reporting.units import grouped
 
-ONE = ("dtypes", "ops", "placements")  # rules do not name these: with several values the fastest would be a mixture
-
 
 def may_be_chosen(name: str) -> bool:
     """Return whether ``auto`` may choose an algorithm. User algorithms are excluded: a table of rules has no code."""
@@ -31,8 +29,7 @@ def may_be_chosen(name: str) -> bool:
 
 def tuned(rows: Sequence[Row]) -> list[Rule]:
     """Return the rules for these rows' collectives and numbers of ranks."""
-    right = [row for row in rows if row.is_balanced and not row.wrong]
-    groups = grouped(right, lambda row: (row.collective, row.ranks))
+    groups = grouped((row for row in rows if not row.wrong), lambda row: (row.collective, row.ranks))
     return [rule for group in groups.values() for rule in of_collective(group)]
 
 
@@ -77,7 +74,7 @@ def rules_before(path: Path, suite: Suite, world: World) -> tuple[Rule, ...]:
         if not any(map(may_be_chosen, suite.names)):
             names = ", ".join(suite.names)
             raise ValueError(f"algorithms must name some that auto may pick, such as ring, not {names}")
-        for name in ONE:
+        for name in ("dtypes", "ops", "placements"):
             if len(given := getattr(suite, name)) > 1:
                 raise ValueError(f"{name} must be one: rules are only by size and ranks, not {', '.join(given)}")
         check_writable("--tune", path)
@@ -87,11 +84,7 @@ def rules_before(path: Path, suite: Suite, world: World) -> tuple[Rule, ...]:
 
 
 def write_tuned(path: Path, before: Sequence[Rule], rows: Sequence[Row], mpi: str) -> None:
-    """Replace the rules of these rows' collectives on this number of ranks; all others stay.
-
-    Args:
-        mpi: the name of the library.
-    """
+    """Replace the rules of these rows' collectives on this number of ranks; ``mpi`` is the library's name."""
     new = tuned(rows)
     mine = {(rule.collective, rule.ranks) for rule in new}
     kept = [rule for rule in before if (rule.collective, rule.ranks) not in mine]

@@ -1,8 +1,8 @@
-"""Run ``dear-mpi bench-diff``; ``bench --baseline`` shares its parts."""
+"""Run ``dear-mpi bench-diff``."""
 
 import typer
 
-from dear_mpi.bench.diff import compare_runs, report_of, show_diff
+from dear_mpi.bench.diff import compare_runs, show_diff
 from dear_mpi.bench.saved import read_runs
 from dear_mpi.cli.files import check_files, try_files, written_by
 from dear_mpi.cli.flags import Flags, argument, flag, shared
@@ -15,12 +15,11 @@ from dear_mpi.training.declared import listed
 AT_LEAST = "5%"
 MOST_AT_LEAST = 10.0  # eleven times the time
 SHARE = "How much longer something must take to be called slower: less never counts."
-SHARE_FLAG = flag("at_least", str, SHARE, AT_LEAST)
 RUNS = "of dear-mpi bench --json; several launches of the same with commas."
 FLAGS = argument("a", str, f"The run before: a file {RUNS}", "A.json") | argument(
     "b", str, f"The run after: a file {RUNS}", "B.json"
 )
-FLAGS |= SHARE_FLAG | shared("json_file")
+FLAGS |= flag("at_least", str, SHARE, AT_LEAST) | shared("json_file")
 
 
 @with_flags(FLAGS, alone="bench-diff")
@@ -30,14 +29,11 @@ def bench_diff(flags: Flags) -> None:
     json_file, written = flags.get("json_file"), written_by(flags)
     check_files(dict(zip(("A", "B"), sides, strict=True)), written)
     try_files(written)
+    at_least = parse_percentage("--at-least", flags.get("at_least", AT_LEAST), MOST_AT_LEAST)
     a, b = map(read_runs, "AB", sides)
     with aside(json_file) as set_aside:
-        found = compare_runs(a, b, share_of(flags))
+        found = compare_runs(a, b, at_least)
         set_aside()
-        write_json(report_of(found), json_file)
+        write_json(found.as_report(), json_file)
     show_diff(console(), found)
     raise typer.Exit(found.exit_code)
-
-
-def share_of(flags: Flags) -> float:
-    return parse_percentage("--at-least", flags.get("at_least", AT_LEAST), MOST_AT_LEAST)

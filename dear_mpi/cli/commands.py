@@ -1,20 +1,20 @@
 """Register commands: a help line and a function's place each, imported when the command runs.
 
-An extra publishes a ``Command`` in the group ``dear_mpi.commands``. For a command of core, it publishes an
-``AddedFlag`` in the group ``dear_mpi.flags``, as ``COMMAND.FLAG``. See docs/how-to/extra.md.
+Extras publish a ``Command``, or an ``AddedFlag`` for a command of core: see docs/how-to/extra.md.
 """
 
 import os
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.extras import entry_points_of, load_extra, load_place
+from dear_mpi.reporting.files import check_ending
 from dear_mpi.reporting.terminal import console
 
 WITHOUT_WORK = ("--help", "--version")
-OPEN = ("train", "compare", "explain", "simulate")  # commands that accept flags of extras
+OPEN = ("train", "compare", "bench", "explain", "simulate")  # commands that accept flags of extras
 
 
 class Command(NamedTuple):
@@ -25,11 +25,46 @@ class Command(NamedTuple):
 
 
 class AddedFlag(NamedTuple):
-    """A flag that an extra adds to a command of core; typing it calls the object at ``place``."""
+    """A flag that an extra adds to a command of core.
+
+    With ``endings`` it takes a file with one of them, and the command calls ``write(flag, path, result)``, which is at
+    ``place``. Without, it is a switch of ``train``, and an ``Observe`` is at ``place``.
+    """
 
     help: str
     place: str  # module:name
-    file: bool = False  # the flag takes a file to write; otherwise it is a switch
+    endings: tuple[str, ...] = ()
+    metavar: str = ""  # of a text that the flag takes, if it is neither a file nor a switch
+
+
+# Core's flags, in the order of panels. Extras' flags come last.
+PANELS = {
+    "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
+    "context iterations warmup pieces device seed",
+    "How measured": "budget precision cadence start overlap tests",
+    "Peers": "algorithms at_least",
+    "Compute": "forward_time backward_time update_time ranks_per_core straggler",
+    "Communication": "schedule schedules fusion algorithm network update weights route wire segment memory "
+    "device_memory link rates",
+    "Optimiser": "optimizer lr decay momentum weight_decay clip loss_scale",
+    "Job": "threads stall_after stall_abort debug check",
+    "Output": "save every resume profile tune timeline format json_file raw",
+}
+PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
+
+
+def as_typed(name: str) -> str:
+    """Spell a flag as users type it."""
+    return f"--{name.removesuffix('_file').replace('_', '-')}"
+
+
+SPELLED = list(map(as_typed, PANEL_OF))
+FREE = ("bench.timeline",)  # flags of other commands of core, which an extra may add
+
+
+def is_core(command: str, name: str) -> bool:
+    """Return whether a flag's Python name is reserved for core in a command."""
+    return name in PANEL_OF and f"{command}.{name}" not in FREE
 
 
 KINDS: dict[str, type[Any]] = {"commands": Command, "flags": AddedFlag}  # by group
@@ -38,42 +73,28 @@ KINDS: dict[str, type[Any]] = {"commands": Command, "flags": AddedFlag}  # by gr
 COMMANDS = {
     "train": Command("Train a model with one communication schedule.", "dear_mpi.cli.train:train"),
     "compare": Command(
-        "Time one model under several schedules and wires, which take turns.", "dear_mpi.cli.compare:compare"
+        "Time one model under several schedules and wires, which take turns.", "dear_mpi.cli.train:compare"
     ),
     "demo": Command(
         "Train a classifier with DeAR, then compare DeAR with other schedules. Takes two minutes on 4 ranks.",
-        "dear_mpi.cli.demo:demo",
+        "dear_mpi.cli.train:demo",
     ),
-    "bench": Command(
-        "Time our collectives, those of the MPI library, and gloo's, in turns.", "dear_mpi.cli.bench:bench"
-    ),
+    "bench": Command("Time our collectives, the MPI library's and gloo's, in turns.", "dear_mpi.cli.bench:bench"),
     "bench-diff": Command(
         "Report at which sizes one saved run of bench is slower than another: exit code 1 if any is, 3 if it cannot "
         "tell.",
         "dear_mpi.cli.bench_diff:bench_diff",
     ),
-    "plot": Command(
-        "Draw saved runs of bench: time and busbw by size, with intervals, models and bounds. Runs without MPI.",
-        "dear_mpi.cli.plot:plot",
-    ),
-    "timeline": Command(
-        "Put the timelines of single ranks together, by one clock. Runs without MPI.", "dear_mpi.cli.timeline:timeline"
-    ),
-    "bench-kernels": Command(
-        "Time pack, unpack and sums, and plain copies, on the tensors of the DeAR paper's models. Runs without MPI.",
-        "dear_mpi.cli.bench_kernels:bench_kernels",
-    ),
     "doctor": Command(
-        "Report which MPI, GPUs and links this job has, what is wrong with them, and how to mend it.",
+        "Report the MPI, GPUs and links of this job, with problems and remedies.",
         "dear_mpi.cli.doctor:doctor",
     ),
     "links": Command(
         "Measure latency and bandwidth of every pair of ranks, both directions apart, and name what is slow.",
-        "dear_mpi.cli.links:links",
+        "dear_mpi.cli.doctor:links",
     ),
     "explain": Command(
-        "Show a collective algorithm step by step: who sends which chunk to whom, and what each rank holds; or a "
-        "route.",
+        "Show a collective algorithm step by step: its messages, and the chunks of each rank; or show a route.",
         "dear_mpi.cli.explain:explain",
     ),
     "simulate": Command(
@@ -96,36 +117,42 @@ def all_commands() -> dict[str, Command]:
 @cache
 def added_flags(command: str) -> dict[str, AddedFlag]:
     """Return extras' flags for a command of core, by Python name. They cannot replace core's flags."""
-    if command not in OPEN:
-        return {}
-    from dear_mpi.cli.panels import PLACES
-
     found = {}
-    for entry, extra in extras_in("flags").items():
+    for entry, extra in extras_in("flags").items() if command in OPEN else ():
         of, _, flag = entry.partition(".")
         name = flag.replace("-", "_")
         if of != command:
             continue
-        if not name.isidentifier() or name in PLACES:
+        if not name.isidentifier() or is_core(command, name):
             warn(f"{entry!r} in the group 'dear_mpi.flags' must be COMMAND.FLAG, with a new flag such as my-flag")
         else:
             found[name] = extra
     return found
 
 
-def as_typed(name: str) -> str:
-    """Spell a flag as users type it."""
-    return f"--{name.replace('_', '-')}"
-
-
-def added_files(command: str) -> dict[str, str]:
-    """Return the added flags that take a file, for ``written_by`` in files.py."""
-    return {name: as_typed(name) for name, flag in added_flags(command).items() if flag.file}
-
-
 def typed_acts(command: str, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the actions of typed added flags, by flag name."""
-    return {name: load_place(flag.place) for name, flag in added_flags(command).items() if flags.get(name)}
+    """Return what typed flags of extras lead to, by Python name; for a file, a function of the command's result.
+
+    The metadata of packages is read only if there are such flags.
+
+    Raises:
+        ValueError: a file has another ending, or the extra needs another package.
+    """
+    found = {}
+    for name in flags:
+        each = added_flags(command).get(name) if flags[name] and not is_core(command, name) else None
+        if each is None:
+            continue
+        flag = as_typed(name)
+        if each.endings:
+            check_ending(flag, flags[name], each.endings)
+        try:
+            found[name] = load_place(each.place)
+        except ImportError as error:
+            raise ValueError(f"{flag} needs another package: {error}") from None
+        if each.endings:
+            found[name] = partial(found[name], flag, flags[name])
+    return found
 
 
 def extras_in(group: str) -> dict[str, Any]:

@@ -1,17 +1,13 @@
 """Run ``dear-mpi explain``."""
 
-from pathlib import Path
-
-from dear_mpi.cli.commands import added_files, as_typed, typed_acts
+from dear_mpi.cli.commands import typed_acts
 from dear_mpi.cli.files import check_files, try_files, written_by
-from dear_mpi.cli.flags import Flags, added, flag
+from dear_mpi.cli.flags import Flags, flag
 from dear_mpi.cli.run import with_flags
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.reporting.terminal import console
-from dear_mpi.see.explain import MOST_RANKS, explain_algorithm
-from dear_mpi.see.route import explain_route
-from dear_mpi.simulate.machine import read_rates
+from dear_mpi.see.explain import MOST_RANKS, Asked, explain_algorithm, explain_route
 from dear_mpi.training.declared import listed, parsed
 from dear_mpi.training.options import NAMES
 from dear_mpi.training.routes.find import EXAMPLES, FULL, ROUTES
@@ -19,7 +15,6 @@ from dear_mpi.training.routes.find import EXAMPLES, FULL, ROUTES
 MOST_PIECES = 256  # which take some seconds for 64 ranks
 OF_ROUTES = ("route", "wire")
 RATES = "Bandwidths inside and between hosts, for themis: 100gbit/10gbit, or FILE.json."
-PICTURE = "Draw the steps into FILE.png, FILE.pdf or FILE.svg, or into FILE.gif: a frame for each step."
 OWN = (
     flag("route", str | None, f"Route to show in place of an algorithm: {', '.join(ROUTES)}, or FILE.py:NAME.")
     | flag(
@@ -34,11 +29,10 @@ OWN = (
     | flag("rates", str | None, RATES)
     | flag("pieces", int, "Number of segments in the buffer, for double_tree and themis.", 1, min=1, max=MOST_PIECES)
     | flag("check", bool, "Prove the algorithm for every number of ranks up to --ranks.", False)
-    | flag("picture", Path | None, PICTURE, metavar="FILE")
 )
 
 
-@with_flags(OWN | added("explain"), alone="explain")
+@with_flags(OWN, alone="explain")
 def explain(flags: Flags) -> None:
     """Example: dear-mpi explain --algorithm ring --ranks 4 --check"""
     others = [f"--{name}" for name in flags if name not in OF_ROUTES]
@@ -48,24 +42,24 @@ def explain(flags: Flags) -> None:
             raise ValueError(f"{given} shows a route, which is proved anyway: leave out {', '.join(others)}")
         explain_route(flags.get("route") or FULL.name, wire=flags.get("wire"))
         return
-    written = written_by(flags, picture="--picture", **added_files("explain"))
+    written, acts = written_by(flags), typed_acts("explain", flags)
     try_files(written)
     how = {name: flags.get(name, each.default) for name, each in OWN.items() if name not in OF_ROUTES}
-    name = how.pop("algorithm")
-    algorithms = listed("--algorithm", name) if "," in name else (name,)
+    typed = how.pop("algorithm")
+    algorithms = listed("--algorithm", typed) if "," in typed else (typed,)
     check_files({"--algorithm": algorithms}, written)
-    if len(algorithms) > 1 and how["picture"] is not None:
-        raise ValueError(f"--picture draws one algorithm, not {len(algorithms)}: --html shows two side by side")
     if how["rates"] is not None:
+        from dear_mpi.simulate.network import read_rates  # seldom needed
+
         how["rates"] = parsed("--rates", read_rates, how["rates"])
-    what = how.pop("collective"), how.pop("ranks")
-    for added_flag, act in typed_acts("explain", flags).items():  # first: also for a wrong algorithm
-        layout = {name: how[name] for name in ("hosts", "rates", "pieces")}
-        act(as_typed(added_flag), flags[added_flag], algorithms, *what, **layout)
-        console().print(f"The page is {flags[added_flag]}", markup=False, soft_wrap=True)
+    check = how.pop("check")
+    asked = Asked(tuple(algorithms), **how)
+    for name, act in acts.items():  # first: also for a wrong algorithm
+        act(asked)
+        console().print(f"Written to {flags[name]}", markup=False, soft_wrap=True)
     for algorithm in algorithms:
         try:
-            explain_algorithm(algorithm, *what, **how)
+            explain_algorithm(algorithm, asked, check=check)
         except ProgramError as error:
             if len(algorithms) == 1:
                 raise

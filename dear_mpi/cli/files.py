@@ -1,86 +1,63 @@
-"""Check a command's files: their endings, no file written twice, and no input overwritten."""
+"""Check a command's files: no file is written twice, and no input is overwritten."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from dear_mpi.cli.commands import as_typed
 from dear_mpi.collectives.program.user_file import is_in_file, split_options
 from dear_mpi.reporting.files import at_end, check_writable, older
 from dear_mpi.training.declared import listed
 
 if TYPE_CHECKING:
-    from dear_mpi.see.timeline.write import TimelineFiles
-    from dear_mpi.training.log.spans import Timeline
+    from dear_mpi.see.timeline import TimelineFiles
 
 Written: TypeAlias = Sequence[tuple[str, Path]]
 """Flags, each with a file that it names."""
 
-WRITTEN = {"plot": "--plot", "json_file": "--json", "timeline": "--timeline"}  # shared by several commands
-PICTURES = (".png", ".pdf", ".svg")  # matplotlib has others, and some lose colours
-PAGES = (".html", ".htm")
-MOVING = ".gif"  # a frame per step
-ENDINGS = {"--plot": PICTURES, "--picture": (*PICTURES, MOVING), "--timeline": (".json", *PICTURES), "--html": PAGES}
 OLDER = ("--json", "--save")  # an existing file becomes FILE.old
 
 
-def written_by(flags: Mapping[str, Any], **own: str) -> Written:
-    """Return a command's output files, also by its special flags (``own``); --timeline takes several, with commas."""
-    names = own | WRITTEN
-    files = {name: [flags[name]] for name in names if name in flags}
-    if "timeline" in flags:
-        files["timeline"] = list(listed("--timeline", flags["timeline"]))
-    return [(names[name], Path(file)) for name, named in files.items() for file in named]
+def written_by(flags: Mapping[str, Any], *read: str) -> Written:
+    """Return a command's output files: all flags with a path, except those that are ``read``, and --timeline's."""
+    files = [(as_typed(name), path) for name, path in flags.items() if isinstance(path, Path) and name not in read]
+    several = listed("--timeline", flags["timeline"]) if "timeline" in flags else ()
+    return [*files, *(("--timeline", Path(file)) for file in several)]
 
 
-def timeline_writer(flags: Mapping[str, Any], draw: Callable[[Timeline], Any] | None = None) -> TimelineFiles | None:
-    """Return the writer of --timeline's files, with ``draw`` for pictures; None without files."""
+def timeline_writer(flags: Mapping[str, Any]) -> "TimelineFiles | None":
+    """Return the writer of --timeline's files; None without the flag. Raises as ``TimelineFiles``."""
     files = [path for flag, path in written_by(flags) if flag == "--timeline"]
     if not files:
         return None
-    from dear_mpi.see.timeline.write import TimelineFiles  # few runs draw timelines
+    from dear_mpi.see.timeline import TimelineFiles  # few runs write timelines
 
-    return TimelineFiles("--timeline", files, draw) if draw else TimelineFiles("--timeline", files)
+    return TimelineFiles("--timeline", files)
 
 
 def try_files(written: Written) -> None:
-    """Raise a ValueError, before the work, if a file is not writable or a picture needs missing matplotlib."""
+    """Raise a ValueError, before the work, if a file is not writable."""
     for flag, path in written:
         check_writable(flag, path)
-        if flag in ENDINGS and path.suffix.lower() in (*PICTURES, MOVING):
-            try:
-                import matplotlib.backend_bases  # noqa: F401
-            except ImportError:
-                raise ValueError(f"{flag} needs matplotlib: pip install matplotlib (our extra 'plot')") from None
 
 
 def check_files(read: Mapping[str, Iterable[str]], written: Written) -> None:
-    """Raise a ValueError if an ending is unknown or a file would be lost; ``read``: texts that may name files."""
-    for flag, path in written:
-        if flag in ENDINGS and path.suffix.lower() not in ENDINGS[flag]:
-            *others, last = ENDINGS[flag]
-            raise ValueError(f"{flag} {str(path)!r} must end in {', '.join(others)} or {last}")
-    set_aside = [(f"the older file of {flag}", older(path)) for flag, path in written if flag in OLDER]
-    taken: dict[Path, str] = {}
-    for flag, path in (*written, *set_aside):
-        if at_end(path) in taken:
-            flags = " and ".join(dict.fromkeys((taken[at_end(path)], flag)))
-            raise ValueError(f"{flags} must be different files, not both {str(path)!r}")
-        taken[at_end(path)] = flag
+    """Raise a ValueError if a file would be lost; ``read``: texts that may name files."""
+    files = [*written, *((f"the older file of {flag}", older(path)) for flag, path in written if flag in OLDER)]
     named = [(flag, Path(file)) for flag, texts in read.items() for text in texts if (file := file_of(text))]
-    for flag, path in (*written, *set_aside):
-        for what, each in named:
+    for number, (flag, path) in enumerate(files):
+        for other, each in files[:number]:
             if is_same(path, each):
-                raise ValueError(f"{flag} {str(path)!r} would write over the file of {what}: choose another name")
+                flags = " and ".join(dict.fromkeys((other, flag)))
+                raise ValueError(f"{flags} must be different files, not both {str(path)!r}")
+        for other, each in named:
+            if is_same(path, each):
+                raise ValueError(f"{flag} {str(path)!r} would write over the file of {other}: choose another name")
 
 
 def is_same(one: Path, other: Path) -> bool:
     """Return whether two paths lead to one file, also through links."""
-    try:
-        return one.samefile(other)
-    except OSError:  # one does not exist
-        return at_end(one) == at_end(other)
+    return at_end(one) == at_end(other) or (one.exists() and other.exists() and one.samefile(other))
 
 
 def file_of(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Declare flags: the fields of option classes, and others.
+"""Declare flags: the fields of option classes, and others, in panels of ``--help``.
 
 A table maps names to flags as Typer reads them: as a function's parameters.
 """
@@ -6,12 +6,11 @@ A table maps names to flags as Typer reads them: as a function's parameters.
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, get_args, get_type_hints
+from typing import Annotated, Any, TypeAlias, get_type_hints
 
-from typer import Argument, BadParameter, Option
-from typer.models import OptionInfo
+from typer import Argument, Option
 
-from dear_mpi.cli.commands import added_flags, as_typed
+from dear_mpi.cli.commands import PANEL_OF, added_flags, as_typed
 from dear_mpi.training.declared import Declared, listed, options_of
 
 Flags: TypeAlias = Mapping[str, Any]
@@ -19,42 +18,41 @@ Flags: TypeAlias = Mapping[str, Any]
 is shown in --help, and is not in it."""
 
 Table: TypeAlias = dict[str, inspect.Parameter]
+LAST = "Output"  # the panel of extras' flags
+
+
+def in_order(table: Table) -> Table:
+    """Sort a table by panels; arguments have none and come first, extras' flags come last."""
+    places = {name: place for place, name in enumerate(PANEL_OF)}
+
+    def place(name: str) -> int:
+        return places.get(name, len(places)) if table[name].annotation.__metadata__[1] else -1
+
+    return {name: table[name] for name in sorted(table, key=place)}
+
+
+def flag(name: str, kind: Any, help: str, default: Any = None, *, field: str = "", **said: Any) -> Table:
+    """Return a table of one flag; ``field``: its name in errors, if different; ``said`` is for Typer."""
+    option = Option(as_typed(name), help=help, rich_help_panel=PANEL_OF.get(name, LAST), **said)
+    return {name: parameter(name, Annotated[kind, option, field or name], default)}
+
+
+def argument(name: str, kind: Any, help: str, metavar: str, default: Any = inspect.Parameter.empty) -> Table:
+    """Return a table of an argument after the command, required unless it has a default."""
+    return {name: parameter(name, Annotated[kind, Argument(help=help, metavar=metavar), None], default)}
 
 
 def parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
-def flag(name: str, kind: Any, help: str, default: Any = None, *, spelled: str = "", **said: Any) -> Table:
-    """Return a table of one flag, spelled like its name unless ``spelled`` is given; ``said`` is for Typer."""
-    if Path in get_args(kind):
-        said["parser"] = named_file
-    option = Option(spelled or as_typed(name), help=help, **said)
-    return {name: parameter(name, Annotated[kind, option], default)}
-
-
-def named_file(text: str) -> Path:
-    if not text:
-        raise BadParameter("'' is no name of a file")
-    return Path(text)
-
-
-def argument(name: str, kind: Any, help: str, metavar: str) -> Table:
-    """Return a table of a required argument after the command."""
-    return {name: parameter(name, Annotated[kind, Argument(help=help, metavar=metavar)], inspect.Parameter.empty)}
-
-
-def arguments(name: str, help: str, metavar: str) -> Table:
-    """Return a table of all values after the command's arguments, or after ``--``; it may be empty."""
-    return {name: parameter(name, Annotated[list[str] | None, Argument(help=help, metavar=metavar)], None)}
-
-
 def added(command: str) -> Table:
-    """Return extras' flags for a command, last in their panel."""
+    """Return extras' flags for a command as a table."""
     table = Table()
     for name, each in added_flags(command).items():
-        kind, default, metavar = (Path | None, None, "FILE") if each.file else (bool, False, None)
-        table |= flag(name, kind, each.help, default, metavar=metavar, rich_help_panel="Output")
+        kind: Any = Path | None if each.endings else str | None if each.metavar else bool
+        default, metavar = (False, None) if kind is bool else (None, each.metavar or "FILE")
+        table |= flag(name, kind, each.help, default, metavar=metavar)
     return table
 
 
@@ -62,25 +60,19 @@ def flags_of(kind: type[Declared]) -> Table:
     """Return a flag per option field, with the field's help, type and default."""
     hints, found = get_type_hints(kind), Table()
     for name, said in options_of(kind).items():
-        default = getattr(kind, name, None)
+        default, typed = getattr(kind, name, None), said.typed or hints[name]
         if isinstance(default, tuple):  # several values, with commas
             default = ",".join(map(str, default)) or None
         shown: Any = said.shown or True
-        option = Option(*said.flags, help=said.help, show_default=shown, metavar=said.metavar)
-        typed: Any = said.typed or hints[name]
-        found[said.name(name)] = parameter(said.name(name), Annotated[typed | None, option, name], default)
+        how = {"field": name, "show_default": shown, "metavar": said.metavar}
+        found |= flag(said.name(name), typed | None, said.help, default, **how)
     return found
 
 
 def typed_as(table: Table) -> dict[str, str]:
     """Return the typed spelling of each name in errors: of a flag's parameter, or of its field."""
-    found: dict[str, str] = {}
-    for name, each in table.items():
-        option, *field = each.annotation.__metadata__
-        if isinstance(option, OptionInfo):  # arguments have no dashes
-            flag = option.param_decls[0] if option.param_decls else as_typed(name)
-            found |= dict.fromkeys((name, *field), flag)
-    return found
+    fields = {name: each.annotation.__metadata__[1] for name, each in table.items()}
+    return {alias: as_typed(name) for name, field in fields.items() if field for alias in (name, field)}
 
 
 def chosen(kind: type[Declared], flags: Flags) -> dict[str, Any]:
@@ -107,21 +99,20 @@ STALL_AFTER = "30s"
 MOST_THREADS = 256  # they share one interpreter: more threads take minutes for seconds of work
 LINK = (
     "Emulate a link of this bandwidth and latency by delaying messages, e.g. 10gbit,50us; or INSIDE/BETWEEN,hosts=N "
-    "(or per_host=N): links inside and between emulated hosts, the ranks of each of which share a port to the others."
+    "(or per_host=N): links inside and between emulated hosts; ranks of a host share a port to other hosts."
 )
 RATES = (
     "Bandwidth of a rank inside its host, and of a host to others, for algorithms that ask for it, such as themis: "
     "100gbit/10gbit, or FILE.json of dear-mpi doctor."
 )
 THREADS = "Number of ranks, which run as threads of one process, without MPI."
-STALL = "Report each rank that has waited for the same thing for this long, with what it waits for and why. 0s: never."
-ABORT = "End the job with a non-zero exit code when a rank has waited for as long as --stall-after says."
+STALL = "Report each rank that has waited this long for a message, with the message and the cause. 0s: never."
+ABORT = "End the job with a non-zero exit code when a rank has waited as long as --stall-after."
 MEMORY = "How MPI gets GPU memory: direct, staged (copied to the host first), or auto (direct if a trial succeeds)."
 JSON = "Write the result to FILE, as JSON. An older FILE is kept as FILE.old."
-PLOT = "Draw the rows of the table into FILE.png, FILE.pdf or FILE.svg."
 TIMELINE = (
-    "Write what each rank did, and when, in the last iterations: FILE.json for the Perfetto viewer; FILE.png, FILE.svg "
-    "or FILE.pdf as a picture; several with commas."
+    "Write what each rank did, and when, in the last iterations: FILE.json for the Perfetto viewer, or an ending that "
+    "an extra draws; several with commas."
 )
 
 # The flags of ``run_ranks``.
@@ -132,10 +123,9 @@ RUN_FLAGS = (
     | flag("threads", int | None, THREADS, min=1, max=MOST_THREADS, show_default="an MPI job")
     | flag("stall_after", str, STALL, STALL_AFTER)
     | flag("stall_abort", bool, ABORT, False)
-    | flag("json_file", Path | None, JSON, spelled="--json", metavar="FILE")
+    | flag("json_file", Path | None, JSON, metavar="FILE")
 )
-FILE_FLAGS = flag("plot", Path | None, PLOT, metavar="FILE")
-FILE_FLAGS |= flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none")
+FILE_FLAGS = flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none")
 
 
 def shared(*names: str) -> Table:

@@ -14,10 +14,9 @@ from typing import Any
 
 import typer
 
-from dear_mpi.cli.commands import WITHOUT_WORK, added_flags, as_typed
-from dear_mpi.cli.files import Written, try_files
-from dear_mpi.cli.flags import STALL_AFTER, Flags, Table, parameter, typed_as
-from dear_mpi.cli.panels import PANELS
+from dear_mpi.cli.commands import SPELLED, WITHOUT_WORK
+from dear_mpi.cli.files import try_files, written_by
+from dear_mpi.cli.flags import STALL_AFTER, Flags, Table, in_order, parameter, typed_as
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.errors import AgreedError, ProgramError, TransportError
 from dear_mpi.collectives.transports.agree import by_rank_0
@@ -28,9 +27,7 @@ from dear_mpi.reporting.terminal import complain
 from dear_mpi.reporting.units import parse_links, parse_seconds
 from dear_mpi.training.declared import parsed
 
-STAGES = ("input", "job")
 NAMED = r"^((?:\w+: )?)(\w+)(?= (?:must|does not apply) )"  # an option, maybe after a collective
-SPELLED = [as_typed(name.removesuffix("_file")) for names in PANELS.values() for name in names.split()]
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ def complaining(command: str, *, mpi: bool, flags: Mapping[str, str] = MappingPr
     except (ValueError, AgreedError, ProgramError) as error:
         told = (mpi or launch_of(os.environ).size > 1) and not isinstance(error, AgreedError)
         agreed = agreed_on(error) if told else error
-        said = re.sub(f"^({'|'.join((*STAGES, command))}): ", "", str(agreed))
+        said = re.sub(f"^(input|job|{command}): ", "", str(agreed))
         said = re.sub(NAMED, lambda found: f"{found[1]}{flags.get(found[2], found[2])}", said)
         complain(said, launched_rank() if mpi else launch_of(os.environ).rank)
         raise typer.Exit(2) from None
@@ -69,11 +66,11 @@ def command_line(arguments: Sequence[str]) -> dict[str, str | None]:
 
     Values are compared at their use; files may differ.
     """
-    typed = {each.partition("=")[0] for each in arguments}
+    typed = {each.partition("=")[0] for each in arguments if each.startswith("--")}
     asked = [each for each in arguments if each in WITHOUT_WORK]
-    added = [as_typed(name) for command in arguments[:1] for name in added_flags(command)]
-    given = {flag: "given" if flag in typed else None for flag in (*SPELLED, *added)}
-    return {"command": " ".join([*arguments[:1], *asked]) or "none", **given}
+    given = {flag: "given" if flag in typed else None for flag in SPELLED}
+    others = ", ".join(sorted(typed.difference(SPELLED, WITHOUT_WORK)))
+    return {"command": " ".join([*arguments[:1], *asked]) or "none", **given, "other flags": others or None}
 
 
 def check_all_ask(arguments: Sequence[str]) -> None:
@@ -103,48 +100,52 @@ def agreed_on(error: Exception) -> Exception:
     return disagreement(complain) or error
 
 
-def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..., Callable[..., None]]:
+def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..., Callable[[Table], Any]]:
     """Turn a function of a flag mapping into a command: typed flags, and these defaults.
 
-    Bad input ends it as in ``complaining``. ``alone`` names a command of one process: it refuses mpirun, like
-    --threads.
+    It becomes a function from more flags, those of extras, to what Typer runs. Bad input ends the command as in
+    ``complaining``. ``alone`` names a command of one process: it refuses mpirun, like --threads.
     """
-    shown = [each.replace(default=defaults.get(name, each.default)) for name, each in table.items()]
-    names = typed_as(table)
-    shown.append(parameter("typer_context", typer.Context, inspect.Parameter.empty))
 
-    def decorate(function: Callable[[Flags], None]) -> Callable[..., None]:
-        def command(*, typer_context: Any, **flags: Any) -> None:
-            source = typer_context.get_parameter_source
-            typed = {name: flags[name] for name in flags if source(name).name != "DEFAULT"}
-            mpi = "threads" in table and "threads" not in typed
-            with complaining(typer_context.info_name, mpi=mpi, flags=names):
-                if (alone or "threads" in typed) and launch_of(os.environ).size > 1:
-                    raise ValueError(f"{alone or '--threads'} runs in one process: start it without mpirun")
-                function(defaults | typed)
+    def decorate(function: Callable[[Flags], None]) -> Callable[[Table], Any]:
+        def build(added: Table) -> Any:
+            whole = in_order(table | added)
+            names = typed_as(whole)
 
-        command.__doc__ = function.__doc__
-        command.__annotations__ = {each.name: each.annotation for each in shown}
-        command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-        return command
+            def command(*, typer_context: Any, **flags: Any) -> None:
+                source = typer_context.get_parameter_source
+                typed = {name: flags[name] for name in flags if source(name).name != "DEFAULT"}
+                mpi = "threads" in table and "threads" not in typed
+                with complaining(typer_context.info_name, mpi=mpi, flags=names):
+                    if (alone or "threads" in typed) and launch_of(os.environ).size > 1:
+                        raise ValueError(f"{alone or '--threads'} runs in one process: start it without mpirun")
+                    function(defaults | typed)
+
+            shown = [each.replace(default=defaults.get(name, each.default)) for name, each in whole.items()]
+            shown.append(parameter("typer_context", typer.Context, inspect.Parameter.empty))
+            command.__doc__ = function.__doc__
+            command.__annotations__ = {each.name: each.annotation for each in shown}
+            command.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+            return command
+
+        return build
 
     return decorate
 
 
-def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "cpu", others: Written = ()) -> Any:
+def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "cpu") -> Any:
     """Call ``command(world)`` on every rank of ``RUN_FLAGS``. Returns its result, or its ``Output``'s report.
 
     First the ranks compare their flags: a flag on only some ranks, such as --timeline, would make the others hang.
-    Before the work rank 0 checks that it can write the --json file and ``others``. An older report is ``aside``
+    Before the work rank 0 checks that it can write all files. An older report is ``aside``
     meanwhile: if all processes of a host die, a launcher may return 0, and then no report may exist. After the work
-    rank 0 writes the report and the output's other files. A failed write does not stop the others: it is reported, with
-    exit code 1, or 2 for --json.
+    rank 0 writes the output's files and the report. A failed write is reported, with exit code 1, or 2 for --json.
     """
-    json_file, stall_after = flags.get("json_file"), flags.get("stall_after", STALL_AFTER)
+    json_file = flags.get("json_file")
 
     def facts(rank: int) -> Mapping[str, Any]:
         if rank == 0:
-            try_files([("--json", json_file), *others] if json_file is not None else others)
+            try_files(written_by(flags))
         return command_line(sys.argv[1:])
 
     def on_each_rank(world: World) -> tuple[Any, bool]:
@@ -152,19 +153,24 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
             set_aside()
         result = command(world)
         output = result if isinstance(result, Output) else Output(result)
-        whole = write_files(world, {"output": lambda: write_json(output.report, json_file), **output.files})
+        whole = True
+        for flag, write in output.files.items():
+            try:
+                by_rank_0(world.transport, flag, write, asleep=True)
+            except AgreedError as error:
+                complain(str(error).removeprefix(f"{flag}: "), world.rank)
+                whole = False
+        by_rank_0(world.transport, "output", lambda: write_json(output.report, json_file), asleep=True)
         return output.report, whole
 
     how = {name: flags[name] for name in ("threads", "device_memory", "stall_abort") if name in flags}
     if "link" in flags:
         how["link"] = parsed("--link", parse_links, flags["link"])
     if "rates" in flags:
-        from dear_mpi.simulate.machine import read_rates  # few commands have the flag
+        from dear_mpi.simulate.network import read_rates  # few commands have the flag
 
         how["rates"] = parsed("--rates", read_rates, flags["rates"])
-    how["stall_after_s"] = parsed("--stall-after", parse_seconds, stall_after)
-    if how.get("stall_abort") and not how["stall_after_s"]:
-        raise ValueError(f"--stall-abort needs a --stall-after above 0s, not {stall_after}")
+    how["stall_after_s"] = parsed("--stall-after", parse_seconds, flags.get("stall_after", STALL_AFTER))
     select_gpu(device)
     try:
         with aside(json_file) as set_aside:  # around all threads: rank 0's may end because of another rank
@@ -174,26 +180,6 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
     if not whole:
         raise typer.Exit(1)
     return report
-
-
-def write_files(world: World, files: Mapping[str, Callable[[], object]]) -> bool:
-    """Collective: rank 0 writes all files that it can and reports the others. Returns whether it wrote all.
-
-    Raises:
-        AgreedError: the first file cannot be written; the others are written before.
-    """
-    failed: dict[str, AgreedError] = {}
-    for flag, write in files.items():
-        try:
-            by_rank_0(world.transport, flag, write, asleep=True)
-        except AgreedError as error:
-            failed[flag] = error
-    first = failed.pop(next(iter(files)), None)
-    for each in failed.values():
-        complain(str(each), world.rank)
-    if first is not None:
-        raise first
-    return not failed
 
 
 def write_json(content: Any, path: Path | None) -> None:

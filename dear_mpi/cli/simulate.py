@@ -1,23 +1,16 @@
 """Run ``dear-mpi simulate``."""
 
-from collections.abc import Sequence
-
-from dear_mpi.cli.commands import added_files, typed_acts
+from dear_mpi.cli.commands import typed_acts
 from dear_mpi.cli.files import check_files, timeline_writer, try_files, written_by
-from dear_mpi.cli.flags import Flags, added, chosen, files_of, flags_of, shared
+from dear_mpi.cli.flags import Flags, chosen, files_of, flags_of, shared
 from dear_mpi.cli.run import with_flags, write_json
 from dear_mpi.reporting.files import aside
 from dear_mpi.reporting.terminal import bar
-from dear_mpi.see.figure import write_figure
-from dear_mpi.see.sweep import draw_sweep, named
-from dear_mpi.simulate.gains import changes, fastest, remedies
 from dear_mpi.simulate.settings import MODEL, Settings
-from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.simulate.sweep import simulate as run_simulation
-from dear_mpi.simulate.table import heading, show_simulation
-from dear_mpi.simulate.timeline import timeline_of
+from dear_mpi.simulate.table import show_simulation, timeline_of
 
-FLAGS = flags_of(Settings) | shared("plot", "timeline", "json_file") | added("simulate")
+FLAGS = flags_of(Settings) | shared("timeline", "json_file")
 
 
 @with_flags(FLAGS, alone="simulate")
@@ -25,8 +18,8 @@ def simulate(flags: Flags) -> None:
     """
     Example: dear-mpi simulate --model synthetic:bert_base --ranks 16,64 --network 100gbit,5us --schedules wfbp,dear
     """
-    json_file, plot = flags.get("json_file"), flags.get("plot")
-    written, timeline = written_by(flags, **added_files("simulate")), timeline_writer(flags)
+    json_file = flags.get("json_file")
+    written, timeline = written_by(flags, "profile"), timeline_writer(flags)
     acts = typed_acts("simulate", flags)
     try_files(written)
     given = chosen(Settings, flags)
@@ -35,22 +28,11 @@ def simulate(flags: Flags) -> None:
     check_files(files_of(Settings, flags), written)
     with aside(json_file) as set_aside, bar(None, len(list(settings.cases())), "simulating") as progress:
         set_aside()
-        found = run_simulation(settings, progress, traced=bool(timeline or acts))
+        found = run_simulation(settings, progress, traced=timeline is not None)
     rows = [each.row for each in found]
     write_json(rows, json_file)
-    show_simulation(found, what_helps(found))
-    if plot is not None:
-        write_figure("--plot", plot, draw_sweep(named(rows, "algorithm", "wire"), heading(found)))
+    show_simulation(found)
     if timeline is not None:
         timeline(timeline_of(found))
-    for name, act in acts.items():
-        act(f"--{name}", flags[name], found)
-
-
-def what_helps(found: Sequence[Simulated]) -> list[tuple[str, float]]:
-    """Suggest improvements for the fastest row; of several models and sizes, for the one with the longest waits."""
-    first, *_ = fastest(found)
-    if not first.row["exposed_comm_s"]:
-        return []
-    with bar(None, len(changes(first)), "looking for what would help") as progress:
-        return remedies(first, progress)
+    for act in acts.values():
+        act(found)

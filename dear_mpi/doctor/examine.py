@@ -1,21 +1,12 @@
 """Examine a job: start MPI if possible, gather each rank's facts, and measure links.
 
-Facts are plain values, so tests can make them up. The components that carry messages are reported if the MPI library
-reveals its selection; components that it was only built with do not count:
-
-Open MPI    the selected pml in this process (ob1, ucx, or cm with an mtl), and for ob1 the smsc, which copies from
-            process to process; no call names them, so we read the library's variables
-MPICH       the netmod and the provider, from the summary that a separate process prints on request
+Facts are plain values, so tests can make them up.
 """
 
-import ctypes
 import os
-import re
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +14,12 @@ from typing import Any
 from dear_mpi.bench.machine_file import Link
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
 from dear_mpi.collectives.launch.launcher import OPEN_MPI, Launch
-from dear_mpi.collectives.launch.mpi_facts import MpiFacts, loaded, mpi_facts, queries, said_by_child, without_pmix
+from dear_mpi.collectives.launch.mpi_facts import MpiFacts, mpi_facts, without_pmix
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.shared_memory import HUGE_BYTES, collapse, file_in_memory
 from dear_mpi.collectives.transports.wait_policy import Limit, cgroup_limit, machine, own_cores
 from dear_mpi.doctor.links import measure_links, neighbours
 from dear_mpi.kernels.gpu import Gpu, current_gpu
-from dear_mpi.ranks.clock import Offset, offsets
 from dear_mpi.ranks.host import CONGESTION, read, system, versions
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World
@@ -51,62 +41,6 @@ def mtus(folder: Path = INTERFACES) -> dict[str, int]:
     found = sorted(folder.iterdir()) if folder.is_dir() else []  # Linux only
     up = [path for path in found if path.name != "lo" and read(path / "operstate") in UP]
     return {path.name: int(text) for path in up if (text := read(path / "mtu")).isdigit()}
-
-
-# The position of the names of project, kind and component in Open MPI's structures; their bytes.
-CARRIERS = {12: 16, 40: 32, 84: 64}
-SMSCS = ("cma", "xpmem", "knem", "accelerator")
-
-
-def in_use(library: str) -> str | None:
-    """Name the components that carry messages; None if unknown."""
-    if library.startswith("Open MPI"):
-        return of_open_mpi()
-    if library.startswith("MPICH"):
-        return of_summary(said_by_child("from mpi4py import MPI", MPIR_CVAR_DEBUG_SUMMARY="1"))
-    return None
-
-
-def of_open_mpi() -> str | None:
-    pml = component("pml", variable("libmpi", "mca_pml_base_selected_component"))
-    if pml == "cm":
-        mtl = component("mtl", pointer("libmpi", "ompi_mtl_base_selected_component"))
-        return f"pml cm, mtl {mtl}" if mtl else "pml cm"
-    module = pointer("libopen-pal", "mca_smsc") if pml == "ob1" else None
-    copying = [name for name in SMSCS if module and variable("libopen-pal", f"mca_smsc_{name}_module") == module]
-    return pml and f"pml {pml}" + "".join(f", single copies by smsc {name}" for name in copying[:1])
-
-
-def variable(library: str, name: str) -> int | None:
-    """Return the address of a variable in this process's library; None if it is not found."""
-    for path in loaded(library):
-        with suppress(OSError, ValueError):
-            return ctypes.addressof(ctypes.c_char.in_dll(ctypes.CDLL(path), name))
-    return None
-
-
-def pointer(library: str, name: str) -> int | None:
-    address = variable(library, name)
-    return ctypes.c_void_p.from_address(address).value if address else None
-
-
-def component(kind: str, address: int | None) -> str | None:
-    """Name the component at an address, if it is of this kind."""
-    names = (
-        [ctypes.string_at(address + at, size).partition(b"\0")[0] for at, size in CARRIERS.items()] if address else []
-    )
-    return names[2].decode(errors="replace") if names[:2] == [b"ompi", kind.encode()] else None
-
-
-def of_summary(text: str) -> str | None:
-    """Parse MPICH's summary.
-
-    >>> of_summary("==== UCX netmod Capability ===="), of_summary("libfabric provider: tcp - 192.0.2.0/24")
-    ('netmod ucx', 'netmod ofi, provider tcp')
-    """
-    provider = re.search(r"^libfabric provider: (\S+)", text, re.MULTILINE)
-    netmod = re.search(r"==== (\w+) netmod", text)
-    return f"netmod ofi, provider {provider[1]}" if provider else netmod and f"netmod {netmod[1].lower()}"
 
 
 # Settings that decide how messages travel, if set.
@@ -140,7 +74,6 @@ class RankFacts:
     software: Mapping[str, str] = field(default_factory=dict)  # versions
     kernel: str = ""
     mtus: Mapping[str, int] = field(default_factory=dict)  # of interfaces that are up, in bytes
-    clock: Offset | None = None  # of the wall clock, compared with rank 0's
     machine: str = ""  # with the kernel that schedules it: several hosts may be one machine
     limit: Limit | None = None  # the cgroup that allows the fewest cores
 
@@ -155,16 +88,13 @@ class Facts:
     problem: str | None = None
     device: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
-    in_use: str | None = None  # components that carry messages, if known
-    ucx: str | None = None
-    ucx_cuda: bool = False
-    queries: Mapping[str, bool | str | None] = field(default_factory=dict)
     probed: DeviceMemory | None = None
     device_memory: DeviceMemory | None = None
     links: list[Link] = field(default_factory=list)
 
     @property
-    def ranks_per_host(self) -> list[int]:
+    def hosts(self) -> list[int]:
+        """Return the number of ranks on each host."""
         return list(Counter(rank.host for rank in self.ranks).values())
 
     @property
@@ -253,32 +183,22 @@ def shared_huge_pages(folder: Path = HUGE_PAGES) -> tuple[bool, str]:
     return not problem, f"{problem or 'collapsed on demand'} ({said or 'no such kernel settings'})"
 
 
-def examine(
-    world: World, alone: Facts, *, device_memory: str, nbytes: int, clock: Callable[[], float] = time.time
-) -> Facts:
+def examine(world: World, alone: Facts, *, device_memory: str, nbytes: int) -> Facts:
     """Collective: gather each rank's facts, the job's common facts, and links (messages of ``nbytes``).
 
-    Without a usable MPI, only this rank's facts. ``clock`` is compared between ranks.
+    Without a usable MPI, only this rank's facts.
     """
     flags = {"device": alone.device, "device_memory": device_memory, "size": nbytes}
     agree(world.transport, "doctor", lambda: flags)
     if not alone.usable:
         return alone
     comm: Any = world.transport.native
-    clocks = offsets(world.transport, clock)
-    mine = replace(alone.ranks[0], rank=world.rank, clock=clocks[world.rank])
-    ranks: list[RankFacts] = world.transport.gather_values(mine)
-    carries = in_use(alone.mpi.library) if world.rank == 0 and alone.mpi is not None else None
-    world.transport.barrier(asleep=True)
+    ranks: list[RankFacts] = world.transport.gather_values(replace(alone.ranks[0], rank=world.rank))
     probed = decide(comm) if any(rank.gpu for rank in ranks) else None
     facts = replace(
         alone,
         ranks=ranks,
         settings={name: os.environ[name] for name in SETTINGS if name in os.environ},
-        in_use=world.transport.gather_values(carries)[0],
-        ucx=next(iter(loaded("libucp")), None),
-        ucx_cuda=bool(loaded("libuct_cuda")),
-        queries=queries(comm),
         probed=probed,
         device_memory=decide(comm, device_memory) if probed and device_memory != "auto" else probed,
     )

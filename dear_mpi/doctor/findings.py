@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import TypeAlias
 
 from dear_mpi.collectives.transports.wait_policy import THREADS, Crowd
 from dear_mpi.doctor.examine import Facts, RankFacts
@@ -30,73 +30,35 @@ def ranks_of(ranks: Sequence[RankFacts]) -> str:
 
 
 MOST_HOSTS = 3  # the most hosts that are named
-KEPT_S = 1e-3  # the difference that NTP allows in one network
-FAR_S = 0.1
+GUIDE = "docs/gpu.md, 'Installing a CUDA-aware MPI'"
+
+
 SAME = "start all ranks from one environment that the hosts share, or install the same on each"
-PACKETS = "large packets may get lost on the way: ip link set NAME mtu BYTES, the same on all hosts and on their switch"
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A fact to compare: ``value`` of a rank is compared, ``said`` is shown."""
-
-    severity: Callable[..., Finding]
-    value: Callable[[RankFacts], Any]
-    said: Callable[[RankFacts], str]
-    advice: str
-
-
-def software(name: str) -> Subject:
-    return Subject(warning, lambda rank: rank.software.get(name), lambda rank: rank.software.get(name, "unknown"), SAME)
-
-
-SUBJECTS = {
-    **{name: software(name) for name in ("Python", "NumPy", "mpi4py", "the MPI library", "dear-mpi")},
-    "the MTU of their interfaces": Subject(
-        warning,
-        lambda rank: frozenset(rank.mtus.values()),
-        lambda rank: ", ".join(f"{name} {mtu}" for name, mtu in rank.mtus.items()) or "none",
-        PACKETS,
+Said: TypeAlias = Callable[[RankFacts], str]
+# Facts that ranks should share: severity, the text to compare and to show, advice.
+ALIKE: dict[str, tuple[Callable[..., Finding], Said, str]] = {
+    **{
+        name: (warning, lambda rank, name=name: rank.software.get(name, "unknown"), SAME)  # type: ignore[misc]
+        for name in ("Python", "NumPy", "mpi4py", "the MPI library", "dear-mpi")
+    },
+    "the MTU of their interfaces": (
+        *(warning, lambda rank: ", ".join(map(str, sorted({*rank.mtus.values()})))),
+        "large packets may get lost on the way: ip link set NAME mtu BYTES, the same on all hosts and on their switch",
     ),
-    "the number of cores": Subject(
-        note,
-        lambda rank: (len(rank.cores), rank.host_cores),
-        lambda rank: f"{len(rank.cores)} of {rank.host_cores}",
+    "the number of cores": (
+        *(note, lambda rank: f"{len(rank.cores)} of {rank.host_cores}"),
         "the slowest rank decides: give each the same, or let --weights measured share the work out",
     ),
-    "the kernel": Subject(note, attrgetter("kernel"), attrgetter("kernel"), "nothing, if they are equally fast"),
-    "TCP's congestion control": Subject(
-        note, attrgetter("congestion"), attrgetter("congestion"), "sysctl net.ipv4.tcp_congestion_control=NAME"
-    ),
+    "TCP's congestion control": (note, attrgetter("congestion"), "sysctl net.ipv4.tcp_congestion_control=NAME"),
 }
 
 
 def differences(facts: Facts) -> Iterator[Finding]:
-    for what, subject in SUBJECTS.items():
-        groups = grouped(facts.ranks, subject.value)
+    for what, (severity, said, advice) in ALIKE.items():
+        groups = grouped(facts.ranks, said)
         if len(groups) > 1:
-            said = "; ".join(f"{subject.said(ranks[0]) or 'unknown'} on {where(ranks)}" for ranks in groups.values())
-            yield subject.severity(f"ranks differ in {what}: {said}", subject.advice)
-
-
-def clocks(facts: Facts) -> Iterator[Finding]:
-    """Report wall clocks that certainly differ from rank 0's."""
-    first = facts.ranks[0].clock
-    if first is None:
-        return
-    off = [rank for rank in facts.ranks if rank.clock and rank.clock.is_beyond(first)]
-    for ranks in grouped(off, lambda rank: rank.host).values():
-        best = min((rank.clock for rank in ranks if rank.clock), key=attrgetter("uncertainty_s"))
-        if abs(best.seconds) > KEPT_S:
-            way = "ahead of" if best.seconds > 0 else "behind"
-            text = (
-                f"the clock of {where(ranks)} is {abs(best.seconds):.6g} s {way} that of rank 0, "
-                f"give or take {best.uncertainty_s * 1e6:.3g} us"
-            )
-            severity = warning if abs(best.seconds) > FAR_S else note
-            yield severity(
-                text, "logs and files of these hosts cannot be put in order by their times: chronyc tracking"
-            )
+            texts = "; ".join(f"{text or 'unknown'} on {where(ranks)}" for text, ranks in groups.items())
+            yield severity(f"ranks differ in {what}: {texts}", advice)
 
 
 def where(ranks: Sequence[RankFacts]) -> str:
@@ -104,9 +66,6 @@ def where(ranks: Sequence[RankFacts]) -> str:
     hosts = list(dict.fromkeys(rank.host for rank in ranks))
     more = f" and {plural(len(hosts) - MOST_HOSTS, 'more host')}" if len(hosts) > MOST_HOSTS else ""
     return f"{', '.join(hosts[:MOST_HOSTS])}{more} ({ranks_of(ranks)})"
-
-
-GUIDE = "docs/gpu.md, 'Installing a CUDA-aware MPI'"
 
 
 def findings(facts: Facts) -> list[Finding]:
@@ -148,10 +107,12 @@ def gpus(facts: Facts) -> Iterator[Finding]:
             f"{lack}, the others do: {without[0].gpu_problem}",
             "start all ranks on hosts with GPUs, or all without: --device cpu",
         )
-    for (host, address), ranks in grouped(facts.ranks, lambda rank: (rank.host, rank.gpu and rank.gpu.address)).items():
-        if address is not None and len(ranks) > 1:
+    with_gpus = [(rank, rank.gpu) for rank in facts.ranks if rank.gpu]
+    for its in grouped(with_gpus, lambda each: (each[0].host, each[1].address)).values():
+        if len(its) > 1:
+            (first, gpu), *_ = its
             yield warning(
-                f"{ranks_of(ranks)} share one GPU ({ranks[0].gpu and ranks[0].gpu.name}, {address} of {host})",
+                f"{ranks_of([rank for rank, _ in its])} share one GPU ({gpu.name}, {gpu.address} of {first.host})",
                 "fine for tests; to measure, start one rank per GPU, or run NVIDIA's MPS so that their kernels overlap",
             )
 
@@ -165,11 +126,6 @@ def device_memory(facts: Facts) -> Iterator[Finding]:
         )
     if memory and not memory.direct and not memory.why.endswith("(as asked)"):
         yield warning(f"device memory is {memory.why}", f"it works, but more slowly; see {GUIDE}")
-    asked = [facts.queries.get(name) for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support")]
-    answers = [answer for answer in asked if answer is not None]
-    if probed and answers and any(answers) != probed.direct:
-        says, does = ("yes", "does not") if any(answers) else ("no", "does")
-        yield note(f"MPI says {says} when asked whether it takes device memory, but a trial shows that it {does}")
 
 
 def slow_device_path(facts: Facts) -> Iterator[Finding]:
@@ -219,22 +175,15 @@ def cores(facts: Facts) -> Iterator[Finding]:
 
 
 def wrong_local_rank(facts: Facts) -> Iterator[Finding]:
-    wrong = [rank for rank in facts.ranks if rank.launched_local_rank not in (None, rank.local_rank)]
-    if not wrong:
-        return
-    first = wrong[0]
-    text = (
-        f"the launcher's local rank is not the one counted by shared memory for {ranks_of(wrong)} "
-        f"(rank {first.rank}: {first.launched_local_rank} against {first.local_rank})"
-    )
-    hosts = grouped(facts.ranks, lambda rank: rank.host).values()
-    if all({rank.launched_local_rank for rank in ranks} == {rank.local_rank for rank in ranks} for ranks in hosts):
-        yield note(f"{text}: only the order differs, which does no harm")
-    else:
-        yield warning(
-            f"{text}: two ranks of a host may take one GPU, and leave another idle",
-            "start all ranks of a host with one launcher, and let its containers share the host's memory",
-        )
+    for ranks in grouped(facts.ranks, lambda rank: rank.host).values():
+        launched = {rank.launched_local_rank for rank in ranks}
+        if None not in launched and launched != {rank.local_rank for rank in ranks}:
+            numbers = ", ".join(f"{rank.launched_local_rank} for {rank.local_rank}" for rank in ranks)
+            yield warning(
+                f"local ranks of the launcher are not those counted by shared memory on {where(ranks)}: {numbers}; two "
+                "ranks may take one GPU, and leave another idle",
+                "start all ranks of a host with one launcher, and let its containers share the host's memory",
+            )
 
 
 def small_pages(facts: Facts) -> Iterator[Finding]:
@@ -249,7 +198,7 @@ def small_pages(facts: Facts) -> Iterator[Finding]:
 
 def pausing_tcp(facts: Facts) -> Iterator[Finding]:
     pausing = [rank for rank in facts.ranks if rank.congestion == "bbr"]
-    if pausing and len(facts.ranks_per_host) > 1:
+    if pausing and len(facts.hosts) > 1:
         yield note(
             f"TCP of {ranks_of(pausing)} is controlled by bbr, which slows down at times to measure its path: with "
             "four hosts and 1 Gbit/s, one in a hundred collectives of 53 ms took 60 to 130 ms or more (reno: 56 to 66)",
@@ -258,6 +207,6 @@ def pausing_tcp(facts: Facts) -> Iterator[Finding]:
 
 
 CHECKS = (
-    *(library, gpus, cores, wrong_local_rank, differences, clocks),
+    *(library, gpus, cores, wrong_local_rank, differences),
     *(small_pages, pausing_tcp, device_memory, slow_device_path),
 )

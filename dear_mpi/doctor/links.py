@@ -3,12 +3,11 @@
 latency        half of a round trip of 8 bytes: one figure for both directions, which a round trip cannot separate
 one way        ``MESSAGES`` messages from one rank to the other, then an 8-byte answer: their bytes, divided by the
                time until the answer arrives (like osu_bw)
-both at once   as many messages each way: the bytes of both directions, divided by the time until the answer
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import TypeAlias
 
 import numpy as np
@@ -25,18 +24,15 @@ Pair: TypeAlias = tuple[int, int]
 Programs: TypeAlias = Callable[[int, int, int, int], Program]
 """Of rank, size, source and dest."""
 
+Timed: TypeAlias = tuple[Median, int]
+"""Seconds, and the number of samples."""
+
 SMALL_BYTES = 8
 MESSAGES = 8  # in a stream
 SAMPLES = (100, 30)  # of small and of large messages, at most
 BUDGET_S = 0.3  # for samples, beyond the fewest that give a median an interval
 WARM_UP = 2
 MOST_BYTES = 1 << 30  # of a large message
-
-
-@dataclass(frozen=True)
-class Timed:
-    seconds: Median
-    samples: int
 
 
 def parse_message(text: str) -> int:
@@ -47,83 +43,61 @@ def parse_message(text: str) -> int:
     return nbytes
 
 
-def neighbours(size: int) -> list[list[Pair]]:
-    """Return a ring's pairs, one at a time.
+def neighbours(size: int) -> list[Pair]:
+    """Return a ring's pairs.
 
     >>> neighbours(2), neighbours(3)
-    ([[(0, 1)]], [[(0, 1)], [(1, 2)], [(2, 0)]])
+    ([(0, 1)], [(0, 1), (1, 2), (2, 0)])
     """
-    return [[(source, (source + 1) % size)] for source in range(size if size > 2 else size - 1)]
+    return [(source, (source + 1) % size) for source in range(size if size > 2 else size - 1)]
 
 
-def one_at_a_time(size: int) -> list[list[Pair]]:
+def all_pairs(size: int) -> list[Pair]:
     """Return all pairs; first the first and last rank, which are on two hosts if there are two.
 
-    >>> one_at_a_time(3)
-    [[(0, 2)], [(0, 1)], [(1, 2)]]
+    >>> all_pairs(3)
+    [(0, 2), (0, 1), (1, 2)]
     """
     pairs = [(one, other) for one in range(size) for other in range(one + 1, size)]
-    return [[pair] for pair in sorted(pairs, key=lambda pair: pair != (0, size - 1))]
-
-
-def at_once(size: int) -> list[list[Pair]]:
-    """Return all pairs, in rounds of disjoint pairs, as in a tournament (Kirkman, 1847).
-
-    >>> at_once(4)
-    [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]
-    """
-    others = list(range(1, size + size % 2))  # for an odd number of ranks, the partner of rank ``size`` rests
-    rounds, half = [], (len(others) + 1) // 2
-    for _ in others:
-        seats = [0, *others]
-        met = zip(seats[:half], reversed(seats[half:]), strict=True)
-        rounds.append(sorted((min(pair), max(pair)) for pair in met if max(pair) < size))
-        others = others[-1:] + others[:-1]
-    return rounds
+    return sorted(pairs, key=lambda pair: pair != (0, size - 1))
 
 
 def measure_links(
     transport: Transport,
-    rounds: Sequence[Sequence[Pair]],
+    pairs: Sequence[Pair],
     nbytes: int,
     path: str,
-    advance: Callable[[Sequence[Pair]], object] = lambda pairs: None,
+    advance: Callable[[Pair], object] = lambda pair: None,
 ) -> list[Link]:
-    """Collective: return a row for each direction of each pair, equal on all ranks.
+    """Collective: measure pairs in turn. Returns a row for each direction of each pair, equal on all ranks.
 
     Args:
-        rounds: pairs that are measured at once; the other ranks sleep meanwhile.
         nbytes: the size of a large message. A rank allocates 2 ``MESSAGES`` of these.
         path: host, device (memory handed to MPI), or staged.
-        advance: is called after each round, with its pairs.
+        advance: is called after each pair.
     """
     talks = Talks(transport, nbytes, path)
-    for pairs in rounds:
+    for pair in pairs:
         tag = transport.next_tag()
-        for pair in pairs:
-            if transport.rank in pair:
-                talks.measure(*pair, tag)
+        if transport.rank in pair:
+            talks.measure(*pair, tag)
         transport.barrier(asleep=True)
-        advance(pairs)
+        advance(pair)
     found = {key: timed for each in transport.gather_values(talks.found) for key, timed in each.items()}
-    return [row for pairs in rounds for pair in pairs for row in rows(found, pair, nbytes, path)]
+    return [row for pair in pairs for row in rows(found, pair, nbytes, path)]
 
 
 def rows(found: dict[tuple[str, Pair], Timed], pair: Pair, nbytes: int, path: str) -> Iterator[Link]:
     """Return both directions of a pair from its timings."""
-    small, both = found["latency", pair], found["both", pair]
-    latency, low_us, high_us = (seconds / 2 * 1e6 for seconds in astuple(small.seconds))
-    together, least_both, most_both = (2 * MESSAGES * nbytes / s * 1e-9 for s in astuple(both.seconds))
+    there_and_back, round_trips = found["latency", pair]
+    latency, low_us, high_us = (seconds / 2 * 1e6 for seconds in astuple(there_and_back))
     for source, dest in (pair, pair[::-1]):
-        stream = found["stream", (source, dest)]
-        speed, most, least = (MESSAGES * nbytes / seconds * 1e-9 for seconds in astuple(stream.seconds))
+        stream, streams = found["stream", (source, dest)]
+        speed, most, least = (MESSAGES * nbytes / seconds * 1e-9 for seconds in astuple(stream))
         yield Link(
-            *(source, dest, path, latency, SMALL_BYTES, small.samples, speed, nbytes, stream.samples),
+            *(source, dest, path, latency, SMALL_BYTES, round_trips, speed, nbytes, streams),
             *(low_us, high_us, least, most),
             messages=MESSAGES,
-            both_GBps=together,
-            both_GBps_low=most_both,
-            both_GBps_high=least_both,
         )
 
 
@@ -141,21 +115,16 @@ class Talks:
         for source, dest in ((one, other), (other, one)):
             there = self.run(one_way, source, dest, tag, large=True)
             self.timed("stream", [there, self.run(one_way, dest, source, tag)], (source, dest), tag)
-        both = self.run(both_ways, one, other, tag, large=True)
-        self.timed("both", [both, self.run(one_way, other, one, tag)], (one, other), tag)
 
     def run(self, programs: Programs, source: int, dest: int, tag: int, *, large: bool = False) -> MessagesRun:
-        size, (buffer, segment) = self.transport.size, (self.small, SMALL_BYTES)
-        if large:
-            buffer, segment = self.large, self.nbytes
-        half = buffer.size // 2
+        size, half = self.transport.size, MESSAGES * self.nbytes if large else SMALL_BYTES
         return MessagesRun(
             programs(self.transport.rank, size, source, dest),
-            buffer,
+            self.large if large else self.small,
             (0, half, *[2 * half] * (size - 1)),
             self.transport,
             op="sum",
-            segment=segment,
+            segment=self.nbytes if large else SMALL_BYTES,
             tag=tag,
             staged=self.staged,
             window=MESSAGES,
@@ -170,7 +139,7 @@ class Talks:
         for run in runs:
             run.free()
         if self.transport.rank == pair[0]:
-            self.found[what, pair] = Timed(median(seconds), count)
+            self.found[what, pair] = median(seconds), count
 
     def sample(self, runs: Sequence[MessagesRun]) -> float:
         begin_s = time.perf_counter()
@@ -208,16 +177,6 @@ def one_way(rank: int, size: int, source: int, dest: int) -> Program:
     """Send chunk 0 from ``source`` to ``dest``."""
     steps = {source: Step(sends=(Send(dest, range(1)),)), dest: Step(receives=(Receive(source, range(1)),))}
     return Program("one way", rank, size, (steps[rank],))
-
-
-def both_ways(rank: int, size: int, source: int, dest: int) -> Program:
-    """Send chunk 0 from ``source`` to ``dest``, and chunk 1 in the other direction at the same time."""
-    forth, back = range(1), range(1, 2)
-    steps = {
-        source: Step(sends=(Send(dest, forth),), receives=(Receive(dest, back),)),
-        dest: Step(sends=(Send(source, back),), receives=(Receive(source, forth),)),
-    }
-    return Program("both ways", rank, size, (steps[rank],))
 
 
 def device_ones(nbytes: int, dtype: type) -> Array:

@@ -5,17 +5,25 @@ times worse than the median of the others' best. Single links are compared with 
 interval must exceed the factor.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import median, median_low
-from typing import TypeVar
+from typing import Any, TypeAlias
 
 from dear_mpi.bench.machine_file import Link
 from dear_mpi.doctor.findings import SEVERITIES, Finding, note, warning
 from dear_mpi.reporting.terminal import PLUS_MINUS, interval
 from dear_mpi.reporting.units import format_bytes, grouped, plural
 
+Ways: TypeAlias = dict[str, tuple[float, float]]
 INSIDE, BETWEEN = "inside hosts", "between hosts"
+FACTOR = 1.5
+FEWEST = 3  # two cannot show the slow one
+ADVICE = {
+    INSIDE: "look at what else runs on its cores, and where these are: lscpu, numactl --hardware",
+    BETWEEN: "look at its card, its cable and its port of the switch: ethtool -S, ibstat; and at what else uses them",
+}
 
 
 @dataclass(frozen=True)
@@ -35,14 +43,10 @@ MEASURES = {
 }
 
 
-def kind_of(row: Link, hosts: Sequence[str]) -> str:
-    return INSIDE if hosts[row.source] == hosts[row.dest] else BETWEEN
-
-
 def by_kind(links: Sequence[Link], hosts: Sequence[str]) -> dict[str, list[Link]]:
     """Return the links inside hosts and between hosts, if there are any."""
-    kinds = {kind: [row for row in links if kind_of(row, hosts) == kind] for kind in (INSIDE, BETWEEN)}
-    return {kind: rows for kind, rows in kinds.items() if rows}
+    kinds = grouped(links, lambda row: INSIDE if hosts[row.source] == hosts[row.dest] else BETWEEN)
+    return {kind: kinds[kind] for kind in (INSIDE, BETWEEN) if kind in kinds}
 
 
 @dataclass(frozen=True)
@@ -54,52 +58,31 @@ class PairLinks:
     where: str
     slowdown: float
 
-    @property
-    def ranks(self) -> str:
-        return f"{self.forth.source} - {self.forth.dest}"
-
 
 def pairs_of(links: Sequence[Link], hosts: Sequence[str]) -> list[PairLinks]:
-    """Return the pairs, in the order of their first links."""
-    usual = {
-        (kind, name): median(map(measure.cost, rows))
-        for kind, rows in by_kind(links, hosts).items()
-        for name, measure in MEASURES.items()
-    }
-    back = {(row.dest, row.source, row.path): row for row in links}
-    pairs, seen = [], set[tuple[int, int, str]]()
-    for forth in links:
-        if (forth.source, forth.dest, forth.path) in seen:
-            continue
-        both = forth, back[forth.source, forth.dest, forth.path]
-        seen |= {(row.source, row.dest, row.path) for row in both}
-        kind, ends = kind_of(forth, hosts), (hosts[forth.source], hosts[forth.dest])
-        slow = max(measure.cost(row) / usual[kind, name] for row in both for name, measure in MEASURES.items())
-        pairs.append(PairLinks(*both, ends[0] if kind == INSIDE else " - ".join(ends), slow))
+    """Return the pairs, inside hosts first."""
+    pairs = []
+    for rows in by_kind(links, hosts).values():
+        usual = {name: median(map(measure.cost, rows)) for name, measure in MEASURES.items()}
+        for forth, back in grouped(rows, lambda row: (frozenset((row.source, row.dest)), row.path)).values():
+            slow = max(measure.cost(row) / usual[name] for row in (forth, back) for name, measure in MEASURES.items())
+            ends = dict.fromkeys((hosts[forth.source], hosts[forth.dest]))
+            pairs.append(PairLinks(forth, back, " - ".join(ends), slow))
     return pairs
-
-
-def latency_us(row: Link) -> str:
-    return interval(row.latency_us, row.latency_low_us, row.latency_high_us, 1, 1)
 
 
 def speed(row: Link) -> str:
     return interval(row.GBps, row.GBps_low, row.GBps_high, 1, places_of(row.GBps))
 
 
-def both(row: Link) -> str:
-    if row.both_GBps is None or row.both_GBps_low is None or row.both_GBps_high is None:
-        return "-"
-    return interval(row.both_GBps, row.both_GBps_low, row.both_GBps_high, 1, places_of(row.both_GBps))
-
-
 PAIR_COLUMNS: dict[str, Callable[[PairLinks], str]] = {
-    "ranks": lambda pair: pair.ranks,
+    "ranks": lambda pair: f"{pair.forth.source} - {pair.forth.dest}",
     "memory": lambda pair: pair.forth.path,
-    "latency (us)": lambda pair: latency_us(pair.forth),
+    "latency (us)": lambda pair: interval(
+        pair.forth.latency_us, pair.forth.latency_low_us, pair.forth.latency_high_us, 1, 1
+    ),
     "GB/s ->": lambda pair: speed(pair.forth),
     "GB/s <-": lambda pair: speed(pair.back),
-    "both at once": lambda pair: both(pair.forth),
 }
 
 
@@ -119,8 +102,7 @@ def explained(links: Sequence[Link]) -> str:
     return (
         f"latency: half the median of {latencies} round trips of {format_bytes(first.latency_bytes)}, which cannot "
         f"tell directions; GB/s ->: {plural(first.messages, 'message')} of {format_bytes(first.bytes)} from the first "
-        f"rank to the second, until a short answer is back, the median of {speeds}; both at once: the bytes of both "
-        f"directions; {PLUS_MINUS}"
+        f"rank to the second, until a short answer is back, the median of {speeds}; {PLUS_MINUS}"
     )
 
 
@@ -130,85 +112,47 @@ def most_of(counts: Iterable[int]) -> str:
     >>> most_of([30, 30]), most_of([6, 30])
     ('30', '6 to 30')
     """
-    least, *_, most = sorted([*(found := set(counts)), *found])
-    return str(most) if least == most else f"{least} to {most}"
-
-
-T = TypeVar("T", bound=Hashable)
-
-FACTOR = 1.5
-FEWEST = 3  # two cannot show the slow one
-ADVICE = {
-    INSIDE: "look at what else runs on its cores, and where these are: lscpu, numactl --hardware",
-    BETWEEN: "look at its card, its cable and its port of the switch: ethtool -S, ibstat; and at what else uses them",
-}
-
-
-@dataclass(frozen=True)
-class Slow:
-    """A slow host or rank: the ``cost`` of its best link, and the ``usual`` cost of others."""
-
-    cost: float
-    usual: float
-    sends: bool
-    receives: bool
-
-    @property
-    def factor(self) -> float:
-        return self.cost / self.usual
-
-    @property
-    def verb(self) -> str:
-        return " and ".join(["sends"] * self.sends + ["receives"] * self.receives)
+    ends = sorted(counts)
+    return " to ".join(map(str, dict.fromkeys((ends[0], ends[-1]))))
 
 
 def outliers(links: Sequence[Link], hosts: Sequence[str]) -> list[Finding]:
     """Return outlying hosts and ranks, then single links, the worst first. ``links``: both directions of each pair."""
-    found = [
-        each
-        for kind, rows in by_kind(links, hosts).items()
-        for name in MEASURES
-        for each in of_kind(rows, hosts, kind, name)
-    ]
+    found = list[tuple[float, Finding]]()
+    for kind, rows in by_kind(links, hosts).items():
+        for name, measure in MEASURES.items():
+            left = rows
+            for what in ("host", "rank")[kind == INSIDE :]:
+                names = hosts if what == "host" else range(len(hosts))
+                slow = slow_ends(left, names, measure)
+                for end, ways in slow.items():
+                    cost, usual = min(ways.values())
+                    who = f"host {end}" if what == "host" else f"rank {end} (host {hosts[end]})"
+                    verb = f"{' and '.join(ways)} slowly {kind}: "
+                    if name == "latency":
+                        verb = f"is slow to answer {kind}: a latency of "
+                    text = f"{who} {verb}{measure.shown(cost)} at best, {measure.shown(usual)} is usual"
+                    found.append((cost / usual, warning(text, ADVICE[kind])))
+                left = [row for row in left if not {names[row.source], names[row.dest]} & {*slow}]
+            found += slow_links(left, kind, name)
     found.sort(key=lambda each: (SEVERITIES.index(each[1].severity), -round(each[0], 3)))
     return [finding for _, finding in found]
 
 
-def of_kind(rows: Sequence[Link], hosts: Sequence[str], kind: str, name: str) -> Iterator[tuple[float, Finding]]:
-    """Return outliers of one kind, each with its factor over the usual cost."""
-    slow_hosts = slow_ends(rows, hosts, name) if kind == BETWEEN else {}
-    for host, slow in slow_hosts.items():
-        yield slow.factor, warning(slow_end(f"host {host}", slow, kind, name), ADVICE[kind])
-    rows = [row for row in rows if not {hosts[row.source], hosts[row.dest]} & {*slow_hosts}]
-    slow_ranks = slow_ends(rows, range(len(hosts)), name)
-    for rank, slow in slow_ranks.items():
-        yield slow.factor, warning(slow_end(f"rank {rank} (host {hosts[rank]})", slow, kind, name), ADVICE[kind])
-    yield from slow_links([row for row in rows if not {row.source, row.dest} & {*slow_ranks}], kind, name)
+def slow_ends(rows: Sequence[Link], names: Sequence[Any], measure: Measure) -> dict[Any, Ways]:
+    """Return slow ends, each with its best and the usual cost when it sends and when it receives.
 
-
-def slow_ends(rows: Sequence[Link], names: Sequence[T], name: str) -> dict[T, Slow]:
-    """Return slow ends; ``names`` has each rank's host, or the rank."""
-    measure, ways = MEASURES[name], list[dict[T, tuple[float, float]]]()
-    ends: Sequence[Callable[[Link], int]] = (lambda row: row.source, lambda row: row.dest)
-    for end in ends:
-        groups = grouped(rows, lambda row, end=end: names[end(row)])  # type: ignore[misc]
+    ``names`` has each rank's host, or the rank.
+    """
+    found: dict[Any, Ways] = {}
+    for way, end in (("sends", "source"), ("receives", "dest")):
+        groups = grouped(rows, lambda row, end=end: names[getattr(row, end)])  # type: ignore[misc]
         best = {each: min(map(measure.cost, group)) for each, group in groups.items()}
-        usual = median_low(best.values()) if len(best) >= FEWEST else float("inf")
-        least = {each: min(map(measure.least, group)) for each, group in groups.items()}
-        several = [each for each, group in groups.items() if len(group) > 1]
-        ways.append({each: (best[each], usual) for each in several if least[each] > FACTOR * usual})
-    sends, receives = ways
-    return {
-        each: Slow(*min(way[each] for way in ways if each in way), each in sends, each in receives)
-        for each in sends | receives
-    }
-
-
-def slow_end(who: str, slow: Slow, kind: str, name: str) -> str:
-    best, usual = map(MEASURES[name].shown, (slow.cost, slow.usual))
-    if name == "latency":
-        return f"{who} is slow to answer {kind}: a latency of {best} at best, {usual} is usual"
-    return f"{who} {slow.verb} slowly {kind}: {best} at best, {usual} is usual"
+        usual = median_low(best.values()) if len(best) >= FEWEST else inf
+        for each, group in groups.items():
+            if len(group) > 1 and min(map(measure.least, group)) > FACTOR * usual:
+                found.setdefault(each, {})[way] = best[each], usual
+    return found
 
 
 def slow_links(rows: Sequence[Link], kind: str, name: str) -> Iterator[tuple[float, Finding]]:
@@ -219,9 +163,8 @@ def slow_links(rows: Sequence[Link], kind: str, name: str) -> Iterator[tuple[flo
         slow = [row for row in slow if row.source < row.dest]  # both directions share one latency
     if slow:
         worst = max(slow, key=measure.cost)
-        where = f"between ranks {worst.source} and {worst.dest}"
-        if name == "bandwidth":
-            where = f"from rank {worst.source} to rank {worst.dest}"
+        ways = {"latency": "between ranks {} and {}", "bandwidth": "from rank {} to rank {}"}
+        where = ways[name].format(worst.source, worst.dest)
         more = f"; and {plural(len(slow) - 1, 'more link')}" if len(slow) > 1 else ""
         figures = f"{measure.shown(measure.cost(worst))}, {measure.shown(usual)} is usual"
         finding = note(f"{name} {kind} is worst {where}: {figures}{more}", ADVICE[kind])

@@ -1,7 +1,7 @@
 """Print the reports of ``doctor`` and ``links``, and write them to files."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from statistics import median
 from typing import Any
 
@@ -20,12 +20,12 @@ STYLES = {"broken": "bold red", "warning": "yellow", "note": "cyan"}
 
 
 def as_object(facts: Facts, found: Sequence[Finding]) -> dict[str, Any]:
-    return asdict(facts) | {"hosts": facts.ranks_per_host, "findings": [asdict(finding) for finding in found]}
+    return asdict(facts) | {"hosts": facts.hosts, "findings": [asdict(finding) for finding in found]}
 
 
 def show_doctor(facts: Facts, found: Sequence[Finding]) -> None:
     screen = console()
-    screen.print(listing(job_rows(facts), title=format_hosts(facts.ranks_per_host)))
+    screen.print(listing(job_rows(facts), title=format_hosts(facts.hosts)))
     screen.print(table([facts.ranks], RANK_COLUMNS, left=RANK_COLUMNS))
     screen.print(
         "local rank: counted by shared memory / given by the launcher; cores: those that the rank may use\n",
@@ -56,22 +56,16 @@ def job_rows(facts: Facts) -> dict[str, str]:
     rows = {"launcher": f"{launch.launcher}, {plural(launch.size, 'rank')}" if launch.size > 1 else launch.launcher}
     if mpi is None:
         return rows | {"MPI library": "none"}
-    cuda = "" if facts.ucx_cuda else "not "
-    words: dict[Any, str] = {True: "yes", False: "no", None: "not in this library"}  # some answers are texts
-    answers = (f"{name}: {words.get(answer, answer)}" for name, answer in facts.queries.items())
     return rows | {
         "MPI library": f"{mpi.library} (MPI {mpi.standard}), sees {plural(mpi.size, 'rank')}",
         "thread level": mpi.thread_level,
         "MPICH device": mpi.device,
-        "carries messages": f"{facts.in_use} (in use)" if facts.in_use else "",
-        "built with": f"UCX, {facts.ucx}, its CUDA module {cuda}loaded" if facts.ucx else "",
         "runs on": ", ".join([first.kernel, *(f"{name} {first.software.get(name, '')}" for name in SHOWN)]),
         "interfaces (MTU)": ", ".join(f"{name} ({mtu})" for name, mtu in first.mtus.items()),
         "shared huge pages": first.huge_pages_text,
         "TCP controlled by": first.congestion,
         "settings": "\n".join(f"{name}={value}" for name, value in facts.settings.items()) or "the library's defaults",
-        "CUDA-aware, MPI says": "\n".join(answers),
-        "CUDA-aware, tried out": facts.probed.why if facts.probed else "not tried, as no rank has a GPU",
+        "CUDA-aware": facts.probed.why if facts.probed else "not tried, as no rank has a GPU",
         "device memory": facts.device_memory.why if facts.device_memory and facts.device_memory != facts.probed else "",
     }
 
@@ -93,56 +87,40 @@ RANK_COLUMNS: dict[str, Callable[[RankFacts], str]] = {
 }
 
 
-@dataclass(frozen=True)
-class LinksReport:
-    """Both directions of each pair of ranks; ``hosts`` names each rank's host."""
-
-    links: Sequence[Link]
-    hosts: Sequence[str]
-    transport: str
-    at_once: bool
-
-    @property
-    def ranks_per_host(self) -> list[int]:
-        return [self.hosts.count(host) for host in dict.fromkeys(self.hosts)]
-
-    @property
-    def findings(self) -> list[Finding]:
-        return outliers(self.links, self.hosts)
-
-    def as_object(self) -> dict[str, Any]:
-        """Return the input of ``simulate --network FILE``, and more."""
-        return {
-            "transport": self.transport,
-            "hosts": self.ranks_per_host,
-            "at_once": self.at_once,
-            "ranks": [{"rank": rank, "host": host} for rank, host in enumerate(self.hosts)],
-            "links": [asdict(row) for row in self.links],
-            "findings": [asdict(finding) for finding in self.findings],
-        }
+MOST_PAIRS = 20  # in a table
 
 
-def show_links(screen: Console, report: LinksReport, worst: int) -> None:
-    """Print the ``worst`` pairs, the usual values inside and between hosts, and the outliers."""
-    pairs = sorted(pairs_of(report.links, report.hosts), key=lambda pair: -pair.slowdown)
-    shown, title = pairs[:worst], f"{format_hosts(report.ranks_per_host)}, over {report.transport}"
+def show_links(screen: Console, links: Sequence[Link], hosts: Sequence[str], transport: str) -> dict[str, Any]:
+    """Print the worst pairs, the usual values inside and between hosts, and the outliers.
+
+    ``hosts`` names each rank's host. Returns the report: the input of ``simulate --network FILE``, and more.
+    """
+    pairs, found = sorted(pairs_of(links, hosts), key=lambda pair: -pair.slowdown), outliers(links, hosts)
+    ranks_per_host = [hosts.count(host) for host in dict.fromkeys(hosts)]
     columns = {"ranks": PAIR_COLUMNS["ranks"], "hosts": lambda pair: pair.where, **PAIR_COLUMNS}
     columns |= {"slowdown": lambda pair: f"{pair.slowdown:.2f}"}
     del columns["memory"]  # equal in all rows
-    screen.print(table([shown], columns, left=("ranks", "hosts"), title=title))
-    if left := len(pairs) - len(shown):
-        screen.print(f"left out: {plural(left, 'pair')} less slow than these; --worst shows more, --json has all")
-    how = "pairs without a common rank at the same time" if report.at_once else "one pair at a time"
+    title = f"{format_hosts(ranks_per_host)}, over {transport}"
+    screen.print(table([pairs[:MOST_PAIRS]], columns, left=("ranks", "hosts"), title=title))
+    if left := len(pairs[MOST_PAIRS:]):
+        screen.print(f"left out: {plural(left, 'pair')} less slow than these; --json has all")
     legend = (
-        f"{report.links[0].path} memory, {how}, the worst first; {explained(report.links)}; slowdown: the worst of "
+        f"{links[0].path} memory, one pair at a time, the worst first; {explained(links)}; slowdown: the worst of "
         "these figures over the median of the pairs inside hosts, or of those between them\n"
     )
     screen.print(legend, style="dim", soft_wrap=True)
-    for kind, rows in by_kind(report.links, report.hosts).items():
+    for kind, rows in by_kind(links, hosts).items():
         screen.print(f"{kind}: {plural(len(rows) // 2, 'pair')}, {usual(rows)}", soft_wrap=True)
-    show_findings(screen, report.findings)
-    if not report.findings and len(pairs) > 1:
+    show_findings(screen, found)
+    if not found and len(pairs) > 1:
         screen.print("no host, rank or pair stands out", style="green")
+    return {
+        "transport": transport,
+        "hosts": ranks_per_host,
+        "ranks": [{"rank": rank, "host": host} for rank, host in enumerate(hosts)],
+        "links": [asdict(row) for row in links],
+        "findings": [asdict(finding) for finding in found],
+    }
 
 
 def usual(rows: Sequence[Link]) -> str:

@@ -6,9 +6,6 @@
 
 The order depends only on the seed. So the number of ranks changes which rank computes an example, not the result. Every
 example is seen once per epoch, by one rank, and all ranks run equally many iterations.
-
-We read the digits from scikit-learn's file: importing scikit-learn takes each rank a second, mostly for SciPy and
-pandas. If the file is elsewhere, as in another version, we import scikit-learn.
 """
 
 import threading
@@ -38,9 +35,9 @@ Indices = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples 0 to ``len - 1``: row i of ``x`` with ``y[i]``, a label, or labels of a text's bytes.
+    """Rows of ``x`` with their labels ``y``. Rows of a text are windows, views of its bytes.
 
-    Rows of a text are windows, views of its bytes. ``arrays`` has all data once, for a fingerprint.
+    ``arrays`` has all data once, for a fingerprint.
     """
 
     x: Array
@@ -51,7 +48,7 @@ class Examples:
         return len(self.x)
 
     def take(self, indices: Indices) -> tuple[Array, Array]:
-        """Return inputs (n, ...) and integer targets (n, ...) of these examples."""
+        """Return inputs (n, ...) and integer targets (n, ...)."""
         x, y = self.x[indices], self.y[indices]
         return x.astype(np.int64) if x.dtype.kind == "u" else x, y.astype(np.int64, copy=False)
 
@@ -67,11 +64,7 @@ class Dataset:
 
 
 class Batches:
-    """One rank's shares of a job's batches; ``batch`` counts examples on all ranks, ``seed`` fixes the order.
-
-    Raises:
-        ValueError: there are no examples, or fewer in a batch than ranks.
-    """
+    """One rank's shares of a job's batches; ``batch`` counts examples on all ranks, ``seed`` fixes the order."""
 
     def __init__(self, examples: Examples, batch: int, *, rank: int, size: int, seed: int) -> None:
         if batch < size:
@@ -97,16 +90,13 @@ def order_of(seed: int, epoch: int, count: int) -> Indices:
 
 
 def load_data(name: str, dtype: np.dtype[Any], context: int) -> Dataset:
-    """Load a data set by the name that ``--data`` gives.
+    """Load a data set by the name that ``--data`` gives; ValueError: it is missing, malformed, or too small.
 
     Args:
         name: ``digits`` (1797 images of 8 x 8, needs scikit-learn), a ``.npz`` with arrays ``x`` (n, ...) and ``y``
             (n,) of labels from 0, or any other file, which is read as bytes of text.
         dtype: the type of image inputs; text stays integer.
         context: the number of bytes in a window of text.
-
-    Raises:
-        ValueError: the name is unknown, or the file is missing, malformed, or too small.
     """
     if name == "digits":
         return load_digits(dtype)
@@ -118,7 +108,6 @@ def load_data(name: str, dtype: np.dtype[Any], context: int) -> Dataset:
 
 @lru_cache  # shared by ranks that are threads
 def load_digits(dtype: np.dtype[Any]) -> Dataset:
-    """Load scikit-learn's handwritten digits, scaled to 0..1."""
     images, labels = read_digits()
     return from_arrays(images.reshape(-1, 8, 8).astype(dtype) / 16, labels)
 
@@ -142,7 +131,6 @@ def load_arrays(path: Path, dtype: np.dtype[Any]) -> Dataset:
 
 
 def read_arrays(path: Path) -> tuple[Array, Array]:
-    """Read ``x`` and ``y`` from a user's file, unchanged."""
     # NumPy parses headers with ast, which fails at random if several threads parse ("SystemError: AST constructor
     # recursion depth mismatch", seen with Python 3.11.7).
     with READING, path.open("rb") as file:
@@ -163,7 +151,6 @@ def from_arrays(x: Array, y: Array) -> Dataset:
 
 
 def split(count: int) -> tuple[Indices, Indices]:
-    """Choose training and test examples out of ``count``; at least one of each."""
     order = np.random.default_rng(SPLIT_SEED).permutation(count)
     tested = min(count - 1, max(1, round(count * TEST_SHARE)))
     return order[tested:], order[:tested]
@@ -185,7 +172,6 @@ def load_text(path: Path, context: int) -> Dataset:
 
 
 def windows_of(text: Array, context: int, stride: int = 1) -> Examples:
-    """Return the windows at each ``stride``-th byte."""
     windows = sliding_window_view(text, context + 1)[::stride]
     return Examples(windows[:, :-1], windows[:, 1:], (text,))
 
@@ -194,7 +180,10 @@ PLACE = "datasets/data/digits.csv.gz"  # a line per image: 64 points, and the di
 
 
 def read_digits() -> tuple[Array, Array]:
-    """Read images (1797, 64) of 0 to 16, and labels. Raises a ValueError without scikit-learn."""
+    """Read images (1797, 64) of 0 to 16, and labels, from scikit-learn's file.
+
+    Importing scikit-learn takes each rank a second; it is done only if the file is elsewhere, as in another version.
+    """
     found = find_spec("sklearn")  # imports nothing
     if found is None:
         raise ValueError("data 'digits' needs scikit-learn: pip install scikit-learn (our extra 'data')")

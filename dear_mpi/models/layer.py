@@ -1,7 +1,7 @@
 """Define the trainer's view of a model: parameters, and layers with forward and backward.
 
-The trainer never differentiates. A layer may compute, adapt another framework, or be synthetic, which only takes time:
-the three members of ``Layer`` are enough. Optional abilities are pairs of methods; define both or neither:
+The trainer never differentiates. A layer may compute, adapt another framework, or only take time. The three members of
+``Layer`` are enough; optional abilities are pairs of methods, both or neither:
 
     backward_input, backward_weights       the halves of its backward pass: the second may be delayed
     exchange_forward, exchange_backward    communication before a pass, as in a mixture of experts
@@ -22,15 +22,14 @@ from dear_mpi.kernels.optimizer import Optimizer
 
 @dataclass(eq=False)
 class Parameter:
-    """A tensor of a layer, and the place for its gradient.
+    """A tensor of a layer, and the place for its gradient, of the same shape and dtype.
 
-    ``grad`` has the shape and dtype of ``value``. When training begins, both become views into the flat buffer: a
-    gradient is sent from its place, and an update is one pass. So read ``parameter.value`` each time, and write *into*
-    the gradient (``grad[...] = g`` or ``out=grad``); never replace it. Layers are **tied** if they share a parameter,
-    or if their parameters share memory.
+    When training begins, both become views into the flat buffer: a gradient is sent from its place, and an update is
+    one pass. So read ``parameter.value`` each time, and write *into* the gradient (``grad[...] = g`` or ``out=grad``);
+    never replace it. Layers are **tied** if they share a parameter, or if their parameters share memory.
 
     Attributes:
-        trained: whether to train it; a frozen parameter never changes, and its gradient is ignored.
+        trained: a frozen parameter never changes, and its gradient is ignored.
         rebind: whether it may become a view. Otherwise it keeps its contiguous memory, at the cost of copying gradient
             and value in each iteration; it must not be tied then.
         outputs: the axis of the outputs, for optimisers of matrices: 0 as in torch and in kernels, 1 if a layer
@@ -49,7 +48,6 @@ class Parameter:
 
     @classmethod
     def of(cls, name: str, value: Array, *, outputs: int | None = 0) -> Parameter:
-        """Create a parameter with a zero gradient of the same shape, dtype and device."""
         return cls(name, value, np.zeros_like(value), outputs=outputs)
 
     def cost(self, optimizer: Optimizer) -> int:
@@ -60,8 +58,7 @@ class Parameter:
         """View an array of this shape as optimisers of whole tensors expect it: outputs first, in the same memory."""
         if self.outputs is None:
             return array.reshape(-1)
-        found: Array = array_module(array).moveaxis(array, self.outputs, 0) if self.outputs else array
-        return found
+        return array_module(array).moveaxis(array, self.outputs, 0) if self.outputs else array
 
 
 class Layer(Protocol):
@@ -128,8 +125,7 @@ class Loss(Protocol):
 def in_order(layers: Sequence[Layer], uses: Sequence[int] | None = None) -> list[Layer]:
     """Return the layers in execution order; a repeated layer is a copy with shared parameters and separate memory.
 
-    Raises:
-        ValueError: ``uses`` names a layer that does not exist.
+    ValueError: ``uses`` names a layer that does not exist.
     """
     found: list[Layer] = []
     for number in range(len(layers)) if uses is None else uses:
@@ -142,30 +138,23 @@ def in_order(layers: Sequence[Layer], uses: Sequence[int] | None = None) -> list
 
 
 def is_split(layer: Layer) -> TypeGuard[SplitLayer]:
-    """Return whether a layer's backward pass has two halves.
+    """Return whether a layer has both halves of a backward pass; ValueError: it has only one.
 
     A class that only overrides its base class's ``backward`` is not split.
-
-    Raises:
-        ValueError: one half is missing.
     """
     halves = "backward_input", "backward_weights"
     return has_pair(layer, *halves) and all(depth(layer, "backward") >= depth(layer, half) for half in halves)
 
 
 def is_exchanging(layer: Layer) -> TypeGuard[ExchangingLayer]:
-    """Return whether a layer communicates before each pass.
-
-    Raises:
-        ValueError: it does so before only one pass.
-    """
+    """Return whether a layer communicates before each pass; ValueError: it does so before only one."""
     return has_pair(layer, "exchange_forward", "exchange_backward")
 
 
 def has_pair(layer: Layer, *pair: str) -> bool:
     found = [name for name in pair if callable(getattr(layer, name, None))]
     if len(found) == 1:
-        raise ValueError(f"{type(layer).__name__} has the method {found[0]} alone: {' and '.join(pair)} are a pair")
+        raise ValueError(f"{type(layer).__name__} has only the method {found[0]}: {' and '.join(pair)} are a pair")
     return bool(found)
 
 

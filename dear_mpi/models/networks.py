@@ -1,13 +1,10 @@
-"""Build three small models, each a flat list of layers.
+"""Build three small models, each a flat list of layers, for the shape of *one* sample.
 
 The list is flat because the trainer communicates by layer: it reduces a layer's gradients while earlier layers still go
-backward. A model is built for the shape of *one* sample. Weights are drawn in float64 and rounded, so all ranks, and
-both dtypes, start from the same model.
+backward. Weights are drawn in float64 and rounded, so all ranks, and both dtypes, start from the same model.
 
-Legend: C channels, H x W space, T tokens, V classes. Shapes of one sample, and of its logits:
-
-- ``mlp``  any shape -> (V,): two hidden dense layers;
-- ``cnn``  (H, W) or (C, H, W) -> (V,): three convolutions, one with stride 2, and a dense head;
+- ``mlp``  any shape -> (classes,): two hidden dense layers;
+- ``cnn``  (H, W) or (C, H, W) -> (classes,): three convolutions, one with stride 2, and a dense head;
 - ``gpt``  (T,) integers below V -> (T, V): a decoder-only transformer that predicts the next token at every position.
 
 >>> [len(build((8, 8), 10, np.random.default_rng(0), np.dtype(np.float32))) for build in (mlp, cnn)]
@@ -25,13 +22,20 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Layer
-from dear_mpi.models.layers.any_data import Dense, Gelu, LayerNorm, Relu, Reshape, Residual
-from dear_mpi.models.layers.images import Conv2d
-from dear_mpi.models.layers.tokens import CausalSelfAttention, Embedding
+from dear_mpi.models.layers import (
+    CausalSelfAttention,
+    Conv2d,
+    Dense,
+    Embedding,
+    Gelu,
+    LayerNorm,
+    Relu,
+    Reshape,
+    Residual,
+)
 
 
 def mlp(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Layer]:
-    """Build two hidden layers of 128 units."""
     draw = partial(draw_weight, rng, dtype)
     inputs, hidden = math.prod(shape), 128
     return [
@@ -45,9 +49,7 @@ def mlp(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: n
 
 
 def cnn(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Layer]:
-    """Build convolutions of 16, 32 and 32 filters. A stride halves the space, not max-pooling: ties have no
-    gradient.
-    """
+    """A stride halves the space, not max-pooling: ties have no gradient."""
     if len(shape) not in (2, 3):
         raise ValueError(f"shape of a sample for cnn must be (H, W) or (C, H, W), not {shape}")
     draw = partial(draw_weight, rng, dtype)
@@ -82,10 +84,7 @@ def gpt(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: n
 def block(
     name: str, draw: Callable[..., Array], *, width: int, branch_gain: float, dtype: np.dtype[Any]
 ) -> list[Layer]:
-    """Build attention, then two dense layers, each inside a residual connection.
-
-    ``branch_gain`` divides the unit variance among the branches that add up on the residual stream.
-    """
+    """Build attention and two dense layers; ``branch_gain`` divides the unit variance among the residual branches."""
     hidden = 4 * width
     qkv = draw((width, 3 * width), fan_in=width)
     out = draw((width, width), fan_in=width, gain=branch_gain)

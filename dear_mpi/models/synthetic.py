@@ -1,18 +1,17 @@
 """Simulate layers by their compute time and gradient sizes, with tables of the DeAR paper's five models.
 
 A synthetic layer writes gradients (a small multiple of its parameters: not zero, so any error in their sum shows) and
-waits for the rest of its time: asleep, like a host while its GPU computes, or spinning, like a busy host. It may
-exchange bytes with the other ranks before each pass, as a mixture of experts does.
+sleeps for the rest of its time, like a host while its GPU computes. It may exchange bytes with the other ranks before
+each pass, as a mixture of experts does.
 
 ``paper_models.json`` lists for every module its tensors' elements, its forward FLOPs at the paper's batch size, and its
 place in the forward pass. A user's table has the same form:
 
     {"batch": 64, "modules": [{"name": "conv1", "params": [9408], "fwd_flops": 15105785856}, ...]}      in forward order
 
-FLOPs are counted at this batch; only ``dear-mpi simulate --batch`` needs it. ``"exchange_bytes": 4194304`` are a
-module's bytes for all ranks together, before each pass: an all-to-all. ``"out_elems": 51380224``, its output's
-elements, let ``simulate --optimizer kfac`` know its factors. A profile (``dear_mpi/training/profiles/profile.py``) is a
-table with seconds in place of FLOPs.
+FLOPs are counted at this batch. ``"exchange_bytes": 4194304`` are a module's bytes for all ranks together, before each
+pass: an all-to-all. ``"out_elems": 51380224``, its output's elements, let ``simulate --optimizer kfac`` know its
+factors. A profile (``dear_mpi/training/profile.py``) is a table with seconds in place of FLOPs.
 """
 
 import json
@@ -29,7 +28,6 @@ import numpy as np
 
 from dear_mpi.collectives.program.json_file import read_json
 from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.kernels.kfac import Sides
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.layer import Layer, Parameter
 
@@ -48,16 +46,12 @@ class Module:
     backward: float | None = None  # of the backward pass; None: proportional to the forward pass
     weights: float = HALF  # share of the backward pass for the parameters' gradients, which may be delayed
     exchange_bytes: int = 0  # for all ranks together, before each pass
-    sides: Sides | None = None  # of its factors; None if its weight is no known matrix
-    rows: float = 0.0  # terms in each factor's sum
+    matrix: tuple[int, int] | None = None  # inputs, with the bias, and outputs; None if its weight is no known matrix
+    rows: float = 0.0  # applications of the matrix
 
 
 def load_modules(name: str) -> list[Module]:
-    """Load the modules of a paper model, or of a JSON file, in forward order.
-
-    Raises:
-        ValueError: the name is unknown, or the file is missing or malformed.
-    """
+    """Load the modules of a paper model, or of a JSON file, in forward order."""
     table, model = load_table(name), f"synthetic model {name!r}"
     profiled = isinstance(table, dict) and "uses" in table
     try:
@@ -80,7 +74,6 @@ def load_modules(name: str) -> list[Module]:
 
 
 def load_table(name: str) -> Any:
-    """Load a paper model's table, or a JSON file's."""
     if name.endswith(".json"):
         return read_json("synthetic model", Path(name))
     tables = json.loads(resources.files("dear_mpi.models").joinpath("paper_models.json").read_text())
@@ -96,7 +89,7 @@ def module_of_row(row: Any) -> Module:
     if shape is None:
         return module
     outputs, inputs = shape
-    return replace(module, sides=Sides(inputs + len(counts) - 1, outputs), rows=row["out_elems"] / outputs)
+    return replace(module, matrix=(inputs + len(counts) - 1, outputs), rows=row["out_elems"] / outputs)
 
 
 def matrix(row: Any) -> tuple[int, int] | None:
@@ -111,9 +104,7 @@ def matrix(row: Any) -> tuple[int, int] | None:
 
 
 def modules_of_profile(profile: Any) -> list[Module]:
-    """Convert a profile to layer calls: a tied tensor belongs to its first call; seconds become shares of the
-    passes.
-    """
+    """Convert a profile to layer calls: a tied tensor belongs to its first call."""
     seen, modules = set[Any](), []
     for use in profile["uses"]:
         own = {tensor["key"]: math.prod(tensor["shape"]) for tensor in use["tensors"] if tensor["key"] not in seen}
@@ -131,14 +122,6 @@ def count(value: Any) -> int:
     return value
 
 
-def load_batch(name: str) -> int:
-    """Return the batch at which a model's FLOPs are counted. Raises a ValueError if its table omits it."""
-    batch = load_table(name).get("batch")
-    if type(batch) is not int or batch < 1:
-        raise ValueError(f"synthetic model {name!r}: batch must be a whole number above zero, not {batch!r}")
-    return batch
-
-
 def measured_seconds(modules: Sequence[Module]) -> tuple[float, float] | None:
     """Return the measured seconds of a profile's passes; None for other tables."""
     back = [module.backward for module in modules if module.backward is not None]
@@ -148,9 +131,7 @@ def measured_seconds(modules: Sequence[Module]) -> tuple[float, float] | None:
 def both_passes(
     forward_s: float | None, backward_s: float | None, measured: tuple[float, float] | None = None
 ) -> tuple[float, float]:
-    """Return the seconds of the forward and the backward pass, and derive those that are missing.
-
-    The ratio of ``measured`` passes stays; the default is a backward pass of two forward passes.
+    """Derive missing seconds of a pass from the ratio of the ``measured`` ones; by default backward takes two forward.
 
     >>> both_passes(0.5, None), both_passes(0.5, None, (1.0, 3.0)), both_passes(None, 0.5, (1.0, 3.0))
     ((0.5, 1.0), (0.5, 1.5), (1.0, 0.5))
@@ -162,14 +143,12 @@ def both_passes(
 
 
 def shares_of(modules: Sequence[Module]) -> tuple[list[float], list[float]]:
-    """Return each module's share of the forward and of the backward pass."""
     ahead = [module.flops for module in modules]
     back = [module.flops if module.backward is None else module.backward for module in modules]
     return shares(ahead), shares(back)
 
 
 def shares(amounts: Sequence[float]) -> list[float]:
-    """Return each amount's share of the sum; equal shares if the sum is 0."""
     total = sum(amounts)
     return [each / total if total else 1 / len(amounts) for each in amounts]
 
@@ -178,22 +157,14 @@ GRADIENT_SCALE = 1e-3
 EXCHANGE = "pairwise", "all_to_all"  # the algorithm and the collective
 
 
-def spin(seconds: float) -> None:
-    """Keep a core busy."""
-    end_s = time.perf_counter() + seconds
-    while time.perf_counter() < end_s:
-        pass
-
-
 class ComputeTime:
-    """Lets time pass for one model's layers.
+    """Let time pass for one model's layers, asleep.
 
     Short times add up until a sleep is worthwhile, and the next sleep is shortened by the last one's excess: the sum is
     exact despite a coarse system clock.
     """
 
-    def __init__(self, compute: str = "sleep") -> None:
-        self.rest = lookup("compute", compute, {"sleep": time.sleep, "spin": spin})
+    def __init__(self) -> None:
         self.owed_s, self.pace = 0.0, 1.0  # the pace multiplies the layers' times
 
     def spend(self, seconds: float, since_s: float) -> None:
@@ -201,7 +172,7 @@ class ComputeTime:
         self.owed_s += self.pace * seconds - (time.perf_counter() - since_s)
         if self.owed_s > 1e-3:
             begin_s = time.perf_counter()
-            self.rest(self.owed_s)
+            time.sleep(self.owed_s)
             self.owed_s -= time.perf_counter() - begin_s
 
 
@@ -240,7 +211,7 @@ class Synthetic:
 
 @dataclass(eq=False, kw_only=True)
 class Exchanging(Synthetic):
-    """A synthetic layer that calls ``exchange`` before each pass, and continues when it returns."""
+    """A synthetic layer that calls ``exchange`` before each pass."""
 
     exchange: Callable[[], object]
 
@@ -273,9 +244,7 @@ def synthetic_layers(
 ) -> list[Layer]:
     """Create layers that share ``forward_s`` and ``backward_s`` seconds in proportion to their FLOPs.
 
-    Args:
-        compute_time: lets their time pass; asleep by default.
-        exchange: collective: exchanges a module's bytes with all ranks.
+    ``exchange`` is collective: it exchanges a module's bytes with all ranks.
     """
     compute_time = compute_time or ComputeTime()
     layers: list[Layer] = []

@@ -13,7 +13,7 @@ from dear_mpi.collectives.program.user_file import load, source_of, telling
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.data import Dataset
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
-from dear_mpi.models.layers.any_data import SoftmaxCrossEntropy
+from dear_mpi.models.layers import SoftmaxCrossEntropy
 
 
 def build_model(
@@ -21,17 +21,8 @@ def build_model(
 ) -> tuple[list[Layer], Loss, str]:
     """Call a user's function as ``build(shape, classes, rng, dtype)``, and try its result.
 
-    Args:
-        spec: ``path/to/mine.py:build``.
-        dataset: ``shape`` is one input's shape; ``classes`` is the number of labels, 256 for text.
-        rng: in the same state on all ranks.
-        dtype: the type of the trained parameters.
-
-    Returns:
-        The layers, their loss (by default a classifier's), and a checksum of the file, which ranks compare.
-
-    Raises:
-        ValueError: there is no such function, it fails, or it returns no trainable layers.
+    Returns the layers, their loss (by default a classifier's), and a checksum of the file, which ranks compare.
+    ValueError: there is no such function, it fails, or it returns no trainable layers.
     """
     source, name = source_of(spec, "model", "build"), f"model {spec!r}"
     build, shape, classes = load(source), dataset.shape, dataset.classes
@@ -46,7 +37,6 @@ def build_model(
 
 
 def check_layers(model: str, layers: Any, dtype: np.dtype[Any]) -> None:
-    """Check that they are layers with a trained parameter."""
     if not isinstance(layers, Sequence):
         raise ValueError(f"{model} must return a sequence of layers, or (layers, loss), not {type(layers).__name__}")
     trained = []
@@ -67,7 +57,6 @@ def check_layers(model: str, layers: Any, dtype: np.dtype[Any]) -> None:
 
 
 def check_methods(what: str, thing: Any) -> None:
-    """Check that an object has forward and backward."""
     for method in ("forward", "backward"):
         if not callable(getattr(thing, method, None)):
             raise ValueError(f"{what} must have the methods forward and backward: it has no {method}")
@@ -78,7 +67,6 @@ def named(number: int, layer: Any, model: str) -> str:
 
 
 def try_out(model: str, layers: Sequence[Layer], loss: Loss, dataset: Dataset) -> None:
-    """Run one example forward and backward. Its gradients stay in the parameters, and are never read."""
     x, targets = dataset.train.take(np.zeros(1, np.intp))
     with telling(f"{model}: a layer that is there twice must be one that copy.deepcopy can copy"):
         layers = in_order(layers)
@@ -93,7 +81,6 @@ def try_out(model: str, layers: Sequence[Layer], loss: Loss, dataset: Dataset) -
 
 
 def returned(what: str, method: Callable[..., Array], given: Any, due: tuple[int, ...] | None = None) -> Array:
-    """Return a method's result, an array; with the ``due`` shape if it is a gradient."""
     about = f"{given.dtype}{list(given.shape)}" if hasattr(given, "shape") else repr(given)
     call = f"{what}: {method.__name__}({about})"
     with telling(f"{call} fails"):

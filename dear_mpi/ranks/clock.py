@@ -11,14 +11,13 @@ shortest of many rounds counts (Cristian, Distributed Computing 3, 1989).
                      |     o . '             between looks, the line through two; its slope is the drift
                      +-----------------> time
 
-``CommonClock`` tells the current time. ``Aligned`` converts earlier times, between its two looks; uncertainty grows
-with the distance from a look. Without a second look a clock may drift by ``DRIFT``; with one, by the looks' uncertainty
-and by ``WANDER``.
+``CommonClock`` tells the current time. ``Aligned`` converts earlier times, between its two looks. Uncertainty grows
+with the distance from a look: by ``DRIFT``, or after a second look by the looks' uncertainty and ``WANDER``.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
@@ -38,65 +37,52 @@ class Offset:
     uncertainty_s: float  # half of the shortest round trip, by rank 0's clock
     at_s: float = field(default=0.0, compare=False)  # the time, by the rank's clock; not set on rank 0
 
-    def is_beyond(self, other: "Offset") -> bool:
-        """Return whether two clocks certainly differ: by more than the sum of both uncertainties."""
-        return abs(self.seconds - other.seconds) > self.uncertainty_s + other.uncertainty_s
-
 
 def offsets(
     transport: Transport, clock: Callable[[], float] = time.perf_counter, *, rounds: int = ROUNDS
 ) -> list[Offset]:
     """Collective: return the offset of each rank's clock, in rank order, equal on all ranks; rank 0 has 0.
 
-    Rank 0 exchanges ``rounds`` round trips of 8 bytes with each rank in turn, while the others sleep. An offset holds
-    only at its time: clocks drift by up to 100 us a second.
+    Rank 0 exchanges ``rounds`` round trips of 8 bytes with each rank in turn, while the others sleep.
 
     Args:
         clock: seconds since any time: ``time.perf_counter``, or ``time.time`` with a resolution of 0.2 us.
     """
     tag, found = transport.next_tag(), [Offset(0.0, 0.0)]
     for peer in range(1, transport.size):
-        if transport.rank == 0:
-            found.append(ask(transport, peer, tag, clock, rounds))
-        elif transport.rank == peer:
-            answer(transport, tag, clock, rounds)
+        if transport.rank in (0, peer):
+            own = pingpong(transport, peer, tag, clock, rounds)
+            found += [own] if transport.rank == 0 else []
         transport.barrier(asleep=True)
     agreed: list[Offset] = transport.gather_values(found)[0]
     return agreed
 
 
-def ask(transport: Transport, peer: int, tag: int, clock: Callable[[], float], rounds: int) -> Offset:
-    """Measure one peer's offset, on rank 0."""
-    question, reading = np.zeros(1), np.zeros(1)
-    sends, receives = transport.send_init(question, peer, tag), transport.recv_init(reading, peer, tag)
+def pingpong(transport: Transport, peer: int, tag: int, clock: Callable[[], float], rounds: int) -> Offset:
+    """Measure a peer's offset, on rank 0; the peer answers with readings of its clock."""
+    asks, sent, received = transport.rank == 0, np.zeros(1), np.zeros(1)
+    other = peer if asks else 0
+    sends, receives = transport.send_init(sent, other, tag), transport.recv_init(received, other, tag)
     best = Offset(0.0, float("inf"))
     for _ in range(rounds):
-        begin_s = clock()
+        begin_s = clock() if asks else 0.0
         receives.Start()
-        sends.Start()
-        sends.Wait()
-        receives.Wait()
-        end_s = clock()
-        if 0 <= end_s - begin_s < 2 * best.uncertainty_s:  # below 0 if the clock was set meanwhile
-            at_s = float(reading[0])
-            best = Offset(at_s - (begin_s + end_s) / 2, (end_s - begin_s) / 2, at_s)
+        if asks:
+            sends.Start()
+            sends.Wait()
+            receives.Wait()
+            end_s = clock()
+            if 0 <= end_s - begin_s < 2 * best.uncertainty_s:  # below 0 if the clock was set meanwhile
+                at_s = float(received[0])
+                best = Offset(at_s - (begin_s + end_s) / 2, (end_s - begin_s) / 2, at_s)
+        else:
+            receives.Wait()
+            sent[0] = clock()
+            sends.Start()
+            sends.Wait()
     sends.Free()
     receives.Free()
     return best
-
-
-def answer(transport: Transport, tag: int, clock: Callable[[], float], rounds: int) -> None:
-    """Answer rank 0's messages."""
-    question, reading = np.zeros(1), np.zeros(1)
-    sends, receives = transport.send_init(reading, 0, tag), transport.recv_init(question, 0, tag)
-    for _ in range(rounds):
-        receives.Start()
-        receives.Wait()
-        reading[0] = clock()
-        sends.Start()
-        sends.Wait()
-    sends.Free()
-    receives.Free()
 
 
 APART_S = 0.5  # closer looks show no drift, only their uncertainties
@@ -158,15 +144,6 @@ class Aligned:
             return f"its clock moved by {moved_s:.3g} s in {self.seconds:.3g} s, so it was set meanwhile"
         return ""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Convert to JSON objects."""
-        return {"looks": [asdict(look) for look in self.looks]}
-
-
-def aligned_of(content: Mapping[str, Sequence[Mapping[str, float]]]) -> Aligned:
-    """Read the result of ``as_dict``."""
-    return Aligned(tuple(Look(**look) for look in content["looks"]))
-
 
 REMEMBERED_S = 30.0  # a drift changes with the temperature
 
@@ -180,48 +157,37 @@ class CommonClock:
 
     def __init__(self, transport: Transport, now: Callable[[], float] = time.perf_counter) -> None:
         self.transport, self.now, self.is_one = transport, now, False
-        self.looks: list[Look] = []
-        self.drift, self.residual_s = 0.0, 0.0
+        self.recent, self.residual_s = Aligned(), 0.0
         self.look()
-        alike = abs(self.looks[0].offset_s) <= self.looks[0].uncertainty_s  # a container may have a separate clock
+        self.first = self.recent.looks
+        alike = abs(self.first[0].offset_s) <= self.first[0].uncertainty_s  # a container may have a separate clock
         machines, clocks = zip(*transport.gather_values((machine(), alike)), strict=True)
         if len(set(machines)) == 1 and all(clocks):
-            self.is_one, self.looks = True, []
-        self.first = self.looks[:1]
+            self.is_one, self.recent, self.first = True, Aligned(), ()
 
     def look(self) -> None:
         """Collective: measure this rank's offset again, and the line's error (``residual_s`` keeps the largest)."""
         if self.is_one:
             return
         found = offsets(self.transport, self.now)[self.transport.rank]
-        now_s = found.at_s or self.now()  # irrelevant on rank 0
-        if self.looks:
+        at_s = found.at_s or self.now()  # irrelevant on rank 0
+        if self.recent.looks:
             self.residual_s = max(self.residual_s, abs(found.seconds - self.offset_s()))
-        self.looks = [each for each in self.looks if now_s - each.at_s < REMEMBERED_S]
-        self.looks.append(Look(now_s, found.seconds, found.uncertainty_s))
-        first = self.looks[0]
-        if now_s - first.at_s >= APART_S:
-            self.drift = (found.seconds - first.offset_s) / (now_s - first.at_s)
+        kept = (each for each in self.recent.looks if at_s - each.at_s < REMEMBERED_S)
+        self.recent = Aligned((*kept, Look(at_s, found.seconds, found.uncertainty_s)))
 
     def offset_s(self) -> float:
         """Return how far this rank's clock is ahead of rank 0's now."""
-        if not self.looks:
-            return 0.0
-        last = self.looks[-1]
-        return last.offset_s + self.drift * (self.now() - last.at_s)
+        return self.recent.offset_s(self.now())
 
     def aligned(self) -> Aligned:
         """Return the alignment of times since the first look."""
-        return Aligned((*self.first, *self.looks[-1:]) if self.transport.rank else ())
+        return Aligned((*self.first, *self.recent.looks[-1:]) if self.transport.rank else ())
 
     def report(self) -> dict[str, Any]:
         """Collective: return the largest values over ranks, in s; the drift in s/s."""
-        mine = (
-            abs(self.looks[-1].offset_s) if self.looks else 0.0,
-            self.looks[-1].uncertainty_s if self.looks else 0.0,
-            abs(self.drift),
-            self.residual_s,
-        )
+        last = self.recent.looks[-1] if self.recent.looks else Look(0.0, 0.0, 0.0)
+        mine = (abs(last.offset_s), last.uncertainty_s, abs(self.recent.drift), self.residual_s)
         worst = map(max, zip(*self.transport.gather_values(mine), strict=True))
         names = ("offset_s", "uncertainty_s", "drift", "residual_s")
         return {"one_clock": self.is_one, **dict(zip(names, worst, strict=True))}

@@ -5,8 +5,7 @@
     communication       ^ wait        o mark         kernels that combine and copy               (engine's thread)
 
 Work launched on a stream runs later, in order. A **mark** is an event after all launched work: the other stream waits
-for it, without the host. (The plan makes the host wait before MPI touches a buffer: see the note in
-``collectives/plans/runners/messages.py``.) The time between two marks of a stream is its work's time, with pauses.
+for it, without the host. The plan makes the host wait before MPI touches a buffer.
 """
 
 import os
@@ -96,7 +95,7 @@ STREAMS: dict[str, Callable[[], Streams]] = {"cpu": host_streams, "cuda": cuda_s
 
 
 def open_streams(device: str) -> Streams:
-    """Open this rank's streams on ``cpu`` or ``cuda``. Raises a ValueError if there is no such device here."""
+    """Open this rank's streams. Raises a ValueError if there is no such device here."""
     return lookup("device", device, STREAMS)()
 
 

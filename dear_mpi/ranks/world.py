@@ -1,5 +1,7 @@
 """Give a rank its view of the job: its ranks and their transport. A world is an argument, never global."""
 
+from __future__ import annotations
+
 import faulthandler
 import os
 import sys
@@ -9,20 +11,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
 from dear_mpi.collectives.launch.launcher import launch_of, no_child_leaves
 from dear_mpi.collectives.launch.mpi_facts import started
 from dear_mpi.collectives.launch.neighbours import abort_job, own_monitor
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.program.hosts import rates_of
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.collectives.transports.emulated import EmulatedTransport, Link
-from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.collectives.transports.transport import StagedTransport, Transport, Waits
+from dear_mpi.collectives.transports.transport import DEVICE_MEMORY, StagedTransport, Transport, Waits
 from dear_mpi.collectives.transports.watchdog import Watchdog
 from dear_mpi.kernels.lookup import lookup
+
+if TYPE_CHECKING:
+    from dear_mpi.collectives.transports.emulated import Link
 
 T = TypeVar("T")
 WATCHED_S = 10.0  # for a watchdog to end a job before faulthandler does
@@ -55,7 +57,7 @@ class World:
         return ranks_per_host(self.transport.hosts)
 
     @contextmanager
-    def part(self, ranks: int) -> Iterator["World | None"]:
+    def part(self, ranks: int) -> Iterator[World | None]:
         """Collective: yield a world of the first ``ranks`` ranks to these ranks, and None to the others.
 
         The others sleep at the end of the block until the first ranks leave it.
@@ -102,10 +104,11 @@ def run_world(
         rates: bytes/s of a rank inside its host, and of a host to others, for algorithms that ask for them.
         threads: run that many ranks as threads of this process instead of an MPI job; the result is rank 0's.
         device_memory: how MPI gets a GPU's buffers: ``direct``, ``staged``, or ``auto`` (see ``MpiTransport``).
-        stall_after_s: report a rank's wait after this time (``collectives/transports/watchdog.py``); 0: never.
+        stall_after_s: report a rank's wait after this time (``collectives/transports/watchdog.py``); 0: never. While
+            MPI starts, this takes the timer of ``faulthandler``.
         stall_abort: also end the job then.
-        facts: names and values that must be equal on all ranks, as in ``agree``. Check a rank's input here and not
-            earlier: the others would wait for it.
+        facts: must be equal on all ranks, as in ``agree``. Check a rank's input here and not earlier: the others would
+            wait for it.
 
     Raises:
         ValueError: there is no MPI library, or it cannot be called from two threads.
@@ -113,13 +116,13 @@ def run_world(
     """
 
     def given(transport: Transport) -> Mapping[str, Any]:
-        lookup("device_memory", device_memory, OVERRIDES)
+        lookup("device_memory", device_memory, DEVICE_MEMORY)
         if rates is not None and link is not None:
             raise ValueError("rates must be left out where a link is emulated, which has its own")
         if link is not None:
             link.hosts(transport.hosts)  # may be None
-        said = {"device_memory": device_memory, "link": None if link is None else str(link), "rates": rates}
-        return {**facts(transport.rank), **said}
+        own = facts(transport.rank)
+        return {**own, "device_memory": device_memory, "link": None if link is None else str(link), "rates": rates}
 
     def guarded(transport: Transport) -> T:
         if rates is not None:
@@ -132,6 +135,8 @@ def run_world(
                 agree(transport, "input", lambda: given(transport))
                 if link is None:
                     return function(World(transport))
+                from dear_mpi.collectives.transports.emulated import EmulatedTransport  # few jobs emulate
+
                 return function(World(EmulatedTransport(transport, link), link, tuple(transport.hosts)))
         except AgreedError:
             raise
@@ -141,6 +146,8 @@ def run_world(
             raise
 
     if threads is not None:
+        from dear_mpi.collectives.transports.loopback import run_loopback
+
         return run_loopback(threads, guarded)[0]
     with ExitStack() as stack:
         with starting(stall_after_s, abort=stall_abort):
@@ -152,14 +159,14 @@ def run_world(
 def starting(after_s: float, *, abort: bool) -> Iterator[None]:
     """Report if MPI takes longer to start, and with ``abort`` end the job.
 
-    The library starts while it holds the interpreter's lock: no watchdog can run, so Python's traceback has to do.
+    The library may hold the interpreter's lock meanwhile: then no watchdog runs, and Python's traceback has to do.
     """
     launch = launch_of(os.environ)
     if not after_s or launch.size == 1 or "mpi4py.MPI" in sys.modules:
         yield
         return
     waits = Waits(own_monitor())
-    rank = cast("Transport", SimpleNamespace(rank=launch.rank, waits=waits, abort=abort_job))
+    rank: Any = SimpleNamespace(rank=launch.rank, waits=waits, abort=abort_job)
     faulthandler.dump_traceback_later(after_s + WATCHED_S, file=2, exit=abort)
     try:
         with Watchdog(rank, after_s, abort=abort), waits.meeting("MPI to start"):
@@ -197,6 +204,6 @@ def world_transport(device_memory: str) -> Iterator[Transport]:
 def launched_rank() -> int:
     """Return this process's rank in the MPI job; 0 without a usable MPI."""
     try:
-        return int(started().Get_rank())
+        return started().Get_rank()
     except ValueError:
         return 0

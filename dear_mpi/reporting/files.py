@@ -3,9 +3,10 @@
 import fcntl
 import os
 import secrets
+import shutil
 import socket
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import BinaryIO
 
 from dear_mpi.collectives.program.errors import AgreedError
 
+STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")  # folders whose files lead to open ones
 TRIAL = bytes(4096)  # one block: a full disk still allows empty files
 
 
@@ -28,6 +30,11 @@ def check_writable(flag: str, path: Path) -> None:
         if is_plain(path):
             with unfinished(path) as partial:
                 partial.write_bytes(TRIAL)
+
+
+def check_ending(flag: str, path: Path, endings: Sequence[str]) -> None:
+    if path.suffix.lower() not in endings:
+        raise ValueError(f"{flag} {str(path)!r} must end in {' or '.join(endings)}")
 
 
 @contextmanager
@@ -59,21 +66,12 @@ def is_plain(path: Path) -> bool:
     """
     with suppress(FileNotFoundError):
         path.stat()
-    return not path.exists() or (path.is_file() and not is_stream(path))
-
-
-def is_stream(path: Path) -> bool:
-    """Return whether standard output or standard error ends in this file."""
-    for number in (1, 2):
-        with suppress(OSError):  # the stream is closed
-            if os.path.samestat(os.fstat(number), path.stat()):
-                return True
-    return False
+    return not path.exists() or (path.is_file() and str(path.absolute().parent) not in STREAMS)
 
 
 @contextmanager
 def unfinished(path: Path) -> Iterator[Path]:
-    """Yield an unfinished file in the same folder, with equal ending, mode and owner; it is gone after the block.
+    """Yield an unfinished file in the same folder, with equal ending and mode; it is gone after the block.
 
     The replaced file may have been set aside. A lock tells ``tidy`` that the file is not the rest of a killed run.
     """
@@ -82,20 +80,12 @@ def unfinished(path: Path) -> Iterator[Path]:
         partial = Path(mine.name)
         try:
             for replaced in filter(Path.is_file, (whole, older(path))):
-                keep_access(partial, replaced.stat())
+                shutil.copymode(replaced, partial)
+                partial.chmod(partial.stat().st_mode | stat.S_IWUSR)
                 break
             yield partial
         finally:
             partial.unlink(missing_ok=True)
-
-
-def keep_access(partial: Path, replaced: os.stat_result) -> None:
-    """Copy the owner, if permitted, and then the mode of another file: changing the owner can clear mode bits."""
-    for owner in ((replaced.st_uid, -1), (-1, replaced.st_gid)):
-        with suppress(OSError):  # not permitted, or an owner unknown to this name space
-            os.chown(partial, *owner)
-    of_group = 0 if partial.stat().st_gid == replaced.st_gid else stat.S_IRWXG  # bits for another group
-    partial.chmod(stat.S_IMODE(replaced.st_mode) & ~of_group | stat.S_IWUSR)
 
 
 def locked(whole: Path) -> BinaryIO:

@@ -1,4 +1,4 @@
-"""Report unwritable standard output (a full disk, ``>&-``) in one line, with exit code 1."""
+"""Report unwritable standard output (a full disk) in one line, with exit code 1."""
 
 import io
 import os
@@ -58,28 +58,13 @@ class StandardOutput(io.TextIOWrapper):
                 print(f"error: standard output cannot be written: {error.strerror}", file=sys.stderr)
 
 
-def open_closed() -> None:
-    """Open each standard stream that the caller closed, so that no other file gets its number.
-
-    As in GNU's tools, input and output get a descriptor that fails with "Bad file descriptor" on use. Errors go to
-    /dev/null.
-    """
-    for number, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, mode), True)  # the least free number: lower ones are open
-    if sys.stdout is None:
-        sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)))
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-
-
 @contextmanager
 def output() -> Iterator[None]:
     """Guard standard output until the process ends; after lost text the exit code is 1, or a command's other code."""
-    open_closed()
     given: Any = sys.stdout
+    if given is None:  # the caller closed it
+        yield
+        return
     how = {name: getattr(given, name) for name in ("encoding", "errors", "line_buffering", "write_through")}
     sys.stdout = mine = StandardOutput(given.detach(), **how)
     try:

@@ -1,35 +1,18 @@
 """Compute medians and their ratios with distribution-free intervals, Student's t, and multiple tests.
 
 ``in_batches`` estimates a ratio of two medians from samples that took turns, singly or in blocks. Disturbances last and
-hit both series, so neighbouring samples correlate. So both series are cut at equal places into up to 20 batches. Each
-batch has a ratio of medians; the scatter of their logarithms gives the overall ratio's error: Student's t of the
-trimmed mean, wider if neighbouring batches correlate. A disturbance of a whole batch of both cancels; a fifth of the
-batches may be far off. Dependence between samples may be arbitrary, so blocks of samples (of a job under another MPI)
-also work.
+hit both series. So both are cut at equal places into up to 20 batches, each with a ratio of medians. The scatter of
+their logarithms gives the error: Student's t of the trimmed mean, wider if neighbouring batches correlate. Samples may
+depend on each other in any way, and a fifth of the batches may be far off.
+
+A lasting slow-down within a run biases the ratio of all medians; two modes bias the mean of the batches' ratios. The
+interval covers both, so it is a little wide. Equal candidates are told apart in at most 5 % of runs, except for bursts
+as long as a run of few turns that hit one of them: 22 % of runs with 12 turns, 14 % with 30, 3 % with 200
+(``tests/reporting/test_turns.py`` has the noise).
 
 Sources: batch means, Schmeiser, Batch size effects in the analysis of simulation output (Operations Research 30, 1982):
 10 to 30 batches are enough; trimmed means, Tukey and McLaughlin, Less vulnerable confidence and significance procedures
 for location based on a single sample (Sankhya A 25, 1963).
-
-A lasting slow-down within a run biases the ratio of all medians; two modes bias the mean of the batches' ratios. The
-interval covers both, so it is a little wide.
-
-Equal candidates told apart, in % of 2000 runs (1000 for 1000 turns); 5 is correct. Noise of
-``tests/reporting/test_turns.py``:
-
-    turns                                          12    30   200  1000
-    independent: normal, heavy tails, wide        1.6   2.1   1.9   1.8  at most
-    independent: two modes, a coarse clock        1.4   0.7   3.1   1.9  at most
-    neighbours alike, r = 0.5                     3.6   4.0   2.2   1.9
-    slow, r = 0.9                                17.3  11.0   3.8   2.8
-    bursts of 20 turns, half of the time         22.4  13.7   2.7   2.4
-    a tenth of the turns five times as slow       1.8   0.6   0.3   0.1
-    slow, bursts, a drift, a step: of both        1.5   2.0   1.7   1.5  at most
-
-Few samples cannot reveal noise as long as themselves that hits one candidate; turns make it rare. ``ratio``, a
-bootstrap of samples, tells equals apart in 21 % of 200 turns with such bursts, and its interval includes common noise.
-The median of the turns' ratios is another quantity: 0.91, with a ratio of medians of 0.96, if one candidate has two
-modes (ring and a persistent call, 256 KiB, 3000 turns).
 """
 
 import math

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dear_mpi.collectives.launch.launcher import OPEN_MPI, launch_of, launcher_process
-from dear_mpi.reporting.output import printable, to_nowhere
+from dear_mpi.reporting.output import printable
 
 if TYPE_CHECKING:
     from dear_mpi.ranks.world import World
@@ -32,10 +32,7 @@ COMMENT = "# "
 
 
 class Screen(Console):
-    """A console that shows file contents literally: ``printable``, and no markup.
-
-    Output without a reader, such as after ``head``, is discarded; the command finishes its work.
-    """
+    """A console that shows file contents literally: ``printable``, and no markup."""
 
     def render_str(self, text: str, **how: Any) -> Text:
         """Escape text before a table measures its cells."""
@@ -44,10 +41,6 @@ class Screen(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for each in super().render(renderable, options):
             yield each if each.control else each._replace(text=printable(each.text))
-
-    def on_broken_pipe(self) -> None:
-        self.quiet = True
-        to_nowhere(self.file)
 
 
 def console(world: World | None = None, *, stderr: bool = False) -> Console:

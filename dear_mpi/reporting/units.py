@@ -28,7 +28,6 @@ SHORT_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}  # as in OSU's benchma
 PER_SECOND = re.compile(r"(.*[0-9.])\s*(?:([kKMGT])(b|bit|B)/s|([kKmMgGtT])(b|B)ps)\s*")
 BETWEEN_LINKS = re.compile(r"/(?!s(?:[,/]|$))")
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12, "gbe": 1e9}  # 10GbE is Ethernet of 10 Gbit/s
-FLOPS = {"mflops": 1e6, "gflops": 1e9, "tflops": 1e12, "pflops": 1e15}
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 MOST_SECONDS = 86400.0  # of anything in an iteration; system clocks cannot wait for 1e10
 LEAST_BANDWIDTH = 1.0  # bytes/s of a link
@@ -98,11 +97,6 @@ def named_values(what: str, texts: Iterable[str]) -> tuple[list[str], dict[str, 
         else:
             named[name] = value
     return plain, named
-
-
-def parse_rate(text: str) -> float:
-    """Parse floating-point operations per second, such as 10TFLOPS."""
-    return parse("rate", text, FLOPS, "10TFLOPS", zero=False)
 
 
 def parse_sizes(text: str) -> list[int]:

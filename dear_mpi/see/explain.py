@@ -1,19 +1,19 @@
 """Show an algorithm: its lesson, steps, the data of every rank after each step, its cost, and a proof."""
 
 import inspect
-import textwrap
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
-from rich.console import Console
+from rich.table import Table
 
 from dear_mpi.collectives import programs
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm, lacks_rates, runner_of
 from dear_mpi.collectives.lowering.phases import Operand, Share, phases
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.extras import WithExtras
-from dear_mpi.collectives.program.hosts import rates_of, spread
+from dear_mpi.collectives.program.hosts import Rates, rates_of, spread
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import COLLECTIVES, Program, asks_for
@@ -22,9 +22,11 @@ from dear_mpi.collectives.program.verify import keeps_rank_order
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.terminal import bar, console
 from dear_mpi.reporting.units import format_numbers, plural
-from dear_mpi.see.figure import write_figure
-from dear_mpi.see.picture import draw_steps, write_frames
-from dear_mpi.see.proof import PROMISES, Replayed, prove
+from dear_mpi.see.proof import PROMISES, Replayed, prove, told
+from dear_mpi.training.routes.find import find_route
+from dear_mpi.training.routes.proof import hosts_of
+from dear_mpi.training.routes.proof import prove as prove_route
+from dear_mpi.training.routes.route import when
 
 MOST_RANKS = 64
 MOST_RANKS_IN_TABLES = 16
@@ -35,86 +37,76 @@ ADDRESSED = "; 0→2: what rank 0 has for rank 2 alone"
 SENT = "0→1:2 means that rank 0 sends chunk 2 to rank 1; with a +, rank 1 adds it to its own"
 
 
-def explain_algorithm(
-    name: str,
-    collective: str,
-    size: int,
-    *,
-    hosts: int = 1,
-    rates: tuple[float, float] | None = None,
-    pieces: int = 1,
-    check: bool = False,
-    picture: Path | None = None,
-) -> None:
-    """Print an algorithm for ``size`` ranks, as many on each host as possible; see the help of ``explain``.
+@dataclass(frozen=True)
+class Asked:
+    """The algorithms to explain, and for what; see the help of ``explain``.
 
     ``rates`` are the bytes/s of a rank inside its host, and of a host to other hosts.
+    """
+
+    algorithms: Sequence[str]
+    collective: str
+    ranks: int
+    hosts: int = 1
+    rates: tuple[float, float] | None = None
+    pieces: int = 1
+
+    @property
+    def layout(self) -> list[int]:
+        """Return the host of each rank, as many ranks on each host as possible."""
+        return spread(self.ranks, self.hosts)
+
+    @property
+    def known_rates(self) -> Rates | None:
+        return None if self.rates is None else rates_of(*self.rates, self.layout)
+
+    def programs(self, name: str) -> list[Program]:
+        """Return the programs of all ranks. Raises a ValueError for an unknown name, or too many ranks or hosts."""
+        if self.ranks > MOST_RANKS:
+            few = "with more, nobody can read text or picture: show and prove it with fewer"
+            raise ValueError(f"--ranks must be at most {MOST_RANKS}, not {self.ranks}: {few}")
+        if ":" not in name and not is_in_file(name) and runner_of(name) in PROMISES:
+            lookup("algorithm", name, WithExtras(ALGORITHMS, "algorithms"))  # only algorithms with programs
+        how: dict[str, Any] = {"hosts": self.layout, "rates": self.known_rates, "pieces": self.pieces}
+        return programs(name, self.collective, self.ranks, **how)
+
+
+def explain_algorithm(name: str, asked: Asked, *, check: bool = False) -> None:
+    """Print an algorithm.
 
     Raises:
-        ValueError: a name is unknown, there are too many ranks or hosts, or the picture cannot be written.
-        ProgramError: the algorithm is wrong; its steps up to the error have been shown and drawn.
+        ValueError: as ``Asked.programs``.
+        ProgramError: the algorithm is wrong; its steps up to the error have been shown.
     """
-    if size > MOST_RANKS:
-        few = "with more, nobody can read text or picture: show and prove it with fewer"
-        raise ValueError(f"--ranks must be at most {MOST_RANKS}, not {size}: {few}")
-    layout = spread(size, hosts)
-    runner = runner_of(name)
-    if ":" not in name and not is_in_file(name) and runner in PROMISES:
-        lookup("algorithm", name, WithExtras(ALGORITHMS, "algorithms"))  # only algorithms with programs
-    known = None if rates is None else rates_of(*rates, layout)
-    written, screen = programs(name, collective, size, hosts=layout, rates=known, pieces=pieces), console()
-    width = min(screen.width, MOST_COLUMNS)
+    written, screen = asked.programs(name), console()
+    collective, size, layout, runner = asked.collective, asked.ranks, asked.layout, runner_of(name)
+    screen.width = width = min(screen.width, MOST_COLUMNS)
     subject = inspect.getmodule(phases if runner == "shared" else find_algorithm(name, collective))
-    show(screen, *lesson_lines(inspect.getdoc(subject) or "", width), markup=False)
-    on_hosts = f" of {hosts} hosts" if hosts > 1 else ""
-    screen.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold", markup=False)
-    if lacks_rates(name, layout, known):
-        show(screen, "It asks for the rates inside and between hosts, which are not known: give --rates.")
+    on_hosts = f" of {asked.hosts} hosts" if asked.hosts > 1 else ""
+    screen.print(re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.getdoc(subject) or ""))  # a line per paragraph, which it wraps
+    screen.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold")
+    if lacks_rates(name, layout, asked.known_rates):
+        screen.print("It asks for the rates inside and between hosts, which are not known: give --rates.")
     if asks_for(find_algorithm(name, collective), "pieces"):
-        show(screen, f"The buffer has {plural(pieces, 'segment')}.")
+        screen.print(f"The buffer has {plural(asked.pieces, 'segment')}.")
     replayed = Replayed.of(written)
     if runner == "shared":
-        lines = phase_lines(collective, size)
-        show(screen, *(textwrap.fill(line, width, subsequent_indent=" " * 6) for line in lines))
+        screen.print(*phase_lines(collective, size), sep="\n", markup=True)
     else:
         too_many = f"(The tables are left out: they are shown for up to {MOST_RANKS_IN_TABLES} ranks.)"
-        show(screen, *(step_lines(replayed, width) if size <= MOST_RANKS_IN_TABLES else [too_many]), "")
+        tables = step_lines(replayed, width) if size <= MOST_RANKS_IN_TABLES else [too_many]
+        screen.print(*tables, "", sep="\n", markup=True)
         if replayed.fault is None:
-            show(screen, textwrap.fill(traffic(written, layout), width))
-    if picture is not None:
-        if picture.suffix.lower() == ".gif":
-            write_frames("--picture", picture, name, replayed)
-        else:
-            write_figure("--picture", picture, draw_steps(name, replayed))
-        show(screen, f"Drawn into {picture}", markup=False)
+            screen.print(traffic(written, layout))
     if replayed.fault is not None:
         raise replayed.fault
     if COLLECTIVES[collective].reduces:
         are = "are" if keeps_rank_order(written) else "are not"
-        show(screen, f"Contributions {are} combined in the order of the ranks.")
+        screen.print(f"Contributions {are} combined in the order of the ranks.")
     if check:
         with bar(None, size, "proving") as advance:
-            prove(name, collective, layout, advance, rates=known, pieces=pieces)
-        numbers = f"{'1 to ' * (size > 1)}{plural(size, 'rank')}"
-        show(screen, textwrap.fill(f"Proved for {numbers}{PROMISES[runner]}", width))
-
-
-def show(screen: Console, *lines: str, markup: bool = True) -> None:
-    screen.print(*lines, sep="\n", markup=markup, soft_wrap=True)
-
-
-def lesson_lines(text: str, width: int) -> Iterator[str]:
-    """Reflow a docstring for a screen: fill paragraphs anew, and move pictures and tables left as a whole."""
-    paragraphs = groupby(text.split("\n\n"), lambda paragraph: paragraph.startswith(" "))
-    for drawn, group in paragraphs:
-        if drawn:
-            for line in textwrap.indent(textwrap.dedent("\n\n".join(group)), "  ").splitlines():
-                hang = min(line.rfind("  ") + 2, width // 2)  # below a table's last column
-                yield textwrap.fill(line, width, subsequent_indent=" " * hang)
-            yield ""
-        else:
-            for paragraph in group:
-                yield f"{textwrap.fill(paragraph, width)}\n"
+            prove(name, collective, layout, advance, rates=asked.known_rates, pieces=asked.pieces)
+        screen.print(f"Proved for {'1 to ' * (size > 1)}{plural(size, 'rank')}{PROMISES[runner]}")
 
 
 def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
@@ -130,7 +122,7 @@ def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
     owned = "Chunk c belongs to rank c" if own == 1 else f"The first {own} chunks belong to rank 0, and so on"
     told = f"{LISTED}{ADDRESSED * COLLECTIVES[written[0].collective].addressed}" if named else COUNTED
     legend = f"{told}; *: complete; -: nothing useful. {owned}. {SENT}."
-    yield from textwrap.wrap(legend, width)
+    yield legend
     cell = max(max(map(len, naming.values())) + 1, len(str(chunks[-1]))) + 1
     fitting = max(1, room // cell)
     for number in range(len(replayed.rows[0])):
@@ -139,8 +131,7 @@ def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
             yield from table_lines(replayed, number, chunks[at : at + fitting], naming, cell)
         if number < len(written[0].steps):
             red = "[bold red]{}[/]" if number == replayed.broken else "{}"
-            lines = textwrap.wrap(f"step {number} sends {sends(written, number)}", width, subsequent_indent="  ")
-            yield from map(red.format, lines)
+            yield red.format(f"step {number} sends {sends(written, number)}")
 
 
 def table_lines(replayed: Replayed, number: int, chunks: range, naming: Mapping[int, str], cell: int) -> Iterator[str]:
@@ -216,3 +207,29 @@ def traffic(written: Sequence[Program], layout: Sequence[int]) -> str:
         f"{plural(counted.messages[most], 'message')}, "
         f"{shares[most]:.4g} n bytes; all ranks together send {sum(shares):.4g} n bytes{between}."
     )
+
+
+STARTED = {"out": 'what a schedule starts as "reduce_scatter"', "back": '"all_gather"; "all_reduce" starts both'}
+
+
+def explain_route(name: str, *, wire: str | None = None) -> None:
+    """Print a route, or a wire format's route, and prove it.
+
+    Raises:
+        RouteError: the route does not train; all output comes before.
+    """
+    route, screen = find_route(name, wire=wire), console()
+    table = Table("way", "leg", "thread", "reads", "writes", title=f"Route {route.name}")
+    for way, legs in (("out", route.out), ("back", route.back)):
+        for leg in legs:
+            table.add_row(way, f"{leg}{when(leg)}", leg.on, ", ".join(leg.reads), ", ".join(leg.writes))
+    screen.print(table)
+    lines = [f"{way}: {what}" for way, what in STARTED.items()]
+    try:
+        found = prove_route(route)
+        hosts = hosts_of(route)
+        where = f"{len(hosts)} ranks{f' of {len(set(hosts))} hosts' * route.has_levels}"
+        lines += ["", f"Proved on {where}, with the engine as early and as late as it can be:"]
+        lines += [f"- {line}" for line in told(route, found)]
+    finally:
+        screen.print("\n".join(lines), markup=False)

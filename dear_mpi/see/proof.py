@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -20,9 +20,20 @@ from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program, Receive, asks_for
-from dear_mpi.collectives.program.replay import Row, members, replay, run
-from dear_mpi.collectives.program.verify import check, check_shapes, fault_of, promised, verify
+from dear_mpi.collectives.program.verify import (
+    Row,
+    check,
+    check_shapes,
+    fault_of,
+    members,
+    promised,
+    replay,
+    run,
+    verify,
+)
 from dear_mpi.reporting.units import format_numbers, plural
+from dear_mpi.training.routes.proof import Proof
+from dear_mpi.training.routes.route import Route
 
 SEGMENTS = 3  # of a chunk, in a proof: more than a plan posts at once on one host
 WINDOWS = (WINDOW, MOST_POSTED)  # the least and the most messages that a plan posts at once
@@ -134,3 +145,20 @@ class Replayed:
 
 def first(written: Sequence[Program], count: int) -> list[Program]:
     return [replace(program, steps=program.steps[:count]) for program in written]
+
+
+KEPT = {
+    "equal": "the optimiser's state is the same on all ranks",
+    "shard": "each rank keeps the optimiser's state of its shard alone",
+    "own": "each rank has an optimiser's state of its own",
+}
+
+
+def told(route: Route, proof: Proof) -> Iterator[str]:
+    yield "each gradient of each rank counts once"
+    when = "iteration" if proof.alike else f"round of {route.period} iterations"
+    yield f"after each {when} all ranks have the same values"
+    yield f"these have {'the bits of full' if proof.exact else 'other bits than those of full'}"
+    yield KEPT[proof.state]
+    if not proof.summed:
+        yield "gradients are not summed before they are used: clip and loss_scale do not apply"

@@ -13,8 +13,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES, median
 from dear_mpi.reporting.terminal import PLUS_MINUS, alike, console, interval, listing
 from dear_mpi.reporting.units import format_hosts, plural
-from dear_mpi.see.sweep import named
-from dear_mpi.training.runs.contest import compared
+from dear_mpi.training.runs.compare import compared
 from dear_mpi.training.virtual_trainer import ALL_REACHED, REACHED, UNFAIR
 
 Row = dict[str, Any]
@@ -26,12 +25,9 @@ ABOUT_TIMES = (
 )
 CLEAR = ("faster", "slower")  # verdicts
 OF_FUSION = ("schedule", "iteration", "compute", "exposed", "rest", "hidden", "pre-\ndicted", "bound", "speed-up", "")
-# For several training results, the accuracy columns replace the overlap columns.
-OF_RESULTS = ("schedule", "iteration", "exposed", "speed-up", "", "accu-\nracy", "in same\ntime", "s until\nnear it")
-ABOUT_RESULTS = (
-    "exposed: waiting for communication; accuracy: on test data, after equally many iterations; in same time: when "
-    "the fastest was through these; s until near it: seconds of iterations to 1 point below that of the first one"
-)
+# If accuracies differ, their column replaces the overlap columns.
+OF_RESULTS = ("schedule", "iteration", "exposed", "speed-up", "", "accu-\nracy")
+ABOUT_RESULTS = "exposed: waiting for communication; accuracy: on test data, after equally many iterations"
 OF_BEST = ("schedule", "fusion", "buckets", "iteration", "speed-up", "")
 LEFT = ("schedule", "fusion", "")
 
@@ -72,12 +68,18 @@ def show_comparison(world: World, rows: Sequence[Row]) -> None:
         screen.print(best_table(rows), *filter(None, [slow_baseline(rows)]), sep="\n", markup=False)
 
 
+def named(rows: Sequence[Row], *keys: str) -> list[Row]:
+    """Add the values of these keys to the schedule names if they vary."""
+    several = ["schedule", *(key for key in keys if not alike(key, rows))]
+    return [{**row, "schedule": ", ".join(str(row[key]) for key in several)} for row in rows]
+
+
 def fusion_table(rows: Sequence[Row]) -> Table:
     first = rows[0]
     fused = buckets(first["asked_fusion"], [row["buckets"] for row in rows])
     title = f"{first['model']}, {first['device']}, {format_hosts(first['hosts'])}, {fused}"
     title += f"\n{algorithm(first)}{route(first) if alike('route', rows) else ''} over {first['transport']}"
-    reached = any(row["accuracy_at_time"] is not None for row in rows)
+    reached = len({row["accuracy"] for row in rows}) > 1
     about, heads = (ABOUT_RESULTS, OF_RESULTS) if reached else (ABOUT_TIMES, OF_FUSION)
     counts = " or ".join(map(str, sorted({row["iterations"] for row in rows})))
     whole = f"{ROUNDS}; of {counts} iterations each, in whole rounds: {first['asked_iterations']} were asked for"
@@ -110,18 +112,13 @@ def table_of(rows: Sequence[Row], table: Table, heads: Sequence[str]) -> Table:
         how: dict[str, Any] = {"min_width": words, "no_wrap": head == "schedule" and not long}
         table.add_column(head, justify="left" if head in LEFT else "right", **how)
     for row in rows:
-        said = cells(row, digits_of(rows))
+        said = cells(row, 0 if rows[0]["median_s"] >= 0.1 else 2)
         table.add_row(*(said[head] for head in heads))
     return table
 
 
-def digits_of(rows: Sequence[Row]) -> int:
-    """Return the decimals of milliseconds."""
-    return 0 if rows[0]["median_s"] >= 0.1 else 2
-
-
 def cells(row: Row, digits: int) -> dict[str, str]:
-    """Return a schedule's cells, by column head."""
+    """Return a schedule's cells, by column head; ``digits``: decimals of milliseconds."""
     asked, fusion, hidden = row["asked_fusion"], row["fusion"], row["hidden"]
     times = {"compute": "compute_s", "exposed": "exposed_comm_s", "rest": "rest_s"}
     times |= {"pre-\ndicted": "predicted_s", "bound": "bound_s"}
@@ -133,14 +130,8 @@ def cells(row: Row, digits: int) -> dict[str, str]:
         "hidden": "-" if hidden is None else f"{hidden:.0%}",
         "speed-up": gain(row),
         "": row["verdict"],
-        "accu-\nracy": known(row["accuracy"], ".1%"),
-        "in same\ntime": known(row["accuracy_at_time"], ".1%"),
-        "s until\nnear it": known(row["time_to_accuracy_s"], ".2f"),
+        "accu-\nracy": "-" if row["accuracy"] is None else f"{row['accuracy']:.1%}",
     }
-
-
-def known(figure: float | None, form: str) -> str:
-    return "-" if figure is None else f"{figure:{form}}"
 
 
 def gain(row: Row) -> str:
@@ -153,26 +144,10 @@ def gain(row: Row) -> str:
     return known.get(row["verdict"]) or interval(row["speedup"], row["ci_low"], row["ci_high"], 1, 3)
 
 
-def waits(row: Row, digits: int) -> str:
-    """List the collectives that a schedule's compute waited for, if there are several.
-
-    >>> waits({"schedule": "dear", "exposed_s": {"reduce_scatter": 0.25, "all_gather": 0.1, "loss": 1e-6}}, 0)
-    'dear waits: reduce_scatter 250, all_gather 100'
-    """
-    found = {name: seconds for name, seconds in row["exposed_s"].items() if seconds >= 0.5e-3 / 10**digits}
-    said = ", ".join(f"{name} {seconds * 1e3:.{digits}f}" for name, seconds in found.items())
-    return f"{row['schedule']} waits: {said}" if len(found) > 1 else ""
-
-
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Describe the waits, and theory's statements: equal bounds, and the effect of a single bucket."""
-    first, count = rows[0], min(row["iterations"] // row["period"] for row in rows)
+    """Describe what the intervals and the buckets do not show."""
+    count, said = min(row["iterations"] // row["period"] for row in rows), list[str]()
     unit = "rounds" if any(row["period"] > 1 for row in rows) else "iterations"
-    said = [text for row in rows if (text := waits(row, digits_of(rows)))]
-    if said:
-        said[0] = f"ms, means over iterations and ranks: {said[0]}"
-    if not alike("wire", rows) and unit == "rounds":
-        said.append("Schedules with rounds stand once, without a code: they send values, and codes are of gradients.")
     if len(rows) > 1 and count < FEWEST_SAMPLES:
         said.append(
             f"Fewer than {FEWEST_SAMPLES} {unit} have no 95 % interval: ± spans them all, and none is called faster."
@@ -182,16 +157,12 @@ def notes(rows: Sequence[Row]) -> list[str]:
             f"Fewer than {FEWEST_ORDERED} {unit} do not show whether the machine was slow for several in a row: "
             "verdicts may be wrong more often than in 5 % of cases."
         )
-    if first["ranks"] > 1 and all(row["buckets"] == 1 for row in rows):
+    if rows[0]["ranks"] > 1 and all(row["buckets"] == 1 for row in rows):
         what = "With one bucket, only the layers before the first trained one can overlap communication"
-        return [*said, f"{what}: all others run before it or after it. Try a finer --fusion."]
-    if len(rows) > 1 and all(row["median_s"] <= REACHED * (row["bound_s"] + row["rest_s"]) for row in rows):
+        said.append(f"{what}: all others run before it or after it. Try a finer --fusion.")
+    elif len(rows) > 1 and all(row["median_s"] <= REACHED * (row["bound_s"] + row["rest_s"]) for row in rows):
         said.append(ALL_REACHED)
-    return said + [
-        f"{row['schedule']} and {first['schedule']} have equal bounds here: the least time possible is the same."
-        for row in rows[1:]
-        if 0.99 <= row["ideal_speedup"] <= 1.01 and row["verdict"] not in CLEAR
-    ]
+    return said
 
 
 def slow_baseline(rows: Sequence[Row]) -> str:
@@ -219,8 +190,8 @@ def buckets(fusion: str, counts: Collection[int]) -> str:
 def tuned(report: dict[str, Any]) -> str | None:
     """Describe how fusion was tuned, if it was, and the flag that repeats it.
 
-    >>> tuned({"tuner": "bo:grid", "tuned": 10 * [{}], "fusion": "37.2MB"})
-    '10 trials of bo:grid; --fusion 37.2MB repeats it'
+    >>> tuned({"tuner": "bo", "tuned": 10 * [{}], "fusion": "37.2MB"})
+    '10 trials of bo; --fusion 37.2MB repeats it'
     """
     if report["tuner"] is None:
         return None

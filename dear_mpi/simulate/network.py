@@ -4,27 +4,31 @@
 10gbit,50us,o=2us,gamma=0.1ns      and 2 us of the processor for each message, 0.1 ns for each byte combined
 100gbit,2us/10gbit,50us,hosts=16   inside hosts / between 16 hosts, on each of which the ranks share a port
 100gbit,2us/10gbit,50us,per_host=4 the same for any number of hosts of 4 ranks
-fattree:8x8,2,10gbit,50us          a topology (``topology.py``) of such links, on which messages meet
+NAME...                            one of the group ``dear_mpi.networks``: a function of the text and the ranks reads it
 FILE.json                          what ``bench``, ``links`` or ``doctor`` wrote (``bench/machine_file.py``)
 
-A network is fitted to the rows of ``dear-mpi bench``. For files of ``links`` or ``doctor``, the slowest link inside
-hosts and the slowest one between them count, because a ring is as fast as its slowest link.
+A network is fitted to rows of ``bench``. Of links, the slowest inside and between hosts count, as for a ring.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from msgspec import convert
+
 from dear_mpi.bench.fit import fit_network
-from dear_mpi.bench.machine_file import MachineFile, Row
+from dear_mpi.bench.machine_file import Link, MachineFile, Row
+from dear_mpi.collectives.program.extras import entry_points_of, load_extra
+from dear_mpi.collectives.program.json_file import reading
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.reporting.units import check_seconds, parse_levels, parse_link, parse_seconds, whole_number
-from dear_mpi.simulate.machine import BETWEEN, INSIDE, read_file, slowest
-from dear_mpi.simulate.topology import TOPOLOGIES, ShapedNetwork, parse_topology
+from dear_mpi.reporting.units import check_seconds, parse_levels, parse_rates, parse_seconds
 
 MOST_RANKS = 2**16
+INSIDE, BETWEEN = "inside", "between"
 
 # Published clusters of 16 hosts of 4 GPUs. The values reproduce most published throughputs for 4 to 32 GPUs, of three
 # models with and without overlap, within 10 % (docs/benchmarks/testbed.md). They are not the cards' rates.
@@ -37,20 +41,15 @@ PRESET_RANKS, PRESET_SOURCE = 64, "ddl-benchmarks, results of 2020-05-29"
 
 @dataclass(frozen=True)
 class Machine:
-    """Describe a machine with some number of ranks.
-
-    Attributes:
-        network: the cost of a message between two ranks.
-        origin: the source of the figures: ``given``, ``fitted``, ``measured`` or ``published``.
-    """
+    """Describe a machine with some number of ranks; ``origin`` is ``given``, ``fitted``, ``measured`` or
+    ``published``."""
 
     network: Network
     origin: str
     text: str
 
     def row(self) -> dict[str, Any]:
-        """Return the network's keys of ``--json``; those for links between hosts are None if all messages cost the
-        same."""
+        """Return the network's keys of ``--json``."""
         network, between = self.network, self.network.between
         return {
             "network": self.text,
@@ -83,13 +82,16 @@ def read_network(text: str, ranks: int) -> Machine:
         text = text.lower()
         if ranks > PRESET_RANKS:
             raise ValueError(f"network {text!r} has {PRESET_RANKS} ranks, not {ranks}")
-        spelled_out = f"{text} = {PRESETS[text]}: {PRESET_SOURCE}"
-        return replace(read_network(PRESETS[text], ranks), origin="published", text=spelled_out)
-    if re.split("[:,]", text)[0] in TOPOLOGIES:
-        return shaped(text, ranks)
+        return Machine(spelled(PRESETS[text], ranks), "published", f"{text} = {PRESETS[text]}: {PRESET_SOURCE}")
+    name, shaped = re.split("[:,]", text)[0], entry_points_of("networks")
+    if name in shaped:
+        found = load_extra("networks", name)(text, ranks)
+        if not isinstance(found, Network):
+            raise ValueError(f"network {text!r} must be read as a Network, not {found!r:.60}")
+        return Machine(found, "given", text)
     if not text[:1].isdigit():
         try:
-            lookup("network", text.partition(":")[0], dict.fromkeys([*PRESETS, *TOPOLOGIES]))
+            lookup("network", name, dict.fromkeys([*PRESETS, *shaped]))
         except ValueError as error:
             raise ValueError(
                 f"{error}; or a rate and a latency, as 10gbit,50us; or FILE.json of bench or doctor"
@@ -117,33 +119,24 @@ def spelled(text: str, ranks: int) -> Network:
         raise ValueError(f"network {text!r}: {error}") from None
 
 
-def shaped(text: str, ranks: int) -> Machine:
-    """Read a topology and the cost of its links; a number without a unit belongs to the topology."""
-    fields = text.split(",")
-    begin = 2 if fields[1:] and whole_number(fields[1]) is not None else 1
-    topology, link = parse_topology(",".join(fields[:begin])), fields[begin:]
-    topology.check_room(ranks)
-    named = [field for field in link if "=" in field]
-    if named:
-        raise ValueError(f"network {text!r}: a topology takes no {named[0]}: its links have a rate and a latency")
-    if len(link) not in (1, 2):
-        raise ValueError(f"network {text!r} must be a topology and a link, as {topology},10gbit,50us")
-    found = parse_link(",".join(link), f"network {text!r}: the")
-    network = Network(alpha=found.latency_s, beta=1 / found.bandwidth)
-    if topology.sizes:
-        network = ShapedNetwork(network.alpha, network.beta, topology=topology)
-    return Machine(network, "given", text)
-
-
 def read_machine(text: str, ranks: int) -> Machine:
-    """Read the file of a machine and scale it to this number of ranks.
-
-    Raises ValueError if it cannot be read, is no ``MachineFile``, or has too few rows.
-    """
+    """Read the file of a machine, and scale it: each host has as many ranks as the first one."""
     found = read_file("network", text)
-    if not found.rows:
-        return Machine(slowest_links(found, ranks), "measured", text)
-    return Machine(fitted(text, found.rows), "fitted", text)
+    if found.rows:
+        return Machine(fitted(text, found.rows), "fitted", text)
+    kinds, hosts = slowest(found), [rank.host for rank in found.ranks]
+    network, *others = kinds.values()
+    if others:
+        per_host = hosts.count(hosts[0])
+        blocks = tuple(rank // per_host for rank in range(ranks))
+        network = replace(kinds[INSIDE], hosts=blocks, between=kinds[BETWEEN])
+    return Machine(network, "measured", text)
+
+
+def read_file(what: str, text: str) -> MachineFile:
+    with reading(what, Path(text), "dear-mpi bench --json, or of dear-mpi doctor --json") as content:
+        found: MachineFile = convert(content, MachineFile)
+    return found
 
 
 def fitted(text: str, rows: Sequence[Row]) -> Network:
@@ -157,11 +150,27 @@ def fitted(text: str, rows: Sequence[Row]) -> Network:
     return fit.network
 
 
-def slowest_links(found: MachineFile, ranks: int) -> Network:
-    """Return the network for hosts with as many ranks as the file's first host."""
-    kinds = slowest(found)
-    if len(kinds) == 1:
-        return next(iter(kinds.values()))
-    hosts = [rank.host for rank in found.ranks]
-    per_host = hosts.count(hosts[0])
-    return replace(kinds[INSIDE], hosts=tuple(rank // per_host for rank in range(ranks)), between=kinds[BETWEEN])
+def slowest(found: MachineFile) -> dict[str, Network]:
+    """Return the worst latency and bandwidth of links inside hosts, and between hosts, if any."""
+    hosts, kinds = [rank.host for rank in found.ranks], defaultdict[str, list[Link]](list)
+    for link in found.links:
+        kinds[INSIDE if hosts[link.source] == hosts[link.dest] else BETWEEN].append(link)
+    return {
+        kind: Network(max(each.latency_us for each in links) * 1e-6, 1e-9 / min(each.GBps for each in links))
+        for kind, links in kinds.items()
+    }
+
+
+def read_rates(text: str) -> tuple[float, float]:
+    """Read ``--rates``, two bandwidths or a file of the doctor: bytes/s of a rank inside its host, of a host to others.
+
+    Raises ValueError if the text cannot be read, or the file lacks one kind of link.
+    """
+    if not text.endswith(".json"):
+        return parse_rates(text)
+    kinds = slowest(read_file("rates", text))
+    for kind in (INSIDE, BETWEEN):
+        if kind not in kinds:
+            take = "take dear-mpi doctor --json on several ranks of each of several hosts"
+            raise ValueError(f"rates {text!r} has no links {kind} hosts: {take}")
+    return 1 / kinds[INSIDE].beta, 1 / kinds[BETWEEN].beta

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
-from dear_mpi.collectives.plans.call import check_segment
-from dear_mpi.collectives.plans.tuning import default_segment
+import numpy as np
+
 from dear_mpi.collectives.program.hosts import share_served
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.synthetic import EXCHANGE
-from dear_mpi.simulate.compute import compute_text, model_of, update_origin
-from dear_mpi.simulate.model import Model
+from dear_mpi.reporting.units import parse_straggler
+from dear_mpi.simulate.model import Model, compute_text, update_origin
 from dear_mpi.simulate.network import Machine
-from dear_mpi.simulate.prices.prices import Prices
+from dear_mpi.simulate.prices import Prices
 from dear_mpi.simulate.settings import MOST_PARTS, Settings
-from dear_mpi.simulate.uneven import Jitter, parse_jitter, straggling
 from dear_mpi.training.chosen_route import check_sent
 from dear_mpi.training.fabric.costs import Price, portions_of, whole_cost
-from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.statistic import COUNT
 from dear_mpi.training.fusion import PassTimes, borders, by_time, check_file, fused, is_by_time
 from dear_mpi.training.line.bucket import Bucket, Cut
@@ -45,22 +43,6 @@ class Scenario:
     model: Model
     machine: Machine
     prices: Prices
-
-    @classmethod
-    def of(cls, settings: Settings, algorithm: str, name: str, machine: Machine, ranks: int) -> Scenario:
-        """Make a scenario. Raises ValueError if there is no such model, or a setting does not apply to it or the
-        ranks."""
-        model = model_of(settings, name, ranks)
-        settings.chosen_route.check_shapes(model.layout.shapes)
-        network, itemsize = machine.network, model.layout.itemsize
-        segment_bytes = settings.segment_bytes or default_segment(network.hosts or range(ranks))
-        check_segment(segment_bytes, itemsize)
-        return cls(settings, algorithm, model, machine, Prices(network, ranks, segment_bytes, itemsize))
-
-    @property
-    def lacks_rates(self) -> bool:
-        """Return whether the algorithm needs rates that the network does not have."""
-        return self.prices.lacks_rates(self.algorithm)
 
     def check(self, name: str, schedule: type[Schedule], fusion: str) -> None:
         """Check that a schedule can be simulated with this fusion, by a dry run unless our tests cover it.
@@ -85,7 +67,6 @@ class Scenario:
     def predict(self, name: str, schedule: type[Schedule], fusion: str, *, traced: bool = False) -> Prediction:
         """Predict an iteration under one schedule."""
         rules, settings, ranks = self.rules(name, schedule, fusion), self.settings, self.prices.ranks
-        places, spread = 2 * len(self.model.names), parse_jitter(settings.jitter)
         costs = replace(
             self.model.costs,
             price=self.priced(schedule, rules.buckets),
@@ -97,11 +78,9 @@ class Scenario:
             work=self.model.sharing(rules.buckets).work,
             portions=partial(self.portions, rules.route),
             compute=straggling(settings.straggler, ranks),
-            noise=self.model.shared(Jitter(ranks, places, spread=spread, seed=settings.seed)),
+            noise=self.model.noise,
         )
-        found = predict(schedule, rules, costs, iterations=settings.counted, traced=traced)
-        check_finite(f"the prediction of schedule {name!r}, fusion {fusion!r}", vars(found))
-        return found
+        return predict(schedule, rules, costs, traced=traced)
 
     def rules(self, name: str, schedule: type[Schedule], fusion: str) -> Rules:
         """Make a rule book for a schedule with a policy's buckets; time-based policies see the simulated costs."""
@@ -160,7 +139,7 @@ class Scenario:
         """Return a prediction's keys of ``--json``."""
         settings, seconds = self.settings, prediction.iteration_s
         compute, origin = compute_text(settings)
-        row = {
+        return {
             "model": self.model.name,
             "params": self.model.params,
             "ranks": self.prices.ranks,
@@ -186,9 +165,6 @@ class Scenario:
             "start_s": self.model.costs.start_s,
             "wake_s": self.model.costs.wake_s,
             "straggler": settings.straggler,
-            "jitter": parse_jitter(settings.jitter),
-            "iterations": settings.counted,
-            "seed": settings.seed,
             "iteration_s": seconds,
             "compute_s": prediction.forward_s + prediction.backward_s,
             "exposed_comm_s": prediction.exposed_s,
@@ -197,8 +173,6 @@ class Scenario:
             "bound_s": prediction.bound_s,
             "speedup_vs_wfbp": base_s / seconds if seconds else 1.0,
         }
-        check_finite(f"the row of schedule {prediction.schedule!r}, fusion {fusion!r}", row)
-        return row
 
     def rewired(self, **factors: float) -> Scenario:
         """Return the scenario with network costs multiplied by factors."""
@@ -209,7 +183,7 @@ class Scenario:
         network = times(self.machine.network)
         if network.between is not None:
             network = replace(network, between=times(network.between))
-        return replace(self, prices=replace(self.prices, network=network, found={}))
+        return replace(self, prices=self.prices.on(network))
 
 
 def buckets_of(
@@ -227,9 +201,11 @@ def buckets_of(
     return fused(policy, layout)
 
 
-def check_finite(what: str, figures: Mapping[str, object]) -> None:
-    """Raise ValueError if a figure is not finite."""
-    numbers = {name: value for name, value in figures.items() if isinstance(value, float)}
-    wrong = [f"{name} is {value}" for name, value in numbers.items() if not math.isfinite(value)]
-    if wrong:
-        raise ValueError(f"{what} has no end: {', '.join(wrong)}; some number that was given is too large or too small")
+def straggling(text: str | None, ranks: int) -> Callable[[Any], Any]:
+    """Return a function from nominal seconds, of all ranks or of each, to actual seconds with a straggler.
+
+    >>> straggling(None, 2)(1.0), straggling("1:1.5", 2)(2.0)
+    (1.0, array([2., 3.]))
+    """
+    factors = np.array(parse_straggler(text, ranks))
+    return lambda seconds: seconds if text is None else seconds * factors

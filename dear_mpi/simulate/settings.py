@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
-from dear_mpi.reporting.units import check_distinct, check_seconds, parse_rate, parse_straggler, whole_number
+from dear_mpi.reporting.units import check_distinct, check_seconds, parse_straggler, whole_number
 from dear_mpi.simulate.network import MOST_RANKS, PRESETS
-from dear_mpi.simulate.uneven import parse_jitter, straggling
 from dear_mpi.training.chosen_route import SEVERAL, Wire, check_wires, pairs, serve_halves
-from dear_mpi.training.declared import BETWEEN, BETWEEN_FUSIONS, listed, option, parsed, several
-from dear_mpi.training.fusion import in_bytes
-from dear_mpi.training.line.owners import Ownership
-from dear_mpi.training.line.weights import MEASURED, measured
-from dear_mpi.training.options import ALL_OPTIMIZERS, FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange
-from dear_mpi.training.profiles.profile import Profile, read_profile
+from dear_mpi.training.declared import BETWEEN, BETWEEN_FUSIONS, again, listed, option, several
+from dear_mpi.training.line.owners import MEASURED, Ownership, measured
+from dear_mpi.training.options import ALL_OPTIMIZERS, FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange, Training
+from dear_mpi.training.profile import Profile, read_profile
 from dear_mpi.training.routes.find import is_code
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import NAMES as NAMES_OF_SCHEDULES
 from dear_mpi.training.schedules import Schedule, find_schedules
 
-NOISY_ITERATIONS = 20
-MOST_PARTS, MOST_ITERATIONS, MOST_BATCH = 10**4, 10**6, 10**9
+MOST_PARTS = 10**4
 MODEL = "synthetic:resnet50"
 NETWORK = (
     "Network: 10gbit,50us (bandwidth and latency of each rank's link), also with o=1us (processor time for a message) "
     "and gamma=0.1ns (for a byte that is summed); INSIDE/BETWEEN,hosts=N (or per_host=N), for links inside and between "
-    "hosts; fattree:8x8,2,10gbit,50us and other topologies, whose links messages share; FILE.json of dear-mpi bench or "
-    f"doctor; or {', '.join(PRESETS)}."
+    f"hosts; FILE.json of dear-mpi bench or doctor; {', '.join(PRESETS)}; or one that an extra publishes, such as "
+    "fattree:8x8,2,10gbit,50us."
 )
 
 
@@ -57,7 +53,7 @@ def ranks_of(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Exchange):
-    """Hold the flags of ``simulate``; ``compute.py`` explains the source of compute times."""
+    """Hold the flags of ``simulate``; ``model.py`` explains the source of compute times."""
 
     models: tuple[str, ...] = several(
         f"Model: synthetic:TABLE; TABLE is {TABLES}", (), flag="--model", shown=f"{MODEL}, or as in the profile"
@@ -87,17 +83,6 @@ class Settings(Exchange):
         shown="twice the forward time, or in the ratio of the profile",
         flag="--backward-time",
     )
-    flops_per_s: float | None = option(
-        "Take the seconds of layers from their FLOPs at this rate, e.g. 10TFLOPS. A profile is scaled to it.",
-        None,
-        shown="none",
-        flag="--rate",
-        typed=str,
-        parse=partial(parsed, "--rate", parse_rate),
-    )
-    batch: int | None = option(
-        "Number of examples on each rank, for --rate.", None, shown="as in the table", least=1, most=MOST_BATCH
-    )
     profile: Profile | None = option(
         "FILE with measured seconds of layers, from dear-mpi train --profile FILE or TorchSession.profile.",
         None,
@@ -126,31 +111,18 @@ class Settings(Exchange):
     )
     optimizer: str | None = option(
         f"Optimiser: {', '.join(OPTIMIZERS)}. If it looks at whole tensors, each has one owner, and updates take time "
-        "in proportion to its costs. Factors of kfac are in a profile that was taken under it, or follow from a "
-        "table's FLOPs.",
+        "in proportion to its costs.",
         None,
         shown="one that works by element",
         allowed=ALL_OPTIMIZERS,
     )
-    accumulate: int | None = option(
-        "Number of parts that each batch is split into; gradients travel after the last. The given seconds are of a "
-        "part, and a profile's of the whole batch.",
-        None,
-        shown="1, or as in the profile",
-        least=1,
-        most=MOST_PARTS,
-    )
+    accumulate: int | None = again(Training, "accumulate", None, shown="1, or as in the profile", most=MOST_PARTS)
     ranks_per_core: float = option(
-        "Ranks that share a core: updates, codes, and layers that do not sleep take so many times as long.", 1.0
+        "Ranks that share a core: updates, codes, and layers that do not sleep take as many times as long.", 1.0
     )
     straggler: str | None = option(
         "A slow rank, and how many times as long it computes, e.g. 7:1.5.", None, shown="none"
     )
-    jitter: str = option("Spread of the time of each layer on each rank, e.g. 5%.", "0%")
-    iterations: int | None = option(
-        "Iterations to average over.", None, shown="20 with --jitter, or 1", least=1, most=MOST_ITERATIONS
-    )
-    seed: int = option("Seed of the jitter.", 0, least=0)
 
     @cached_property
     def chosen_route(self) -> Route:
@@ -190,11 +162,6 @@ class Settings(Exchange):
         """Return the wire format of gradients: the chosen one, the route's, or the default."""
         return self.wire or self.chosen_route.wire or self.types[1]
 
-    @property
-    def line_type_name(self) -> str:
-        """Return the type of gradients in the flat buffer: the parameters' type if gradients are compressed."""
-        return self.types[0] if is_code(self.wire) else self.wire_name
-
     def ownership(self, ranks: int) -> Ownership:
         """Return the assignment of updates to ranks; rank speeds are measured as the straggler implies."""
         weights = self.weights
@@ -205,34 +172,25 @@ class Settings(Exchange):
     @property
     def chosen_optimizer(self) -> Optimizer | None:
         """Return the chosen optimiser with its default constants."""
-        kinds: Mapping[str, Callable[..., Optimizer]] = ALL_OPTIMIZERS
-        return None if self.optimizer is None else kinds[self.optimizer]()
+        return None if self.optimizer is None else ALL_OPTIMIZERS[self.optimizer]()  # type: ignore[call-arg]
 
     @property
-    def counted(self) -> int:
-        """Return the number of counted iterations: without jitter all are alike."""
-        usual = NOISY_ITERATIONS if parse_jitter(self.jitter) else 1
-        return usual if self.iterations is None else self.iterations
+    def scaled(self) -> Profile | None:
+        """Return the profile, scaled to the given seconds."""
+        given = (self.forward_s, self.backward_s)
+        return self.profile if self.profile is None or given == (None, None) else self.profile.scaled(*given)
 
     def check(self) -> None:
         super().check()
-        if self.forward_s is not None and self.flops_per_s is not None:
-            raise ValueError("--forward-time and --rate contradict each other: give one of them, or none")
-        if self.batch is not None and self.flops_per_s is None:
-            raise ValueError("--batch needs --rate: it changes FLOPs, and not the seconds that are given or measured")
-        given = {"forward_time": self.forward_s, "backward_time": self.backward_s, "update_s": self.update_s}
-        for name, seconds in given.items():
+        for name, seconds in (("forward_time", self.forward_s), ("backward_time", self.backward_s)):
             if seconds is not None:
                 check_seconds(name, seconds)
         if not 1 <= self.ranks_per_core <= min(self.ranks):
             raise ValueError(f"--ranks-per-core must be from 1 to {min(self.ranks)} ranks, not {self.ranks_per_core:g}")
         for ranks in self.ranks:
-            straggling(self.straggler, ranks)
-        parse_jitter(self.jitter)
-        check_distinct("models", self.models)
-        check_distinct("ranks", self.ranks)
-        check_distinct("fusions", self.fusions, in_bytes)
-        check_distinct("algorithms", self.algorithms)
+            parse_straggler(self.straggler, ranks)
+        for name in ("models", "ranks", "fusions", "algorithms"):
+            check_distinct(name, getattr(self, name))
         check_wires(self.wires)
 
     def cases(self) -> Iterator[tuple[str, int, str, str, tuple[Wire, str]]]:

@@ -1,19 +1,24 @@
 """Simulate every model on every number of ranks, with every algorithm, fusion and schedule: the rows of ``--json``."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from dear_mpi.collectives.algorithms.registry import check_whole
+from dear_mpi.collectives.plans.call import check_segment
+from dear_mpi.collectives.plans.tuning import default_segment
+from dear_mpi.simulate.model import model_of
 from dear_mpi.simulate.network import read_network
-from dear_mpi.simulate.prices.prices import Prices
+from dear_mpi.simulate.prices import Prices
 from dear_mpi.simulate.scenario import Scenario
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.training.chosen_route import Wire, check_choice, check_own
 from dear_mpi.training.schedules import BASELINE, Schedule, find_schedules
 from dear_mpi.training.virtual_trainer import Prediction
 
+FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")  # tried in search of better buckets
 Shared = dict[tuple[int, int], Prices]  # by number of ranks and bytes of an element
 
 
@@ -26,11 +31,6 @@ class Simulated:
     prediction: Prediction
     base: Prediction
 
-    @property
-    def wire_text(self) -> str:
-        """Describe its wire format, if there are several."""
-        return f", wire {self.row['wire']}" * (len(self.scenario.settings.wires) > 1)
-
 
 def simulate(
     settings: Settings,
@@ -41,7 +41,7 @@ def simulate(
     """Predict an iteration of each case; ``progress`` is called after each.
 
     Args:
-        traced: whether predictions keep the log of the last iterations (``dear_mpi/simulate/timeline.py``).
+        traced: whether predictions keep the log of the last iterations (``timeline_of`` in table.py).
 
     Raises:
         ValueError: a name is unknown, or a text cannot be read.
@@ -86,12 +86,26 @@ def scenarios_of(
     found = {}
     machines = {ranks: read_network(settings.network, ranks) for ranks in settings.ranks}
     for name, ranks, algorithm in product(settings.models, settings.ranks, settings.algorithms):
-        scenario = Scenario.of(settings, algorithm, name, machines[ranks], ranks)
-        shared = prices.setdefault((ranks, scenario.model.layout.itemsize), scenario.prices)
+        model, network = model_of(settings, name, ranks), machines[ranks].network
+        settings.chosen_route.check_shapes(model.layout.shapes)
+        itemsize = model.layout.itemsize
+        segment_bytes = settings.segment_bytes or default_segment(network.hosts or range(ranks))
+        check_segment(segment_bytes, itemsize)
+        shared = prices.setdefault((ranks, itemsize), Prices(network, ranks, segment_bytes, itemsize))
         settings.chosen_route.check(shared.hosts or (0,) * ranks)
         check_whole(algorithm)
         shared.check_algorithm(algorithm, collectives)
-        found[name, ranks, algorithm] = scenario = replace(scenario, prices=shared)
+        found[name, ranks, algorithm] = scenario = Scenario(settings, algorithm, model, machines[ranks], shared)
         for fusion, (schedule, kind) in product(settings.fusions, kinds.items()):
             scenario.check(schedule, kind, fusion)
     return found
+
+
+def seconds_of(scenario: Scenario, name: str, schedule: type[Schedule], fusion: str) -> float:
+    """Return the seconds of an iteration; infinity if the algorithm cannot serve the schedule or needs too much
+    work."""
+    try:
+        scenario.check(name, schedule, fusion)
+        return scenario.predict(name, schedule, fusion).iteration_s
+    except ValueError:
+        return math.inf

@@ -21,7 +21,7 @@ from dear_mpi.torch.tensors import TorchParameter, tensor_of
 from dear_mpi.torch.underway import tree_of, under_way
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.order import LOSS, Step
-from dear_mpi.training.log.log import EXCHANGE
+from dear_mpi.training.log import EXCHANGE
 from dear_mpi.training.session import Session
 from dear_mpi.training.trainer import Trainer
 

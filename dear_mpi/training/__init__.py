@@ -2,17 +2,16 @@
 
 Use ``Session`` for your own model; the command line uses ``Job`` (``runs/job.py``).
 
-Read bottom-up: ``routes/``, ``line/``, ``log/``, ``fusion/``, ``fabric/``, ``schedules/``, ``trainer.py``,
-``group.py``; then decisions from measured times: ``decisions.py``, ``costs/``, ``profiles/``, ``tuning/``; then
-``checkpoints/``, ``session.py`` and ``runs/`` (for commands). Imports follow this order: see ``TRAINING`` in
-tests/rooms.py.
+Read bottom-up: ``routes/``, ``line/``, ``log.py``, ``fusion.py``, ``fabric/``, ``schedules/``, ``trainer.py``,
+``group.py``; then decisions from measured times: ``profiler.py``, ``tuning.py``, ``decisions.py``; then
+``checkpoint.py``, ``session.py`` and ``runs/`` (for commands). ``TRAINING`` in tests/rooms.py has this order.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
-from dear_mpi.kernels.optimizers import KFAC, SGD, Adam, AdamW, Lamb, Muon, Optimizer
+from dear_mpi.kernels.optimizers import SGD, Adam, AdamW, Lamb, Muon, Optimizer
 from dear_mpi.models.layer import Parameter
 from dear_mpi.training.fabric.statistic import Statistic
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from dear_mpi.training.session import Session
     from dear_mpi.training.trainer import TrainingError
 
-__all__ = ["KFAC", "SGD", "Adam", "AdamW", "AgreedError", "CollectiveError", "Lamb", "Muon", "Optimizer"]
+__all__ = ["SGD", "Adam", "AdamW", "AgreedError", "CollectiveError", "Lamb", "Muon", "Optimizer"]
 __all__ += ["Parameter", "Session", "Statistic", "TrainingError", "run_world"]
 
 # Loaded lazily: predictions need neither the engine nor a transport.

@@ -3,8 +3,8 @@
     rank 0    step 3 -- leaves: sends a note, and waits for the others -------- ends
     rank 1    step 3 -- step 4: waits for rank 0, and after seconds reads the note: ends the job
 
-Sending a note does not wait for its readers, and only a rank that has waited for a while reads notes. Iterations
-therefore cost nothing extra. A slow rank sends no note: the others wait for it and report that.
+Only a rank that has waited for a while reads notes, so iterations cost nothing extra. A slow rank sends no note: the
+others wait for it and report that.
 """
 
 import atexit
@@ -13,7 +13,7 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
+from typing import Any
 
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.transport import Transport
@@ -42,11 +42,7 @@ class Note:
 
 
 class Attendance:
-    """Tell the other ranks when this rank leaves a session. The constructor is collective: all ranks use the same tag.
-
-    Args:
-        report_s: report a wait of this many seconds; infinity for never.
-    """
+    """Tell the other ranks when this rank leaves a session. The constructor is collective."""
 
     def __init__(self, transport: Transport, report_s: float) -> None:
         self.transport, self.tag, self.process = transport, transport.next_tag(), os.getpid()
@@ -57,19 +53,11 @@ class Attendance:
     def meet(self, place: str) -> None:
         """Note that this rank reached a place where all ranks meet after equally many steps."""
         self.meetings += 1
-        self.noted += self.send_note(place)
+        self.noted += self.send(place)
         self.transport.received_notes(self.tag)  # receive early, so that MPI need not keep them
 
-    def send_note(self, place: str, error: str = "") -> bool:
+    def send(self, place: str, error: str = "") -> bool:
         return self.transport.send_note(Note(self.transport.rank, self.steps, self.meetings, place, error), self.tag)
-
-    def drain(self) -> None:
-        """Receive all notes of a session that all ranks leave together: each has sent as many as this rank.
-
-        A note left unread could match a message on a later communicator if MPI reuses the context.
-        """
-        while len(self.transport.received_notes(self.tag)) < self.noted * (self.transport.size - 1):
-            time.sleep(NAP_S)
 
     def doomed(self, waited_s: float) -> str:
         """Return why this rank, after waiting ``waited_s``, will wait forever; "" if it may not."""
@@ -86,7 +74,7 @@ class Attendance:
         """Note that the program ends without leaving the session."""
         if os.getpid() == self.process:
             last = getattr(sys, "last_value", "it came to its last line")
-            self.send_note(END, f"its program has ended: {last!s:.200}")
+            self.send(END, f"its program has ended: {last!s:.200}")
 
     def __enter__(self) -> "Attendance":
         if self.transport.size > 1:
@@ -95,11 +83,12 @@ class Attendance:
             self.stack.enter_context(self.watchdog)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         with self.stack:
             if error is not None and not isinstance(error, AgreedError):  # all ranks raise AgreedError together
-                self.send_note(END, f"{type(error).__name__}: {error!s:.200}")
+                self.send(END, f"{type(error).__name__}: {error!s:.200}")
                 return
-        self.drain()  # after the watchdog, which also reads notes, has ended
+        # All ranks leave together, and each has sent as many notes as this one. An unread note could match a message on
+        # a later communicator if MPI reuses the context. The watchdog, which also reads notes, has ended.
+        while len(self.transport.received_notes(self.tag)) < self.noted * (self.transport.size - 1):
+            time.sleep(NAP_S)

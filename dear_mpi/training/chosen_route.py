@@ -28,7 +28,11 @@ def chosen_route(
 ) -> tuple[Route, Proof]:
     """Return the chosen route and its proof, for parameters of this type and ranks on these hosts."""
     halves = len(hosts) > 1 and options.wire in (None, dtype) and serve_halves(options.algorithm)
-    first, own = next(iter(schedules)), route_of(schedules)
+    found = {name: schedule.own_route() for name, schedule in schedules.items()}
+    (first, own), *others = found.items()
+    for name, other in others:
+        if other != own:
+            raise ValueError(f"schedules {first!r} and {name!r} need different routes, and one model has one")
     if own is not None:
         check_own(options, first)
     route = own or options.find_route(halves=halves)
@@ -42,24 +46,40 @@ def check_choice(
     options: Exchange, route: Route, schedules: Mapping[str, type[Schedule]], optimizer: Optimizer | None
 ) -> Proof:
     """Return the proof that a route trains and fits all choices; ``optimizer`` may be None if unknown."""
-    scope = "element" if optimizer is None else optimizer.scope
-    how = {"judged": options.judged, "scaled": options.loss_scale != "none"}
-    proof = check_route(route, schedules, scope=scope, **how)
+    check_collectives(schedules)
+    proof = prove(route)
+    if options.judged and not proof.summed:
+        what = "clip, loss_scale and statistic need the sums of gradients before the update"
+        raise ValueError(f"{what}: the route {route.name!r} does not have them")
+    if options.loss_scale != "none" and route.errors:
+        what = f"on the route {route.name!r} what codes have lost would be of another scale than what comes next"
+        raise ValueError(f"loss_scale must be none: {what}")
     if optimizer is not None:
-        check_sums(optimizer, route, judged=options.judged, wire=options.wire)
-    if options.weights is not None:
-        check_weights(route)
+        check_optimizer(optimizer, route, options)
+    for name, schedule in schedules.items():
+        if route.delay and (schedule.foresees or schedule.order is not None):
+            what = f"the route {route.name!r} uses what was sent some iterations later"
+            raise ValueError(f"schedule {name!r} decides an order of each iteration, and {what}: take dear")
+        if "second all_gather" in schedule.extras and not proof.alike:
+            what = "gathers values again, which must be the same on all ranks"
+            raise ValueError(f"schedule {name!r} {what}: on the route {route.name!r} they differ between rounds")
+    if options.weights is not None and any(leg.alone for leg in route.updates):  # few examples would count as many
+        what = "each rank updates by its own gradients, which count as those of all"
+        raise ValueError(f"weights must be left out: on the route {route.name!r} {what}")
     return proof
 
 
-def route_of(schedules: Mapping[str, type[Schedule]]) -> Route | None:
-    """Return the route that these schedules define, or None."""
-    found = {name: schedule.own_route() for name, schedule in schedules.items()}
-    first, *others = found
-    for name in others:
-        if found[name] != found[first]:
-            raise ValueError(f"schedules {first!r} and {name!r} need different routes, and one model has one")
-    return found[first]
+def check_optimizer(optimizer: Optimizer, route: Route, options: Exchange) -> None:
+    if optimizer.scope == "tensor" and any(isinstance(each, OfCodes) for each in route.updates):
+        what = f"the optimizer updates whole tensors, and selected elements lie within tensors, on {route.name!r}"
+        raise ValueError(f"optimizer and wire do not go together: {what}")
+    if optimizer.gradients_alone:
+        return
+    kind = f"optimizer {type(optimizer).__name__} sends other sums beside gradients"
+    if options.judged:
+        raise ValueError(f"{kind}: leave out clip, loss_scale and statistic, which would take them for gradients")
+    if route.codes or route.period > 1 or is_code(options.wire):
+        raise ValueError(f"{kind}, of all ranks in each iteration: the route {route.name!r} does not bring them all")
 
 
 def serve_halves(algorithm: str) -> bool:
@@ -69,62 +89,14 @@ def serve_halves(algorithm: str) -> bool:
     return False
 
 
-def check_route(
-    route: Route, schedules: Mapping[str, type[Schedule]], *, judged: bool, scaled: bool, scope: str = "element"
-) -> Proof:
-    """Return the proof that a route trains with these options.
-
-    They are: the global gradient check (``judged``), loss scaling (``scaled``) and the optimiser's ``scope``.
-    """
-    check_collectives(schedules)
-    proof = prove(route)
-    if judged and not proof.summed:
-        what = "clip, loss_scale and statistic need the sums of gradients before the update"
-        raise ValueError(f"{what}: the route {route.name!r} does not have them")
-    if scaled and route.errors:
-        what = f"on the route {route.name!r} what codes have lost would be of another scale than what comes next"
-        raise ValueError(f"loss_scale must be none: {what}")
-    if scope == "tensor" and any(isinstance(each, OfCodes) for each in route.updates):
-        what = f"the optimizer updates whole tensors, and selected elements lie within tensors, on {route.name!r}"
-        raise ValueError(f"optimizer and wire do not go together: {what}")
-    for name, schedule in schedules.items():
-        if route.delay and (schedule.foresees or schedule.order is not None):
-            what = f"the route {route.name!r} uses what was sent some iterations later"
-            raise ValueError(f"schedule {name!r} decides an order of each iteration, and {what}: take dear")
-        if "second all_gather" in schedule.extras and not proof.alike:
-            what = "gathers values again, which must be the same on all ranks"
-            raise ValueError(f"schedule {name!r} {what}: on the route {route.name!r} they differ between rounds")
-    return proof
-
-
 def check_collectives(schedules: Mapping[str, type[Schedule]]) -> None:
     """Check that schedules declare the collectives and extras that they start."""
     for name, schedule in schedules.items():
-        found = schedule.collectives
-        if not isinstance(found, tuple | list) or not found or not all(each in WAYS for each in found):
-            allowed = ", ".join(WAYS)
-            raise ValueError(f"schedule {name!r} must have collectives, a tuple of {allowed}, not {found!r}")
-        if not isinstance(schedule.extras, tuple | list) or not all(each in EXTRAS for each in schedule.extras):
-            allowed = ", ".join(map(repr, EXTRAS))
-            raise ValueError(f"schedule {name!r} must have extras, a tuple of {allowed}, not {schedule.extras!r}")
-
-
-def check_sums(optimizer: Optimizer, route: Route, *, judged: bool, wire: Wire) -> None:
-    """Check sums other than gradients: nothing may inspect all messages or compress them."""
-    if optimizer.gradients_alone:
-        return
-    kind = f"optimizer {type(optimizer).__name__} sends other sums beside gradients"
-    if judged:
-        raise ValueError(f"{kind}: leave out clip, loss_scale and statistic, which would take them for gradients")
-    if route.codes or route.period > 1 or is_code(wire):
-        raise ValueError(f"{kind}, of all ranks in each iteration: the route {route.name!r} does not bring them all")
-
-
-def check_weights(route: Route) -> None:
-    """Check that a route adds the gradients of all ranks: otherwise a slow rank's few examples count as many."""
-    if any(leg.alone for leg in route.updates):
-        what = "each rank updates by its own gradients, which count as those of all"
-        raise ValueError(f"weights must be left out: on the route {route.name!r} {what}")
+        for what, known, least in (("collectives", WAYS, 1), ("extras", EXTRAS, 0)):
+            found = getattr(schedule, what)
+            if not isinstance(found, tuple | list) or len(found) < least or not all(each in known for each in found):
+                allowed = ", ".join(known)
+                raise ValueError(f"schedule {name!r} must have {what}, a tuple of {allowed}, not {found!r}")
 
 
 def check_own(options: Exchange, schedule: str) -> None:
@@ -137,7 +109,7 @@ def check_own(options: Exchange, schedule: str) -> None:
 
 
 def check_sent(options: Exchange, schedule: str, route: Route, dtype: str) -> None:
-    """Check that a route sends gradients if the wire format differs from the parameters' type.
+    """Check that gradients travel if their wire format differs from the parameters' type.
 
     Otherwise each rank would round its own gradients and save no bytes.
     """
@@ -167,10 +139,6 @@ def pairs(
     >>> pairs(["fp16", "int8"], find_schedules(["dear", "local:10"]))
     [('fp16', 'dear'), (None, 'local:10'), ('int8', 'dear')]
     """
-    own = [
-        name for name, schedule in schedules.items() if (implied or len(wires) > 1) and schedule.own_route() is not None
-    ]
-    found: dict[tuple[Wire, str], None] = {}
-    for wire in wires:
-        found |= dict.fromkeys((None if name in own else wire, name) for name in schedules)
-    return list(found)
+    alone = implied or len(wires) > 1
+    own = [name for name, schedule in schedules.items() if alone and schedule.own_route() is not None]
+    return list(dict.fromkeys((None if name in own else wire, name) for wire in wires for name in schedules))

@@ -1,4 +1,4 @@
-"""Decide where to cut the flat buffer and, once layers are timed, fusion by time and the order.
+"""Decide where to cut the flat buffer and, once layers are timed, rank speeds, fusion by time and the order.
 
     iteration   1 (not timed) | 2 | 3 | flush, ask what collectives cost, decide | 4 ...
 
@@ -15,18 +15,16 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.kernels.array import Array
 from dear_mpi.reporting.terminal import note
 from dear_mpi.training.fabric.costs import Costs, whole_cost
 from dear_mpi.training.fabric.order import Sequenced
 from dear_mpi.training.fusion import USUAL, PassTimes, by_time, check_file, fused, is_by_time
 from dear_mpi.training.group import WorkerGroup
 from dear_mpi.training.line.bucket import Cut
-from dear_mpi.training.line.weights import MEASURED, measured
-from dear_mpi.training.log.log import pass_s
-from dear_mpi.training.profiles.profiler import Profiler
+from dear_mpi.training.line.owners import MEASURED, measured
+from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.schedules import own_fusion
-from dear_mpi.training.tuning.tuned_fusion import Tuning, tuning_of
+from dear_mpi.training.tuning import Tuning, tuning_of
 from dear_mpi.training.virtual_trainer import best_order, in_time, rehearse
 
 TIMED = 2  # iterations, after the first one
@@ -42,31 +40,6 @@ class Start:
     tuning: Tuning | None  # tries other buckets from then on
 
 
-class Weighing:
-    """Measure rank speeds in the first iterations of a session, if asked to. Collective."""
-
-    def __init__(self, group: WorkerGroup) -> None:
-        self.group, self.over = group, group.options.weights != MEASURED
-        self.own_s: list[float] = []
-
-    @property
-    def needs(self) -> int:
-        return 0 if self.over else 1 + TIMED  # iterations until it is over
-
-    def look(self, name: str, times: Array) -> None:
-        """Add the times of an iteration; after enough iterations, share out the flat buffer anew."""
-        self.own_s.append(float(times.sum()))
-        if len(self.own_s) <= TIMED:
-            return
-        group, transport = self.group, self.group.world.transport
-        group.flush()
-        own = float(np.mean(self.own_s[1:])), group.trainers[name].examples
-        weights = measured(*zip(*transport.gather_values(own), strict=True))
-        agree(transport, "weights", lambda: {"weights": weights})
-        group.share_out(weights)
-        self.over = True
-
-
 class Decisions:
     """Decide buckets and orders while a session trains, once enough iterations are timed. Collective.
 
@@ -74,13 +47,14 @@ class Decisions:
         name: of the session, for errors.
         fusion: the policy that the user asked for, or the decided one.
         by_time: the fusion that is still undecided, or None.
-        waiting: the schedules whose order or fusion is undecided, with the times of their iterations since the last
-        cut, without the first one.
+        waiting: the schedules whose order or fusion is undecided, with their times since the last cut.
     """
 
     def __init__(self, group: WorkerGroup, name: str) -> None:
         self.group, self.name = group, name
-        self.weighing, self.tuning = Weighing(group), Tuning(group.options.fusion)
+        self.weighing = group.options.weights == MEASURED  # whether rank speeds are undecided
+        self.own_s: list[float] = []  # of this rank's layers, until rank speeds are decided
+        self.tuning = Tuning(group.options.fusion)
         self.orders: dict[tuple[str, Cut], Sequenced | None] = {}  # decided before
 
     def first_cut(self, fusion: str) -> Cut:
@@ -92,8 +66,7 @@ class Decisions:
     def planned(self, fusion: str) -> Start:
         """Return the initial plan of a fusion, after a dry run of all schedules with its buckets. Not collective.
 
-        Raises ValueError if the policy is not allowed, the model cannot be tuned, several schedules would each need
-        their buckets, or a schedule breaks a rule.
+        Raises ValueError if the policy is not allowed or a schedule breaks a rule.
         """
         group, schedules = self.group, self.group.schedules
         if fusion == "own" and len(schedules) > 1:
@@ -114,8 +87,7 @@ class Decisions:
         rehearse(group.schedules[name], group.rules(name, buckets), len(group.layout.uses), **how)
 
     def cut(self, fusion: str, *, tuned: bool = False) -> None:
-        """Continue with other buckets; stop tuning unless ``tuned``. Raises ArgumentError if the policy is not
-        allowed."""
+        """Continue with other buckets; stop tuning unless ``tuned``. Raises ArgumentError if that is not allowed."""
         self.group.flush()
         found: list[Start] = []
 
@@ -147,38 +119,37 @@ class Decisions:
     def check_room(self, iterations: int, *, done: int, profiled: bool) -> dict[str, Any]:
         """Raise ValueError if ``iterations`` are too few to decide and to leave one more.
 
-        If the ``done`` iterations before a checkpoint leave too few, decide nothing: rank 0 prints a note. A profile
-        raises.
+        If only the ``done`` iterations before a checkpoint make them too few, decide nothing: rank 0 prints a note.
         """
-        first, due = self.weighing.needs, dict[int, str]()  # number of iterations -> the feature that decides by then
-        if first or (self.waiting and (profiled or self.by_time)):
-            needs = first + (1 + TIMED) * bool(self.waiting)
-            what = "a profile is of the iterations after them" if profiled else "at least one has to follow"
-            decided = " and ".join([*["weights"] * bool(first), *["an order or a fusion"] * bool(self.waiting)])
-            due[needs] = f"the first {needs} decide {decided}, and {what}"
-        if self.tuning.needs:
-            needs = first + self.tuning.needs
-            due.setdefault(needs, f"tuning takes {needs} iterations, and at least one has to follow")
-        for needs, said in due.items():
-            if iterations <= (least := needs + done * profiled):
-                after = f"after {done} of them " * (least > needs)
-                raise ValueError(f"iterations must be more than {least}, not {iterations}: {after}{said}")
-        if few := "; ".join(said for needs, said in due.items() if iterations <= done + needs):
-            self.weighing.over = self.tuning.over = True
+        timed = bool(self.waiting) and (profiled or self.by_time is not None)
+        decided = {
+            "weights": self.weighing,
+            "a fusion by trials": bool(self.tuning.needs),
+            "an order or a fusion": timed,
+        }
+        # A tuner's number includes the orders.
+        needs = (1 + TIMED) * self.weighing + (self.tuning.needs or (1 + TIMED) * timed)
+        said = f"the first {needs} decide {' and '.join(each for each, due in decided.items() if due)}"
+        if needs and iterations <= (least := needs + done * profiled):
+            after = f"after {done} of them " * (least > needs)
+            raise ValueError(f"iterations must be more than {least}, not {iterations}: {after}{said}")
+        if needs and iterations <= done + needs:
+            self.weighing, self.tuning.over = False, True
             self.fusion = USUAL if self.by_time else self.tuning.fusion
             self.waiting, self.by_time = {} if self.by_time else self.waiting, None
-            left = f"too few iterations are left, {iterations - done}: {few}"
+            left = f"too few iterations are left, {iterations - done}: {said}"
             note(self.group.world, f"{left}; the run goes on with fusion {self.fusion}")
         return {}
 
+    def undecided(self, name: str) -> bool:
+        """Tell whether something is undecided while this schedule runs."""
+        return self.weighing or name in self.waiting or not self.tuning.over
+
     def look(self, name: str) -> None:
         """Count an iteration of a schedule, and decide if enough were timed."""
-        if not self.weighing.over:
-            self.weighing.look(name, self.times())
-            if self.weighing.over:
-                self.begin(Start(self.fusion, self.group.buckets, self.by_time, None))
-            return
-        if name in self.waiting:
+        if self.weighing:
+            self.weigh(name)
+        elif name in self.waiting:
             profiler = self.waiting[name]
             if profiler is None:
                 self.waiting[name] = Profiler(self.group, name)
@@ -187,22 +158,27 @@ class Decisions:
             if profiler.noted == TIMED:
                 del self.waiting[name]
                 self.decide(name, profiler)
+        else:
+            tuning = self.tuning
+            tuning.schedule = tuning.schedule or name
+            fusion = tuning.look(name) if name == tuning.schedule and not tuning.over else None
+            if fusion is not None:
+                self.cut(fusion, tuned=True)
+
+    def weigh(self, name: str) -> None:
+        """Add the times of an iteration; after enough iterations, share out the flat buffer by rank speeds."""
+        trainer, group = self.group.trainers[name], self.group
+        self.own_s.append(trainer.times.forward_s + trainer.times.backward_s)
+        if len(self.own_s) <= TIMED:
             return
-        tuning = self.tuning
-        tuning.schedule = tuning.schedule or name
-        fusion = tuning.look(name) if name == tuning.schedule and not tuning.over else None
-        if fusion is not None:
-            self.cut(fusion, tuned=True)
-
-    def times(self) -> Array:
-        """Return the times of the last iteration, see ``pass_s``."""
-        fabric = self.group.fabric
-        return pass_s(fabric.log.last, fabric.seconds, len(self.group.uses))
-
-    @property
-    def settled(self) -> bool:
-        """Return whether all decisions are made."""
-        return self.tuning.over and not self.waiting and self.weighing.over
+        transport = group.world.transport
+        group.flush()
+        own = float(np.mean(self.own_s[1:])), trainer.examples
+        weights = measured(*zip(*transport.gather_values(own), strict=True))
+        agree(transport, "weights", lambda: {"weights": weights})
+        group.share_out(weights)
+        self.weighing = False
+        self.begin(Start(self.fusion, group.buckets, self.by_time, None))
 
     def decide(self, name: str, profiler: Profiler) -> None:
         """Cut buckets by time, if asked to; then let the schedule order its iteration.

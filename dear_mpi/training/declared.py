@@ -11,11 +11,8 @@ from typing import Any, TypeVar
 from dear_mpi.kernels.lookup import lookup
 
 T = TypeVar("T")
-BETWEEN = r",(?![^(]*\))"  # a comma, except inside mine.py:Mine(a=1,b=2)
-# A comma, except before a plain number, which belongs to at:N,N.
-BETWEEN_FUSIONS = r",(?!\d+(?:,|$))"
-# Field types by name.
-KINDS: dict[str, tuple[Any, str]] = {"str": (str, "a text"), "bool": (bool, "True or False")}
+# Separators of several values: a comma, except inside mine.py:Mine(a=1,b=2), or before a plain number, as in at:N,N.
+BETWEEN, BETWEEN_FUSIONS = r",(?![^(]*\))", r",(?!\d+(?:,|$))"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +21,7 @@ class Option:
 
     help: str
     shown: str | None = None  # the effect of leaving it out, in words, if it has no default
-    flag: str | None = None  # if it is not made of the name; a switch needs it
+    flag: str | None = None  # if it is not made of the name
     metavar: str | None = None  # the flag's argument, if not its type
     typed: type | None = None  # the type that the user enters, if different
     parse: Callable[[Any], Any] | None = None  # from the user's text to the value
@@ -33,23 +30,15 @@ class Option:
     least: int | None = None  # least whole number
     most: int | None = None
     may_be_file: bool = False  # a file to read
-    reported: bool = False  # unchanged, by ``train`` and ``compare``
-    decides: bool = False  # whether a resumed run must keep it to reach the same bits
-
-    @property
-    def flags(self) -> list[str]:
-        """Return the flag's names for Typer."""
-        return [] if self.flag is None else [self.flag]
 
     def name(self, name: str) -> str:
-        """Return the flag's parameter for a field of this name."""
-        return name if self.flag is None else self.flag.removeprefix("--").replace("-", "_")
+        """Return the name of the flag for a field of this name, in Python's spelling."""
+        return (self.flag or name).removeprefix("--").replace("-", "_")
 
     def check(self, name: str, kind: str, value: Any) -> None:
         """Raise ValueError if the option cannot have this value."""
-        wanted, what = KINDS.get(kind, (object, ""))
-        if not isinstance(value, wanted):
-            raise ValueError(f"{name} must be {what}, not {value!r}")
+        if (kind == "str" and not isinstance(value, str)) or (kind == "bool" and not isinstance(value, bool)):
+            raise ValueError(f"{name} must be {'a text' if kind == 'str' else 'True or False'}, not {value!r}")
         if self.allowed is not None:
             lookup(name, value, self.allowed)
         if self.least is None:
@@ -57,8 +46,8 @@ class Option:
         if type(value) is not int:
             raise ValueError(f"{name} must be a whole number of at least {self.least}, not {value!r}")
         if value < self.least:
-            wanted = f"be at least {self.least}" if self.least else "not be negative"
-            raise ValueError(f"{name} must {wanted}, not {value}")
+            limit = f"be at least {self.least}" if self.least else "not be negative"
+            raise ValueError(f"{name} must {limit}, not {value}")
         if self.most is not None and value > self.most:
             raise ValueError(f"{name} must be at most {self.most}, not {value}")
 

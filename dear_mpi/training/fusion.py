@@ -1,10 +1,7 @@
 """Fuse tensors: decide where to cut the flat buffer into buckets, by pure functions of the layout.
 
-Most policies fuse whole layers: they map layer sizes to groups of consecutive layers in forward order. Layers without
-parameters belong to no group. ``tensors`` and ``cut:SIZE`` ignore layers.
-
-Fusion by time (``BY_TIME``) uses the times when layers are ready and the network's cost. Both policies process layers
-like the backward pass, from last to first. All gradients of a layer are ready together.
+Most policies fuse whole layers: they group consecutive layers with parameters by their sizes, in forward order. Fusion
+by time (``BY_TIME``) uses the times when layers are ready, from last to first, and the network's cost.
 
 You can write a policy as a pure function in a file, ``--fusion mine.py:cut``. It returns the elements of the flat
 buffer where buckets begin, for example one at each fourth layer:
@@ -49,7 +46,6 @@ def is_by_time(policy: str) -> bool:
 
 
 def check_file(policy: str) -> None:
-    """Check that a user's function can be loaded, if the policy names one. Raises ValueError."""
     if is_in_file(policy):
         load(source_of(policy, "fusion", "cut"))
 
@@ -57,8 +53,7 @@ def check_file(policy: str) -> None:
 def by_time(policy: str, layout: Layout, times: PassTimes, cost: Cost) -> str:
     """Return the cut that a time-based policy chooses, as ``at:`` and elements, which ``borders`` reads.
 
-    It is text, so that ranks can compare it and you can pass it again. Raises ValueError if a user's function fails or
-    returns no elements of the flat buffer.
+    Raises ValueError if a user's function fails or returns no elements of the flat buffer.
     """
     if is_in_file(policy):
         call = load(source_of(policy, "fusion", "cut"))
@@ -158,13 +153,10 @@ def fused(policy: str, layout: Layout) -> Cut:
 def borders(policy: str, layout: Layout) -> list[int]:
     """Return where a policy cuts the flat buffer, in elements.
 
-    Args:
-        policy: as for ``fuse``; or ``tensors``: a bucket per tensor (tensors shorter than the grid may share one);
-        ``cut:SIZE``: buckets of that size, regardless of tensors; ``ddp`` or ``ddp:SIZE``: PyTorch's buckets, with its
-        default or another ``bucket_cap_mb``; ``at:N,N,...``: at these elements.
-
-    Raises:
-        ValueError: the policy cannot be read, or asks for more buckets than there are layers or than a run can handle.
+    Policies are those of ``fuse``; ``tensors``: a bucket per tensor (or several, if shorter than the grid);
+    ``cut:SIZE``: buckets of that size, regardless of tensors; ``ddp``: PyTorch's buckets; ``at:N,N,...``: at these
+    elements. Raises ValueError if the policy cannot be read, or asks for more buckets than there are layers or than a
+    run can handle.
 
     >>> layout = Layout.of([[("a", (64,))], [("b", (64,))], [("c", (64,))]], itemsize=4, ranks=1)
     >>> borders("layers:2", layout), borders("cut:384B", layout)
@@ -177,9 +169,7 @@ def borders(policy: str, layout: Layout) -> list[int]:
     elif kind == "cut":  # the finest grid
         found = range(0, layout.count, max(layout.grid, size_of(policy, argument) // layout.itemsize))
     elif policy == "ddp":
-        found = ddp_borders(layout, DDP_FIRST_BYTES, DDP_BYTES)
-    elif kind == "ddp":
-        found = ddp_borders(layout, *[size_of(policy, argument)] * 2)
+        found = ddp_borders(layout)
     elif kind == "at":
         found = elements(policy, argument, layout)
     else:
@@ -189,17 +179,17 @@ def borders(policy: str, layout: Layout) -> list[int]:
     return list(found)
 
 
-def ddp_borders(layout: Layout, first_bytes: int, most_bytes: int) -> list[int]:
-    """Close buckets from the end of the flat buffer when they are large enough; the first one early by default.
+def ddp_borders(layout: Layout) -> list[int]:
+    """Close buckets from the end of the flat buffer when they are large enough; the first one early.
 
     Source: compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp; DistributedDataParallel.
     """
-    found, size, limit = list[int](), 0, first_bytes
+    found, size, limit = list[int](), 0, DDP_FIRST_BYTES
     for tensor in reversed(range(len(layout.shapes))):
         size += layout.size(tensor) * layout.itemsize
         if size >= limit:
             found.append(layout.offsets[tensor])
-            size, limit = 0, most_bytes
+            size, limit = 0, DDP_BYTES
     return found
 
 
@@ -243,29 +233,16 @@ def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
 def size_of(policy: str, size: str) -> int:
     """Return the bytes that a policy names. Raises ValueError if they cannot be read or are zero."""
     name, colon, _ = policy.partition(":")
-    if colon and name in NAMED and name != "ddp":
+    if colon and name in NAMED:
         raise ValueError(f"fusion {policy!r}: {name} takes nothing after a colon")
     try:
         if (nbytes := parse_bytes(size)) < 1:
             raise ValueError(f"size {size!r} must be above zero")
     except ValueError as error:
-        allowed = "tensors, none, layers:K, buckets:N, a size, cut:SIZE, ddp, ddp:SIZE, at:N,N or FILE.py:FUNCTION"
+        allowed = "tensors, none, layers:K, buckets:N, a size, cut:SIZE, ddp, at:N,N or FILE.py:FUNCTION"
         allowed += "; of a schedule also own, mgwfbp and horovod; in training also bo and auto"
         raise ValueError(f"fusion {policy!r}: {error}. Allowed: {allowed}") from None
     return nbytes
-
-
-def in_bytes(policy: str) -> str:
-    """Rewrite the size in a policy in bytes.
-
-    >>> in_bytes("25mb"), in_bytes("cut:4096KB"), in_bytes("none")
-    ('26214400B', 'cut:4194304B', 'none')
-    """
-    kind, colon, size = policy.rpartition(":")
-    try:
-        return f"{kind}{colon}{parse_bytes(size)}B"
-    except ValueError:
-        return policy
 
 
 def equal_buckets(count: int, layers: list[int], nbytes: Sequence[int]) -> Groups:

@@ -1,4 +1,4 @@
-"""Build all objects for one set of ranks: a group of workers. Only a ``TrainingState`` survives it.
+"""Build all objects for one set of ranks: a group of workers.
 
 layers ---> arena, uses          memory of this rank's values, gradients and shards of the optimiser's state
 transport -> engine -> fabric    the plans of collectives
@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.collectives import make_plan
-from dear_mpi.collectives.plans.reach import wants_shared
 from dear_mpi.collectives.plans.runners import check_algorithm
-from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.kernels.array import Array, library_of
+from dear_mpi.collectives.plans.tuning import wants_shared
 from dear_mpi.kernels.dtypes import DTYPES, name_of
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.layer import Layer, Loss
@@ -24,15 +22,14 @@ from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.chosen_route import chosen_route
 from dear_mpi.training.fabric.engine import Engine
+from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.live import LiveFabric, LossMeter
-from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.fabric.statistic import LossScale
 from dear_mpi.training.layer_use import LayerUse, split_uses
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bucket import Cut
-from dear_mpi.training.line.owners import Ownership
+from dear_mpi.training.line.owners import Ownership, Weights
 from dear_mpi.training.line.parameters import layout_of, line_dtype, of_tensors
-from dear_mpi.training.line.weights import Weights
 from dear_mpi.training.options import Options
 from dear_mpi.training.plan_cost import WirePrices
 from dear_mpi.training.schedules import Schedule
@@ -44,18 +41,8 @@ PLANS_BYTES = 16 << 20  # side buffers: a window of segments per plan and peer
 class WorkerGroup:
     """Hold this rank's view of the workers of a session.
 
-    ``open``, ``cut``, ``share_out``, ``flush`` and ``settle`` are collective; the other methods do not communicate.
-
-    Args:
-        layers: in execution order.
-        schedules: by name; they take turns on the model.
-
-    Attributes:
-        split: the layer calls with a two-part backward pass.
-        route, proof: the route of buckets, and its proven properties.
-        layout, buckets: the places of parameters in the flat buffer, and its cut.
-        owners: the rank that updates each part of a bucket.
-        trainers: by the name of their schedule.
+    ``open``, ``cut``, ``share_out``, ``flush`` and ``settle`` are collective. ``layers`` are in execution order; the
+    schedules take turns.
     """
 
     def __init__(
@@ -67,7 +54,8 @@ class WorkerGroup:
         streams: Streams,
     ) -> None:
         self.layers, self.world, self.options, self.schedules = layers, world, options, dict(schedules)
-        self.streams, self.plans, self.split = streams, ExitStack(), split_uses(layers)
+        self.streams, self.plans = streams, ExitStack()
+        self.split = split_uses(layers)  # layer calls with a two-part backward pass
         self.dtype = line_dtype(layers)
         self.route, self.proof = chosen_route(options, name_of(self.dtype), self.schedules, world.transport.hosts)
         self.check_algorithm()
@@ -76,7 +64,7 @@ class WorkerGroup:
         self.layout = layout_of(layers, self.wire, world.size, whole=ownership.whole or self.route.whole)
         self.route.check_shapes(self.layout.shapes)
         costs = [each.cost(options.optimizer) for each in of_tensors(layers, self.layout)]
-        self.owners = ownership.owners(world.size, costs)
+        self.owners = ownership.owners(world.size, costs)  # the rank that updates each part of a bucket
 
     def check_algorithm(self) -> None:
         """Check that the algorithm has the route's collectives and supports this transport. Raises ValueError."""
@@ -91,12 +79,20 @@ class WorkerGroup:
                 raise ValueError(f"schedule {name!r}{by} takes {' and '.join(wanted)}: {error}") from None
 
     def allocate(self, buckets: Cut) -> None:
-        """Bind the parameters to the flat buffer."""
+        """Bind the parameters to the flat buffer.
+
+        Side buffers are in its slab; between hosts they may need more (a bucket, up to 1 MiB, for each peer). Other
+        ranks of the host can reach it if the algorithm uses that. Otherwise it is private, because MPI libraries are
+        slower in shared memory, and on the model's device.
+        """
         options, world = self.options, self.world
         self.buckets = buckets
         with self.streams.compute.use():
-            nbytes = Arena.nbytes(self.layout, self.dtype, self.wire)
-            self.slab = make_slab(nbytes, self.streams.put(np.zeros(1)), options.algorithm, world.transport)
+            nbytes = Arena.nbytes(self.layout, self.dtype, self.wire) + PLANS_BYTES
+            if options.device == "cpu" and wants_shared(options.algorithm, world.transport.hosts):
+                self.slab = Slab(world.transport.allocate, nbytes, growth=PLANS_BYTES)
+            else:
+                self.slab = Slab.beside(self.streams.put(np.zeros(1)), nbytes, growth=PLANS_BYTES)
             self.arena = Arena(
                 self.layers,
                 self.layout,
@@ -114,7 +110,7 @@ class WorkerGroup:
         self.uses = [LayerUse(number, layer, self.arena, complaints) for number, layer in enumerate(self.layers)]
 
     def open(self, world: World, engine: Engine, loss: Loss, model: Model | None) -> None:
-        """Make the plans and the trainers; ``world`` may wait in another way than the constructor's."""
+        """Make the plans and the trainers."""
         options, self.world = self.options, world
         self.fabric = LiveFabric(self.buckets, self.arena, world, engine, slab=self.slab, **options.plans)
         self.fabric.common = self.proof.common
@@ -124,7 +120,7 @@ class WorkerGroup:
         if options.judged:
             self.fabric.judge(options.statistics(self.loss_scale))
         self.meter = LossMeter(self.fabric, self.slab)
-        self.plans.callback(self.meter.free)
+        self.plans.callback(self.meter.plan.free)
         how: Any = {"model": model, "accumulate": options.accumulate, "debug": options.debug}
         self.trainers = {
             name: Trainer(self.uses, loss, self.meter, *self.begun(name), **how) for name in self.schedules
@@ -140,7 +136,6 @@ class WorkerGroup:
         return Rules(name, buckets, self.schedules[name], judged=self.options.judged, route=self.route)
 
     def cut(self, buckets: Cut) -> None:
-        """Continue with other buckets after a flush; all memory stays in place."""
         self.buckets = buckets
         if self.fabric.late:
             self.settle()
@@ -162,7 +157,7 @@ class WorkerGroup:
     def settle(self) -> None:
         """End an open sync interval after a flush: all ranks get the average of their values.
 
-        Pending results are used first. An outer optimiser takes no part: its momentum would change the values.
+        An outer optimiser takes no part: its momentum would change the values.
         """
         fabric, route = self.fabric, self.route
         at_end = fabric.iteration % route.period == 0 and not route.lags
@@ -179,12 +174,10 @@ class WorkerGroup:
         with make_plan("all_reduce", self.arena.values, self.world.transport, **how) as plan:
             plan()
         self.arena.begin_lines()
-        fabric.kept.clear()
         for bound in fabric.bound.values():
             bound.unpack()
 
     def restored(self, iterations: int, updates: int, loss_scale: LossScale | None) -> None:
-        """Restore the update and iteration counters, and the loss scale."""
         self.fabric.restored(iterations, updates)
         for trainer in self.trainers.values():
             trainer.done = iterations
@@ -195,15 +188,3 @@ class WorkerGroup:
         """Let other groups train the layers from now on."""
         if "arena" in vars(self):
             self.arena.over = True
-
-
-def make_slab(nbytes: int, beside: Array, algorithm: str, transport: Transport) -> Slab:
-    """Allocate memory for the arena and the plans.
-
-    It is one allocation, unless side buffers need more (between hosts: a bucket, up to 1 MiB, for each peer). Other
-    ranks of the host can reach it if the algorithm uses that. Otherwise it is private, because MPI libraries are slower
-    in shared memory, and on the device of the array ``beside``.
-    """
-    if library_of(beside) == "numpy" and wants_shared(algorithm, transport.hosts):
-        return Slab(transport.allocate, nbytes + PLANS_BYTES, growth=PLANS_BYTES)
-    return Slab.beside(beside, nbytes + PLANS_BYTES, growth=PLANS_BYTES)

@@ -1,17 +1,16 @@
 """Run one layer call for the trainer: place its gradients and check them.
 
-The check finds layers that compute with the memory that their values were moved from, not with ``parameter.value``, and
-so would miss updates. ``Copies`` of the layer run forward and backward while that memory holds other numbers; outputs
-and gradients must not change. Two fillings of opposite signs defeat masks such as max(h, 0). Repeating the first
-filling detects layers that draw random numbers. Such a layer, or one that cannot be copied, runs forward while the
-memory is NaN.
+The check finds layers that compute with the memory that their values were moved from, and so would miss updates. Copies
+of the layer run while that memory holds other numbers; outputs and gradients must not change. Two fillings of opposite
+signs defeat masks such as max(h, 0); repeating the first detects layers that draw random numbers. Such a layer, or one
+that cannot be copied, runs forward while the memory is NaN.
 """
 
 import copy
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import Any, cast
@@ -77,20 +76,22 @@ def has_nan(array: Array) -> bool:
 
 
 def alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Return whether arrays are equal except for rounding, which may depend on alignment in memory."""
-    pairs = zip(some, others, strict=True)
-    return not any(far(to_host(one), to_host(other)) for one, other in pairs if hasattr(one, "shape"))
+    """Return whether arrays are equal except for rounding, which may depend on alignment in memory.
 
-
-def far(one: Array, other: Array) -> bool:
-    """Return whether arrays differ by more than rounding; non-finite values must match and are not in the scale."""
-    if one.shape != other.shape:
-        return True
-    with np.errstate(all="ignore"):
-        first, second = one.astype(np.float64), other.astype(np.float64)
-        finite = np.isfinite(first) & np.isfinite(second)
-        most = np.maximum(abs(first), abs(second)).max(initial=0.0, where=finite)
-        return not np.allclose(first, second, rtol=0, atol=most * 10.0**-one.itemsize, equal_nan=True)
+    Non-finite values must match and are not in the scale.
+    """
+    for each, its in zip(some, others, strict=True):
+        if not hasattr(each, "shape"):
+            continue
+        if each.shape != its.shape:
+            return False
+        with np.errstate(all="ignore"):
+            one, other = (to_host(array).astype(np.float64) for array in (each, its))
+            finite = np.isfinite(one) & np.isfinite(other)
+            most = np.maximum(abs(one), abs(other)).max(initial=0.0, where=finite)
+            if not np.allclose(one, other, rtol=0, atol=most * 10.0**-each.itemsize, equal_nan=True):
+                return False
+    return True
 
 
 WRITE = "write all of it (grad[...] = g)"
@@ -104,26 +105,18 @@ class LayerUse:
     layer: Layer
     arena: Arena
     complaints: list[str]  # its faults; all layer calls of a model share the list
-    filled: bool = field(default=False, init=False)
-    parts: int = field(default=0, init=False)  # of this batch, before the last
-    kept: list[Array] = field(default_factory=list, init=False)  # the sums of their gradients
-    copies: Copies | None = field(default=None, init=False)  # of the layer, during inspection
-    received: Array = field(init=False)
 
     def __post_init__(self) -> None:
+        self.places: Sequence[GradPlace] = self.arena.places[self.number]  # of its gradients
         self.split = is_split(self.layer) and bool(self.places)
         self.exchanging = is_exchanging(self.layer)
-
-    @property
-    def places(self) -> Sequence[GradPlace]:
-        """Return the places of its gradients."""
-        return self.arena.places[self.number]
+        self.received: Any = None  # by the last exchange
+        self.filled = False  # whether gradients were NaN before the layer wrote them
+        self.parts, self.kept = 0, list[Array]()  # of this batch, before the last; the sums of their gradients
+        self.copies: Copies | None = None  # of the layer, during inspection
 
     def forward(self, x: Array, *, inspect: bool) -> Array:
-        """Run the layer; with ``inspect``, first check that it computes with ``parameter.value``.
-
-        Complain if its trained parameters differ from those at the start of training.
-        """
+        """Run the layer; with ``inspect``, first check that it computes with ``parameter.value``."""
         if [each for each in self.layer.parameters if each.trained] != [place.parameter for place in self.places]:
             advice = "since the session began; begin a new session for that"
             self.complaints.append(f"{self.name}: its trained parameters were replaced, added or removed {advice}")
@@ -136,7 +129,7 @@ class LayerUse:
         return y
 
     def exchange(self, given: Array, *, back: bool) -> Callable[[], None]:
-        """Return a call that does the layer's exchange before a pass and keeps the data it ``received``."""
+        """Return the engine's act that turns a pass's input into ``received``."""
         layer = cast(ExchangingLayer, self.layer)
         method = layer.exchange_backward if back else layer.exchange_forward
 
@@ -146,10 +139,7 @@ class LayerUse:
         return act
 
     def backward(self, dy: Array, *, late: bool = False) -> Array:
-        """Let the layer write its gradients (weight gradients later if ``late``); return its input's gradient.
-
-        This ends the inspection that ``forward`` began.
-        """
+        """Let the layer write its gradients (weight gradients later if ``late``); return its input's gradient."""
         if self.copies is not None:
             before = [place.grad.copy() for place in self.places]
 
@@ -163,7 +153,7 @@ class LayerUse:
                     place.grad[...] = grad
                 return found
 
-            self.look(stale=self.copies.differ(run))
+            self.look(stale=self.copies.differ(run))  # ends the inspection that ``forward`` began
             self.copies = None
             for place in self.places:
                 place.left = None
@@ -180,7 +170,6 @@ class LayerUse:
                 self.complain(place, "the layer computes with an array of its own; read parameter.value each time")
 
     def bind(self) -> None:
-        """Direct the layer's gradients to the places of this call; another call may share the parameters."""
         for place in self.places:
             place.parameter.grad = place.grad
 
@@ -202,19 +191,20 @@ class LayerUse:
                 self.complain(place, fault)
 
     def after_backward(self, *, last: bool) -> None:
-        """Keep the gradients of a part of a batch.
-
-        After the last part, add the gradients of earlier parts, then the gradients of tied parameters, whose later
-        calls have written by then.
-        """
-        if not last:
-            self.keep()
-            return
-        if self.parts:
-            for place, kept in zip(self.places, self.kept, strict=True):
+        """Add the gradients of a part to the sum over earlier parts; at the end, add that sum and tied gradients."""
+        if last:
+            for place, kept in zip(self.places, self.kept, strict=True) if self.parts else ():
                 place.grad += kept
-        self.parts = 0
-        self.arena.add_tied(self.number)
+            self.parts = 0
+            self.arena.add_tied(self.number)
+            return
+        self.kept = self.kept or [place.grad.copy() for place in self.places]
+        for place, kept in zip(self.places, self.kept, strict=True):
+            if self.parts:
+                kept += place.grad
+            else:
+                kept[...] = place.grad
+        self.parts += 1
 
     def fault(self, place: GradPlace) -> str | None:
         """Return why a gradient was not written to its place, or None."""
@@ -230,17 +220,6 @@ class LayerUse:
             return f"its gradient has NaN: {what}; {WRITE}"
         return None
 
-    def keep(self) -> None:
-        """Add the gradients of a part of a batch to the sum over the earlier parts."""
-        if not self.kept:
-            self.kept = [array_module(place.grad).empty_like(place.grad) for place in self.places]
-        for place, kept in zip(self.places, self.kept, strict=True):
-            if self.parts:
-                kept += place.grad
-            else:
-                kept[...] = place.grad
-        self.parts += 1
-
     @property
     def name(self) -> str:
         return f"layer {self.number} ({type(self.layer).__name__})"
@@ -254,10 +233,7 @@ def backward_of(layer: Layer, dy: Array, *, late: bool) -> Array:
 
 
 def split_uses(layers: Sequence[Layer]) -> list[int]:
-    """Return the layers that may write trained gradients in a second half of their backward pass.
-
-    Raises ValueError, which names the layer, if one lacks a method of the pair.
-    """
+    """Return the layers that may write trained gradients in a second half of their backward pass. Raises ValueError."""
     found = []
     for number, layer in enumerate(layers):
         try:

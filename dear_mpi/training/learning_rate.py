@@ -7,11 +7,10 @@
           +--------|------------|
                  warmup     iterations
 
-A decay would reach its floor in iteration ``iterations``, the first that is not run: every rate is above zero, even if
-the floor is not. Later iterations keep the rate of the last one.
+The first iteration that is not run would have the floor, so every rate is above zero. Later ones keep the last rate.
 
-Sources: for the cosine Loshchilov and Hutter, SGDR, ICLR 2017, equation 5, without restarts; for the warm-up Goyal et
-al., Accurate, Large Minibatch SGD, 2017, section 2.2.
+Sources: Loshchilov and Hutter, SGDR, ICLR 2017, equation 5, without restarts; for the warm-up Goyal et al., Accurate,
+Large Minibatch SGD, 2017, section 2.2.
 """
 
 import math

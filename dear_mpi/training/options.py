@@ -26,7 +26,7 @@ from dear_mpi.training.declared import Declared, option, parsed
 from dear_mpi.training.fabric.statistic import LossScale, Norm, Statistic
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.learning_rate import Rate, rates_of
-from dear_mpi.training.line.weights import MEASURED, check_weights, parse_weights
+from dear_mpi.training.line.owners import MEASURED, check_weights, parse_weights
 from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, check_carries, find_code, find_route, is_code
 from dear_mpi.training.routes.find import NAMES as WIRES
 from dear_mpi.training.routes.route import Route
@@ -41,10 +41,10 @@ FUSION_BY_SIZE = (
     "inside a tensor"
 )
 FUSION_AS_GIVEN = (
-    "ddp, horovod, mgwfbp: as the source of that schedule does; ddp:4MB: as DDP does with this bucket_cap_mb; own: as "
-    "the source of each schedule does; at:N,N: at these elements; FILE.py:FUNCTION: as a function of a file says"
+    "ddp, horovod, mgwfbp: as the source of that schedule does; own: as the source of each "
+    "schedule does; at:N,N: at these elements; FILE.py:FUNCTION: by your function"
 )
-TUNED = "bo: sizes are tried during training (also bo:grid, bo:random, bo:1MB..64MB); auto: the best size is predicted"
+TUNED = "bo: sizes are tried during training (also bo:1MB..64MB); auto: the best size is predicted"
 FUSION = f"{FUSION_BY_SIZE}; {TUNED}; {FUSION_AS_GIVEN}."
 
 
@@ -63,9 +63,9 @@ class Exchange(Declared):
     """Choose how an iteration sends gradients, and how often."""
 
     wire: str | None = option(
-        f"Form in which gradients travel: {', '.join(WIRES)}, or one that an extra publishes, such as powersgd:4. What "
-        "codes lose is sent later, unless :error=no follows. With :between (int4:between) sums of hosts are coded, "
-        "between hosts alone.",
+        f"Wire format of gradients: {', '.join(WIRES)}, or one that an extra publishes, such as powersgd:4. Lost parts "
+        "are sent later, unless :error=no follows. With :between (int4:between) only sums of hosts are compressed, "
+        "between hosts.",
         None,
         shown="the type of the parameters",
     )
@@ -73,15 +73,11 @@ class Exchange(Declared):
         "Largest norm of all gradients together; above it, all are scaled by CLIP / norm (torch: norm + 1e-6).",
         None,
         shown="no limit",
-        reported=True,
-        decides=True,
     )
     loss_scale: str = option(
         "none, or dynamic: gradients are scaled up while they travel, and an iteration that overflows is skipped.",
         "none",
         allowed=dict.fromkeys(("none", "dynamic")),
-        reported=True,
-        decides=True,
     )
     update: str | None = option(
         "full: each rank updates all parameters. sharded: each rank updates one part of the parameters, and keeps the "
@@ -104,7 +100,6 @@ class Exchange(Declared):
         shown="all alike",
         typed=str,
         parse=partial(parsed, "--weights", parse_weights),
-        decides=True,
     )
     segment_bytes: int | None = option(
         "Size of the largest message, e.g. 256KiB.",
@@ -157,32 +152,26 @@ class Training(Exchange):
         "dear",
         may_be_file=True,
     )
-    fusion: str = option(FUSION, USUAL, may_be_file=True, reported=True, decides=True)
+    fusion: str = option(FUSION, USUAL, may_be_file=True)
     algorithm: str = option(
         f"Collective algorithm: {NAMES}, FILE.py:FUNCTION, native (the MPI library's own), auto (by message size), or "
         "auto:FILE (by message size, from the FILE of bench --tune).",
         "auto",
         may_be_file=True,
-        reported=True,
-        decides=True,
     )
     accumulate: int = option(
         "Number of parts that each batch is split into. Gradients of all parts add up, and then travel.",
         1,
         least=1,
-        reported=True,
-        decides=True,
     )
     device: str = option(
         "Where the model is: cpu, or cuda (each rank takes the next GPU of its host).",
         "cpu",
         allowed=dict.fromkeys(("cpu", "cuda")),
-        reported=True,
     )
     debug: bool = option(
         "Check in every iteration that ranks start the same collectives and that layers write their gradients.",
         False,
-        flag="--debug",
     )
 
     def find_route(self, *, halves: bool = False) -> Route:

@@ -23,13 +23,10 @@ SMALL_BYTES, LARGE_BYTES = 16 * 1024, 8 * 1024 * 1024
 
 def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, float]:
     """Return the mean seconds per iteration of each collective, for all buckets in turn and without compute.
-    Collective.
 
-    ``Schedule.bound`` uses them. The cost model of an emulated link does not overlap steps: exact for the ring,
-    pessimistic if many ranks send to one. Call this only while nothing is under way: it overwrites gradients with
-    zeros.
+    Collective. Call it only while nothing is under way: it overwrites gradients with zeros. The cost model of an
+    emulated link does not overlap steps: exact for the ring, pessimistic if many ranks send to one.
     """
-
     link, hosts = fabric.world.link, fabric.world.transport.hosts
     found = dict.fromkeys(collectives, 0.0)
     for collective in found:
@@ -48,7 +45,6 @@ def share_of(fabric: LiveFabric, leg: Collective) -> float:
 
 
 def measured_s(fabric: LiveFabric, plans: Sequence[Plan]) -> float:
-    """Return the best of a few runs of all these plans, in seconds."""
     fabric.follow(None)
 
     def run() -> None:
@@ -63,9 +59,9 @@ def measured_s(fabric: LiveFabric, plans: Sequence[Plan]) -> float:
 
 
 def traffic(fabric: LiveFabric, collectives: Iterable[str]) -> tuple[float, float] | None:
-    """Return messages and bytes per iteration of the rank that sends most, averaged over a sync interval.
+    """Return messages and bytes per iteration of the rank that sends most; None if a plan is no program of messages.
 
-    The plans must be prepared. Returns None if a plan is no program of messages.
+    The plans must be prepared.
     """
     legs, period = [leg for each in collectives for leg in fabric.route.collectives(each)], fabric.route.period
     plans = [fabric.plan(leg, bucket) for leg in legs for bucket in fabric.buckets]
@@ -78,7 +74,6 @@ def traffic(fabric: LiveFabric, collectives: Iterable[str]) -> tuple[float, floa
 
 
 def modelled_s(link: Link, hosts: Sequence[int], plans: Iterable[Plan]) -> float:
-    """Return the modelled seconds of these plans in turn, for ranks on these hosts."""
     return sum(each.time_s for each in plan_costs(plans, network_of(link, hosts)))
 
 
@@ -102,10 +97,7 @@ def plan_costs(plans: Iterable[Plan], network: Network) -> Iterator[Cost]:
 
 
 def plan_s(fabric: LiveFabric, plan: Plan, *, timed: bool = False) -> float:
-    """Return the seconds of a plan, modelled on an emulated link unless ``timed``. Collective.
-
-    It may overwrite the plan's buffers with zeros.
-    """
+    """Return the seconds of a plan, modelled on an emulated link unless ``timed``. Collective; may zero its buffers."""
     if fabric.world.link is not None and not timed:
         return modelled_s(fabric.world.link, fabric.world.transport.hosts, [plan])
     found_s = best_s(fabric, plan, RUNS)
@@ -133,10 +125,7 @@ class WirePrices:
         self.costs: dict[Collective, WireCost] = {}
 
     def of(self, names: Iterable[str]) -> Price:
-        """Return prices of these collectives and extras, equal on all ranks. Collective.
-
-        Their plans must exist. Call this only while nothing is under way: it overwrites gradients.
-        """
+        """Return prices of these collectives and extras, equal on all ranks. Collective; overwrites gradients."""
         for leg in (leg for name in names for leg in self.fabric.route.collectives(name)):
             if leg not in self.costs:
                 self.costs[leg] = self.cost(leg)

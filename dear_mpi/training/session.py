@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,24 +26,23 @@ from dear_mpi.collectives.program.user_file import source_text
 from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.collectives.transports.wait_policy import THREADS, with_wait_policy
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.kfac import KFAC
-from dear_mpi.models.factored import factored
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
 from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.attendance import END, Attendance
-from dear_mpi.training.checkpoint import read, restore, snapshot, write
+from dear_mpi.training.checkpoint import read, restore, sha256, snapshot, write
 from dear_mpi.training.decisions import Decisions
 from dear_mpi.training.fabric.engine import Engine, check_process
-from dear_mpi.training.facts import checksum, model_of, sha256
+from dear_mpi.training.fabric.live import checksum
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.log.log import Times
+from dear_mpi.training.log import Times
 from dear_mpi.training.options import Options
 from dear_mpi.training.schedules import MINE, find_schedules
 from dear_mpi.training.trainer import Model
 
 S = TypeVar("S", bound="Session")
 REPORT_S = 30.0
+MOST = 300  # characters of a model's description
 PARAMETERS = "parameters (SHA-256; give all ranks one seed, or the values of rank 0)"  # for messages
 DIFFER = "the ranks no longer train one model, as where forward changes a parameter in place"
 
@@ -50,9 +50,8 @@ DIFFER = "the ranks no longer train one model, as where forward changes a parame
 class Session:
     """Train a model on all ranks. The constructor and all methods are collective unless documented otherwise.
 
-    Use it as a context manager: leaving it flushes, ends the engine and frees all plans. If one rank leaves after fewer
-    steps, by an error, or because its program ends, the others end the job: they would wait forever. A rank may take
-    long between steps. Ranks that have waited 30 s for it report that (unless ``comm`` is a ``World``).
+    Use it as a context manager: leaving it flushes, ends the engine and frees all plans. If one rank leaves early, the
+    others end the job: they would wait forever. Ranks that have waited 30 s for another one report it.
 
     Args:
         layers: with ``parameters``, ``forward(x)`` and ``backward(dy)``, see ``dear_mpi.models.layer``.
@@ -60,12 +59,7 @@ class Session:
         comm: an mpi4py communicator, a ``Transport`` or a ``World``; one session at a time may use it.
         uses: indices of the layers in execution order, default: the order of ``layers``; a layer may run several times.
         schedules: several schedules that take turns on the model.
-        facts: more values that must be equal on all ranks, by name.
         options: see ``Options``.
-
-    Attributes:
-        group: the buckets, the fabric and the trainers for these ranks.
-        decisions: the cut and the order of buckets.
 
     Raises:
         ArgumentError: an argument is not allowed, on this rank or on another one.
@@ -84,7 +78,6 @@ class Session:
         *,
         uses: Sequence[int] | None = None,
         schedules: Sequence[str] = (),
-        facts: Mapping[str, Any] | None = None,
         name: str = "session",
         **options: Any,
     ) -> None:
@@ -96,9 +89,8 @@ class Session:
             if isinstance(schedules, str) or not all(isinstance(each, str) for each in schedules):
                 raise ValueError(f"schedules must be a sequence of names, not {schedules!r}")
             self.schedules = find_schedules(schedules or [self.options.schedule])
-            if isinstance(self.options.optimizer, KFAC):
-                self.layers = tuple(factored(self.layers, self.options.optimizer))
-            return {**(facts or {}), **self.build(uses)}
+            self.layers = tuple(self.options.optimizer.adapted(self.layers))
+            return self.build(uses)
 
         with ExitStack() as stack:
             stack.callback(self.leave)
@@ -132,9 +124,9 @@ class Session:
         """Run one iteration with the first schedule; return the mean loss over the whole batch.
 
         Args:
-            x, targets: this rank's part of the batch, host arrays. The loss gets all targets.
-            total: divisor of the summed loss, equal on all ranks: the number of targets in the whole batch, or only of
-            those that count (``ignore_index``). By default all ranks have as many as this one.
+            x, targets: this rank's part of the batch, host arrays.
+            total: divisor of the summed loss, equal on all ranks: the number of targets in the whole batch that count.
+                By default all ranks have as many as this one.
 
         Raises:
             TrainingError, ArgumentError, ValueError: see ``Trainer.iteration``; or ``total`` is wrong.
@@ -187,7 +179,7 @@ class Session:
     def state(self, notes: Any = None) -> dict[str, Array]:
         """Flush and return all that ``load`` needs, as host arrays; ``notes`` may be any JSON value."""
         self.check_alike("state")
-        return snapshot(self.group, self.parameters, notes).packed()
+        return snapshot(self.group, self.parameters, notes)
 
     def load(self, state: dict[str, Array]) -> Any:
         """Continue from a state on rank 0; return its notes. Raises ArgumentError if it is another model's."""
@@ -198,7 +190,7 @@ class Session:
         """Write the state to a file of rank 0, replacing an older one. Raises ArgumentError if that fails."""
         self.check_alike("save")
         state = snapshot(self.group, self.parameters, notes, keep=self.world.rank == 0)
-        by_rank_0(self.world.transport, "save", lambda: write(Path(path), state.packed()))
+        by_rank_0(self.world.transport, "save", lambda: write(Path(path), state))
 
     def resume(self, path: str | Path) -> Any:
         """Continue from a saved file; return its notes. Raises ArgumentError if it is missing, damaged or another's."""
@@ -210,7 +202,7 @@ class Session:
     def check_alike(self, place: str = "check_alike") -> None:
         """Flush, end an open sync interval, and check that all ranks reach one place with equal parameters.
 
-        Raises MismatchError, which names a parameter, if they differ.
+        Raises MismatchError, which names a parameter.
         """
         self.attendance.meet(place)
         self.flush()
@@ -247,6 +239,19 @@ class Session:
         """Free the plans, except after an error of a single rank: its peers may never answer."""
         if (error is None or isinstance(error, AgreedError)) and not self.engine.thread.is_alive():
             self.group.plans.close()
+
+
+def model_of(layers: Sequence[Layer], loss: Loss) -> str:
+    """Describe the model facts that ranks compare, except parameter bytes; of large models only the first ones."""
+    parameters = [
+        f"{number}: {parameter.name} {parameter.value.dtype}{list(parameter.value.shape)}"
+        + " frozen" * (not parameter.trained)
+        + " in its own memory" * (not parameter.rebind)
+        for number, layer in enumerate(layers)
+        for parameter in layer.parameters
+    ]
+    text = f"{', '.join(parameters)}; of {', '.join(type(each).__name__ for each in (*layers, loss))}"
+    return text if len(text) <= MOST else f"{text[:MOST]}... (checksum {zlib.crc32(text.encode()):08x})"
 
 
 def number_of_targets(total: Any) -> int:

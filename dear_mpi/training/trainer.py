@@ -1,22 +1,16 @@
 """Translate the events of an iteration into hooks of a schedule, without MPI, derivatives or live arrays.
 
-The path of a gradient: a backward pass writes it into its bucket and calls ``gradients_ready``;
-``schedule.after_backward`` hands the bucket to the ``Fabric``, whose ``Engine`` runs the collective's ``Plan``. The
-fabric updates the parameters when the schedule asks for it, at the latest in ``schedule.before_forward`` of the layer
-that needs them.
+A gradient's path: a backward pass writes it into its bucket and calls ``gradients_ready``; the schedule's
+``after_backward`` hands the bucket to the ``Fabric``, whose ``Engine`` runs the ``Plan`` of a collective.
 
-Events come from our loop over layers (``LayerLoop``), or from a framework that runs a whole model (``adapters``). Layer
-calls may run in any order, different between ranks and iterations. The schedule's hooks still run in one order, because
-a layer call waits for its neighbours:
+Layer calls may run in any order, but hooks run in one order, equal on all ranks:
 
     forward    before a use begins, the hooks of all earlier uses are called.
     backward   the gradients of a use are handed on after the gradients of all later uses.
 
-Why no rank can deadlock: hooks run in the same order on all ranks, and the dry run has shown that the schedule does not
-wait forever in them. All ranks therefore start the same collectives in the same order. A gradient that is not ready is
-held back only on its rank, without waiting for other ranks. It becomes ready when the backward pass ends; a gradient
-missing then is zero. The cost is small: autograd produces gradients in reverse forward order except for branches.
-(PyTorch's DDP holds buckets back in the same way: Li et al., VLDB 2020, section 3.2.3.)
+No rank can deadlock: the dry run has shown that the schedule never waits forever in hooks of this order, and a gradient
+that is not ready is held back on its rank only, at most until the backward pass ends; then it is zero. (PyTorch's DDP
+holds buckets back in the same way: Li et al., VLDB 2020, section 3.2.3.)
 """
 
 import math
@@ -29,55 +23,14 @@ from dear_mpi.collectives.program.partition import chunk_bounds
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Loss
 from dear_mpi.training.fabric import Fabric, Handle
+from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.order import Delayed, Step
-from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.log.log import EXCHANGE, Times, times_of
+from dear_mpi.training.log import EXCHANGE, Times, times_of
 from dear_mpi.training.schedules import Schedule
 
 
 class TrainingError(AgreedError):
     """Training cannot continue."""
-
-
-class Meter(Protocol):
-    """Sum the losses of all ranks."""
-
-    @property
-    def fabric(self) -> Fabric: ...
-    @property
-    def trouble(self) -> bool: ...  # whether any rank was in trouble; after backward
-
-    def start(self, loss: Array | float, targets: Array, total: int, *, trouble: bool) -> None:
-        """Begin the sums over ranks: losses over ``total``, numbers of targets, and ranks in trouble."""
-
-    def read(self) -> float:
-        """Return the sum, after backward."""
-
-    def complaint(self) -> str | None:
-        """Return the error in the numbers of targets, equal on all ranks, or None."""
-
-
-class UseOfLayer(Protocol):
-    """Represent one layer call: ``LayerUse`` on the live fabric, ``VirtualUse`` on the virtual one."""
-
-    received: Array  # by the last exchange
-
-    @property
-    def split(self) -> bool: ...  # whether its backward pass has two halves
-    @property
-    def exchanging(self) -> bool: ...  # whether it exchanges data before a pass
-    @property
-    def complaints(self) -> Sequence[str]: ...
-
-    def exchange(self, given: Array, *, back: bool) -> Any:
-        """Return the engine's act (see ``Step``) that turns a pass's input into ``received``."""
-
-    def forward(self, x: Array, *, inspect: bool) -> Array: ...
-    def before_backward(self, dy: Array, *, inspect: bool) -> None: ...
-    def backward(self, dy: Array, *, late: bool = False) -> Array: ...
-    def backward_weights(self) -> None: ...
-    def check_written(self) -> None: ...
-    def after_backward(self, *, last: bool) -> None: ...
 
 
 class Model(Protocol):
@@ -104,22 +57,27 @@ class Model(Protocol):
 
 
 class Trainer:
-    """Run iterations of a model; trainers with several schedules may take turns on it.
-
-    In the first iteration, and always with ``debug``, it fills gradients with NaN before layers write them. ``times``
-    breaks down the seconds of the last iteration; the fabric's log has more detail.
+    """Drive iterations of a model; trainers with several schedules may take turns on it.
 
     The events of an iteration, in this order; the events of a pass come ``accumulate`` times:
 
         begin_iteration | begin_pass | before_forward(0), after_forward, before_forward(1) ... end_forward
                                      | begin_backward, before_backward(n), gradients_ready(n) ... | end_backward
+        end_iteration
+
+    In the first iteration, and always with ``debug``, gradients are NaN before layers write them.
+
+    Args:
+        uses: the layer calls, ``LayerUse`` or ``VirtualUse``.
+        meter: sums the losses of all ranks, ``LossMeter`` or ``VirtualMeter``.
+        model: runs the passes; default: a loop over ``uses``.
     """
 
     def __init__(
         self,
-        uses: Sequence[UseOfLayer],
+        uses: Sequence[Any],
         loss: Loss,
-        meter: Meter,
+        meter: Any,
         schedule: Schedule,
         rules: Rules,
         *,
@@ -139,9 +97,8 @@ class Trainer:
         """Run one pass forward and backward, or ``accumulate`` of them with a part of the batch each.
 
         Args:
-            x, targets: this rank's part of the batch, see ``parts``.
-            total: the number of targets that count in the whole batch. Gradients are summed over ranks and averaged
-            once, in the loss; so ranks may have unequal parts.
+            x, targets: this rank's part of the batch.
+            total: the number of targets that count in the whole batch: the loss averages once, so parts may be unequal.
 
         Returns:
             The mean loss over the batch of the whole job, and the times.
@@ -169,10 +126,7 @@ class Trainer:
         return self.end_iteration()
 
     def parts(self, x: Array, targets: Array) -> list[tuple[Array, Array]]:
-        """Split a batch into ``accumulate`` parts, x and targets along their first axis (examples).
-
-        Without a split, targets may have any shape, such as (boxes, 5) or (n * context,).
-        """
+        """Split a batch along its first axis (examples); without a split, targets may have any shape."""
         if self.accumulate == 1:
             return [(x, targets)]
         if x.shape[:1] != targets.shape[:1]:
@@ -189,7 +143,6 @@ class Trainer:
         fabric.log.begin(self.done, fabric.now())
 
     def begin_pass(self) -> None:
-        """Begin a pass forward and backward with the next part of the batch."""
         self.part, self.running, self.over = self.part + 1, -1, True
 
     @property
@@ -214,7 +167,7 @@ class Trainer:
             self.hook("after_forward", self.running)
 
     def end_forward(self) -> None:
-        """End the forward pass: call the hooks of layer calls that it skipped."""
+        """Call the hooks of layer calls that the forward pass skipped."""
         self.before_forward(len(self.uses) - 1)
         self.after_forward()
 
@@ -253,7 +206,6 @@ class Trainer:
         self.before_backward(self.next)
 
     def end_backward(self) -> None:
-        """End the backward pass: nothing is left to hide communication under."""
         self.hook("end_backward")
         self.rules.end_backward([each.use for each in self.fabric.delayed])
 
@@ -267,12 +219,11 @@ class Trainer:
         return loss, self.times
 
     def ran(self, what: str, use: int) -> None:
-        """Note that a layer call ran since ``begin_s``."""
+        """Log that a layer call ran since ``begin_s``."""
         self.fabric.log.did(what, use, self.begin_s, self.fabric.now())
 
     def hook(self, name: str, *use: int) -> None:
-        """Call a hook of the schedule; the rule book knows which one runs."""
-        self.rules.point = name, use
+        self.rules.point = name, use  # for errors
         getattr(self.schedule, name)(*use)
 
     def flush(self) -> None:
@@ -290,10 +241,10 @@ class Trainer:
         self.flush()
 
     def check(self, loss: float = 0.0, *, over: bool = False) -> None:
-        """Raise as ``iteration`` if anything went wrong so far: all ranks see the same, so they raise together.
+        """Raise as ``iteration`` if anything went wrong so far, on all ranks together.
 
-        If ranks update by their own gradients, only one of them may be in ``trouble``. A rank may ask the others only
-        once they know of it: from the last loss, or because all look at the parameters (``over``).
+        If ranks update by their own gradients, only one of them may be in ``trouble``. Ranks may ask each other only
+        once all know of it: from the last loss, or because all look at the parameters (``over``).
         """
         found = self.fabric.complaints()[:1]
         wrong = [text for text in (self.meter.complaint(),) if text] + found * self.fabric.common
@@ -331,28 +282,25 @@ class LayerLoop:
     faults: Sequence[str] = ()
     sums = False
 
-    def __init__(self, uses: Sequence[UseOfLayer], fabric: Fabric) -> None:
+    def __init__(self, uses: Sequence[Any], fabric: Fabric) -> None:
         self.uses, self.fabric = uses, fabric
 
     def forward(self, x: Array, trainer: Trainer) -> Array:
         for number, use in enumerate(self.uses):
-            exchange = self.start_exchange(number, x, back=False) if use.exchanging else None
+            exchange = self.exchange(number, x, back=False)
             trainer.before_forward(number)
-            if exchange is not None:
-                x = self.received(number, exchange)
+            x = self.received(number, exchange, x)
             trainer.begin_s = self.fabric.now()
             x = use.forward(x, inspect=trainer.first)
             trainer.after_forward()
         return x
 
     def backward(self, dy: Array, trainer: Trainer) -> None:
-        """Let every layer write its gradients; the schedule sees only the last part, and delays nothing before it."""
         for number in reversed(range(len(self.uses))):
             use = self.uses[number]
-            exchange = self.start_exchange(number, dy, back=True) if use.exchanging else None
+            exchange = self.exchange(number, dy, back=True)
             trainer.before_backward(number)
-            if exchange is not None:
-                dy = self.received(number, exchange)
+            dy = self.received(number, exchange, dy)
             use.before_backward(dy, inspect=trainer.debug or trainer.first)
             late = trainer.last_part and use.split and trainer.schedule.delays_weights(number)
             trainer.begin_s = self.fabric.now()
@@ -363,15 +311,21 @@ class LayerLoop:
             else:
                 trainer.gradients_ready(number)
 
-    def start_exchange(self, number: int, given: Array, *, back: bool) -> Handle:
+    def exchange(self, number: int, given: Array, *, back: bool) -> Handle | None:
+        """Start the exchange of a layer before a pass, if it has one."""
+        if not self.uses[number].exchanging:
+            return None
         act, key = self.uses[number].exchange(given, back=back), (EXCHANGE, number)
         label = f"exchange of layer {number}"
         return self.fabric.submit(key, label, lambda turn: [Step(*key, label, act)])
 
-    def received(self, number: int, exchange: Handle) -> Array:
+    def received(self, number: int, exchange: Handle | None, given: Array) -> Array:
         """Wait for an exchange and return the received data."""
+        if exchange is None:
+            return given
         self.fabric.wait_for(exchange)
-        return self.uses[number].received
+        found: Array = self.uses[number].received
+        return found
 
     def write_weights(self, number: int, trainer: Trainer) -> None:
         """Run the delayed half of a backward pass, when a hook of the schedule asks for it."""

@@ -1,22 +1,12 @@
-"""Run a trainer on the virtual fabric, for dry runs and predictions.
+"""Run a trainer on the virtual fabric: the dry run of a schedule before it trains, and the only predictor.
 
-A schedule does a dry run here before it runs on the live fabric, and is refused if it is wrong. ``compare``,
-``simulate`` and tuning use one predictor.
-
-A prediction is the length of the counted iterations, and one rank's activity in that time:
-
-    last rank begins ----------------------------------> last rank ends       the length, over the iterations: the mean
-       one rank begins | forward, backward, waits, updates, the rest | ends    these add up to that
-
-Ranks of different speeds may end an iteration apart, as DeAR lets them, and be last in turn. Counting each iteration
-with its slowest rank would count the distance between two ranks again and again. From the last rank's begin to the last
-rank's end it counts once.
+A prediction is the mean length of the counted iterations, from the last rank's begin to the last rank's end, and one
+rank's activity in that time: ranks of different speeds may be last in turn.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -30,11 +20,11 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.synthetic import NoLoss
 from dear_mpi.training.fabric.costs import Costs, Nominal, Price, alike, steady
+from dear_mpi.training.fabric.fabric import Rules, ScheduleError
 from dear_mpi.training.fabric.order import LOSS, SUMS, Key, Sequenced
-from dear_mpi.training.fabric.rules import Rules, ScheduleError
-from dear_mpi.training.fabric.virtual import VirtualFabric, last, of_rank
+from dear_mpi.training.fabric.virtual import VirtualFabric, between, last, of_rank
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.log.log import COUNTS_AS, EXCHANGE, KEPT, Log, Times
+from dear_mpi.training.log import EXCHANGE, KEPT, Log, Times, fold, kind_of
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer
@@ -42,14 +32,15 @@ from dear_mpi.training.trainer import Trainer
 TIE = 1e-9  # relative difference below which times are equal
 UNFAIR = 0.02  # warn about a baseline whose buckets cost more than this share of its best time
 REACHED = 1.005  # an iteration up to this many times its bound reaches it
-ALL_REACHED = (
-    "Each row reaches the bound of its schedule: another schedule, other buckets or a faster network may help."
-)
+ALL_REACHED = "Each row reaches its schedule's bound: another schedule, other buckets or a faster network may help."
+FLUSHES = (0, 0, 2, 0, 1)  # in a dry run, after each iteration: none, two (the second has nothing to do), or one
+WARM = 3  # iterations until the pipeline is full
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Exposed:
-    """Hold how long a rank waits for a collective or an exchange in an iteration."""
+    """Hold how long a rank waits for something in an iteration."""
 
     collective: str
     bucket: Bucket | None
@@ -59,11 +50,7 @@ class Exposed:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Hold mean seconds per counted iteration of one schedule; iterations differ only with jitter.
-
-    ``iteration_s`` is the job's. The other seconds, up to ``waits``, belong to one rank (``Tally.rank``) and add up to
-    it.
-    """
+    """Hold mean seconds per counted iteration; from ``forward_s`` to ``waits`` of one rank."""
 
     schedule: str
     route: str
@@ -73,11 +60,9 @@ class Prediction:
     backward_s: float
     exposed_s: float  # waiting for communication
     update_s: float  # of the optimiser
-    # Neither layers, nor waits, nor updates; includes the gap between the rank's time and the job's: zero if one rank
-    # is last at the beginning and at the end.
-    rest_s: float
+    rest_s: float  # the loss, and the gap between the rank's time and the job's
     waits: tuple[Exposed, ...]  # add up to ``exposed_s``
-    bound_s: float  # lower bound from the schedule's layers and collectives
+    bound_s: float
     network_s: Mapping[str, float]  # of each of the schedule's collectives, for all buckets
     log: Log | None = None  # of the last iterations, if kept
 
@@ -88,21 +73,17 @@ class Tally:
     def __init__(self, fabric: VirtualFabric) -> None:
         self.fabric, self.iterations, self.begin_s = fabric, 0, fabric.now()
         self.taken_s: dict[str, Any] = dict.fromkeys(("forward", "backward", "update"), 0.0)
-        self.waited_s: dict[Key, Any] = defaultdict(float)
+        self.waited_s: dict[Key, Any] = {}
 
     def add(self) -> None:
         self.iterations += 1
-        for event in self.fabric.log.last.within:
-            if event.kind == "wait":
-                key = event.awaited, event.number
-                self.waited_s[key] = self.waited_s[key] + event.end - event.begin
-            else:
-                kind = COUNTS_AS.get(event.kind, event.kind)
-                self.taken_s[kind] = self.taken_s[kind] + event.end - event.begin
+        events = self.fabric.log.last.within
+        fold((event for event in events if event.kind != "wait"), between, kind_of, self.taken_s)
+        waits = (event for event in events if event.kind == "wait")
+        fold(waits, between, lambda event: (event.awaited, event.number), self.waited_s)
 
     @property
     def length_s(self) -> float:
-        """Return the seconds from the last rank's begin to the last rank's end."""
         return last(self.fabric.now()) - last(self.begin_s)
 
     def rank(self) -> int:
@@ -112,7 +93,7 @@ class Tally:
         """
         if isinstance(self.fabric.now(), float):  # one clock for all ranks
             return 0
-        own_s, compute_s = (self.fabric.now() - self.begin_s, self.taken_s["forward"] + self.taken_s["backward"])
+        own_s, compute_s = self.fabric.now() - self.begin_s, self.taken_s["forward"] + self.taken_s["backward"]
         own_s, compute_s = np.broadcast_arrays(np.atleast_1d(own_s), np.atleast_1d(compute_s))
         lacks_s, tie_s = self.length_s - own_s, TIE * self.length_s
         least_s = lacks_s[lacks_s >= -tie_s].min()
@@ -129,22 +110,15 @@ class Tally:
     def means(self) -> dict[str, Any]:
         rank, share = self.rank(), 1 / self.iterations
         waits = [self.exposed(key, share * of_rank(seconds, rank)) for key, seconds in self.waited_s.items()]
-        forward_s, backward_s, update_s = (share * of_rank(seconds, rank) for seconds in self.taken_s.values())
+        taken_s = {f"{kind}_s": share * of_rank(seconds, rank) for kind, seconds in self.taken_s.items()}
         exposed_s, iteration_s = sum(wait.seconds for wait in waits), share * self.length_s
-        return {
+        rest_s = iteration_s - taken_s["forward_s"] - taken_s["backward_s"] - exposed_s - taken_s["update_s"]
+        return taken_s | {
             "iteration_s": iteration_s,
-            "forward_s": forward_s,
-            "backward_s": backward_s,
             "exposed_s": exposed_s,
-            "update_s": update_s,
-            "rest_s": max(0.0, iteration_s - forward_s - backward_s - exposed_s - update_s),  # not -1e-17
+            "rest_s": max(0.0, rest_s),  # not -1e-17
             "waits": tuple(wait for wait in waits if wait.seconds),
         }
-
-
-T = TypeVar("T")
-FLUSHES = (0, 0, 2, 0, 1)  # flushes after each iteration: none, two (the second has nothing to do), or one
-WARM = 3  # iterations until the pipeline is full
 
 
 @dataclass(eq=False)
@@ -211,7 +185,7 @@ class VirtualMeter:
 
 
 class VirtualTrainer(Trainer):
-    """Run iterations without arrays under this schedule; ``rules`` is its book, with buckets and route."""
+    """Run iterations without arrays; ``rules`` has the buckets and the route."""
 
     def __init__(self, kind: type[Schedule], rules: Rules, costs: Costs, *, kept: int = 1) -> None:
         fabric = VirtualFabric(rules, costs, kept=kept)
@@ -225,7 +199,7 @@ class VirtualTrainer(Trainer):
             self.one()
 
     def mean_s(self) -> float:
-        """Return the seconds of an iteration with a full pipeline, averaged over a sync interval."""
+        """Return the mean seconds of the iterations of a sync interval, with a full pipeline."""
         self.warm_up()
         period = self.rules.route.period
         return sum(self.one().iteration_s for _ in range(period)) / period
@@ -243,43 +217,41 @@ def rehearse(
     accumulate: int = 1,
     order: Sequenced | None = None,
 ) -> None:
-    """Run a few iterations, and flushes between them, in zero time.
+    """Do a dry run: a few iterations and flushes in zero time, then the bound of the schedule.
 
     Args:
-        rules: a new book, with the buckets.
+        rules: new, with the buckets.
         uses: layer calls in a forward pass.
         split: the layer calls with a two-part backward pass.
         accumulate: forward passes in an iteration.
-        order: the order decided from layer times, if any.
+        order: decided from layer times, if any.
 
     Raises:
-        ScheduleError: the schedule breaks a rule of ``fabric/rules.py``, would wait forever, never ends, or fails.
+        ScheduleError: the schedule breaks a rule, would wait forever, never ends, or fails.
     """
-    nothing, halves = [0.0] * uses, dict.fromkeys(split, 0.0)
-    costs = Costs(forward_s=nothing, backward_s=nothing, weights_s=halves, parts=accumulate)
-    in_time(rules, lambda: iterate(schedule, rules, costs, order))
+    nothing = [0.0] * uses
+    costs = Costs(forward_s=nothing, backward_s=nothing, weights_s=dict.fromkeys(split, 0.0), parts=accumulate)
 
+    def run() -> None:
+        trainer = VirtualTrainer(schedule, rules, costs)
+        if order is not None:
+            trainer.schedule.take(order)
+        for flushes in FLUSHES:
+            trainer.one()
+            for _ in range(flushes):
+                trainer.flush()
+        rules.point = ("bound", ())
+        bound = schedule.bound(1.0, 2.0, dict.fromkeys(schedule.collectives, 1.0))
+        if not isinstance(bound, Real) or not 0 <= bound < math.inf:
+            raise ValueError(f"it must return seconds, not {bound!r}")
 
-def iterate(schedule: type[Schedule], rules: Rules, costs: Costs, order: Sequenced | None) -> None:
-    """Run the iterations; then the schedule's bound."""
-    trainer = VirtualTrainer(schedule, rules, costs)
-    if order is not None:
-        trainer.schedule.take(order)
-    for flushes in FLUSHES:
-        trainer.one()
-        for _ in range(flushes):
-            trainer.flush()
-    rules.point = ("bound", ())
-    bound = schedule.bound(1.0, 2.0, dict.fromkeys(schedule.collectives, 1.0))
-    if not isinstance(bound, Real) or not 0 <= bound < math.inf:
-        raise ValueError(f"it must return seconds, not {bound!r}")
+    in_time(rules, run)
 
 
 def in_time(rules: Rules, call: Callable[[], T]) -> T:
-    """Return the result of a schedule's code; it may take any time while it proceeds from hook to hook.
+    """Return the result of a schedule's code, which may take any time while it proceeds from hook to hook.
 
-    Raises ScheduleError, which names the hook, if one takes too long or fails. The code then only touches a virtual
-    fabric.
+    Raises ScheduleError, which names the hook, if one takes too long or fails.
     """
     try:
         return user_file.in_time(call, lambda: (rules.iteration, rules.point))
@@ -295,15 +267,12 @@ def in_time(rules: Rules, call: Callable[[], T]) -> T:
 def predict(
     kind: type[Schedule], rules: Rules, costs: Costs, *, iterations: int = 1, traced: bool = False
 ) -> Prediction:
-    """Predict the iteration of a schedule with a full pipeline.
+    """Predict the iteration of a schedule with a full pipeline. Raises ScheduleError if it breaks a rule.
 
     Args:
-        rules: a new book of it, with the buckets and the route.
+        rules: new, with the buckets and the route.
         iterations: the least number that count; rounded up to whole sync intervals.
         traced: whether to keep the log of the last iterations.
-
-    Raises:
-        ScheduleError: the schedule breaks a rule (``rehearse`` finds that earlier, and finds endless schedules).
     """
     trainer = VirtualTrainer(kind, rules, costs, kept=KEPT if traced else 1)
     if kind.foresees:
@@ -332,10 +301,7 @@ def network_s(kind: type[Schedule], route: Route, buckets: Cut, price: Price) ->
 
 
 def best_order(schedule: Schedule, rules: Rules, costs: Costs) -> Sequenced | None:
-    """Return the fastest of the orders that a schedule proposes, for ranks of equal speed.
-
-    The fabric of the schedule has the buckets.
-    """
+    """Return the fastest of the orders that a schedule proposes, for ranks of equal speed."""
     costs = replace(costs, compute=alike, noise=steady)
     fabric = VirtualFabric(rules.another(), costs)
 

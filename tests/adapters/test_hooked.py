@@ -6,11 +6,10 @@ from hypothesis import strategies as st
 
 from dear_mpi.models.synthetic import NoLoss
 from dear_mpi.training.fabric.costs import Costs
-from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.virtual import VirtualFabric
 from dear_mpi.training.line.bucket import cut
 from dear_mpi.training.line.layout import Layout
-from dear_mpi.training.log.log import uses_s
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.schedules.schedule import Schedule
 from dear_mpi.training.trainer import Trainer
@@ -65,7 +64,7 @@ def calls_of(schedule, model=None, *, accumulate=1, iterations=3):
     trainer.first = False
     for _ in range(iterations):
         trainer.iteration(np.zeros(2), np.zeros(2), 2)
-        found = [uses_s(fabric.log.last.within, kind, fabric.seconds) for kind in ("forward", "backward")]
+        found = [[event for event in fabric.log.last.within if event.kind == kind] for kind in ("forward", "backward")]
         assert [len(each) for each in found] == [USES * accumulate] * 2
     trainer.flush()
     return called

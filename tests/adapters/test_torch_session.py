@@ -16,7 +16,7 @@ from dear_mpi.collectives.program.errors import AgreedError  # noqa: E402
 from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
 from dear_mpi.kernels.optimizers import SGD, Adam  # noqa: E402
 from dear_mpi.training import TrainingError  # noqa: E402
-from dear_mpi.training.profiles.profile import read_profile  # noqa: E402
+from dear_mpi.training.profile import read_profile  # noqa: E402
 from dear_mpi.training.schedules import SCHEDULES  # noqa: E402
 from tests.adapters.torch_models import LOSS, MODELS, TEMPLATES, Branches, batch, new, plain_losses, values  # noqa: E402
 from tests.training_checks import on_all  # noqa: E402

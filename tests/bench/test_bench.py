@@ -11,16 +11,14 @@ import pytest
 from dear_mpi.bench.backends import calls_of, gloo_group, label, meeting_place
 from dear_mpi.bench.case import OPERATIONS, CannotRun, Case, Samples, row_of
 from dear_mpi.bench.data import Data, check_exact
-from dear_mpi.bench.fit import fit_network, predicted_us, programs_of
+from dear_mpi.bench.fit import fit_network, programs_of
 from dear_mpi.bench.native import FORMS
-from dear_mpi.bench.peers import NO_SIZE, NOISE, OURS, against_mpi, against_peers, shown
-from dear_mpi.bench.run import bench
+from dear_mpi.bench.output import fit_text
+from dear_mpi.bench.run import against_peers, bench, modelled, shown
 from dear_mpi.bench.suite import Suite
-from dear_mpi.bench.table import fit_text
 from dear_mpi.bench.timing import on_host
 from dear_mpi.bench.tune import tuned
-from dear_mpi.collectives.plans.reach import wants_shared
-from dear_mpi.collectives.plans.tuning import Rule, write_rules
+from dear_mpi.collectives.plans.tuning import Rule, wants_shared, write_rules
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import COLLECTIVES
@@ -57,14 +55,10 @@ def test_sizes_beyond_memory_are_left_out(names, homes, monkeypatch):
     """Three arrays for each of 3 ranks, and as many again where some have private memory and others share."""
     monkeypatch.setattr("dear_mpi.bench.run.available_bytes", lambda: 3 * 3 * homes * 1024)
     settings = Suite((1024, 1028, 4096), algorithms=names, memory="shared", budget_s=0.01)
-    announced = list[int]()
-    monkeypatch.setattr("dear_mpi.bench.run.announce", lambda cases, *_: announced.extend(c.nbytes for c in cases))
     report = run_world(lambda world: bench(settings, world), threads=3)
-    assert set(announced) == {1024}, "others would take no time"
     assert {row.bytes for row in report.rows} == {1024}
-    ((why, sizes),) = report.left_out.items()
-    assert re.fullmatch(r"all: more memory than the [.0-9e-]+ GiB that each rank can have", why)
-    assert sizes == {"all_reduce": [1028, 4096]}
+    assert [left[1:] for left in report.left_out] == [("all_reduce", 1028), ("all_reduce", 4096)]
+    assert re.fullmatch(r"all: more memory than the [.0-9e-]+ GiB that each rank can have", report.left_out[0][0])
 
 
 def case_of_three(collective, placement):
@@ -114,7 +108,7 @@ def test_who_needs_mpi_says_so_to_threads(monkeypatch):
     settings = Suite((60,), algorithms=("native", "gloo", "naive"), iterations=5)
     report = run_world(lambda world: bench(settings, world), threads=3)
     reason = "needs messages of MPI itself, not loopback (threads)"
-    assert report.left_out == {f"{name}: {reason}": {"all_reduce": [60]} for name in ("native", "gloo")}
+    assert report.left_out == [(f"{name}: {reason}", "all_reduce", 60) for name in ("native", "gloo")]
     assert {row.algorithm for row in report.rows} == {"naive"}
 
 
@@ -151,7 +145,7 @@ def test_auto_says_what_it_chose():
         4096: "recursive_doubling",
         65536: "shared",
     }
-    assert [label(row, cuts=False) for row in chosen.values()][2] == "auto (shared)"
+    assert [label(row.algorithm, row.chosen) for row in chosen.values()][2] == "auto (shared)"
     assert {nbytes: row.model_us is not None for nbytes, row in chosen.items()} == {
         100: True,
         4096: True,
@@ -176,7 +170,7 @@ def test_calls_in_a_row_are_as_many_on_all_ranks(monkeypatch):
         found.append((current_thread().name, calls))
         return on_host(run, barrier, calls)
 
-    monkeypatch.setattr("dear_mpi.bench.turns.on_host", counted)
+    monkeypatch.setattr("dear_mpi.bench.timing.on_host", counted)
     how = {"placements": ("out",), "cadence": "streaming", "iterations": 3}
     run_world(lambda world: bench(Suite((2 * 65536 + 4,), ("all_gather",), ("ring",), **how), world), threads=2)
     mine, other = ([calls for name, calls in found if name == f"rank_{rank}"] for rank in range(2))
@@ -210,7 +204,7 @@ def test_a_call_that_the_library_lacks_is_left_out():
 
     for old in (SimpleNamespace(Allreduce=None), SimpleNamespace(Allreduce_init=refused)):
         with pytest.raises(CannotRun, match="has no MPI_Allreduce_init"):
-            FORMS["-persistent"].prepare(old, "Allreduce", ())
+            FORMS["-persistent"].prepare(old, [[("Allreduce", ())]])
 
 
 def test_the_peer_is_the_fastest_call_at_each_size():
@@ -260,8 +254,9 @@ def test_the_fit_finds_the_network_again(ranks):
     assert fit.network.alpha == pytest.approx(network.alpha, rel=1e-4)
     assert fit.network.beta == pytest.approx(network.beta, rel=1e-4)
     assert fit.network.gamma == pytest.approx(network.gamma, rel=1e-4)
-    assert predicted_us(rows[-1], fit) == pytest.approx(rows[-1].p50_us)
-    assert predicted_us(row("native", 4), fit) is None
+    *_, ring, native = modelled([*rows, row("native", 4, 1e9, ranks=ranks)], (), None)[1]
+    assert (ring.model_us, native.model_us) == (pytest.approx(rows[-1].p50_us), None)
+    assert 0 < ring.bound_us <= 1.001 * min(each.p50_us for each in rows if each.case == ring.case)
     assert "alpha 20.0 us, o " in fit_text(fit)
     assert ", 1/beta 3.33 GB/s, 1/gamma 10.00 GB/s" in fit_text(fit)
 
@@ -301,35 +296,6 @@ def test_too_little_to_fit(rows):
     assert "No network fitted" in fit_text(None)
 
 
-def test_means_of_ratios_are_to_the_faster_call():
-    rows = [
-        *(
-            row("native", 4, 8.0),
-            row("native-persistent", 4, 2.0),
-            row("ring", 4, 4.0),
-            row("bruck", 4, 1.0),
-            row("gloo", 4, 0.1),
-        ),
-        *(row("native", 64, 2.0), row("native-persistent", 64, 4.0), row("ring", 64, 4.0), row("bruck", 64, 8.0)),
-        *(row("native", 2**22, 1.0), row("ring", 2**22, 3.0)),
-    ]
-    means = against_mpi(against_peers(rows))
-    found = {name: [mean if mean == NO_SIZE else round(mean, 3) for mean in row] for name, row in means.items()}
-    assert found == {"ring": [2, NO_SIZE, 3], "bruck": [1.414, NO_SIZE, NO_SIZE], OURS: [1, NO_SIZE, 3]}
-    assert list(against_mpi(against_peers([row("native", 4), row("ring", 4)]))) == ["ring"]
-    assert against_mpi(against_peers([row("ring", 4)])) == {}
-
-
-def test_means_of_a_class_are_over_the_same_sizes():
-    noisy = {"ci_low_us": 0.4, "ci_high_us": 99.5}
-    rows = [
-        *(row("native", 4), row("ring", 4, 2.0), row("bruck", 4, 3.0)),
-        *(row("native", 8), row("ring", 8, 8.0), row("bruck", 8, 9.0, **noisy)),
-    ]
-    means = against_mpi(against_peers(rows))
-    assert {name: round(found[0], 3) for name, found in means.items()} == {"ring": 2, "bruck": 3, OURS: 2}
-
-
 def test_a_call_by_function_is_a_backend_of_ours_in_private_memory():
     settings = Suite((64, 1 << 17), collectives=tuple(COLLECTIVES), algorithms=("auto", "function"), budget_s=0.01)
     rows = run_world(lambda world: bench(settings, world), threads=3).rows
@@ -337,16 +303,7 @@ def test_a_call_by_function_is_a_backend_of_ours_in_private_memory():
     found = [row for row in rows if row.algorithm == "function"]
     assert len(found) == 2 * len(COLLECTIVES)
     assert {row.memory for row in found} == {"private"}
-    assert {label(row, cuts=False) for row in found} == {"function"}
-
-
-def test_a_median_with_an_interval_wider_than_itself_is_left_out_of_the_means():
-    noisy = {"ci_low_us": 0.4, "ci_high_us": 9.5}
-    rows = [row("native", 4), row("ring", 4, 2.0), row("native", 8), row("ring", 8, 9.0, **noisy)]
-    assert against_mpi(against_peers(rows))["ring"][0] == pytest.approx(2.0)
-    assert against_mpi(against_peers([row("native", 4, **noisy), row("ring", 4)])) == {
-        "ring": [NOISE, NO_SIZE, NO_SIZE]
-    }
+    assert {label(row.algorithm, row.chosen) for row in found} == {"function"}
 
 
 def test_rules_keep_what_is_as_fast_within_the_interval():

@@ -4,10 +4,13 @@ import json
 from dataclasses import asdict
 from types import SimpleNamespace
 
-from dear_mpi.bench.peers import against_peers
+import pytest
+
+from dear_mpi.bench.run import against_peers
 from tests import bench_pages
 from tests.attempts import Runs
 from tests.bench.test_bench import row
+from tests.bench_pages import FAULTY, NO_SIZE, NOISE, NOT_COMMON, OUR_BEST, against_mpi
 from tests.test_benchmark_pages import RECORD
 
 SIZES = [1 << 20, 4 << 20, 16 << 20, 64 << 20]
@@ -63,3 +66,62 @@ def test_the_page_of_collectives_joins_the_jobs_of_both_libraries(tmp_path, monk
     assert text.count("| 64 B | 2.0 ±0.0 (2.00, native) | 1.0 ±0.0 (1.00, native) | 3.0 ±0.0 (3.00) |") == 2
     assert "| auto | 3.00 | no size | no size |" in text
     assert "| function | 3.46 | no size | no size |" in text
+
+
+def test_means_of_ratios_are_to_the_faster_call():
+    rows = [
+        *(
+            row("native", 4, 8.0),
+            row("native-persistent", 4, 2.0),
+            row("ring", 4, 4.0),
+            row("bruck", 4, 1.0),
+            row("gloo", 4, 0.1),
+        ),
+        *(row("native", 64, 2.0), row("native-persistent", 64, 4.0), row("ring", 64, 4.0), row("bruck", 64, 8.0)),
+        *(row("native", 2**22, 1.0), row("ring", 2**22, 3.0)),
+    ]
+    means = against_mpi(against_peers(rows))
+    found = {name: [mean if mean == NO_SIZE else round(mean, 3) for mean in row] for name, row in means.items()}
+    assert found == {"ring": [2, NO_SIZE, 3], "bruck": [1.414, NO_SIZE, NO_SIZE], OUR_BEST: [1, NO_SIZE, 3]}
+    assert list(against_mpi(against_peers([row("native", 4), row("ring", 4)]))) == ["ring"]
+    assert against_mpi(against_peers([row("ring", 4)])) == {}
+
+
+def test_means_of_a_class_are_over_the_same_sizes():
+    noisy = {"ci_low_us": 0.4, "ci_high_us": 99.5}
+    rows = [
+        *(row("native", 4), row("ring", 4, 2.0), row("bruck", 4, 3.0)),
+        *(row("native", 8), row("ring", 8, 8.0), row("bruck", 8, 9.0, **noisy)),
+    ]
+    means = against_mpi(against_peers(rows))
+    assert {name: round(found[0], 3) for name, found in means.items()} == {"ring": 2, "bruck": 3, OUR_BEST: 2}
+
+
+def test_a_median_with_an_interval_wider_than_itself_is_left_out_of_the_means():
+    noisy = {"ci_low_us": 0.4, "ci_high_us": 9.5}
+    rows = [row("native", 4), row("ring", 4, 2.0), row("native", 8), row("ring", 8, 9.0, **noisy)]
+    assert against_mpi(against_peers(rows))["ring"][0] == pytest.approx(2.0)
+    assert against_mpi(against_peers([row("native", 4, **noisy), row("ring", 4)])) == {
+        "ring": [NOISE, NO_SIZE, NO_SIZE]
+    }
+
+
+def test_a_group_without_a_mean_says_why():
+    noisy = {"ci_low_us": 0.1, "ci_high_us": 9.0}
+    rows = [
+        *(row("native", 4), row("ring", 4, **noisy), row("auto", 4, 2.0)),
+        *(row("native", 1 << 22), row("ring", 1 << 22), row("native", 1 << 23), row("auto", 1 << 23)),
+    ]
+    found = against_mpi(against_peers(rows))
+    assert found["ring"] == [NOISE, NO_SIZE, NOT_COMMON]
+    assert found["auto"] == [pytest.approx(2.0), NO_SIZE, NOT_COMMON]
+
+
+def test_wrong_results_are_nobodys_best():
+    """However fast they are, of ours and of a library."""
+    wrong = {"wrong": 3}
+    rows = [row("native", 4, 2.0), row("ring", 4, 1.0, **wrong), row("auto", 4, 4.0)]
+    found = against_mpi(against_peers(rows))
+    assert {name: means[0] for name, means in found.items()} == {"ring": FAULTY, "auto": 2.0, OUR_BEST: 2.0}
+    of_peer = [row("native", 4, 2.0, **wrong), row("auto", 4, 4.0), row("native", 8, 2.0), row("auto", 8, 6.0)]
+    assert against_mpi(against_peers(of_peer))["auto"][0] == pytest.approx(3.0)

@@ -10,12 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from dear_mpi.bench import run as run_module
-from dear_mpi.bench.arrivals import Arrival
 from dear_mpi.bench.case import Case, Samples
-from dear_mpi.bench.run import LateStarts, bench, samples_of
+from dear_mpi.bench.run import LateStarts, bench, measured, paced
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.timing import AtMoment, Context, decided_start
-from dear_mpi.bench.turns import Pace, paced
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import run_world
@@ -34,10 +32,8 @@ class Clock:
 
 def of_pace(monkeypatch, clock, spread=0.0, blocks=1, **how):
     monkeypatch.setattr(time, "perf_counter", lambda: clock.now_s)
-    pace = Pace(**how)
-    (found,) = run_loopback(
-        1, lambda one: paced(pace, lambda turns: clock.run(turns, spread), one, cadence="isolated", blocks=blocks)
-    )
+    pace = Suite((4,), **how)
+    (found,) = run_loopback(1, lambda one: paced(pace, lambda turns: clock.run(turns, spread), one, blocks))
     return len(found["it"].times_s[0])
 
 
@@ -67,8 +63,8 @@ def with_late_starts(counted):
         late = blocks.pop() if blocks else turns // 2
         return {"it": Samples([[1.0] * (turns - late)], late=late)}
 
-    pace = Pace(budget_s=1e-9, warmup=0)
-    (found,) = run_loopback(1, lambda one: paced(pace, run, one, cadence="isolated", blocks=1))
+    pace = Suite((4,), budget_s=1e-9, warmup=0)
+    (found,) = run_loopback(1, lambda one: paced(pace, run, one, 1))
     return found["it"]
 
 
@@ -77,7 +73,7 @@ def test_a_point_has_samples_for_an_interval_however_many_come_late():
 
 
 def test_a_point_whose_ranks_were_late_for_all_starts_begins_otherwise():
-    """At barriers (``samples_of``): no more moments are tried."""
+    """At barriers (``measured``): no more moments are tried."""
     found = with_late_starts(0)
     assert (found.times_s, found.late) == ([[]], FEWEST_SAMPLES)
 
@@ -96,43 +92,41 @@ def test_wrong_results_of_warm_up_count_and_its_times_do_not(iterations):
         ran.append(turns)
         return {"it": Samples([[1.0] * turns], wrong=int(len(ran) == 1))}
 
-    pace = Pace(warmup=2, iterations=iterations)
-    (found,) = run_loopback(1, lambda one: paced(pace, run, one, cadence="isolated", blocks=1))
+    pace = Suite((4,), warmup=2, iterations=iterations)
+    (found,) = run_loopback(1, lambda one: paced(pace, run, one, 1))
     assert (found["it"].wrong, len(found["it"].times_s[0])) == (1, sum(ran) - 2)
 
 
 @pytest.mark.parametrize(("in_time", "late", "holds"), [
     (0, 9, False), (5, 1, False), (40, 41, False), (41, 40, True), (4, 0, True),
 ])  # fmt: skip
-@pytest.mark.parametrize("arrival", [(), (Arrival("ramp"),)])
-def test_ranks_that_are_late_for_most_moments_end_the_measurement(arrival, in_time, late, holds):
+def test_ranks_that_are_late_for_most_moments_end_the_measurement(in_time, late, holds, monkeypatch):
     def measure(transport):
-        def run(turns, arrival=None):
+        def run(turns):
             return {("ring", 4): Samples([[1.0] * in_time], late=late)}
 
-        interleaved = SimpleNamespace(run=run, case=Case("all_reduce", 4), transport=transport)
+        interleaved = SimpleNamespace(run=run, transport=transport, free=lambda: None, left_out={})
+        monkeypatch.setattr(run_module, "Interleaved", lambda *_: interleaved)
         with nullcontext() if holds else pytest.raises(LateStarts):
-            samples_of(interleaved, Suite((4,), arrival=arrival, iterations=5, warmup=0))
+            measured(Case("all_reduce", 4), [("ring", 4)], Suite((4,), iterations=5, warmup=0), None)
 
     run_loopback(1, measure)
 
 
-@pytest.mark.parametrize("ranks", [(), (2, 3)])
-def test_late_starts_in_the_middle_of_a_run_measure_all_of_it_from_barriers(ranks, monkeypatch, capsys):
+def test_late_starts_in_the_middle_of_a_run_measure_all_of_it_from_barriers(monkeypatch, capsys):
     """On all ranks: each point has its rows, all start alike, and it is said once."""
-    settings = Suite((4, 64), ("all_reduce",), ("ring",), ranks=ranks, iterations=6, warmup=0)
-    look, seen = run_module.check_starts, Counter()
+    settings = Suite((4, 64), ("all_reduce",), ("ring",), iterations=6, warmup=0)
+    take, seen = run_module.paced, Counter()
 
-    def check_starts(found):
-        me, of_all = threading.get_ident(), all(len(each.times_s) == 3 for each in found.values())
-        seen[me] += of_all
-        look({key: replace(each, late=9 * (of_all and seen[me] == 2)) for key, each in found.items()})
+    def paced(*how):
+        found = take(*how)
+        me = threading.get_ident()
+        seen[me] += 1
+        return {key: replace(each, late=9 * (seen[me] == 2)) for key, each in found.items()}
 
-    monkeypatch.setattr(run_module, "check_starts", check_starts)
+    monkeypatch.setattr(run_module, "paced", paced)
     report = run_world(lambda world: bench(settings, world), threads=3)
-    assert [(row.ranks, row.bytes) for row in report.rows] == [
-        (count, nbytes) for count in ranks or (3,) for nbytes in (4, 64)
-    ]
+    assert [row.bytes for row in report.rows] == [4, 64]
     assert {row.start for row in report.rows} == {"barrier"}
     assert (
         capsys.readouterr().err.count("all samples of this run start at barriers; all points are measured again") == 1
@@ -180,20 +174,10 @@ def test_lists_are_measured_in_one_run():
 PLACES = ("in place", "out of place")
 
 
-def test_parts_of_a_job_are_measured_in_turn():
-    settings = Suite((64, 4096), ("all_reduce",), ("ring",), ranks=(2, 3, 1), iterations=2)
-    report = run_world(lambda world: bench(settings, world), threads=3)
-    assert [(row.ranks, row.bytes, row.hosts) for row in report.rows] == [
-        (ranks, nbytes, [ranks]) for ranks in (2, 3, 1) for nbytes in (64, 4096)
-    ]
-    assert not any(row.wrong for row in report.rows)
-    assert [ranks for ranks, fit in report.fits.items() if fit] == [2, 3]
-
-
 def test_sums_must_be_exact_on_the_ranks_that_are_measured():
     whole = Suite((64,), algorithms=("ring",), dtypes=("int8",), segments=(512,))
     job = SimpleNamespace(size=200)
-    replace(whole, ranks=(4,)).check_for(job)
+    whole.check_for(SimpleNamespace(size=4))
     with pytest.raises(ValueError, match="dtype 'int8' has no exact sums over 200 ranks"):
         whole.check_for(job)
 
@@ -201,8 +185,6 @@ def test_sums_must_be_exact_on_the_ranks_that_are_measured():
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"ranks": (4,)}, "ranks must be at most 3, the ranks of this job, not 4"),
-        ({"ranks": (2, 2)}, "ranks must be different ones"),
         ({"dtypes": ("fp32", "fp32")}, "dtypes must be different ones"),
         ({"ops": ("sum", "mean")}, "op 'mean' is unknown"),
         ({"iterations": 0}, "iterations must be a whole number|iterations must be at least 1"),
@@ -210,17 +192,8 @@ def test_sums_must_be_exact_on_the_ranks_that_are_measured():
         ({"budget_s": 0.0}, "budget must be above 0 s"),
         ({"start": "clock"}, "start 'clock' needs isolated calls under MPI"),
         ({"start": "gun"}, "start 'gun' is unknown"),
-        (
-            {"arrival": (Arrival("ramp"),), "collectives": ("ping_pong",)},
-            "arrival is of collectives",
-        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused(how, message):
     with pytest.raises(ArgumentError, match=message):
         run_world(lambda world: bench(Suite((64,), **how), world), threads=3)
-
-
-def test_page_faults_are_the_mean_over_all_samples():
-    first, later = Samples([[1.0] * 6], page_faults=3.0), Samples([[1.0] * 2], late=1, page_faults=0.0)
-    assert (first + later).page_faults == pytest.approx(2.0)

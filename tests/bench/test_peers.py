@@ -1,14 +1,12 @@
-"""How sure a row's time over its peer's is, and in which words: the interval, the star, the verdict."""
+"""How sure a row's time over its peer's is: the interval, and the star."""
 
-import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dear_mpi.bench.case import Case, Samples, row_of
-from dear_mpi.bench.peers import against_peers, more_samples, ratio_mark, shown, verdict, verdicts
-from dear_mpi.bench.turns import MOST_SAMPLES
+from dear_mpi.bench.run import against_peers, ratio_mark, shown
 
 TURNS = 200
 
@@ -19,7 +17,7 @@ def row(algorithm, times_us, **facts):
     made = row_of(
         Case("all_reduce", 1 << 18), algorithm, Samples(by_rank, 0), backend="here", hosts=[2], segment_bytes=1 << 18
     )
-    return replace(made, turn_us=1000.0, **facts)
+    return replace(made, **facts)
 
 
 def around(middle_us, seed, spread=0.03, turns=TURNS):
@@ -30,62 +28,21 @@ def judged(*rows):
     return {each.algorithm: each for each in against_peers(rows)}
 
 
-def test_a_clear_difference_has_a_star_and_a_verdict():
+def test_a_clear_difference_has_a_star():
     found = judged(row("native", around(100, 1)), row("ring", around(90, 2)), row("naive", around(120, 3)))
     assert {name: ratio_mark(each) for name, each in found.items()} == {"native": "", "ring": "*", "naive": "*"}
-    faster, slower = verdicts(list(found.values()), cuts=False)
-    assert faster.startswith("ring is faster by 1")
-    assert faster.endswith(" %) than native at 256 KiB")
-    assert slower.startswith("naive is slower by ")
-    ring = found["ring"]
-    assert f"{100 / ring.over_peer - 100:.1f} % ({100 / ring.over_peer_high - 100:.1f} to " in faster
+    assert 0.85 < found["ring"].over_peer_low < 0.9 < found["ring"].over_peer_high < 0.95
 
 
-def test_the_peer_has_the_ratio_1_and_no_verdict():
+def test_the_peer_has_the_ratio_1():
     found = judged(row("ring", around(90, 1)), row("naive", around(90, 2)))
     assert (found["ring"].peer, found["ring"].over_peer_low, found["ring"].over_peer_high) == ("ring", 1, 1)
-    assert len(list(verdicts(list(found.values()), cuts=False))) == 1
-
-
-def test_segments_have_names_of_their_own():
-    rows = [row("ring", around(100 - 10 * k, k), segment_bytes=1 << (14 + k)) for k in range(2)]
-    (line,) = verdicts(against_peers(rows), cuts=True)
-    assert re.match("ring, 32 KiB is faster by .* than ring, 16 KiB at 256 KiB", line)
 
 
 def test_who_cannot_be_told_apart_is_not():
-    """The word says how many samples would do: with so many, equals are called equal."""
     ring = judged(row("native", around(100, 1, 0.3)), row("ring", around(100, 2, 0.3)))["ring"]
+    assert ring.over_peer_low < 1 < ring.over_peer_high
     assert ratio_mark(ring) == ""
-    told = verdict(ring, "ring", "native")
-    low, high = ring.over_peer_low, ring.over_peer_high
-    assert f"ring or native at 256 KiB: cannot tell: the interval is {low:.3f} to {high:.3f}; about " in told
-    needed = TURNS * (np.log(high / low) / np.log(1.03)) ** 2
-    more, seconds = float(told.split("about ")[1].split()[0]), int(told.split("--budget ")[1].split("s ")[0])
-    assert more == pytest.approx(needed - TURNS, rel=0.05)
-    assert needed * ring.turn_us / 1e6 <= seconds < needed * ring.turn_us / 1e6 + 1
-    pairs = [row(name, around(100, seed, 0.3, int(1.3 * needed))) for name, seed in (("native", 3), ("ring", 4))]
-    assert "takes as long as native at 256 KiB, within 3%: the interval is " in verdict(
-        judged(*pairs)["ring"], "ring", "native"
-    )
-
-
-@pytest.mark.parametrize(
-    ("turn_us", "told"),
-    [
-        (1e5, "about 590 more samples (59 s; --budget 80s --precision 0%) would be needed for 3%"),
-        (1e6, "over 10 minutes of samples would be needed for 3%, or a machine that is less busy"),
-        (None, "about 590 more samples would be needed for 3%"),
-    ],
-)
-def test_what_more_samples_take(turn_us, told):
-    assert more_samples(replace(row("ring", around(1e5, 1)), turn_us=turn_us), 1.99 * np.log(1.03)) == told
-
-
-def test_more_samples_than_a_budget_takes_are_iterations():
-    made = replace(row("ring", around(100, 1)), samples=MOST_SAMPLES, turn_us=100.0)
-    told = "about 30000 more samples (3 s; --iterations 40000) would be needed for 3%"
-    assert more_samples(made, 1.99999 * np.log(1.03)) == told
 
 
 @pytest.mark.parametrize("turns", [3, 5])
@@ -93,8 +50,6 @@ def test_few_samples_have_no_interval(turns):
     found = judged(row("native", around(100, 1, turns=turns)), row("ring", around(50, 2, turns=turns)))
     ring = found["ring"]
     assert (ring.over_peer_low, ring.over_peer_high, ratio_mark(ring)) == (None, None, "")
-    assert verdict(ring, "ring", "native").endswith(f"cannot tell: too few samples for an interval, {turns}")
-    assert len(list(verdicts(list(found.values()), cuts=False))) == 1
 
 
 def test_a_row_that_tells_nothing_has_no_star():
@@ -102,8 +57,6 @@ def test_a_row_that_tells_nothing_has_no_star():
     ring = judged(row("native", around(0.01, 1)), row("ring", noisy))["ring"]
     assert ring.over_peer_low > 1
     assert ratio_mark(ring) == ""
-    assert "cannot tell: the interval of ring is wider than its median" in verdict(ring, "ring", "native")
-    assert "cannot tell: the results of ring are wrong" in verdict(replace(ring, wrong=1), "ring", "native")
 
 
 @pytest.mark.parametrize(("wrong", "peer"), [((1, 0), "native-persistent"), ((1, 1), "native")])

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec import convert
 
-from dear_mpi.bench import provenance as module
+from dear_mpi.bench import saved as module
 from dear_mpi.bench.machine_file import MachineFile
 from dear_mpi.bench.output import object_of
-from dear_mpi.bench.provenance import commit, now, provenance, settings
-from dear_mpi.bench.saved import HEAD
+from dear_mpi.bench.saved import HEAD, commit, now, provenance
 from dear_mpi.ranks import host as kernel
 from dear_mpi.ranks.world import run_world
 from tests.bench.test_bench import row
@@ -35,8 +34,9 @@ OTHERS = {
 }
 
 
-def test_settings_are_told_and_nothing_else_of_the_environment():
-    assert settings(SETTINGS | OTHERS) == SETTINGS
+def test_settings_are_told_and_nothing_else_of_the_environment(monkeypatch):
+    monkeypatch.setattr("os.environ", SETTINGS | OTHERS)
+    assert run_world(lambda world: provenance(world, "then"), threads=1)["environment"] == SETTINGS
 
 
 def test_the_date_is_utc():

@@ -15,14 +15,13 @@ from typer.testing import CliRunner
 
 from dear_mpi import __version__
 from dear_mpi.cli.app import app
-from dear_mpi.cli.commands import all_commands
-from dear_mpi.cli.demo import DIGITS, RESNET
+from dear_mpi.cli.commands import COMMANDS, PANELS, all_commands
 from dear_mpi.cli.flags import chosen
-from dear_mpi.cli.panels import PANELS
+from dear_mpi.cli.train import DIGITS, RESNET
 from dear_mpi.collectives import ALGORITHMS
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.runs.config import Config
-from tests.bench.readers import busbw_by_readers, read_nccl, read_table
+from tests.bench.readers import busbw_by_readers, read_nccl
 from tests.cli_checks import assert_one_line
 from tests.launch import mpis_at_hand
 from tests.rooms import SOURCES
@@ -63,7 +62,7 @@ def test_help(command, monkeypatch):
         assert "<bool>" not in line
     titles = [line.strip("╭─╮ ") for line in lines if line.startswith("╭─ ")]
     titles = titles[titles[:1] == ["Arguments"] :]  # Typer's panel of what has no flag
-    assert titles == [panel for panel in PANELS if panel in titles], "a flag has no panel: see cli/panels.py"
+    assert titles == [panel for panel in PANELS if panel in titles], "a flag has no panel: see cli/commands.py"
 
 
 def test_every_field_of_the_configuration_is_a_flag(monkeypatch):
@@ -80,7 +79,6 @@ def test_every_field_of_the_configuration_is_a_flag(monkeypatch):
     [
         ("train", "model", "mlp"),
         ("train", "fusion", "(by model)"),
-        ("train", "epsilon", "(1e-08 for adam)"),
         ("train", "forward-time", "(0.1, or that of a profile)"),
         ("train", "batch", "(by model)"),
         ("train", "device-memory", "auto"),
@@ -142,15 +140,13 @@ def test_compare_takes_the_flags_of_train(tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_explain_shows_and_proves(algorithm, tmp_path):
-    picture = tmp_path / "steps.png"
+def test_explain_shows_and_proves(algorithm):
     result = run(
         *("explain", "--algorithm", algorithm, "--collective", next(iter(ALGORITHMS[algorithm])), "--ranks", 3),
-        *("--hosts", 2, "--check", "--picture", picture),
+        *("--hosts", 2, "--check"),
     )
     assert result.exit_code == 0, result.output
     assert "Proved for 1 to 3 ranks" in result.stdout
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 BAD = [
@@ -166,16 +162,14 @@ BAD = [
     (["--optimizer", "adm"], "optimizer 'adm' is unknown: did you mean 'adam' or 'adamw'?"),
     (["--dtype", "fp31"], "dtype 'fp31' is unknown: did you mean 'fp32'"),
     (["--route", ""], "route '' is unknown. Allowed: full, sharded"),
-    (["--threads", 257], "Invalid value for '--threads': Input should be less than or equal to 256, not '257'"),
-    (["--batch", "few"], ", not 'few' (see "),
-    (["--batch=1.5"], ", not '1.5' (see "),
+    (["--threads", 257], "Invalid value for '--threads': Input should be less than or equal to 256"),
+    (["--batch", "few"], "Invalid value for '--batch'"),
     (["--wire", "bf61"], "wire 'bf61' is unknown: did you mean 'bf16'"),
     (["--device", "gpu"], "device 'gpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda"),
     (["--device", "cuda", "--device-memory", "pinned"], "device_memory 'pinned' is unknown. Allowed: auto, direct,"),
     (["--device-memory", "auto"], "--device-memory does not apply to the device 'cpu'"),
     (["--context", 64], "--context does not apply to the model 'mlp'"),
     (["--model", "synthetic:resnet50", "--forward-time", 1e10], "--forward-time must be from 0 to 86400 seconds, not"),
-    (["--batch", 10**11], "batch 100000000000 needs at least"),
     (["--fusion", "25"], "size '25' has no unit: write it like 25MB"),
     (["--fusion", "buckets:40"], "fusion buckets:40 asks for more buckets than the 3 layers with parameters"),
     (["--segment", "256"], "--segment: size '256' has no unit: write it like 25MB"),
@@ -195,8 +189,11 @@ BAD = [
     (["--batch", 0], "--batch must be at least 1, not 0"),
     (["--iterations", 0], "--iterations must be at least 1, not 0"),
     (["--lr", 0], "--lr must be above zero, not 0.0"),
-    (["--nesterov"], "nesterov is not a setting of the optimizer adam, which takes lr, beta1, beta2"),
-    (["--model", "gpt"], "model 'gpt' cannot be trained on data 'digits': gpt takes text alone"),
+    (
+        ["--optimizer", "adam:nesterov=1"],
+        "nesterov is not a setting of the optimizer adam, which takes lr, beta1, beta2",
+    ),
+    (["--model", "gpt"], "model 'gpt' cannot be trained on data 'digits': gpt takes only text"),
     (["--optimizer", "sgd", "--lr", 1e30, "--iterations", 50], "try a lower learning rate (--lr)"),
 ]
 
@@ -219,7 +216,7 @@ HUGE, RING = 10**9, ("--algorithms", "ring", "--sizes")
     (("simulate", "--schedules", f"local:{HUGE}"), f"'local:{HUGE}': rounds must have at most 10000 iterations"),
     (("simulate", "--schedules", f"diloco:{HUGE}"), f"rounds must have at most 10000 iterations, not {HUGE}"),
     (("explain", "--ranks", HUGE), f"--ranks must be at most 64, not {HUGE}"),
-    (("explain", "--pieces", HUGE), f"Input should be less than or equal to 256, not '{HUGE}'"),
+    (("explain", "--pieces", HUGE), "Input should be less than or equal to 256"),
     (("train", "--threads", 2, "--iterations", 10**12), f"--iterations must be at most {HUGE}, not {10**12}"),
     (("train", "--threads", 2, "--fusion", f"buckets:{HUGE}"), "asks for more buckets than the 3 layers"),
     (("bench", "--threads", 2, *RING, "4", "--iterations", HUGE), f"--iterations must be at most 10000000, not {HUGE}"),
@@ -258,43 +255,6 @@ def test_a_file_alone_is_answered_with_what_is_in_it(command, meant, tmp_path, m
     assert_one_line(run(*command.split()), meant)
 
 
-def test_kernels_are_timed(tmp_path, monkeypatch):
-    table, file = tmp_path / "model.json", tmp_path / "rows.json"
-    table.write_text(json.dumps({"modules": [{"name": "a", "params": [999, 7], "fwd_flops": 1}]}))
-    monkeypatch.setattr("dear_mpi.bench.kernels.BUDGET_S", 0.01)
-    result = run("bench-kernels", "--models", table, "--json", file)
-    assert result.exit_code == 0, result.output
-    rows = json.loads(file.read_text())
-    assert [row["kernel"] for row in rows] == 2 * ["pack", "unpack"] + 5 * ["accumulate"]
-    assert all(0 < row["ci_low_us"] <= row["p50_us"] <= row["ci_high_us"] for row in rows)
-    assert rows[0]["bucket_bytes"] == 4096  # 1000 and 8 elements, padded to 128 bytes
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--device", "cuda"], "--device: CuPy is not installed"),
-        (["--device", "tpu"], "--device: device 'tpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda"),
-        (
-            ["--models", "resnet5"],
-            "--models: synthetic model 'resnet5' is unknown: did you mean 'resnet50'? Allow",
-        ),
-        (["--models", "resnet50,"], "--models takes one or several with commas between them, not 'resnet50,'"),
-        (["--models", "resnet50,resnet50"], "--models must be different ones, not resnet50, resnet50"),
-        (["--models", "none.json"], "--models: synthetic model 'none.json' is no readable JSON file"),
-        (["--json", "no such folder/rows.json"], "cannot be written"),
-        (["--models", "huge.json"], "model 'huge.json' needs at least 12000.0 GiB for the ranks of a host (1), where"),
-        (["--models", "huge.json", "--json", "huge.json"], "--json 'huge.json' would write over the file of --models"),
-    ],
-)
-def test_kernels_are_not_timed(arguments, message, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    table = {"modules": [{"name": "a", "params": [1000 << 30], "fwd_flops": 1}]}
-    (tmp_path / "huge.json").write_text(json.dumps(table))
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    assert_one_line(run("bench-kernels", *arguments), message)
-
-
 @pytest.mark.parametrize(("shape", "said"), [
     ((10, 4), "x and y must have the same length, not 10 and 9"),
     ((9, 0), "x must hold finite numbers (n, ...), one or more in each row, not float64[9, 0]"),
@@ -320,7 +280,7 @@ def test_explain_offers_what_has_programs(name):
     assert result.stderr.strip().endswith(f"Allowed: {', '.join(ALGORITHMS)}")
 
 
-@pytest.mark.parametrize("arguments", [["--algorithm", "rnig"], ["--collective", "allreduce"], ["--picture", "x.abc"]])
+@pytest.mark.parametrize("arguments", [["--algorithm", "rnig"], ["--collective", "allreduce"]])
 def test_explain_refuses(arguments):
     result = run("explain", *arguments)
     assert result.exit_code == 2
@@ -373,7 +333,7 @@ def loaded(*commands):
 
 
 def test_commands_are_imported_without_what_only_some_runs_need():
-    assert not loaded(*all_commands()) & {"mpi4py", "cupy", "matplotlib", "torch", "sklearn"}
+    assert not loaded(*COMMANDS) & {"mpi4py", "cupy", "matplotlib", "torch", "sklearn"}
 
 
 def test_the_help_of_the_group_imports_no_command():
@@ -418,31 +378,6 @@ def test_bench_runs_on_threads(tmp_path):
     assert result.exit_code == 0, result.output
     assert [(row["algorithm"], row["wrong"]) for row in json.loads(file.read_text())["rows"]] == [("ring", 0)] * 2
     assert "native: needs messages of MPI itself" in " ".join(result.stdout.split())
-
-
-def test_bench_says_why_and_which_guidelines_are_kept(tmp_path):
-    """A size that is only explained is measured, too; of a ring on one link the model has each message."""
-    file = tmp_path / "rows.json"
-    given = ("--collective", "all_reduce,reduce_scatter,all_gather", "--sizes", "1KiB,64KiB", "--why", "16KiB")
-    timing = ("--threads", 4, "--link", "1gbit,200us", "--budget", "50ms")
-    result = run("bench", *timing, "--algorithms", "ring", *given, "--json", file)
-    assert result.exit_code == 0, result.output
-    found = json.loads(file.read_text())
-    assert sorted({row["bytes"] for row in found["rows"]}) == [1024, 16384, 65536]
-    assert {each["verdict"] for each in found["guidelines"]} <= {"kept", "broken", "cannot tell"}
-    pairs = [each for each in found["guidelines"] if len(each["instead"]) == 2]
-    assert [each["bytes"] for each in pairs] == [1024, 16384, 65536]
-    assert [(case["collective"], case["bytes"]) for case in found["why"]] == [
-        *(("all_reduce", 16384), ("reduce_scatter", 16384), ("all_gather", 16384))
-    ]
-    assert [case["parts"][0]["model"]["messages"] for case in found["why"]] == [6, 3, 3]
-    assert "# why: all_reduce of 16 KiB, 4 ranks" in result.stdout
-    assert "# guidelines: " in result.stdout
-    assert "At 16 KiB ring takes " in result.stdout
-
-
-def test_bench_refuses_a_why_that_is_no_size():
-    assert_one_line(run("bench", "--threads", 2, "--why", "64Q"), "--why: size '64Q' cannot be read")
 
 
 @pytest.mark.parametrize(
@@ -497,10 +432,9 @@ def test_lines_of_nccl_tests_have_both_placements_unless_others_are_asked_for():
 def test_a_format_for_programs_has_rows_alone():
     """All ranks of a job of threads have one standard output: nobody may lead it elsewhere for a while."""
     sizes = ("--sizes", "64B,1KiB", "--budget", "10ms")
-    result = run("bench", "--threads", 3, "--algorithms", "ring", *sizes, "--format", "csv", "--why", "1KiB")
+    result = run("bench", "--threads", 3, "--algorithms", "ring", *sizes, "--format", "csv", "--overlap")
     assert [line.split(",")[0] for line in result.stdout.splitlines()] == ["collective", "all_reduce", "all_reduce"]
-    assert "guidelines: " in result.stderr
-    assert "# why: all_reduce of 1 KiB" in result.stderr
+    assert "what hides behind compute" in result.stderr
 
 
 @pytest.mark.parametrize("raw", [(), ("--raw",)])
@@ -518,44 +452,11 @@ def test_a_report_of_bench_says_where_it_was_made(tmp_path):
     report = json.loads(file.read_text())
     assert " ".join(report) == (
         "host date version commit command mpi launcher hosts ranks cores clock cpu kernel congestion_control versions "
-        "environment loop start rows guidelines"
+        "environment loop start rows"
     )
     assert (report["version"], report["hosts"]) == (__version__, [3])
     assert [each["host"] for each in report["ranks"]] == [report["host"]] * 3
     assert all("times_us" not in row for row in report["rows"])
-
-
-def test_bench_says_where_the_time_goes(tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    file, trace, picture = (tmp_path / name for name in ("out.json", "trace.json", "steps.png"))
-    given = ["--threads", 3, "--algorithms", "ring", "--sizes", "64B,4KiB", "--budget", "10ms", "--overlap"]
-    files = ["--timeline", f"{trace},{picture}", "--json", file]
-    result = run("bench", *given, "--steps", "--tests", 2, *files)
-    assert result.exit_code == 0, result.output
-    report = json.loads(file.read_text())
-    assert [each["bytes"] for each in report["steps"]] == [4096]
-    assert [(each["bytes"], each["tests"]) for each in report["overlap"]] == [(64, 2), (64, 0), (4096, 2), (4096, 0)]
-    assert json.loads(trace.read_text())["traceEvents"]
-    assert picture.stat().st_size > 1000
-    for words in ("where the time goes", "waiting", "Slowest: step", "Overlap(%)", "exposed (us)"):
-        assert words in " ".join(result.output.split())
-    assert_one_line(run("bench", *given, *files), "--timeline shows what --steps records: give both")
-
-
-def test_each_number_of_ranks_has_steps_and_a_table_of_its_own(tmp_path):
-    file, trace = tmp_path / "out.json", tmp_path / "trace.json"
-    given = ["--threads", 3, "--ranks", "2,3", "--algorithms", "ring", "--sizes", "64B", "--budget", "10ms"]
-    result = run("bench", *given, "--steps", "--overlap", "--timeline", trace, "--json", file)
-    assert result.exit_code == 0, result.output
-    report = json.loads(file.read_text())
-    assert [each["ranks"] for each in report["steps"]] == [2, 3]
-    assert {tuple(each[name] for name in ("dtype", "op", "placement")) for each in report["overlap"]} == {
-        ("fp32", "sum", "in place")
-    }
-    assert len({event["pid"] for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"}) == 2 + 3
-    for ranks in (2, 3):
-        assert f"all_reduce, {ranks} ranks, fp32, sum, in place, over " in " ".join(result.stdout.split())
-    assert [line["size"] for line in read_table(result.stdout)] == ["64 B", "64 B"], "all else is a comment"
 
 
 def test_bench_on_an_emulated_link_says_so(tmp_path):
@@ -616,22 +517,6 @@ def test_usage_errors_are_one_line_of_the_first_rank(rank, lines, monkeypatch):
     assert result.stderr.startswith("error: No such option: --nope" if lines else "")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("bench", "-b", "8", "-e", "128M"), "No such option: -b: use --sizes 8B:128MiB:x2"),
-        (("bench", "--datatype", "float"), "use --dtype (see"),
-        (("bench", "--threads", 1, "--dtype", "half"), "dtype 'half' is unknown: did you mean 'fp16'?"),
-        (("bench", "--threads", 1, "--op", "avg"), "op 'avg' is unknown: did you mean 'average'?"),
-        (("train", "--threads", 1, "--dtype", "float"), "dtype 'float' is unknown: did you mean 'fp32'?"),
-    ],
-)
-def test_what_other_tools_call_it_is_told_in_our_words(arguments, said):
-    result = run(*arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert said in result.stderr
-
-
 GIVEN = "--{} must be the same on all ranks, not given on rank 1"
 
 
@@ -640,7 +525,6 @@ GIVEN = "--{} must be the same on all ranks, not given on rank 1"
     (["train"], ["--timelin", "t.json"], "No such option: --timelin .* on rank 1"),
     (["train"], ["--timeline", "t.json"], GIVEN.format("timeline")),
     (["train"], ["--json=t.json"], GIVEN.format("json")),
-    (["compare"], ["--plot", "t.png"], GIVEN.format("plot")),
     (["bench"], ["--raw", "--json", "t.json"], GIVEN.format("json")),
     (["train"], ["--help"], "command must be the same on all ranks, not train on rank 0; train --help on rank 1"),
     ([], ["train"], "command must be the same on all ranks, not none on rank 0; train on rank 1"),
@@ -679,7 +563,6 @@ def test_only_the_first_rank_shows_help(monkeypatch):
     [
         (("train", "--threads", 2, "--iterations", 1), "--json"),
         (("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1KiB", "--budget", "10ms"), "--tune"),
-        (("explain",), "--picture"),
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
@@ -692,16 +575,9 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(command, flag,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_without_a_name_is_refused():
-    result = run("explain", "--picture", "")
-    assert result.exit_code == 2
-    assert "Invalid value for '--picture': '' is no name of a file" in result.stderr
-
-
 @pytest.mark.parametrize(("command", "flag", "shown"), [
     (("train", "--threads", 2, "--iterations", 1), "--json", "loss, first and last"),
     (("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "1KiB", "--budget", "10ms"), "--tune", "busbw"),
-    (("explain",), "--picture", "after step 5"),
 ])  # fmt: skip
 def test_a_disk_that_is_full_in_the_end(command, flag, shown, tmp_path, monkeypatch):
     """The figures are on the terminal, and there is no half of a new file. The old one is what it was."""
@@ -733,9 +609,6 @@ def test_a_disk_that_is_full_in_the_end(command, flag, shown, tmp_path, monkeypa
         (["bench-kernels", "--models", ""], "--models takes one or several with commas"),
         (["doctor", "--size", "4"], "--size: size '4' has no unit"),
         (["train", "--threads", 2, "--stall-after", "4"], "--stall-after: time '4' has no unit"),
-        (["train", "--threads", 2, "--stall-abort", "--stall-after", "0s"], "--stall-abort needs a --stall-after"),
-        (["explain", "--picture", "ring"], "--picture 'ring' must end in .png, .pdf, .svg or .gif"),
-        (["explain", "--picture", "ring.abc"], "--picture 'ring.abc' must end in .png, .pdf, .svg or .gif"),
         (["explain", "--ranks", 100000], "--ranks must be at most 64, not 100000: with more, nobody can read"),
         (["explain", "--ranks", 8, "--hosts", 9], "--hosts must be at most 8, the ranks, not 9"),
     ],

@@ -1,23 +1,21 @@
-"""bench-diff, bench --baseline and plot: what they print and write, how they end, and what they refuse."""
+"""bench-diff: what it prints and writes, how it ends, and what it refuses; and files of bench."""
 
 import json
 import os
 import subprocess
 import sys
 import threading
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dear_mpi.bench.saved import Run
 from dear_mpi.cli import bench as cli_bench
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.tuning import read_rules
 from dear_mpi.collectives.transports.loopback import LoopbackTransport
-from tests.bench.readers import read_table
 from tests.bench.runs import run_of
 from tests.cli_checks import assert_one_line
 
@@ -113,134 +111,35 @@ def test_what_cannot_be_compared_is_one_line(arguments, said):
 BENCH = ("bench", "--threads", 2, "--algorithms", "ring", "--sizes", "4B:1KiB", "--budget", "10ms")
 
 
-def baseline(factor):
-    """A run of this machine, as if its samples had been this much as long, and sure."""
-    assert run(*BENCH, "--json", "first.json").exit_code == 0
-    with open("first.json", encoding="utf-8") as file:
-        content = json.load(file)
-    for row in content["rows"]:
-        for name in ("p50_us", "ci_low_us", "ci_high_us"):
-            row[name] = row["p50_us"] * factor
-    with open("before.json", "w", encoding="utf-8") as file:
-        json.dump(content, file)
-
-
-@pytest.mark.parametrize(("factor", "code"), [(1e-3, 1), (1e3, 0)])
-def test_a_run_is_held_against_its_baseline(factor, code):
-    """By factors that no busy machine makes up for."""
-    baseline(factor)
-    done = run(*BENCH, "--baseline", "before.json", "--json", "now.json")
-    assert done.exit_code == code, done.output
-    assert "# A: before.json\n# B: this run" in done.stdout
-    assert len(read_table(done.stdout)) == 5, "all else is a comment"
-    with open("now.json", encoding="utf-8") as file:
-        report = json.load(file)
-    assert (report["baseline"]["slower"] > 0) == bool(code)
-    assert len(report["baseline"]["points"]) == len(report["rows"]) == 5
-
-
-def test_a_table_of_auto_is_held_against_itself():
-    """Its messages are as large as its rules say, not as large as by default."""
-    rule = {"collective": "all_reduce", "ranks": 2, "up_to_bytes": None, "algorithm": "ring", "segment_bytes": 4096}
-    with open("rules.json", "w", encoding="utf-8") as file:
-        json.dump({"machine": {}, "rules": [rule]}, file)
-    mine = (*BENCH, "--algorithms", "auto:rules.json")
-    assert run(*mine, "--json", "before.json").exit_code == 0
-    done = run(*mine, "--baseline", "before.json", "--at-least", "1000%")
-    assert done.exit_code in (0, 3), done.output  # so short a run may tell nothing
-    assert "# A: before.json\n# B: this run" in done.stdout
-
-
-def test_what_was_measured_outlives_a_baseline_in_other_memory():
-    """Where its buffers are, a run knows when they are there."""
-    baseline(1.0)
-    with open("before.json", encoding="utf-8") as file:
-        content = json.load(file)
-    for row in content["rows"]:
-        assert row["memory"] == "private"
-        row["memory"] = "shared"
-    with open("before.json", "w", encoding="utf-8") as file:
-        json.dump(content, file)
-    said = "no point is in both runs: memory is shared in before.json, and private in this run"
-    assert_one_line(run(*BENCH, "--baseline", "before.json", "--json", "now.json"), f"error: baseline: {said}")
-    with open("now.json", encoding="utf-8") as file:
-        report = json.load(file)
-    assert report["baseline"] == {"error": said, "slower": 0, "exit_code": 2}
-    assert len(report["rows"]) == 5
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--baseline", "none.json"), "run 'none.json' is no readable JSON file"),
-        (("--baseline", "four.json"), "ranks is 4 in four.json, and 2 in this run"),
-        (("--baseline", "other.json"), "bytes is 12 in other.json, and 4, 16, 64, 256, 1024 in this run"),
-        (("--baseline", "mine.json,four.json"), "ranks is 2 in mine.json, and 4 in four.json"),
-        (("--baseline", "four.json", "--json", "four.json"), "would write over the file of --baseline"),
-        (("--at-least", "9%"), "--at-least needs --baseline FILE"),
-        (("--baseline", "four.json", "--at-least", "x"), "--at-least 'x' cannot be read"),
-        (("--baseline", "four.json", "--at-least", "5"), "--at-least '5' has no unit: write it like 5%, or as a part"),
         (("--precision", "1"), "--precision '1' has no unit: write it like 5%, or as a part below 1, like 0.05"),
         (("--tests", "4"), "--tests is the number of calls during the compute of --overlap: give both"),
-        (("--plot", "picture.gif"), "--plot 'picture.gif' must end in .png, .pdf or .svg"),
-        (("--collective", "barrier", "--plot", "x.svg"), "--plot draws times by size, which barrier does not have"),
         (("--collective", "allreduce"), "collective 'allreduce' is unknown: did you mean 'all_reduce'"),
-        (("--dtype", "float32", "--baseline", "four.json"), "dtype 'float32' is unknown"),
         (("--collective", "allreduce", "--tune", "rules.json"), "collective 'allreduce' is unknown"),
     ],
 )
 def test_what_cannot_be_is_refused_before_the_run(arguments, said, monkeypatch):
     monkeypatch.setattr("dear_mpi.cli.bench.run_bench", lambda *_: pytest.fail("it has begun"))
-    save("four.json", run_of(sizes=SIZES))
-    two = run_of(sizes=(12,), algorithms=("ring",), ranks=2, backend="loopback (threads)")
-    save("other.json", two)
-    save("mine.json", run_of(sizes=(4,), algorithms=("ring",), ranks=2, backend="loopback (threads)"))
     assert_one_line(run(*BENCH, *arguments), said)
 
 
-@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
-def test_saved_runs_are_drawn(ending):
-    pytest.importorskip("matplotlib")
-    one, other = save("one.json"), save("other.json", scaled(1.3))
-    done = run("plot", one, other, "--plot", f"both.{ending}")
-    assert (done.exit_code, done.output) == (0, "")
-    with open(f"both.{ending}", "rb") as file:
-        assert file.read(4) == {"png": b"\x89PNG", "svg": b"<?xm", "pdf": b"%PDF"}[ending]
-
-
-def test_a_picture_is_named_after_the_command():
-    pytest.importorskip("matplotlib")
-    assert run("plot", save("one.json")).exit_code == 0
-    assert run("plot", "plot.png", "one.json").exit_code == 2
-
-
-def test_a_run_draws_itself():
-    pytest.importorskip("matplotlib")
-    assert run(*BENCH, "--plot", "mine.svg").exit_code == 0
-    with open("mine.svg", encoding="utf-8") as file:
-        assert "<svg" in file.read()
-
-
-@pytest.mark.parametrize("full", ["--timeline", "--plot"])
-def test_a_file_that_cannot_be_written_in_the_end_takes_no_other_with_it(full):
+def test_a_file_that_cannot_be_written_in_the_end_takes_no_other_with_it():
     """A disk that was not full before the run is in the end: /dev/full takes no byte, and is not tried before."""
-    pytest.importorskip("matplotlib")
-    names = {"--timeline": "steps.json", "--plot": "plot.svg"}
-    os.symlink("/dev/full", names[full])
-    asked = ("--timeline", f"{names['--timeline']},steps.svg", "--plot", names["--plot"], "--tune", "rules.json")
-    done = run(*BENCH, "--steps", *asked, "--json", "now.json")
+    os.symlink("/dev/full", "rules.json")
+    done = run(*BENCH, "--tune", "rules.json", "--json", "now.json")
     assert done.exit_code == 1, done.output
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert f"{full} '{names[full]}' cannot be written: No space left on device" in line
+    assert "--tune 'rules.json' cannot be written: No space left on device" in line
     with open("now.json", encoding="utf-8") as file:
         assert len(json.load(file)["rows"]) == 5
     assert read_rules(Path("rules.json"))
-    assert all("<svg" in Path(name).read_text("utf-8") for name in ("steps.svg", "plot.svg") if name != names[full])
 
 
 def test_rank_0_alone_judges_while_the_others_sleep(monkeypatch):
     """Awake they would keep it from its core, where ranks share cores."""
-    judge, barrier, seen = cli_bench.show_guidelines, LoopbackTransport.barrier, []
+    judge, barrier, seen = cli_bench.show_overlap, LoopbackTransport.barrier, []
 
     def judging(screen, rows):
         seen.append((threading.current_thread().name, "judges"))
@@ -250,7 +149,7 @@ def test_rank_0_alone_judges_while_the_others_sleep(monkeypatch):
         seen.append((threading.current_thread().name, "asleep" if asleep else "awake"))
         barrier(transport, asleep=asleep)
 
-    monkeypatch.setattr(cli_bench, "show_guidelines", judging)
+    monkeypatch.setattr(cli_bench, "show_overlap", judging)
     monkeypatch.setattr(LoopbackTransport, "barrier", waiting)
     assert run(*BENCH).exit_code == 0
     assert [name for name, what in seen if what == "judges"] == ["rank_0"]
@@ -288,13 +187,3 @@ def test_a_report_that_cannot_be_written_takes_no_other_file_with_it():
     assert done.exit_code == 2
     assert "--json 'full.json' cannot be written: No space left on device" in done.stderr
     assert read_rules(Path("rules.json"))
-
-
-def test_what_cannot_be_drawn_is_one_line():
-    pytest.importorskip("matplotlib")
-    save("none.json", Run("", [replace(row, bytes=0, count=0) for row in run_of(sizes=(4,)).rows]))
-    assert_one_line(run("plot", "none.json"), "there is nothing to draw by size: no row has one")
-    with open("report.json", "w", encoding="utf-8") as file:
-        json.dump([{"schedule": "dear", "iteration_s": 1}], file)
-    assert_one_line(run("plot", "report.json"), "run 'report.json' must be a file of dear-mpi bench --json")
-    assert_one_line(run("plot", "none.json", "none.json"), "FILE must be different ones, not none.json, none.json")

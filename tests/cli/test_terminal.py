@@ -1,7 +1,6 @@
 """What ends up on a terminal and in files when ranks are started by a launcher, which shows neither to the ranks."""
 
 import fcntl
-import json
 import os
 import pty
 import re
@@ -248,33 +247,3 @@ def test_text_of_a_file_commands_no_terminal(made, colours, monkeypatch, capsys)
         plain = styles.sub("", text)
         assert plain.count(SHOWN) >= 1
         assert all(each.isprintable() for each in plain if each != "\n"), plain
-
-
-def test_a_reader_that_goes_away_ends_nothing():
-    """As `head` does: what comes after the screen, such as the file of --json, is still written."""
-    show = "from dear_mpi.reporting.terminal import console\nfor _ in range(2):\n    console().print('x' * 100000)\n"
-    command = [sys.executable, "-c", f"{show}import sys; print('over', file=sys.stderr)"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
-        job.stdout.close()
-        assert job.stderr.read() == "over\n"
-    assert job.returncode == 0
-
-
-@pytest.mark.parametrize(("closed", "arguments", "code", "said"), [
-    (">&-", ["simulate", "--ranks", "2", "--json", "rows.json"], 1, "standard output cannot be written: Bad file"),
-    (">&-", ["--version"], 1, "error: standard output cannot be written: Bad file descriptor"),
-    ("<&- >&-", ["simulate", "--rnks", "2"], 2, "error: No such option"),
-    ("2>&-", ["simulate", "--rnks", "2"], 2, ""),
-    ("<&- 2>&-", ["simulate", "--ranks", "2"], 0, ""),
-])  # fmt: skip
-def test_streams_that_the_caller_has_closed(closed, arguments, code, said, tmp_path):
-    """As `ls` does: text that is lost is an error, and no file of ours gets the number of a stream."""
-    command = ["bash", "-c", f'exec "$@" {closed}', "bash", sys.executable, "-m", "dear_mpi", *arguments]
-    environment = os.environ | {"PYTHONPATH": os.getcwd()}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert done.returncode == code
-    assert said in done.stderr
-    assert done.stderr.count("\n") == (1 if said else 0)
-    for file in tmp_path.iterdir():
-        assert json.loads(file.read_text())[0]["ranks"] == 2
-    assert len(list(tmp_path.iterdir())) == ("rows.json" in arguments)

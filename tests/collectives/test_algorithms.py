@@ -16,9 +16,7 @@ from dear_mpi.collectives.plans.runners import check_algorithm
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE, served, servers
 from dear_mpi.collectives.program.network import Network
-from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.program.replay import run
-from dear_mpi.collectives.program.verify import keeps_rank_order
+from dear_mpi.collectives.program.verify import keeps_rank_order, run
 from dear_mpi.collectives.transports.loopback import run_loopback
 
 HIERARCHICAL = ALGORITHMS["hierarchical"]
@@ -146,29 +144,6 @@ def test_all_to_alls_cost_what_their_closed_forms_say(size):
         assert set(found.nbytes) == {(size - 1) * share}
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 17])
-def test_each_message_takes_the_processors_of_both_ends(size):
-    """Where alpha is long enough for the processor to be free when a message is there: 2 o for each step of a ring."""
-    share, network = 4000, Network(alpha=1e-5, beta=1e-9, gamma=1e-10, o=1e-6)
-    expected_s = (size - 1) * (2 * network.o + network.alpha + share * (network.beta + network.gamma))
-    found = cost(programs("ring", "reduce_scatter", size), 1000 * size, 4, network)
-    assert found.time_s == pytest.approx(expected_s)
-
-
-def test_a_processor_does_one_thing_after_another():
-    """P - 1 sends and P - 1 receives of one step, all at once: 2 (P-1) o; with sums, after each its sum."""
-    scatter, gather = (programs("ordered", each, 5) for each in ("reduce_scatter", "all_gather"))
-    assert cost(gather, 500, 4, Network(o=1.0)).time_s == pytest.approx(8)
-    assert cost(scatter, 500, 4, Network(o=1.0, gamma=0.01)).time_s == pytest.approx(8 + 4 * 4)
-    assert cost(gather, 500, 4, Network(o=1.0, alpha=100.0)).time_s == pytest.approx(1 + 100 + 4)
-
-
-def test_messages_between_hosts_have_an_overhead_of_their_own():
-    for hosts, expected_s in (((0, 0), 2.0), ((0, 1), 20.0)):
-        network = Network(o=1.0, hosts=hosts, between=Network(o=10.0))
-        assert cost(programs("ring", "all_gather", 2), 400, 1, network).time_s == expected_s
-
-
 @pytest.mark.parametrize("size", [1, 2, 4, 16, 64])
 def test_trees_and_doubling_cost_what_their_closed_forms_say(size):
     network, nbytes, steps = Network(alpha=1e-5, beta=1e-9, gamma=1e-10), 4000 * size, lg(size)
@@ -182,27 +157,6 @@ def test_trees_and_doubling_cost_what_their_closed_forms_say(size):
     }
     for (name, collective), seconds in expected.items():
         assert cost(programs(name, collective, size), 1000 * size, 4, network).time_s == pytest.approx(seconds)
-
-
-def test_rabenseifner_costs_two_more_steps_where_ranks_are_folded():
-    network, count = Network(alpha=1.0), 700
-    assert cost(programs("rabenseifner", "all_reduce", 8), 800, 4, network).time_s == 2 * 3
-    assert cost(programs("rabenseifner", "all_reduce", 7), count, 4, network).time_s == 2 * (2 + 2)
-
-
-def test_pieces_hide_the_height_of_a_tree():
-    """The more pieces, the nearer two trees come to 2 n beta: a sixth above it with 64 pieces on 8 ranks."""
-    times = [
-        cost(programs("double_tree", "all_reduce", 8, pieces=pieces), 1 << 16, 4, Network(beta=1e-9)).time_s
-        for pieces in (1, 8, 64)
-    ]
-    assert times == sorted(times, reverse=True)
-    assert times[-1] < 2.4 * 4e-9 * (1 << 16)
-
-
-def test_a_torus_takes_as_many_steps_as_it_has_rows_and_columns():
-    assert cost(programs("torus", "all_gather", 12), 1200, 4, Network(alpha=1.0)).time_s == 3 + 4 - 2
-    assert set(cost(programs("torus", "all_gather", 12), 1200, 4, Network()).nbytes) == {11 * 400}
 
 
 def crossing(name, hosts, network=None):
@@ -223,35 +177,3 @@ def test_hierarchical_rings_cost_what_the_closed_form_says():
             assert nbytes == (count - 1) * 100 * len(hosts)
             outside_s = (count - 1) * (between.alpha + ranks * 100 * between.beta)  # Q chunks in a step
             assert seconds == pytest.approx(outside_s + inside_s)
-
-
-def test_ranks_that_share_a_port_wait_for_each_other():
-    """A ring that jumps from host to host sends every byte over the network; one in rank order a part of it."""
-    near, far = (0, 0, 1, 1), (0, 1, 0, 1)
-    assert crossing("ring", near)[0] == 600
-    assert crossing("ring", far)[0] == 1200
-    network = [Network(hosts=hosts, between=Network(0.0, 1e-9)) for hosts in (near, far)]
-    assert crossing("ring", near, network[0])[1] == pytest.approx(3 * 100e-9)
-    assert crossing("ring", far, network[1])[1] == pytest.approx(3 * 200e-9)
-
-
-def test_weights_are_priced_by_the_shards_they_give():
-    partition = Partition.of(100, 4, [1, 1, 1, 7])
-    found = cost(programs("pairwise", "all_gather", 4), 100, 1, Network(beta=1.0), partition)
-    assert found.nbytes == (30, 30, 30, 210)
-
-
-def test_naive_crowds_the_link_of_rank_0():
-    """Five ranks send n bytes each through one port, and get n bytes each back through it."""
-    found = cost(programs("naive", "all_reduce", 6), 1000, 8, Network(beta=1e-9))
-    assert found.time_s == pytest.approx(10 * 8000e-9)
-    assert found.nbytes == (5 * 8000, *[8000] * 5)
-
-
-def test_uneven_chunks_are_priced_by_the_largest():
-    assert cost(programs("ring", "all_gather", 4), 5, 1, Network(beta=1.0)).time_s == 3 * 2
-
-
-def test_size_must_be_positive():
-    with pytest.raises(ValueError, match="size must be at least 1, not 0"):
-        programs("ring", "all_reduce", 0)

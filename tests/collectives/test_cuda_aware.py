@@ -1,22 +1,14 @@
 """Whether device memory goes to MPI: how a probe may end, and what follows from it; without MPI and without a GPU."""
 
 import os
-import signal
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
-from dear_mpi.collectives.launch.cuda_aware import (
-    DeviceMemory,
-    decision,
-    probe,
-)
+from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decision, probe
 from dear_mpi.collectives.launch.launcher import child_environment
 from dear_mpi.collectives.launch.mpi_facts import loaded, without_pmix
-from dear_mpi.collectives.program.errors import ArgumentError, MismatchError
-from dear_mpi.kernels.gpu import current_gpu, use_gpu
 
 
 def python(code):
@@ -33,18 +25,6 @@ def python(code):
 )
 def test_the_child_is_no_rank_of_the_job(name):
     assert name not in child_environment({name: "1"})
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("OMPI_MCA_pml", "OMPI_MCA_opal_cuda_support", "UCX_TLS", "MPI4PY_LIBMPI", "MPIR_CVAR_ENABLE_GPU"),
-        *("PMIX_MCA_gds", "PRTE_MCA_ras", "OPAL_PREFIX", "PMIX_PREFIX", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"),
-        *("MPICH_GPU_SUPPORT_ENABLED", "FI_PROVIDER", "I_MPI_OFFLOAD"),
-    ],
-)
-def test_the_child_has_the_settings_of_the_job(name):
-    assert child_environment({name: "1"})[name] == "1"
 
 
 ENDS = [
@@ -79,22 +59,6 @@ def runs(number):
     return state.stdout.strip()[:1] not in ("", "Z")
 
 
-def test_a_probe_that_leaves_a_process_behind_does_not_hang(tmp_path):
-    """Its output stays open in that process, which is still there when the probe has its answer."""
-    file = tmp_path / "number"
-    code = f"import subprocess; open({str(file)!r}, 'w').write(str(subprocess.Popen(['sleep', '1000']).pid))"
-    assert probe(command=python(code)).direct
-    number = int(file.read_text())
-    assert runs(number)
-    os.kill(number, signal.SIGKILL)
-
-
-def test_a_probe_that_cannot_be_started(tmp_path):
-    command = str(tmp_path / "none")
-    found = probe(command=[command])
-    assert found == DeviceMemory(False, f"the probe could not be run: [Errno 2] No such file or directory: {command!r}")
-
-
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no PYTHONSAFEPATH")
 def test_children_run_nothing_from_the_working_directory(monkeypatch, tmp_path):
     """The probe, the trial of the library, and other jobs, which all have this environment."""
@@ -104,29 +68,6 @@ def test_children_run_nothing_from_the_working_directory(monkeypatch, tmp_path):
     for way in (("-c", "import mpi4py"), ("-m", "mpi4py")):
         subprocess.run([sys.executable, *way], env=child_environment(os.environ), capture_output=True, check=False)
     assert not (tmp_path / "ran").exists()
-
-
-def test_without_cupy_nothing_is_started(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy", None)  # as where it is not installed
-    monkeypatch.setattr(subprocess, "Popen", None)
-    assert probe().why.startswith("the probe could not be run: CuPy is not installed (pip install cupy-")
-
-
-GPUS = {
-    "raise RuntimeError('cudaErrorNoDevice')": "there is no GPU that can be used: cudaErrorNoDevice",
-    "return 0": "there is no GPU that can be used: CUDA finds none",
-}
-
-
-@pytest.mark.parametrize("code", GPUS)
-def test_cupy_without_a_gpu(monkeypatch, code):
-    namespace = {}
-    exec(f"def getDeviceCount():\n {code}", namespace)
-    runtime = SimpleNamespace(getDeviceCount=namespace["getDeviceCount"])
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime, Device=None)))
-    with pytest.raises(ValueError, match=f"^{GPUS[code]}"):
-        current_gpu()
-    use_gpu(0)  # says nothing
 
 
 def test_loaded(tmp_path):
@@ -150,10 +91,7 @@ DECISIONS = [
     ([("staged", "a", None)], (False, f"{STAGED} (as asked)")),
     ([("auto", "a", GOOD), ("auto", "a", None)], (True, "direct: device memory goes to MPI (probed)")),
     ([("auto", "a", CRASHED), ("auto", "a", None)], (False, f"{STAGED}: the probe died of SIGSEGV")),
-    (
-        [("auto", "a", GOOD), ("auto", "b", CRASHED)],
-        (False, f"{STAGED}: on host b, the probe died of SIGSEGV"),
-    ),
+    ([("auto", "a", GOOD), ("auto", "b", CRASHED)], (False, f"{STAGED}: on host b, the probe died of SIGSEGV")),
     (
         [("auto", "a", GOOD), ("auto", "b", CRASHED), ("auto", "c", CRASHED), ("auto", "c", None)],
         (False, f"{STAGED}: on host b, the probe died of SIGSEGV"),
@@ -164,20 +102,3 @@ DECISIONS = [
 @pytest.mark.parametrize(("answers", "expected"), DECISIONS)
 def test_decision(answers, expected):
     assert decision(answers) == DeviceMemory(*expected)
-
-
-def test_ranks_that_ask_for_different_things():
-    with pytest.raises(MismatchError, match="device_memory must be the same on all ranks, not auto and staged"):
-        decision([("staged", "a", None), ("auto", "a", GOOD)])
-
-
-def test_an_unknown_override():
-    with pytest.raises(ArgumentError, match="device_memory 'stagd' is unknown: did you mean 'staged'"):
-        decision([("stagd", "a", None)] * 2)
-
-
-def test_the_real_child_fails_in_words():
-    """No machine has a GPU of this number."""
-    found = probe(command=[sys.executable, "-m", "dear_mpi.collectives.launch.cuda_aware", "1000", "30"])
-    assert not found.direct
-    assert found.why.startswith("the probe failed with status 1: ")

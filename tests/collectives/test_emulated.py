@@ -53,17 +53,6 @@ def test_messages_leave_one_after_the_other_and_arrive_a_latency_later(clock):
     assert below.started == [1, 2]
 
 
-def test_an_idle_link_starts_anew(clock):
-    transport = EmulatedTransport(Below(), Link(bandwidth=1000.0))
-    send = transport.send_init(np.zeros(500, np.uint8), 1, 1)
-    send.Start()
-    send.Wait()
-    clock.s += 10
-    send.Start()
-    send.Wait()
-    assert clock.s == pytest.approx(100 + 0.5 + 10 + 0.5)
-
-
 def test_the_incoming_port_is_shared_by_all_senders(clock):
     """Three messages that arrive at once through one port take the time of three, less the burst."""
     transport = EmulatedTransport(Below(), Link(bandwidth=1000.0))
@@ -74,14 +63,6 @@ def test_the_incoming_port_is_shared_by_all_senders(clock):
     for receive in receives:
         receive.Wait()
     assert clock.s == pytest.approx(100 + 3 * 0.5, abs=BURST_S + emulated.NAP_S)
-
-
-def test_a_single_sender_is_not_slowed_twice(clock):
-    """What comes at the pace of the link is over when it is seen."""
-    port = Port(Link(bandwidth=1000.0))
-    for _ in range(50):
-        clock.s += 0.5
-        assert port.arrive(500) <= clock.s
 
 
 class BelowFour(Below):
@@ -118,28 +99,15 @@ def test_a_message_between_hosts_holds_up_none_inside(clock):
     assert (below.started, clock.s) == ([1, 2], pytest.approx(100 + 7, abs=emulated.NAP_S))
 
 
-def test_what_comes_from_other_hosts_comes_through_another_port(clock):
-    transport = EmulatedTransport(BelowFour(), TWO_HOSTS)
-    for peer, seconds in ((2, 5.0), (1, 0.5)):
-        receives = [transport.recv_init(np.zeros(500, np.uint8), peer, tag) for tag in (1, 2)]
-        begin_s = clock.s
-        for receive in receives:
-            receive.Start()
-        clock.s += seconds  # the time that the first one took on the wire
-        for receive in receives:
-            receive.Wait()
-        assert clock.s == pytest.approx(begin_s + 2 * seconds, abs=BURST_S + emulated.NAP_S)
-
-
 def test_the_ranks_of_a_host_take_turns(clock):
     """Rank 0 has three messages for its host's port, and rank 1 one: that is the second to go."""
-    port, arrived = Port(Link(bandwidth=1000.0)), []
+    free_s, arrived = np.zeros(2), []
+    first, second = (emulated.Outbox([Port(Link(bandwidth=1000.0), free_s)]) for _ in range(2))
 
     def send(outbox, name, nbytes):
         below = SimpleNamespace(Start=lambda: arrived.append((name, clock.s)), Test=lambda: True)
-        emulated.EmulatedSend(outbox, port, below, nbytes).Start()
+        emulated.EmulatedSend(outbox, outbox.ports[0], below, nbytes).Start()
 
-    first, second = emulated.Outbox(), emulated.Outbox()
     for number in range(3):
         send(first, number, 500)
     send(second, "other", 500)
@@ -148,16 +116,6 @@ def test_the_ranks_of_a_host_take_turns(clock):
         first.release()
         second.release()
     assert arrived == [(0, 100.5), ("other", 101.0), (1, 101.5), (2, 102.0)]
-
-
-def test_a_rank_that_looks_too_late_does_not_slow_its_link(clock):
-    transport = EmulatedTransport(Below(), Link(bandwidth=1000.0))
-    sends = [transport.send_init(np.zeros(500, np.uint8), 1, tag) for tag in range(3)]
-    for send in sends:
-        send.Start()
-    clock.s += 1.5  # all three could be through
-    assert [send.Test() for send in sends] == [True] * 3
-    assert clock.s == 101.5
 
 
 @pytest.mark.parametrize("side", [OUT, IN])
@@ -200,23 +158,6 @@ def test_hosts_that_cannot_be_emulated_are_one_error_on_all_ranks(blocks, machin
     run_loopback(4, body, hosts=machines)
 
 
-def test_the_first_ranks_stay_on_the_hosts_where_they_are():
-    """Three of four would not make two equal hosts, and two would be on a host each."""
-    link = Link(8.0, between=Link(4.0), blocks=Blocks("hosts", 2))
-
-    def body(transport):
-        parts = [EmulatedTransport(transport, link).part(ranks) for ranks in (3, 2)]
-        return [part and (part.hosts, part.rates) for part in parts]
-
-    three, two = ((0, 0, 1), Rates(8.0, 2.0)), ((0, 0), Rates(8.0, 2.0))
-    assert run_loopback(4, body) == [[three, two]] * 2 + [[three, None], [None, None]]
-
-
-def test_emulated_hosts_may_be_parts_of_machines():
-    link = Link(1e12, between=Link(1e12), blocks=Blocks("per_host", 1))
-    run_loopback(4, lambda t: checks.check_same_bits(EmulatedTransport(t, link), "themis", "fp32"), hosts=[0, 0, 1, 1])
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "shared"])
 def test_results_have_the_same_bits_as_without_a_link(size, algorithm):
@@ -228,30 +169,9 @@ def test_plans_work(drive):
     run_loopback(3, lambda t: checks.check_plan_is_reusable(EmulatedTransport(t, FAST), drive))
 
 
-def test_no_rank_reaches_the_memory_of_another_one():
-    def body(transport):
-        emulated = EmulatedTransport(transport, FAST)
-        block = emulated.allocate(8)
-        assert emulated.reach(block) is None
-        assert emulated.takes(block)
-
-    run_loopback(2, body)
-
-
 def test_shared_memory_refuses_an_emulated_link():
     with pytest.raises(CollectiveError, match="algorithm 'shared' needs ranks of one host"):
         run_loopback(2, lambda t: checks.all_reduce(np.ones(3), EmulatedTransport(t, FAST), algorithm="shared"))
-
-
-def test_native_refuses_an_emulated_link():
-    """The MPI library's collectives cannot be slowed: a baseline at full speed would be no baseline."""
-    pytest.importorskip("mpi4py")
-    message = "algorithm 'native' needs MPI, not the transport 'EMULATED link"
-    run_loopback(2, lambda t: checks.check_error(EmulatedTransport(t, FAST), ValueError, message, native))
-
-
-def native(transport):
-    checks.make_plan("all_reduce", np.zeros(4), transport, algorithm="native")
 
 
 def test_every_report_says_that_a_link_is_emulated():

@@ -138,13 +138,6 @@ def test_messages_cover_each_transfer_exactly(count, size, segment):
                 assert all(0 < message.stop - message.start <= segment for message in parts)
 
 
-def test_small_chunks_share_a_message():
-    """A rank that sends eight tiny chunks to one peer sends one message."""
-    (program, *_) = programs("naive", "all_gather", 8)
-    handed_out = [message for message in cut(program, 80, 100) if not message.incoming]
-    assert [message.stop - message.start for message in handed_out] == [80] * 7
-
-
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_a_ring_sends_on_what_has_arrived_before_the_step_is_over(size):
     """Dependencies are by segment: the first message of step 1 starts before the last one of step 0 has arrived."""

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from dear_mpi.collectives import ALGORITHMS, CollectiveError, TransportError, all_reduce, make_plan
-from dear_mpi.collectives.plans import reach
-from dear_mpi.collectives.transports.loopback import Hub, run_loopback
+from dear_mpi.collectives.plans.runners import shared
+from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.kernels.dtypes import DTYPES
 from tests import collective_checks as checks
@@ -40,17 +40,6 @@ def test_large_calls_are_exact(size, case):
     run_loopback(size, lambda transport: checks.check_case(transport, case))
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_average(size, dtype):
-    run_loopback(size, lambda transport: checks.check_average(transport, dtype))
-
-
-@pytest.mark.parametrize("size", [*SIZES, 8])
-def test_average_in_fp16(size):
-    run_loopback(size, checks.check_average_in_fp16)
-
-
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_any_type_is_moved_and_numbers_are_combined(size, algorithm):
@@ -65,32 +54,10 @@ def test_any_type_is_moved_and_numbers_are_combined(size, algorithm):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_fortran_order(size):
-    run_loopback(size, checks.check_fortran_order)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_odd_inputs(size):
-    run_loopback(size, checks.check_odd_inputs)
-
-
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_same_bits_on_all_ranks(size, dtype, algorithm):
     run_loopback(size, lambda transport: checks.check_same_bits(transport, algorithm, dtype))
-
-
-@pytest.mark.parametrize("size", [*SIZES, 8])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_ordered_sums_have_the_same_bits_in_any_layout(size, dtype):
-    run_loopback(size, lambda transport: checks.check_ordered_ignores_the_layout(transport, dtype))
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_shared_memory_gives_the_same_bits_as_messages(size, dtype):
-    run_loopback(size, lambda transport: checks.check_shared_has_the_bits_of_ordered(transport, dtype))
 
 
 @pytest.mark.parametrize("size", [*SIZES, 8])
@@ -100,26 +67,21 @@ def test_shared_memory_gives_the_same_bits_as_messages(size, dtype):
 def test_any_call_in_shared_memory_is_exact(size, mailboxes_up_to, case):
     """In buffers and by mailboxes, of one block for each shard and of several."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reach, "SMALL_BYTES", mailboxes_up_to)
-        patch.setattr(reach, "BLOCK_BYTES", 64)
+        patch.setattr(shared, "SMALL_BYTES", mailboxes_up_to)
+        patch.setattr(shared, "BLOCK_BYTES", 64)
         run_loopback(size, lambda transport: checks.check_case(transport, case))
+
+
+@pytest.mark.parametrize("size", [*SIZES, 8])
+@pytest.mark.parametrize("check", checks.CHECKS)
+def test_checks(size, check):
+    run_loopback(size, checks.CHECKS[check])
 
 
 def test_ranks_of_several_hosts_share_no_memory():
     with pytest.raises(CollectiveError, match="algorithm 'shared' needs ranks of one host"):
         run_loopback(3, lambda transport: all_reduce(np.ones(9), transport, algorithm="shared"), hosts=[0, 0, 1])
     assert run_loopback(3, lambda t: all_reduce(np.ones(1), t, algorithm="auto")[0], hosts=[0, 0, 1]) == [3] * 3
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_barrier(size):
-    run_loopback(size, checks.check_barrier)
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("asleep", [False, True])
-def test_barrier_of_the_transport(size, asleep):
-    run_loopback(size, lambda transport: checks.check_barrier_of_the_transport(transport, asleep))
 
 
 def test_a_barrier_that_cannot_be_reached_releases_the_others():
@@ -147,23 +109,6 @@ def test_a_staged_transport_is_handed_host_memory_alone():
     run_loopback(2, body)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("drive", checks.DRIVES)
-def test_plan_is_reusable(size, drive):
-    run_loopback(size, lambda transport: checks.check_plan_is_reusable(transport, drive))
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("drive", checks.DRIVES)
-def test_infinities_are_results(size, drive):
-    run_loopback(size, lambda transport: checks.check_infinities_are_results(transport, drive))
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_one_thread_at_a_time(size):
-    run_loopback(size, checks.check_one_thread_at_a_time)
-
-
 def test_a_second_thread_is_refused_while_the_first_one_waits():
     def body(transport):
         x = np.ones(10)
@@ -183,22 +128,6 @@ def test_a_second_thread_is_refused_while_the_first_one_waits():
         return x.tolist()
 
     assert run_loopback(2, body) == [[2] * 10] * 2
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_debug_finds_another_plan(size):
-    run_loopback(size, checks.check_debug_finds_another_plan)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_plans_in_flight(size):
-    run_loopback(size, checks.check_plans_in_flight)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_plans_are_freed_and_not_started_twice(size):
-    run_loopback(size, checks.check_requests_are_freed)
-    run_loopback(size, checks.check_starting_twice_is_refused)
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -224,20 +153,6 @@ def test_a_rank_that_fails_releases_the_others():
     with pytest.raises(KeyError, match="rank 1 gives up"):
         run_loopback(3, body)
     assert threading.active_count() == before
-
-
-def test_the_first_error_is_raised_though_others_hear_of_it(monkeypatch):
-    """Its thread is held up once it has told the others."""
-    fail = Hub.fail
-
-    def slowly(hub, message):
-        first = hub.failure is None
-        fail(hub, message)
-        if first:
-            time.sleep(0.2)
-
-    monkeypatch.setattr(Hub, "fail", slowly)
-    test_a_rank_that_fails_releases_the_others()
 
 
 def test_messages_of_another_length_are_refused():

@@ -3,16 +3,12 @@
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
-from dear_mpi.collectives.launch import neighbours
-from dear_mpi.collectives.launch.neighbours import MONITOR_BYTES, Monitor, Neighbour, launch_in, monitor_in
-from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun
+from dear_mpi.collectives.launch.neighbours import MONITOR_BYTES, Monitor, monitor_in
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.watchdog import Watchdog
-from dear_mpi.ranks import world
 
 WAITING = "import sys; print(flush=True); sys.stdin.read()"
 
@@ -26,10 +22,6 @@ def child():
         process.stdout.readline()
         yield process
         process.communicate()
-
-
-def test_environments_may_hold_any_bytes(child):
-    assert launch_in(neighbours.Path(f"/proc/{child.pid}")).rank == 1
 
 
 def test_a_process_with_the_monitor_of_another_is_no_rank(child):
@@ -60,17 +52,6 @@ def test_a_monitor_keeps_to_its_room(text):
     assert said() == "short"
 
 
-def test_a_rank_that_has_just_ended_is_not_killed(child):
-    child.communicate()
-    Neighbour(1, child.pid).kill()
-
-
-def test_a_plan_that_was_given_back_waits_for_nothing():
-    run = InstructionRun(0, [BoundInstruction((), (), ())], [])
-    run.free()
-    assert (run.progress(), run.waits_for()) == ((0, 0), "")
-
-
 def test_a_watchdog_outlives_a_wait_that_it_could_not_read():
     class Moving:
         def progress(self):
@@ -86,20 +67,6 @@ def test_a_watchdog_outlives_a_wait_that_it_could_not_read():
     assert run_loopback(1, body) == [0.0]
 
 
-def test_nothing_is_waited_for_after_an_error():
-    waits = {}
-
-    def body(transport):
-        waits[transport.rank] = transport.waits
-        if transport.rank:
-            raise ValueError("rank 1 fails")
-        transport.barrier()
-
-    with pytest.raises(ValueError, match="rank 1 fails"):
-        run_loopback(2, body)
-    assert waits[0].now is None
-
-
 def test_sleepers_do_not_stall():
     def body(transport):
         seen = []
@@ -108,20 +75,3 @@ def test_sleepers_do_not_stall():
         return seen
 
     assert run_loopback(1, body) == [[None]]
-
-
-def test_only_a_missing_library_is_an_error_that_does_not_end_the_job(monkeypatch):
-    """A ValueError behind the start of MPI leaves the others waiting."""
-
-    def broken(*arguments, **options):
-        raise ValueError("broken")
-
-    aborts = []
-    monkeypatch.setattr(world, "abort_job", aborts.append)
-    monkeypatch.setitem(sys.modules, "dear_mpi.collectives.transports.mpi", SimpleNamespace(MpiTransport=broken))
-    monkeypatch.setattr(world, "started", object)
-    for count in (1, 1):
-        with pytest.raises(ValueError, match="broken"), world.world_transport("auto"):
-            pass
-        assert len(aborts) == count
-        monkeypatch.setattr(world, "started", broken)

@@ -44,25 +44,6 @@ def test_weighted_shards_cover_the_buffer_in_proportion(count, weights):
         assert weight or not got, "a rank of weight 0 owns nothing"
 
 
-@given(count=COUNTS, size=SIZES, weight=WEIGHT.filter(bool))
-def test_equal_weights_are_none(count, size, weight):
-    assert Partition.of(count, size, [weight] * size) == Partition.of(count, size)
-
-
-@given(count=COUNTS, weights=WEIGHTS, exponent=st.integers(-10, 10))
-def test_only_the_proportions_of_weights_count(count, weights, exponent):
-    """By powers of two, which scale exactly."""
-    scaled = [weight * 2.0**exponent for weight in weights]
-    assert Partition.of(count, len(weights), weights) == Partition.of(count, len(weights), scaled)
-
-
-@given(count=COUNTS, weights=WEIGHTS)
-def test_a_larger_weight_never_gets_less(count, weights):
-    counts = Partition.of(count, len(weights), weights).counts
-    for (weight, got), (other, there) in itertools.combinations(zip(weights, counts, strict=True), 2):
-        assert weight == other or (weight < other) == (got < there) or got == there
-
-
 @given(count=COUNTS, weights=WEIGHTS, parts=st.integers(1, 7))
 def test_parts_cut_each_shard_evenly(count, weights, parts):
     partition = Partition.of(count, len(weights), weights)
@@ -72,15 +53,6 @@ def test_parts_cut_each_shard_evenly(count, weights, parts):
     for rank, shard in enumerate(partition.counts):
         own = chunks[rank * parts : (rank + 1) * parts + 1]
         assert [stop - start for start, stop in itertools.pairwise(own)] == Partition.of(shard, parts).counts
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
-def test_weights_may_be_an_array(dtype):
-    assert Partition.of(10, 4, np.array([1, 1, 2, 1], dtype)) == Partition.of(10, 4, [1, 1, 2, 1])
-
-
-def test_one_part_is_the_shards():
-    assert Partition.of(10, 4).chunks() == Partition.of(10, 4).borders
 
 
 @pytest.mark.parametrize(

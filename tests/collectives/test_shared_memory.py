@@ -50,25 +50,6 @@ def test_a_block_is_zero_bytes_that_can_be_found(memory):
     assert (part.pid, part.nbytes, part.start) == (os.getpid(), 5000, 0)
 
 
-def test_a_part_of_a_block_is_found_where_it_begins(memory):
-    first, second = memory.allocate(800), memory.allocate(800)
-    inside = second.view(np.float64)[3:7]
-    part = memory.find(inside)
-    assert part == replace(memory.find(second), start=24)
-    assert part.name != memory.find(first).name
-
-
-def test_other_memory_is_not_found(memory):
-    block = memory.allocate(100)
-    assert memory.find(np.zeros(100)) is None
-    assert SharedMemory().find(block) is None
-
-
-def test_no_bytes_are_no_block(memory):
-    assert memory.allocate(0).size == 0
-    assert not memory.own
-
-
 def test_a_view_is_the_same_memory(memory):
     numbers = memory.allocate(400).view(np.int32)
     view = SharedMemory().view(memory.find(numbers[10:20]), numbers[10:20])
@@ -76,16 +57,6 @@ def test_a_view_is_the_same_memory(memory):
     assert (view.dtype, view.tolist()) == (np.int32, list(range(10, 20)))
     view[:] = -1
     assert numbers.sum() == sum(range(100)) - sum(range(10, 20)) - 10
-
-
-def test_a_block_is_mapped_once_while_it_is_in_use(memory):
-    block, peer = memory.allocate(100), SharedMemory()
-    views = [peer.view(memory.find(block[start:]), block[start:]) for start in (0, 50)]
-    assert len(peer.mapped) == 1
-    assert np.may_share_memory(*views)
-    del views
-    gc.collect()
-    assert not peer.mapped
 
 
 def test_large_blocks_are_where_huge_pages_can_hold_them(memory):
@@ -104,14 +75,6 @@ def test_what_cannot_be_mapped_leaves_nothing_behind(monkeypatch):
     with pytest.raises(OSError, match="mmap"):
         shared_memory.map_aligned(-1, HUGE_BYTES)
     assert [nbytes for _, nbytes in returned] == [2 * HUGE_BYTES]
-
-
-def test_without_huge_pages_a_block_is_what_it_was(memory, monkeypatch):
-    advice = []
-    monkeypatch.setattr(shared_memory.libc(), "madvise", lambda *call: advice.append(call[2]) or -1)
-    block = memory.allocate(HUGE_BYTES)
-    assert memory.find(block) is not None
-    assert advice == [14, 25]
 
 
 def test_a_mapping_ends_with_its_array(memory):
@@ -146,15 +109,6 @@ def test_what_is_not_the_block_is_refused(memory, wrong):
         SharedMemory().view(replace(memory.find(block), **wrong), block)
 
 
-def test_another_process_refuses_another_file(memory):
-    block = memory.allocate(40)
-    part = memory.find(block)
-    job = in_another_process(replace(part, name="another"), "print('not reached')")
-    assert job.returncode == 1
-    assert f"OSError: /proc/{os.getpid()}/fd/{part.descriptor} is another file" in job.stderr
-    assert job.stdout == ""
-
-
 def test_blocks_that_are_no_longer_in_use_close_their_descriptors(memory):
     before = open_descriptors()
     for _ in range(100):
@@ -166,46 +120,6 @@ def test_blocks_that_are_no_longer_in_use_close_their_descriptors(memory):
     assert open_descriptors() - before in (100, 200)  # Python's mmap keeps one of its own, too
     del blocks
     assert open_descriptors() == before
-
-
-def test_views_leave_no_descriptors_behind(memory):
-    block, peer = memory.allocate(4096), SharedMemory()
-    before = open_descriptors()
-    views = [peer.view(memory.find(block), block) for _ in range(100)]
-    assert open_descriptors() - before <= 1  # that of the one mapping
-    del views
-    assert open_descriptors() == before
-
-
-def test_a_refused_view_leaves_no_descriptor_behind(memory):
-    part, before = replace(memory.find(block := memory.allocate(100)), name="another"), open_descriptors()
-    for _ in range(100):
-        with pytest.raises(OSError, match="is another file"):
-            SharedMemory().view(part, block)
-    assert open_descriptors() == before
-
-
-@pytest.mark.parametrize("refused", ["memfd_create", "posix_fallocate"])
-def test_where_the_system_gives_no_block_there_is_memory_that_nobody_reaches(memory, monkeypatch, refused):
-    """An error on one rank alone would leave the others waiting; what is out of reach, all ranks find out together."""
-
-    def fail(*_):
-        raise OSError("no space left")
-
-    monkeypatch.setattr(os, refused, fail)
-    before = open_descriptors()
-    block = memory.allocate(100)
-    assert (block.tolist(), memory.find(block)) == ([0] * 100, None)
-    assert open_descriptors() == before
-
-
-def test_a_slice_keeps_its_block(memory):
-    kept = memory.allocate(1000)[500:600]
-    gc.collect()
-    part = memory.find(kept)
-    assert part.start == 500
-    SharedMemory().view(part, kept)[:] = 3
-    assert kept.sum() == 300
 
 
 def test_a_peer_keeps_what_the_owner_gave_back(memory):

@@ -6,18 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dear_mpi.collectives import ALGORITHMS, MismatchError, all_gather, all_reduce, programs, reduce_scatter, verify
-from dear_mpi.collectives.algorithms.themis import MOST_PARTS, split
-from dear_mpi.collectives.plans.runners import messages
-from dear_mpi.collectives.program.cost import cost
-from dear_mpi.collectives.program.hosts import Rates, by_host
-from dear_mpi.collectives.program.network import Network
+from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.see.proof import PROOFS
-from tests.simulate.dimensions import BOTH, LARGE, RATIOS, SEGMENT, gain, hosts_of, network, written
+from tests.simulate.dimensions import LARGE, RATIOS, SEGMENT, gain, hosts_of, written
 
 MANY = LARGE // SEGMENT
 SHAPES = [(2, 2), (3, 2), (2, 3), (4, 4), (2, 8), (8, 2), (7, 4), (4, 7), (16, 2), (2, 16), (5, 3)]  # ranks of a host
-SQUARES = [2, 3, 4, 5]
 
 
 @settings(max_examples=100)
@@ -51,34 +46,11 @@ def test_its_instructions_are_proved(ranks, across, ratio):
         PROOFS["messages"](written("themis", ranks, across, Rates(ratio, 1.0), collective=collective))
 
 
-@pytest.mark.parametrize("ranks", SQUARES)
-def test_with_equal_rates_both_dimensions_have_equal_loads_and_the_time_is_half(ranks):
-    assert split(by_host(hosts_of(ranks, ranks)), Rates(1.0, 1.0), MANY) == (1, 1)
-    assert network(ranks, ranks, 1).rates == pytest.approx(Rates(1e9, 1e9))
-    assert gain(ranks, ranks, 1) >= 1.9
-
-
 @pytest.mark.parametrize(("ranks", "across"), SHAPES)
 def test_never_slower_than_one_order_at_any_ratio_of_rates(ranks, across):
     gains = [gain(ranks, across, ratio) for ratio in RATIOS]
     assert min(gains) >= 1 - 1e-9
     assert max(gains) > 1.9
-
-
-def test_as_many_bytes_as_in_one_order():
-    """Of the ranks together, and of each of them but for rounding."""
-    one, two = (cost(written(name, 4, 3, Rates(1.0, 1.0)), LARGE // 4, 4, Network()).nbytes for name in BOTH)
-    assert sum(two) == sum(one)
-    assert two == pytest.approx(one, rel=1e-3)
-
-
-@pytest.mark.parametrize(("ranks", "across"), SHAPES)
-def test_both_orders_are_used_only_where_the_inside_is_what_one_waits_for(ranks, across):
-    for ratio in RATIOS:
-        _, other = split(by_host(hosts_of(ranks, across)), Rates(1.0, 1 / ratio), MANY)
-        assert not other or (ranks - 1) > (across - 1) / across * ratio
-    _, other = split(by_host(hosts_of(ranks, across)), Rates(1.0, 32.0), MANY)
-    assert other
 
 
 @pytest.mark.parametrize(
@@ -96,15 +68,6 @@ def test_all_parts_keep_the_usual_order_where_another_one_brings_nothing(hosts, 
     how = {"hosts": hosts, "rates": rates, "pieces": pieces}
     one, two = (programs(name, "all_reduce", len(hosts), **how) for name in ("hierarchical", "themis"))
     assert one == two
-
-
-def test_parts_are_not_below_the_size_of_the_authors():
-    """Of some 0.12 MiB: two segments. Four of them make two parts of two."""
-    members = [[0, 1], [2, 3]]
-    assert split(members, Rates(1.0, 1.0), 3) == (1, 0)
-    assert split(members, Rates(1.0, 1.0), 4) == (1, 1)
-    most = {sum(split(members, Rates(1.0, ratio), 10**6)) for ratio in np.linspace(0.5, 1.5, 30)}
-    assert max(most) <= MOST_PARTS
 
 
 def exact(transport, rates, count):
@@ -128,18 +91,6 @@ def test_runs_are_exact_and_of_the_same_bits_on_all_ranks(hosts, rates, count):
     assert len(set(run_loopback(len(hosts), lambda t: exact(t, rates, count), hosts))) == 1
 
 
-@pytest.mark.parametrize(("rates", "due"), [(None, None), (Rates(4.0, 1.0), Rates(4.0, 2.0))])
-def test_the_first_ranks_know_the_rates_that_they_have_among_themselves(rates, due):
-    """The port of a host is then one rank's."""
-
-    def body(transport):
-        transport.rates = rates
-        part = transport.part(2)
-        return part and part.rates
-
-    assert run_loopback(4, body, hosts=[0, 1, 0, 1]) == [due, due, None, None]
-
-
 def test_ranks_that_know_other_rates_are_told():
     def body(transport):
         transport.rates = Rates(1.0, 1.0 + transport.rank)
@@ -147,24 +98,3 @@ def test_ranks_that_know_other_rates_are_told():
 
     with pytest.raises(MismatchError, match="rates of the transport"):
         run_loopback(4, body, hosts=[0, 0, 1, 1])
-
-
-@pytest.mark.parametrize(
-    ("hosts", "rates", "algorithm", "said"),
-    [
-        ([0, 0, 1, 1], None, "themis", 1),
-        ([0, 0, 1, 1], (1.0, 1.0), "themis", 0),
-        ([0, 0, 0, 0], None, "themis", 0),
-        ([0, 0, 1, 1], None, "hierarchical", 0),
-    ],
-)
-def test_rank_0_says_once_that_the_rates_are_not_known(hosts, rates, algorithm, said, capfd):
-    messages.say_that_rates_lack.cache_clear()
-
-    def body(transport):
-        transport.rates = rates
-        for count in (4, 8):
-            all_reduce(np.ones(count), transport, algorithm=algorithm)
-
-    run_loopback(4, body, hosts)
-    assert capfd.readouterr().err.count("algorithm 'themis' works without the rates inside and between hosts") == said

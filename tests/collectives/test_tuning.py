@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import asdict
 
-from dear_mpi.collectives import ALGORITHMS, all_reduce, programs
+from dear_mpi.collectives import ALGORITHMS, all_reduce
 from dear_mpi.collectives.plans.tuning import BUILT_IN, Rule, alike, pick, read_rules, rules_of, write_rules
 from dear_mpi.collectives.transports.loopback import run_loopback
 
@@ -27,11 +27,6 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
     stored = file.read_text()
     write_rules(file, {"host": "here"}, RULES)
     assert file.read_text() == stored
-
-
-def test_what_is_no_table_is_an_algorithm():
-    assert rules_of("auto") == BUILT_IN
-    assert rules_of("ring") is None
 
 
 @pytest.mark.parametrize(
@@ -62,51 +57,6 @@ def test_alike_picks_one_algorithm_for_an_all_reduce_and_its_halves(ranks, nbyte
     assert picked[0] == (asked if halves else pick(BUILT_IN, "reduce_scatter", ranks, nbytes).algorithm)
 
 
-def test_alike_leaves_other_collectives_alone():
-    others = [rule for rule in BUILT_IN if rule.collective in ("broadcast", "reduce", "all_to_all")]
-    assert len(others) == 3
-    assert set(others) <= set(alike(BUILT_IN))
-
-
-def test_alike_says_what_is_missing():
-    rules = [Rule("all_reduce", 4, None, "recursive_doubling", 512)]
-    with pytest.raises(ValueError, match="no rule covers reduce_scatter, only: all_reduce"):
-        alike(rules)
-    halves = [Rule("reduce_scatter", 4, None, "bruck", 512)]
-    assert pick(alike(rules + halves), "all_gather", 4, 9).algorithm == "bruck"
-    assert pick(alike(halves), "all_reduce", 4, 9).algorithm == "bruck"
-
-
-def test_nothing_to_pick():
-    with pytest.raises(ValueError, match="no rule covers broadcast, only: all_gather, all_reduce"):
-        pick(RULES, "broadcast", 4, 1)
-    with pytest.raises(ValueError, match="no rule for all_gather on 2 ranks reaches 11 B"):
-        pick(RULES, "all_gather", 4, 11)
-
-
-@pytest.mark.parametrize("rule", BUILT_IN)
-def test_the_table_built_in_names_algorithms(rule):
-    assert programs(rule.algorithm, rule.collective, 5)
-    assert pick(BUILT_IN, rule.collective, 3, 1 << 40)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "is no readable JSON file"),
-        ("[]", "it must be an object, not a list"),
-        ('{"rules": 3}', "rules must be a list, not 3"),
-        ('{"rules": [7]}', r"rules\[0\] must be an object, not 7"),
-        ('{"rules": [{"collective": "reduce"}]}', r"rules\[0\] must have the field 'ranks'"),
-        ('{"rules": [{"colective": "reduce"}]}', "must not have the field 'colective'"),
-    ],
-)
-def test_bad_files(tmp_path, content, message):
-    (tmp_path / "bad.json").write_text(content)
-    with pytest.raises(ValueError, match=f"bad.json.*{message}"):
-        read_rules(tmp_path / "bad.json")
-
-
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
@@ -123,23 +73,6 @@ def test_bad_entries(tmp_path, name, value, allowed):
     said = rf"bad.json' must be a file of dear-mpi bench --tune: rules\[1\].{name} must be {allowed}"
     with pytest.raises(ValueError, match=said):
         read_rules(tmp_path / "bad.json")
-
-
-@pytest.mark.parametrize("algorithm", ["auto", "auto:other.json", "evil.py:f", "rnig", ""])
-def test_a_table_names_our_algorithms_alone(tmp_path, monkeypatch, algorithm):
-    """Data run no code, and refer to no other data."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "evil.py").write_text("open('ran', 'w')")
-    write_rules(tmp_path / "bad.json", {}, [Rule("all_reduce", 2, None, algorithm, 1024)])
-    message = rf"bad.json' must be .* rules\[0\].algorithm must be one of naive, ring, .*, native, not {algorithm!r}"
-    with pytest.raises(ValueError, match=message):
-        run_loopback(2, lambda transport: all_reduce(np.ones(9), transport, algorithm="auto:bad.json"))
-    assert not (tmp_path / "ran").exists()
-
-
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(ValueError, match="is no readable JSON file: No such file"):
-        rules_of(f"auto:{tmp_path / 'rules.json'}")
 
 
 def test_a_table_may_name_the_librarys_own_collective(tmp_path):

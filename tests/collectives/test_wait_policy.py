@@ -1,9 +1,7 @@
 """Who waits asleep, and who spins."""
 
-import numpy as np
 import pytest
 
-from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.transports import wait_policy
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import Wrapper
@@ -22,21 +20,6 @@ class Spinning(Wrapper):
     spins = True
 
 
-class Impatient(Wrapper):
-    """A message for which nobody may wait but by looking."""
-
-    def Wait(self):
-        raise AssertionError("waited without sleeping")
-
-
-class Watched(Spinning):
-    def send_init(self, *arguments):
-        return Impatient(self.below.send_init(*arguments))
-
-    def recv_init(self, *arguments):
-        return Impatient(self.below.recv_init(*arguments))
-
-
 @pytest.fixture(params=[8, 6, 4])
 def cores(request, monkeypatch):
     monkeypatch.setattr(wait_policy, "own_cores", lambda: set(range(request.param)))
@@ -51,19 +34,6 @@ def test_ranks_sleep_where_there_are_more_threads_than_cores(cores, capsys):
     said = f"waiting ranks sleep (6 threads, {cores} cores)"
     assert capsys.readouterr().err == (f"dear-mpi: {said}\n" if sleep else "")  # one line, of rank 0
     assert found[1].name == ("loopback (threads); " + said if sleep else "loopback (threads)")
-
-
-def test_ranks_that_sleep_already_and_a_rank_alone_stay_as_they_are(cores):
-    assert not any(run_loopback(3, lambda transport: with_wait_policy(transport, 9, "messages") is not transport))
-    (alone,) = run_loopback(1, lambda transport: with_wait_policy(Spinning(transport), 9, "messages"))
-    assert not isinstance(alone, SleepingTransport)
-
-
-def test_nothing_is_said_where_mpi_itself_waits(cores, capsys):
-    """It spins, in its own collectives, whatever our messages do."""
-    found = run_loopback(3, lambda transport: with_wait_policy(Spinning(transport), 2, "native"))
-    assert not any(isinstance(each, SleepingTransport) for each in found)
-    assert not capsys.readouterr().err
 
 
 class Told(Wrapper):
@@ -112,16 +82,3 @@ def test_the_cgroup_that_allows_least_counts(limits, found, tmp_path):
         (tmp_path / "mounted" / group / "cpu.max").write_text(f"{text}\n")
     assert cgroup_limit(tmp_path, tmp_path / "mounted") == found
     assert cgroup_limit(tmp_path / "none", tmp_path / "mounted") is None
-
-
-@pytest.mark.parametrize("algorithm", ["ring", "auto"])
-def test_only_plans_of_sleeping_ranks_wait_asleep(algorithm):
-    def body(transport):
-        x, crowd = np.full(100_000, 1.0 + transport.rank, np.float32), Crowd(4, 2)
-        with make_plan("all_reduce", x, SleepingTransport(Watched(transport), crowd), algorithm=algorithm) as plan:
-            plan()
-            plan.start()
-            return plan.wait().copy()
-
-    for found in run_loopback(2, body):
-        assert (found == 6.0).all()  # 1 + 2, and that twice

@@ -80,20 +80,6 @@ def test_after_an_error_a_rank_waits_for_nothing():
     run_loopback(2, body)
 
 
-def test_a_rank_that_goes_on_says_so(said):
-    def body(transport):
-        with Watchdog(transport, 0.1):
-            if transport.rank == 1:
-                wait_for(said, [0])
-            transport.barrier()
-            if transport.rank == 0:
-                while len(said) < 2:
-                    threading.Event().wait(0.01)
-
-    run_loopback(2, body)
-    assert said[1][1].startswith("goes on after ")
-
-
 def test_waiting_for_an_agreement_names_where(said):
     def body(transport):
         with Watchdog(transport, 0.1):
@@ -126,21 +112,6 @@ def test_a_dead_link_is_named_and_the_job_ended(said, monkeypatch):
     assert any("receiving from rank 0 in all_reduce" in text for _, text in said)
 
 
-def test_repeated_short_waits_are_no_stall(said):
-    """The watchdog looks twice, and sees the same plan at the same place, but in another run."""
-
-    def body(transport):
-        dog = Watchdog(transport, 1e-9)
-        with make_plan("all_reduce", np.ones(10), transport) as plan:
-            for _ in range(3):
-                plan()
-                transport.waits.now = plan
-                dog.look()
-
-    run_loopback(2, body)
-    assert said == []
-
-
 def test_the_rank_that_is_behind_is_blamed_where_all_wait():
     places = [(7, 3), (7, 1), (8, 0)]
     ranks = [Neighbour(rank, progress=place, waits=f"message {rank}") for rank, place in enumerate(places)]
@@ -161,11 +132,3 @@ def test_ctrl_c_ends_ranks_that_compute():
     with pytest.raises(KeyboardInterrupt):
         run_loopback(2, body)
     endless.set()
-
-
-def test_ranks_that_begin_different_things_are_told():
-    def body(transport):
-        with pytest.raises(ValueError, match="the ranks begin different operations: job on rank 0; bench on rank 1"):
-            agree(transport, *(("bench", lambda: {"size": 1}) if transport.rank else ("job", dict)))
-
-    run_loopback(2, body)

@@ -1,4 +1,4 @@
-"""Our schedules beside PyTorch's ways to train, between hosts of namespaces; writes docs/benchmarks/ddp.md.
+"""Compares our schedules with PyTorch's ways to train, between hosts of namespaces; writes docs/benchmarks/ddp.md.
 
 python -m tests.ddp.beside [--cases resnet50:0.31:9 ...] [--keep FOLDER]
 
@@ -14,11 +14,11 @@ from pathlib import Path
 
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
-from dear_mpi.training.runs.contest import compared
+from dear_mpi.training.runs.compare import compared
 from tests.attempts import Runs, kept, run
 from tests.ddp.case import FULL, OURS, SHARDED, TORCH, Case
 from tests.launch import mpis_at_hand
-from tests.provenance import Watch
+from tests.provenance import BELOW, Watch
 from tests.stolen import ATTEMPTS, QUIET, await_quiet
 
 PAGE, COMMAND = "docs/benchmarks/ddp.md", "make bench-ddp"
@@ -26,41 +26,26 @@ RANKS, RATE = 4, "1gbit"
 LIMIT_S = 900
 CASES = ("resnet50:0.31:9", "densenet201:0.24:9")
 
-HEAD = f"""Synthetic models run on {RANKS} ranks. Each rank has its own host: a network namespace of one machine, with a
-link of 1 Gbit/s (TCP in frames of 1514 bytes). The layers of a model sleep for their time, as a host does while its GPU
-computes; gradients, updates and messages are real. All contestants of a case take turns in one run.
+HEAD = f"""How do our schedules compare with PyTorch's ways to train, if communication takes long?
 
-- **torch**: SGD without momentum, one thread a rank. `DDP` has buckets of 25 MB (its default; the first has 1 MB) or of
-  4 MB, `gradient_as_bucket_view=True`, and otherwise its defaults. `ZeroRedundancyOptimizer` has
-  `parameters_as_bucket_view=True` and works on top of DDP with 25 MB. `FSDP2` is `fully_shard` with its defaults, on
-  groups of successive modules of 4 MiB or more, and on the whole model.
-- **our ring**: the same DDP over our `ring`, as a backend of torch.distributed. Compared with DDP over gloo, it shows
-  what the transport does; compared with our schedules, it shows what the schedule and our runtime do.
-- **ours**, in bold: `schedule, fusion`, with `ring`, as `dear-mpi compare` runs it, with the same SGD. `ddp, ddp` is
-  DDP's schedule with DDP's buckets.
-- **ms** of an iteration on its slowest rank: the median, and the distance to the farther end of its 95 % interval.
-- **rest**: ms that are neither layers nor waiting for messages, mostly updates. **predicted**: by the virtual fabric.
-  **bound**: the least time that the schedule allows. The last two take the compute measured here, and the cost of
-  collectives alone, in the best of three runs. If the time of a row is below its bound, all three of these runs were
-  slow.
-- **torch / it**: how many times as fast the row is as the fastest of torch's own rows in the table, with the 95 %
-  interval of this ratio. The page says "cannot tell" if the interval contains 1, or if there are fewer than 6
-  iterations, and "too noisy" if the interval of one of the two times is wider than the time.
-
-Equal state stands beside equal state: under *full updates* each rank updates all parameters, under *sharded updates* a
-quarter of them.
+- **Set-up**: synthetic models on {RANKS} ranks, each on its own host: a network namespace of one machine with a link
+  of 1 Gbit/s. Layers sleep for their time; gradients, updates and messages are real. All rows of a case take turns in
+  one run.
+- **torch**: SGD without momentum, one thread per rank. `DDP` has buckets of 25 MB (its default) or 4 MB, and
+  `gradient_as_bucket_view=True`. `ZeroRedundancyOptimizer` runs over DDP with 25 MB. `FSDP2` is `fully_shard` on
+  groups of modules of 4 MiB or more. **our ring** is DDP over our backend of torch.distributed.
+- **ours**, in bold: `schedule, fusion`, with `ring` and the same SGD, as `dear-mpi compare` runs it.
+- **ms**: an iteration on its slowest rank: the median, and the distance to the farther end of its 95 % interval.
+  **rest**: updates and what else is neither layers nor waiting. **predicted** and **bound**, the least time that the
+  schedule allows, use the compute measured here and the best of three measurements of collectives.
+- **torch / it**: the time of the fastest row of torch over the time of this row, with its 95 % interval.
 """
 
-READING = f"""## What these tables do not say
+READING = f"""## Limits
 
-- Four ranks share two processors: TCP, sums, updates and Python of all of them take turns. A prediction takes compute
-  and collectives as each was measured alone.
-- Full updates cost what `rest` says: all four ranks update all parameters, on two processors. Where each rank has its
-  own GPU, it would update at the bandwidth of the GPU's memory, and the host's processors would be free; we did not
-  measure that.
-- All compute sleeps, so nothing here says how much torch's or our own layers slow down beside messages.
-- A case is left out if every run of it, in {ATTEMPTS} attempts or more, lost more than {QUIET:.0%} of the processors to
-  others.
+- Four ranks share two processors: TCP, sums, updates and Python take turns. Full updates cost what `rest` shows.
+- Layers sleep, so the tables do not show how messages slow real layers ([torch](torch.md) does).
+- A case is left out if every run in {ATTEMPTS} attempts lost more than {QUIET:.0%} of the processors to others.
 """
 TITLES = {FULL: "full updates", SHARDED: "sharded updates"}
 
@@ -82,12 +67,12 @@ def table(rows):
         yield f"| {name} | {time} | {' | '.join(parts)} | {gain} | {said} |"
 
 
-def section(case, record, rows):
-    """A case."""
+def section(case, record, rows, titles):
+    """A case: a table for each kind of update."""
     yield f"## {case.model}, forward {case.forward_s:g} s, backward {2 * case.forward_s:g} s\n"
     yield f"{case.iterations} iterations of each; {record.begin} to {record.end} UTC; others took {record.stolen:.1%}"
     yield "of the processors.\n"
-    for update, title in TITLES.items():
+    for update, title in titles.items():
         yield f"### {case.model}, {title}\n"
         yield from table([row for row in rows if row["update"] == update])
         yield ""
@@ -104,15 +89,15 @@ def measure(text, file):
 
 
 def page(runs, texts):
-    """The lines of the page."""
-    yield HEAD
+    """The lines of the page: full updates of the first case, and below all tables."""
+    found = []
     for text in texts:
         name = text.replace(":", "-")
-        found = runs.take(text, name, partial(Watch, COMMAND, hosts=True), partial(measure, text))
-        if found:
-            file, record = found
-            yield from section(Case.of(text), record, json.loads(file.read_text("utf-8")))
-    yield READING
+        if taken := runs.take(text, name, partial(Watch, COMMAND, hosts=True), partial(measure, text)):
+            file, record = taken
+            found.append((Case.of(text), record, json.loads(file.read_text("utf-8"))))
+    few = section(*found[0], {FULL: TITLES[FULL]}) if found else []
+    return [HEAD, *few, READING, BELOW, *(line for each in found for line in section(*each, TITLES))]
 
 
 def main():
@@ -123,7 +108,7 @@ def main():
     with kept(options.keep) as folder:
         runs = Runs(folder)
         lines = list(page(runs, options.cases))
-    runs.write(PAGE, "Beside torch", lines)
+    runs.write(PAGE, "Schedules compared with PyTorch's", lines)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,8 @@ from dear_mpi.bench.backends import gloo_group
 from dear_mpi.collectives import transport_of
 from dear_mpi.models.synthetic import load_modules
 from dear_mpi.ranks.world import run_world
+from dear_mpi.training.runs.compare import Candidate, turns
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import turns
-from dear_mpi.training.runs.contestant import Contestant
 from dear_mpi.training.runs.job import Job
 from tests.ddp.case import FULL, OURS, RING, SHARDED, TORCH, Case
 from tests.ddp.loop import ddp, fsdp2, our_group, sleeping, zero
@@ -54,11 +53,11 @@ class Ours:
 
     def __init__(self, job, update):
         self.update = update
-        self.contestants = {f"{name}, {fusion}": Contestant(job, name, fusion) for name, fusion in SCHEDULES[update]}
+        self.candidates = {f"{name}, {fusion}": Candidate(job, name, fusion) for name, fusion in SCHEDULES[update]}
 
     def rows(self):
         """Collective: of each its seconds, and what was foreseen."""
-        for name, each in self.contestants.items():
+        for name, each in self.candidates.items():
             found = each.timing()
             yield {
                 "name": name,
@@ -104,7 +103,7 @@ def contest(world, case):
         for name, (update, make) in OVER_RING.items():
             loops.append(Torch(world, RING, name, update, make(new(), group=group)))
         ours = [Ours(stack.enter_context(new_job(world, case, update)), update) for update in SCHEDULES]
-        everyone = [*loops, *(each for job in ours for each in job.contestants.values())]
+        everyone = [*loops, *(each for job in ours for each in job.candidates.values())]
         for each in everyone:
             each.settle()
         for count in turns(case.iterations):

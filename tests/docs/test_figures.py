@@ -18,11 +18,16 @@ from itertools import zip_longest
 import pytest
 
 from tests.markdown import PAGES, ROOT
+from tests.provenance import rows_file
 
 MEASURED = ROOT / "docs" / "benchmarks"
 HISTORY = ("decisions", "CHANGELOG.md")  # have what was measured then
-QUOTING = [page for page in PAGES if MEASURED not in page.parents and not {page.parent.name, page.name} & {*HISTORY}]
-FROM = re.compile(r"<!-- from (?:docs/|\.\./)?benchmarks/([\w-]+\.md): (.*?)(?: \[(\d+)\])? -->")
+QUOTING = [
+    page
+    for page in PAGES
+    if (MEASURED not in page.parents or page.name == "README.md") and not {page.parent.name, page.name} & {*HISTORY}
+]
+FROM = re.compile(r"<!-- from (?:(?:docs/|\.\./)?benchmarks/)?([\w-]+\.md): (.*?)(?: \[(\d+)\])? -->")
 NUMBER = re.compile(r"(?<![\w.-])[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?=x?(?![\w.]*\w))")
 CLAUSE = re.compile(r"(?:^|[.;:|]\s|-->)(?!.*(?:[.;:|]\s|-->))", re.DOTALL)  # the last border
 HIDDEN = re.compile(r"`[^`]*`|\]\([^)]*\)")
@@ -36,11 +41,14 @@ def numbers(text):
 
 
 def row_of(name, path):
-    """The line of a page of measurements; "" if it has none."""
-    lines = (MEASURED / name).read_text("utf-8").splitlines() if (MEASURED / name).is_file() else []
-    for part in path.split(" / "):
-        lines = lines[next((at for at, line in enumerate(lines) if part in line), len(lines)) :]
-    return lines[0] if lines else ""
+    """The line of a page of measurements, or else of the file of all its rows; "" if neither has it."""
+    for file in (MEASURED / name, rows_file(MEASURED / name)):
+        lines = file.read_text("utf-8").splitlines() if file.is_file() else []
+        for part in path.split(" / "):
+            lines = lines[next((at for at, line in enumerate(lines) if part in line), len(lines)) :]
+        if lines:
+            return lines[0]
+    return ""
 
 
 def missing(given, row, first):

@@ -32,7 +32,7 @@ FURTHER = (
         *("none", "layers:2", "buckets:2", "25MB", "cut:1KB", "tensors", "ddp", "horovod", "own", "at:96,200"),
     )),
     *(f"--optimizer {name} --lr 0.01" for name in ("sgd", "adam", "adamw", "lamb", "muon")),
-    "--optimizer sgd --lr 0.05 --momentum 0.9", "--optimizer sgd --lr 0.05 --momentum 0.9 --nesterov",
+    "--optimizer sgd --lr 0.05 --momentum 0.9", "--optimizer sgd:nesterov=1 --lr 0.05 --momentum 0.9",
     "--optimizer sgd --lr 0.05 --weight-decay 0.01", "--clip 0.5", "--clip 0.5 --wire int8",
     "--clip 0.5 --wire topk:10%",
     "--loss-scale dynamic --wire fp16", "--loss-scale dynamic --clip 1 --update sharded", "--accumulate 3",
@@ -117,7 +117,7 @@ def predict(options, folder):
 
 
 COMMANDS = (
-    *("train", "compare", "demo", "bench", "bench-diff", "plot", "timeline", "blame", "bench-kernels", "doctor"),
+    *("train", "compare", "demo", "bench", "bench-diff", "plot", "timeline", "blame", "doctor"),
     *("links", "explain", "simulate", "advise"),
 )
 WRITING = {
@@ -125,7 +125,6 @@ WRITING = {
     "compare": "compare --model mlp --schedules wfbp,dear --iterations 8 --threads 2",
     "bench": "bench --sizes 1KiB --iterations 6 --algorithms ring,native --threads 2",
     "bench-diff": "bench-diff {bench} {bench}",
-    "bench-kernels": "bench-kernels --models resnet50",
     "simulate": "simulate --ranks 4 --schedules wfbp,dear",
 }
 CODES = (
@@ -141,7 +140,7 @@ CODES = (
         "simulate --ranks 0",
     ),
     *("simulate --network nonsense", "simulate --ranks 4 --schedules dear", "advise nowhere.py"),
-    *("links --threads 1", "links --threads 2 --size nonsense", "bench-kernels --models nonsense"),
+    *("links --threads 1", "links --threads 2 --size nonsense"),
 )
 
 

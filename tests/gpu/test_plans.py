@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from dear_mpi.collectives import ALGORITHMS, all_reduce, broadcast, make_plan
-from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives import ALGORITHMS, make_plan
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.kernels.slab import Slab
@@ -96,31 +95,3 @@ def test_landing_places_come_from_the_slab():
         return before - slab.left
 
     assert run_loopback(3, on_streams(body)) == [512] * 3, "two segments of 256 bytes"
-
-
-def test_types_that_kernels_lack_are_moved_and_not_combined(path):
-    def body(transport):
-        wrapped = path(transport)
-        for dtype in (np.complex64, np.bool_):
-            x = cupy.asarray(np.full(6, transport.rank, dtype))
-            assert broadcast(x, wrapped, root=1).get().tolist() == [1] * 6
-            with pytest.raises(
-                ArgumentError,
-                match="x must be of an integer type or one of fp64, fp32, fp16, bf16 for all_reduce on a GPU",
-            ):
-                all_reduce(x, wrapped)
-        with pytest.raises(
-            ArgumentError, match="op 'band' needs integers or bool, in an array of NumPy, not int64 of cu"
-        ):
-            all_reduce(cupy.asarray(np.arange(3)), wrapped, op="band")
-
-    run_loopback(2, on_streams(body))
-
-
-def test_fortran_order(path):
-    def body(transport):
-        x = cupy.asarray(np.arange(12.0).reshape(4, 3)).T
-        assert all_reduce(x, path(transport)) is x
-        return x.get().tolist()
-
-    assert run_loopback(3, on_streams(body)) == [(3 * np.arange(12.0).reshape(4, 3).T).tolist()] * 3

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dear_mpi.kernels import reference
-from dear_mpi.kernels.array import KERNELS, array_module, kernels_for
-from dear_mpi.kernels.calls import combiner, copier, packer, unpacker, updater
+from dear_mpi.kernels.array import KERNELS
+from dear_mpi.kernels.calls import combiner, copier, packer, updater
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import SGD
 
@@ -43,17 +43,6 @@ def run_pack(bucket):
     assert bucket[:3].tolist() == [0, 1, 2]
 
 
-def run_unpack(bucket):
-    tensor = np.full(3, np.nan)
-    unpacker([bucket[:3]], [tensor])()
-    assert tensor.tolist() == [1, 1, 1]
-
-
-def run_accumulate(bucket):
-    combiner(bucket, (), [np.ones_like(bucket)])()
-    assert (bucket == 2).all()
-
-
 def run_folder(bucket):
     combiner(bucket, [np.ones_like(bucket)], [np.ones_like(bucket)])()
     assert (bucket == 3).all()
@@ -73,8 +62,6 @@ def run_update(grads):
 
 USES = {
     run_pack: ["packer"],
-    run_unpack: ["unpacker"],
-    run_accumulate: ["combiner"],
     run_folder: ["combiner"],
     run_copier: ["copier"],
     run_update: ["updater"],
@@ -97,22 +84,6 @@ def test_a_new_backend_is_used_without_a_change_of_the_callers(use, foreign, cal
 def test_an_unknown_library_is_refused(use, foreign):
     with pytest.raises(ValueError, match=r"array library 'standin_library' is unknown\. Allowed: numpy, cupy"):
         use(foreign(ones()))
-
-
-def test_numpy():
-    assert kernels_for(np.zeros(3)) is reference
-    assert array_module(np.zeros(3)) is np
-
-
-def test_cupy_is_imported_for_cupy_arrays(monkeypatch):
-    cupy = types.ModuleType("cupy")
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
-    kind = type("ndarray", (), {"__module__": "cupy._core.core"})
-    assert array_module(kind()) is cupy
-
-
-def test_choose_gives_what_the_table_has():
-    assert lookup("op", "sum", {"sum": 1, "max": 2}) == 1
 
 
 @pytest.mark.parametrize(

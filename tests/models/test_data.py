@@ -1,20 +1,15 @@
 """Data: one global order for any number of ranks, and a readable error for every file that is no good."""
 
-import io
-import subprocess
 import sys
-import time
-from collections import Counter
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models import data as data_module
-from dear_mpi.models.data import Batches, Examples, load_data, load_digits, split
+from dear_mpi.models.data import Batches, Examples, load_data, load_digits
 
 RANKS = st.integers(1, 5)
 SEEDS = st.integers(0, 100)
@@ -52,19 +47,6 @@ def test_every_example_once_per_epoch(size, batch, count, seed):
         assert sorted(order[begin : begin + count]) == list(range(count))
 
 
-@given(size=RANKS, rounds=st.integers(1, 4), per_epoch=st.integers(1, 5), seed=SEEDS)
-def test_no_two_ranks_see_the_same_example_in_a_batch(size, rounds, per_epoch, seed):
-    batch = size * rounds
-    for whole in batches(batch * per_epoch, batch, size, seed, 2 * per_epoch):
-        assert max(Counter(whole).values()) == 1
-
-
-@given(size=RANKS, batch=st.integers(5, 20), count=st.integers(1, 30))
-def test_parts_are_equal_to_one_example(size, batch, count):
-    lengths = {len(part(count, batch, rank, size, 0, 3)) for rank in range(size)}
-    assert lengths <= {batch // size, -(-batch // size)}
-
-
 @given(seed=SEEDS, later=st.integers(0, 12))
 def test_a_part_depends_on_its_iteration_alone(seed, later):
     """Not on those that were drawn before: what is kept of past epochs is never what is wrong."""
@@ -92,13 +74,6 @@ def test_errors_of_batches(count, batch, size, message):
         Batches(examples(count), batch, rank=0, size=size, seed=0)
 
 
-@given(count=st.integers(2, 200))
-def test_split_has_every_example_on_one_side(count):
-    train, test = split(count)
-    assert sorted([*train, *test]) == list(range(count))
-    assert min(len(train), len(test)) >= 1
-
-
 @pytest.mark.parametrize("dtype", ["fp64", "fp32"])
 def test_digits(dtype):
     data = load_data("digits", DTYPES[dtype], 0)
@@ -123,13 +98,6 @@ def test_digits_are_those_that_scikit_learn_gives(place, monkeypatch):
     monkeypatch.setattr(data_module, "PLACE", place)
     for found, theirs in zip(data_module.read_digits(), datasets.load_digits(return_X_y=True), strict=True):
         assert (found.dtype, found.tolist()) == (theirs.dtype, theirs.tolist())
-
-
-def test_digits_do_not_import_scikit_learn():
-    code = (
-        "import sys; from dear_mpi.models.data import read_digits; read_digits(); assert 'sklearn' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 X, Y = np.arange(60.0).reshape(10, 2, 3), np.arange(10) % 4
@@ -167,37 +135,16 @@ BAD_ARRAYS = {
     "y negative": ({"x": X, "y": broken(Y, 3, -1)}, "y must hold two or more labels from 0 to 99999, not int64[10]"),
     "y of two axes": ({"x": X, "y": Y[:, None]}, "y must hold two or more labels from 0 to 99999, not int64[10, 1]"),
     "one example": ({"x": X[:1], "y": Y[:1]}, "y must hold two or more labels from 0 to 99999, not int64[1]"),
-    "x with nan": (
-        {"x": broken(X, (9, 1, 2), np.nan), "y": Y},
-        f"{FINITE} float64[10",
-    ),
-    "x with inf": (
-        {"x": broken(X, (0, 0, 0), -np.inf), "y": Y},
-        f"{FINITE} float64[10",
-    ),
-    "x of one axis": (
-        {"x": X[:, 0, 0], "y": Y},
-        f"{FINITE} float64[10]",
-    ),
-    "x of text": (
-        {"x": X.astype(str), "y": Y},
-        f"{FINITE} <U32[10, 2, 3]",
-    ),
+    "x with nan": ({"x": broken(X, (9, 1, 2), np.nan), "y": Y}, f"{FINITE} float64[10"),
+    "x with inf": ({"x": broken(X, (0, 0, 0), -np.inf), "y": Y}, f"{FINITE} float64[10"),
+    "x of one axis": ({"x": X[:, 0, 0], "y": Y}, f"{FINITE} float64[10]"),
+    "x of text": ({"x": X.astype(str), "y": Y}, f"{FINITE} <U32[10, 2, 3]"),
     "x of pickles": ({"x": X.astype(object), "y": Y}, "Object arrays cannot be loaded"),
     "y of pickles": ({"x": X, "y": Y.astype(object)}, "Object arrays cannot be loaded"),
-    "x of no axis": (
-        {"x": np.array(3.0), "y": Y},
-        f"{FINITE} float64[]",
-    ),
+    "x of no axis": ({"x": np.array(3.0), "y": Y}, f"{FINITE} float64[]"),
     "y of no axis": ({"x": X, "y": np.array(3)}, "y must hold two or more labels from 0 to 99999, not int64[]"),
-    "x complex": (
-        {"x": X + 1j, "y": Y},
-        f"{FINITE} complex128[10",
-    ),
-    "x beyond fp32": (
-        {"x": X * 1e300, "y": Y},
-        f"{FINITE} float64[10",
-    ),
+    "x complex": ({"x": X + 1j, "y": Y}, f"{FINITE} complex128[10"),
+    "x beyond fp32": ({"x": X * 1e300, "y": Y}, f"{FINITE} float64[10"),
 }
 
 
@@ -213,27 +160,6 @@ def test_arrays_that_are_refused(tmp_path, what):
     arrays, message = BAD_ARRAYS[what]
     np.savez(tmp_path / "bad.npz", **arrays)
     check_refused(tmp_path / "bad.npz", message)
-
-
-def npy_file():
-    file = io.BytesIO()
-    np.save(file, X)
-    return file.getvalue()
-
-
-NO_ARCHIVES = {
-    "empty": b"",
-    "text": b"these are no arrays",
-    "half a zip": b"PK\3\4 and no more",
-    "one array": npy_file(),
-}
-
-
-@pytest.mark.parametrize("what", NO_ARCHIVES)
-def test_files_that_are_no_archives(tmp_path, what):
-    path = tmp_path / "bad.npz"
-    path.write_bytes(NO_ARCHIVES[what])
-    check_refused(path, "is no good: ")
 
 
 @pytest.mark.parametrize("name", ["missing.npz", "missing.txt", "digit", ""])
@@ -268,21 +194,3 @@ def test_text(tmp_path, length):
 
 def test_text_that_is_too_short(tmp_path):
     check_refused(text_of(tmp_path, 17), "has 17 bytes; a context of 8 needs 18")
-
-
-def test_ranks_that_are_threads_read_one_after_the_other(tmp_path, monkeypatch):
-    """NumPy parses headers with ast, which fails at random in several threads at once."""
-    np.savez(tmp_path / "mine.npz", x=np.zeros((9, 2)), y=np.arange(9) % 3)
-    reading, most, load = [], [], np.load
-
-    def watched(file):
-        reading.append(file)
-        most.append(len(reading))
-        time.sleep(0.01)
-        found = load(file)
-        reading.remove(file)
-        return found
-
-    monkeypatch.setattr(data_module.np, "load", watched)
-    run_loopback(4, lambda transport: load_data(str(tmp_path / "mine.npz"), np.dtype("f4"), 1))
-    assert most == [1] * 4

@@ -2,13 +2,11 @@
 
 import json
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from dear_mpi.bench.arrivals import parse_arrivals
 from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.native import FORMS
 from dear_mpi.bench.output import object_of, show_bench
@@ -33,9 +31,8 @@ QUICK = Suite(sizes=(8, 100, 10_000), segments=(512,), iterations=FEW, warmup=1,
 KEYS = (  # a contract: scripts depend on them
     "collective algorithm backend device ranks bytes count dtype op placement segment_bytes samples min_us p50_us"
     " ci_low_us ci_high_us mean_us p99_us max_us algbw_GBps busbw_GBps wrong slow_rank model_us"
-    " hosts cadence rank_min_us rank_max_us memory chosen peer over_peer start late arrival spikes"
-    " rank_mean_us arrival_us over_peer_low over_peer_high"
-    " turn_us page_faults bound_us"
+    " hosts cadence rank_min_us rank_max_us memory chosen peer over_peer start late"
+    " rank_mean_us over_peer_low over_peer_high bound_us"
 )
 
 
@@ -50,7 +47,7 @@ def measured(**settings):
 
 
 def skip_if_too_few(comm, collective):
-    if comm.size < OPERATIONS[collective].least_ranks:
+    if comm.size < 1 + OPERATIONS[collective].is_messages:
         pytest.skip("it needs others")
 
 
@@ -114,9 +111,9 @@ def test_who_cannot_run_is_left_out_with_the_reason(comm):
     cases = [(row.collective, row.bytes) for row in report.rows if row.algorithm == "native-counts"]
     equal = sizes if comm.size == 1 else sizes[:1]
     assert cases == [("all_gather", nbytes) for nbytes in equal]
-    ((reason, places),) = report.left_out.items()
+    (reason,) = {why for why, _, _ in report.left_out}
     assert "-counts only for reduce_scatter, all_gather, gather, scatter of equal shards" in reason
-    assert places["reduce"] == list(sizes)
+    assert [nbytes for _, name, nbytes in report.left_out if name == "reduce"] == list(sizes)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +122,7 @@ def test_who_cannot_run_is_left_out_with_the_reason(comm):
         ({"collectives": ("allreduce",)}, "did you mean 'all_reduce'"),
         (
             {"algorithms": ("native", "rnig")},
-            "'rnig' is unknown: did you mean 'ring'.*also has native, native-best, gloo",
+            "'rnig' is unknown: did you mean 'ring'; or native, native-best, gloo",
         ),
         ({"algorithms": ("",)}, "algorithm '' is unknown"),
         ({"algorithms": ("ring", "ring")}, "algorithms must be different ones, not ring, ring"),
@@ -150,22 +147,6 @@ def test_bad_settings_are_refused_on_all_ranks(settings, message):
         measured(**settings)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"algorithms": ("rnig",)}, "'rnig' is unknown: did you mean 'ring'"),
-        ({"algorithms": ("naive",), "collectives": ("gather",)}, "bench: nothing can be measured here: naive: has no"),
-    ],
-)
-def test_what_only_a_part_of_the_ranks_finds_is_refused_on_all(comm, settings, message):
-    """The others sleep, and must hear of it."""
-    if comm.size == 1:
-        pytest.skip("a rank alone has no part")
-    with pytest.raises(ArgumentError, match=message):
-        measured(ranks=(comm.size - 1, comm.size), **settings)
-    assert {row.ranks for row in measured(ranks=(comm.size - 1,), algorithms=("ring",)).rows} == {comm.size - 1}
-
-
 def test_a_part_of_the_ranks_knows_how_fast_its_links_are(comm):
     """The port of a host, 6 bytes/s, is that of fewer ranks."""
 
@@ -183,37 +164,6 @@ def test_all_calls_of_the_library_take_part(comm):
     assert [row.algorithm for row in report.rows] == [f"native{suffix}" for suffix in FORMS]
     assert all(row.wrong == 0 and row.cadence == "streaming" for row in report.rows)
     assert {row.peer for row in report.rows} == {min(report.rows, key=lambda row: row.p50_us).algorithm}
-
-
-def test_late_ranks_come_beside_balanced_ones(comm):
-    settings = {"algorithms": ("native", "ring", "naive"), "arrival": parse_arrivals("one-late,random:100us")}
-    if comm.size == 1:
-        with pytest.raises(ArgumentError, match="arrival one-late needs at least 2 ranks, not 1"):
-            measured(**settings)
-        return
-    report = measured(**settings)
-    patterns = ("none", "one-late", "random")
-    found = [(row.bytes, row.arrival, row.algorithm) for row in report.rows]
-    assert found == list(product((8, 100, 10_000), patterns, settings["algorithms"]))
-    assert all(row.min_us > 0 and row.wrong == 0 and row.samples == FEW for row in report.rows)
-    scales = {row.arrival: row.arrival_us for row in report.rows if row.bytes == 100}
-    assert (scales["none"], scales["random"]) == (0, pytest.approx(100))
-    assert scales["one-late"] > 0
-    assert all((row.model_us is None) == (row.algorithm == "native") for row in report.rows)
-    assert all(answer == report for answer in comm.allgather(report))
-
-
-@pytest.mark.parametrize(
-    ("arrival", "message"),
-    [
-        ("one-lat", "error: --arrival: arrival 'one-lat' is unknown: did you mean 'one-late'"),
-        ("one-late:xyz", "error: --arrival: delay 'xyz' cannot be read: write it like 2ms"),
-    ],
-)
-def test_a_bad_arrival_ends_the_command(comm, arrival, message):
-    result = CliRunner().invoke(app, ["bench", "--arrival", arrival])
-    assert result.exit_code == 2
-    assert (message in " ".join(result.stderr.split())) == (comm.rank == 0)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -274,7 +224,6 @@ def test_the_command_writes_its_rows(comm, tmp_path_factory):
     assert all(" ".join(row) == KEYS for row in rows)
     text = " ".join(result.stdout.split())
     assert ("all_gather, " in text) == (comm.rank == 0)
-    assert ("time / fastest MPI" in text) == (comm.rank == 0)
     if comm.rank == 0:
         lines = read_table(result.stdout)
         assert [(line["size"], line["wrong"]) for line in lines] == [(format_bytes(row["bytes"]), "0") for row in rows]

@@ -50,15 +50,6 @@ def test_the_ranks_of_an_emulated_host_share_its_port(transport):
     checks.check_shared_port(transport, OUT)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_average(transport, dtype):
-    checks.check_average(transport, dtype)
-
-
-def test_average_in_fp16(transport):
-    checks.check_average_in_fp16(transport)
-
-
 @pytest.mark.parametrize("dtype", checks.MOVED)
 @pytest.mark.parametrize("algorithm", ["ring", "binomial", "pairwise", "shared", "native"])
 def test_any_type_is_moved(transport, algorithm, dtype):
@@ -70,24 +61,9 @@ def test_numbers_are_combined(transport, algorithm):
     checks.check_combined_types(transport, algorithm)
 
 
-def test_fortran_order(transport):
-    checks.check_fortran_order(transport)
-
-
-def test_odd_inputs(transport):
-    checks.check_odd_inputs(transport)
-
-
-@pytest.mark.parametrize("op", checks.UFUNCS)
-def test_operators_of_mpi(transport, op):
-    x = np.full(3, transport.rank + 1)
-    expected = checks.UFUNCS[op].reduce(np.arange(transport.size) + 1)
-    assert (all_reduce(x, transport, op=getattr(MPI, op.upper())) == expected).all()
-
-
-def test_other_operators_of_mpi(transport):
-    message = "op 'another operator of MPI' is unknown"
-    checks.check_error(transport, ValueError, message, lambda t: all_reduce(np.zeros(3, int), t, op=MPI.LAND))
+@pytest.mark.parametrize("check", checks.CHECKS)
+def test_checks(transport, check):
+    checks.CHECKS[check](transport)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -96,48 +72,10 @@ def test_same_bits_on_all_ranks(transport, dtype, algorithm):
     checks.check_same_bits(transport, algorithm, dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_ordered_sums_have_the_same_bits_in_any_layout(transport, dtype):
-    checks.check_ordered_ignores_the_layout(transport, dtype)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_shared_memory_gives_the_same_bits_as_messages(transport, dtype):
-    checks.check_shared_has_the_bits_of_ordered(transport, dtype)
-
-
 @settings(max_examples=8)
 @given(case=checks.cases(checks.SHARED, counts=("large",), dtypes=("fp32", "bf16", "fp64")))
 def test_large_calls_in_shared_memory_are_exact(transport, case):
     checks.check_case(transport, case, checks.shareable(transport))
-
-
-def test_barrier(transport):
-    checks.check_barrier(transport)
-
-
-@pytest.mark.parametrize("asleep", [False, True])
-def test_barrier_of_the_transport(transport, asleep):
-    checks.check_barrier_of_the_transport(transport, asleep)
-
-
-@pytest.mark.parametrize("drive", checks.DRIVES)
-def test_plan_is_reusable(transport, drive):
-    checks.check_plan_is_reusable(transport, drive)
-
-
-def test_plans_are_freed_and_not_started_twice(transport):
-    checks.check_requests_are_freed(transport)
-    checks.check_starting_twice_is_refused(transport)
-
-
-@pytest.mark.parametrize("drive", checks.DRIVES)
-def test_infinities_are_results(transport, drive):
-    checks.check_infinities_are_results(transport, drive)
-
-
-def test_one_thread_at_a_time(transport):
-    checks.check_one_thread_at_a_time(transport)
 
 
 class Own(MPI.Intracomm):
@@ -154,14 +92,6 @@ def test_a_communicator_may_be_of_a_users_class(comm):
     assert (all_reduce(np.ones(3), Own(plain)) == comm.size).all()
     assert transport_of(Own(plain)) is transport_of(plain)
     plain.Free()
-
-
-def test_debug_finds_another_plan(transport):
-    checks.check_debug_finds_another_plan(transport)
-
-
-def test_plans_in_flight(transport):
-    checks.check_plans_in_flight(transport)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Device memory and MPI, asked of the libraries themselves; the MPIs of the wheels are built without CUDA."""
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,6 @@ from dear_mpi.kernels.gpu import current_gpu
 from tests.collective_checks import DeviceArray
 
 pytestmark = pytest.mark.mpi
-
-STANDIN = Path(__file__).parents[1] / "standin"
 
 
 def has_gpu():
@@ -81,14 +78,6 @@ def test_a_transport_is_told_how_device_memory_travels(comm, device_memory, dire
     transport.free()
 
 
-def test_ranks_with_different_words_for_device_memory(comm):
-    transport = MpiTransport(comm, device_memory="direct" if comm.rank else "staged")
-    if comm.size > 1:
-        with pytest.raises(MismatchError, match="not direct and staged"):
-            transport.takes(DeviceArray())
-    transport.free()
-
-
 CHILD = """
 import numpy as np
 from mpi4py import MPI
@@ -101,11 +90,3 @@ assert MPI.COMM_WORLD.size == 1, MPI.COMM_WORLD.size
 
 def test_a_child_of_a_rank_is_a_job_of_its_own(comm, agree):
     agree(probe(30, command=[sys.executable, "-c", CHILD]).direct)
-
-
-@pytest.mark.skipif(not STANDIN.exists(), reason="there is no stand-in for CuPy")
-def test_the_child_itself(agree, monkeypatch):
-    """On a CuPy whose device memory is the host's, which any MPI takes."""
-    monkeypatch.syspath_prepend(STANDIN)
-    found = probe(30, command=[sys.executable, "-m", "dear_mpi.collectives.launch.cuda_aware", "0", "30"])
-    agree(found.direct, found.why)

@@ -1,7 +1,6 @@
 """Plans that are kept, dropped or broken off, over MPI: the same checks as tests/collectives/test_lifetimes.py."""
 
 import random
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -39,9 +38,7 @@ def test_hits_and_misses_disagree(transport):
 
 @pytest.mark.parametrize("check", [
     lifetime_checks.check_kept_plans_are_bounded,
-    lifetime_checks.check_a_plan_meets_a_cached_one,
     lifetime_checks.check_dropped_plans_keep_their_memory,
-    lifetime_checks.check_an_error_in_with_keeps_the_memory,
 ])  # fmt: skip
 def test_lifetimes(transport, check):
     check(transport)
@@ -62,22 +59,6 @@ def test_kept_plans_are_freed_with_their_communicator(comm):
     own.Free()
     assert plan.freed
     assert not cached_plans.kept
-
-
-def test_tags_are_not_remembered(transport):
-    for _ in range(10):
-        transport.next_tag()
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        for _ in range(10_000):
-            transport.next_tag()
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert after - before < 1000
-    transport.tag = transport.most_tags - 1
-    assert [transport.next_tag() for _ in range(3)] == [transport.most_tags, 1, 2]
 
 
 def test_soak(comm, transport):

@@ -10,11 +10,11 @@ import pytest
 from dear_mpi.collectives.plans.steps import KINDS
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
-from dear_mpi.see.timeline.trace import trace
-from dear_mpi.training.log.spans import Timeline
+from dear_mpi.see.timeline import trace
 from dear_mpi.training.recorder import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
+from dear_mpi.training.spans import Timeline
 from tests.trace_schema import INSTANT_US, assert_schema
 from tests.training_checks import settings
 

@@ -1,14 +1,17 @@
-"""Offsets of clocks that a test has set wrong; threads share one true clock, so that the answers are known."""
+"""Clocks that a test has set wrong: threads share one true clock, so the answers are known."""
 
 import time
+from math import inf
 
 import pytest
 
 from dear_mpi.collectives.transports.emulated import EmulatedTransport, Link
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.ranks.clock import Offset, offsets
+from dear_mpi.ranks import clock as clock_module
+from dear_mpi.ranks.clock import DRIFT, WANDER, Aligned, CommonClock, Look, Offset, offsets
 
 WRONG_S = (0.0, 3.0, -3.0, 1e-3, 0.0)  # by rank
+RATE = 1e-3  # of a rank's clock, above that of rank 0; a thousand times what quartz does
 
 
 def planted(rank, clock):
@@ -16,7 +19,7 @@ def planted(rank, clock):
 
 
 @pytest.mark.parametrize("clock", [time.perf_counter, time.time], ids=["perf_counter", "time"])
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [1, 2, 5])
 def test_clocks_that_are_wrong(size, clock):
     answers = run_loopback(size, lambda ranks: offsets(ranks, planted(ranks.rank, clock), rounds=20))
     assert all(found == answers[0] for found in answers)
@@ -48,6 +51,72 @@ def test_a_clock_that_is_set_back_meanwhile_does_not_count():
     assert run_loopback(2, found)[0][1] == Offset(3.0, 0.5)
 
 
-def test_differences_beyond_what_is_known():
-    assert Offset(3.0, 0.1).is_beyond(Offset(2.0, 0.1))
-    assert not Offset(3.0, 0.5).is_beyond(Offset(2.0, 0.6))
+def test_one_clock_is_exact():
+    assert (Aligned().offset_s(5.0), Aligned().uncertainty_s(5.0), Aligned().doubt()) == (0.0, 0.0, "")
+
+
+def test_after_one_look_a_clock_may_drift_as_far_as_clocks_do():
+    one = Aligned((Look(100.0, 3.0, 1e-5),))
+    assert one.offset_s(150.0) == 3.0
+    assert one.uncertainty_s(150.0) == pytest.approx(1e-5 + 50 * DRIFT)
+    assert one.uncertainty_s(90.0) == pytest.approx(1e-5 + 10 * DRIFT)
+
+
+def test_between_two_looks_the_offset_is_on_the_line_through_them():
+    two = Aligned((Look(100.0, 3.0, 1e-5), Look(200.0, 3.001, 2e-5)))
+    assert two.offset_s(150.0) == pytest.approx(3.0005)
+    assert two.offset_s(210.0) == pytest.approx(3.0011)
+    assert two.uncertainty_s(210.0) == pytest.approx(2e-5 + 10 * (3e-5 / 100 + WANDER))
+    assert two.doubt() == ""
+
+
+def test_two_looks_at_once_tell_no_drift():
+    two = Aligned((Look(100.0, 3.0, 1e-5), Look(100.1, 3.00001, 1e-5)))
+    assert two.offset_s(200.0) == 3.00001
+    assert two.uncertainty_s(200.1) == pytest.approx(1e-5 + 100 * DRIFT)
+
+
+@pytest.mark.parametrize(
+    ("looks", "said"),
+    [
+        ((Look(0.0, 0.0, inf), Look(10.0, 0.0, 1e-5)), "no message came back"),
+        ((Look(0.0, 0.0, 1e-5), Look(10.0, 3.0, 1e-5)), "its clock moved by 3 s in 10 s, so it was set meanwhile"),
+        ((Look(0.0, 0.0, 1e-3), Look(10.0, 0.0039, 1e-3)), ""),  # 200 ppm of ten seconds, and both uncertainties
+        ((Look(0.0, 0.0, 1e-3), Look(10.0, 0.0041, 1e-3)), "its clock moved"),
+    ],
+)
+def test_a_clock_that_was_set_is_in_doubt(looks, said):
+    doubt = Aligned(looks).doubt()
+    assert doubt.startswith(said)
+    assert bool(doubt) == bool(said)
+
+
+def common(transport, looks):
+    rank = transport.rank
+    clock = CommonClock(transport, lambda: 3.0 * rank + (1 + RATE * rank) * time.perf_counter())
+    for _ in range(looks):
+        time.sleep(0.15)
+        clock.look()
+    readings = transport.gather_values((clock.now() - clock.offset_s(), time.perf_counter()))
+    return clock, [reading - now for reading, now in readings], clock.report()
+
+
+def test_clocks_that_are_apart_become_one(monkeypatch):
+    monkeypatch.setattr(clock_module, "APART_S", 0.1)
+    (clock, apart, report), *_ = run_loopback(3, lambda transport: common(transport, 2))
+    assert not clock.is_one
+    assert report["offset_s"] == pytest.approx(6.0, abs=0.1 + 2 * RATE * time.perf_counter())
+    assert report["drift"] == pytest.approx(2 * RATE, rel=0.5)
+    assert max(map(abs, apart)) < 0.1 * RATE * 0.45 + 10 * report["uncertainty_s"], "the drift is followed"
+
+
+def test_one_machine_has_one_clock():
+    def found(transport):
+        clock = CommonClock(transport)
+        clock.look()
+        return clock.is_one, clock.offset_s(), clock.report()
+
+    for is_one, offset_s, report in run_loopback(3, found):
+        assert is_one
+        assert offset_s == 0.0
+        assert report == {"one_clock": True, "offset_s": 0.0, "uncertainty_s": 0.0, "drift": 0.0, "residual_s": 0.0}

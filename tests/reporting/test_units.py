@@ -1,7 +1,5 @@
 """Sizes and links as people write them."""
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +11,6 @@ from dear_mpi.reporting.units import (
     parse_links,
     parse_rates,
     parse_sizes,
-    plural,
 )
 from dear_mpi.simulate.network import read_network
 from dear_mpi.training.plan_cost import network_of
@@ -36,18 +33,6 @@ def test_a_written_size_reads_as_itself(nbytes):
     assert parse_bytes(format_bytes(nbytes)) == nbytes
 
 
-@pytest.mark.parametrize(("power", "unit"), [(10, "KiB"), (20, "MiB"), (30, "GiB")])
-@given(number=st.integers(1, 1023))
-def test_a_written_size_has_the_largest_unit_without_a_fraction(power, unit, number):
-    assert format_bytes(number << power) == f"{number} {unit}"
-    assert format_bytes((number << power) + 1).endswith(" B")
-
-
-@pytest.mark.parametrize(("text", "nbytes"), [("1.5KiB", 1536), (".5kb", 512), ("1e3b", 1000), ("2.5e-1 kb", 256)])
-def test_fractions(text, nbytes):
-    assert parse_bytes(text) == nbytes
-
-
 @given(
     number=st.integers(1, 10**6),
     unit=st.sampled_from(list(BITS_PER_S)),
@@ -60,50 +45,22 @@ def test_links_are_decimal_and_in_bits(number, unit, delay, time_unit):
     assert link.latency_s == pytest.approx(delay * SECONDS[time_unit])
 
 
-@pytest.mark.parametrize(
-    ("text", "sizes"),
-    [
-        ("4B", [4]),
-        ("1KiB,4B", [1024, 4]),
-        ("4B:64B", [4, 16, 64]),
-        ("4B:65B,1KiB", [4, 16, 64, 65, 1024]),
-        ("7B:7B", [7]),
-        ("4B:64MiB", [4**power for power in range(1, 14)]),
-    ],
-)
-def test_sizes(text, sizes):
-    assert parse_sizes(text) == sizes
+SIZES = {
+    **{
+        text: [4**power for power in range(1, 14)]
+        for text in ("4B:64MiB", "4:64M", "4b:64MB", "4:65536K", "4B:67108864")
+    },
+    "4B": [4],
+    "1KiB,4B": [1024, 4],
+    "1.5KiB,.5kb,1e3b,2.5e-1 kb": [1536, 512, 1000, 256],
+    "4B:65B,1KiB": [4, 16, 64, 65, 1024],
+    "7B:7B": [7],
+}
 
 
-@pytest.mark.parametrize("text", ["8:64M", "8b:64MB", "8:64MiB", "8:65536K", "8B:67108864"])
-def test_a_range_may_have_the_units_of_other_benchmarks(text):
-    assert parse_sizes(text) == parse_sizes("8B:64MiB")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("8:64M:2", "8:64M:x1", "64M:8", ":8", "8:", "8:64X", "8:16:x"),
-        *("", "4B:", "64B:4B", "0B", "0B:4B", "4B:8B:16B", "4B,,8B", "4X"),
-    ],
-)
-def test_other_sizes_are_refused(text):
-    with pytest.raises(ValueError, match="size"):
-        parse_sizes(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("4B:", "sizes '4B:' must be a size, or a range of two, as in 4B:64MiB or 4B:64MiB:x2"),
-        ("4B,,8B", "sizes '' must be a size, or a range"),
-        ("-5", "size '-5' cannot be read: write it like 25MB; units are b, kb, mb, gb, kib, mib, gib, k, m, g"),
-        ("1e400", "size '1e400' is too large"),
-    ],
-)
-def test_sizes_are_refused_as_they_were_given(text, said):
-    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
-        parse_sizes(text)
+@pytest.mark.parametrize("text", SIZES)
+def test_sizes(text):
+    assert parse_sizes(text) == SIZES[text]
 
 
 @pytest.mark.parametrize(
@@ -131,58 +88,50 @@ def test_a_link_and_a_network_are_one_text(text):
     assert network_of(parse_links(text), hosts) == read_network(text, 6).network
 
 
-@pytest.mark.parametrize(("count", "text"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks"), (200, "200 ranks")])
-def test_plural(count, text):
-    assert plural(count, "rank") == text
-
-
 UNITS = "units are b, kb, mb, gb, kib, mib, gib"
+RANGES = ("8:64M:2", "8:64M:x1", "64M:8", ":8", "8:", "8:16:x", "64B:4B", "0B", "0B:4B", "4B:8B:16B")
 ERRORS = {
+    parse_sizes: {
+        **dict.fromkeys(RANGES, "sizes '"),
+        "4B:": "sizes '4B:' must be a size, or a range of two, as in 4B:64MiB or 4B:64MiB:x2",
+        "4B,,8B": "sizes '' must be a size, or a range",
+        "4X": "size '4X' cannot be read",
+        "-5": "size '-5' cannot be read: write it like 25MB; units are b, kb, mb, gb, kib, mib, gib, k, m, g",
+        "1e400": "size '1e400' is too large",
+    },
     parse_bytes: {
         "25": f"size '25' has no unit: write it like 25MB; {UNITS}",
-        " 7 ": "size ' 7 ' has no unit",
         "": f"size '' cannot be read: write it like 25MB; {UNITS}",
-        "MB": "size 'MB' cannot be read",
         "-1MB": "size '-1MB' cannot be read",
         "1,5MB": "size '1,5MB' cannot be read",
-        "1MB2": "size '1MB2' cannot be read",
         "nanMB": "size 'nanMB' cannot be read",
         "10gbit": "size '10gbit' cannot be read",
-        "1e400MB": "size '1e400MB'",
     },
     parse_links: {
         "10": "bandwidth '10' has no unit",
         "1gbit/1gbit": "link '1gbit/1gbit' must be one link, or INSIDE/BETWEEN,hosts=N, or INSIDE/BETWEEN,per_host=N",
         "1gbit,hosts=2": "link '1gbit,hosts=2' must be one link, or INSIDE",
-        "1gbit/1gbit/1gbit,hosts=2": "link '1gbit/1gbit/1gbit,hosts=2' must be one link",
         "1gbit/1gbit,hosts=2,per_host=1": "link '1gbit/1gbit,hosts=2,per_host=1' must be one link",
         "1gbit,hosts=2/1gbit,hosts=2": "link '1gbit,hosts=2/1gbit,hosts=2' has hosts twice",
         "1gbit/1gbit,hosts=0": "link '1gbit/1gbit,hosts=0': hosts must be a whole number above zero, not '0'",
-        "1gbit/1gbit,hosts=-2": "link '1gbit/1gbit,hosts=-2': hosts must be a whole number above zero, not '-2'",
         "1gbit/1gbit,o=1us,hosts=2": "link '1gbit/1gbit,o=1us,hosts=2': o is unknown. Allowed: hosts=, per_host=",
         "1gbit/0gbit,hosts=2": "bandwidth '0gbit' must be above zero",
         "1gbit/1gbit,1d,hosts=2": "latency '1d' cannot be read",
-        "/1gbit,hosts=2": "bandwidth '' cannot be read",
     },
     parse_rates: {
         "10gbit": "rates '10gbit' must be two bandwidths, INSIDE/BETWEEN, as 100gbit/10gbit",
-        "10gbit,1us/1gbit": "rates '10gbit,1us/1gbit' must be two bandwidths",
         "1gbit/0gbit": "bandwidth '0gbit' must be above zero",
         "1gbit/1gbit/1gbit": "bandwidth '1gbit/1gbit' cannot be read",
-        "/": "bandwidth '' cannot be read",
     },
     parse_link: {
         "10": "bandwidth '10' has no unit: write it like 10gbit,50us, 400Gbps or 25GB/s; units are kbit, mb",
         "": "bandwidth '' cannot be read",
-        ",50us": "bandwidth '' cannot be read",
         "25MB": "bandwidth '25MB' cannot be read",
         "25gb/s": "bandwidth '25gb/s' cannot be read: write it like 10gbit,50us, 400Gbps or 25GB/s",
         "0GB/s": "bandwidth '0Gbit' must be above zero",
-        "0gbit": "bandwidth '0gbit' must be above zero",
         "10gbit,50": "latency '50' has no unit: write it like 10gbit,50us; units are ns, us, ms, s",
         "10gbit,-5us": "latency '-5us' cannot be read",
         "10gbit,50us,3us": "latency '50us,3us' cannot be read",
-        "1e400gbit": "bandwidth '1e400gbit'",
     },
 }
 

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from dear_mpi.collectives import ALGORITHMS, ProgramError, programs
 from dear_mpi.see import proof
-from dear_mpi.see.explain import explain_algorithm
+from dear_mpi.see.explain import Asked, explain_algorithm
 from dear_mpi.see.proof import Replayed
 
 COLUMNS = 80
@@ -34,8 +34,12 @@ def narrow(monkeypatch):
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
 
 
-def told(capsys, *arguments, **how):
-    explain_algorithm(*arguments, **how)
+def explain(name, collective, size, *, check=False):
+    explain_algorithm(name, Asked((name,), collective, size), check=check)
+
+
+def told(capsys, *arguments):
+    explain(*arguments)
     return capsys.readouterr().out
 
 
@@ -120,51 +124,12 @@ def test_a_wrong_algorithm_is_shown_up_to_the_step_that_breaks_it(wrong, message
     file = tmp_path / "mine.py"
     file.write_text(RING_THAT_BREAKS.format(step=1, wrong=wrong))
     with pytest.raises(ProgramError, match=message):
-        explain_algorithm(f"{file}:all_reduce", "all_reduce", 4)
+        explain(f"{file}:all_reduce", "all_reduce", 4)
     text = capsys.readouterr().out
     assert "step 0 sends 0→1:+3" in text
     assert "after step 0" in text
     assert ("after step 1" in text) == ("ends" in message)  # that one is wrong only in the end
     assert ("step 1 sends" in text) == ("peer" not in message)
-
-
-@pytest.fixture
-def drawn(tmp_path, monkeypatch):
-    """What the picture of an algorithm of a file says, in letters that can be read."""
-    pytest.importorskip("matplotlib")
-    import matplotlib
-
-    def draw(code, function, collective, size):
-        (tmp_path / "mine.py").write_text(code)
-        name = f"{tmp_path / 'mine.py'}:{function}"
-        with matplotlib.rc_context({"svg.fonttype": "none"}):
-            try:
-                explain_algorithm(name, collective, size, picture=tmp_path / "steps.svg")
-            finally:
-                text = (tmp_path / "steps.svg").read_text()
-        return text
-
-    return draw
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said", "panels"),
-    [
-        ("Step(wrong.sends, (replace(wrong.receives[0], combine=False),))", "ends with data of", ["after step 5"]),
-        ("Step(wrong.sends, ())", "step 1: waits forever to", ["after step 0", "step 1 fails"]),
-        ("Step((replace(wrong.sends[0], peer=size),), wrong.receives)", "must be another rank", ["step 1 fails"]),
-    ],
-    ids=["end", "blocked", "shape"],
-)
-def test_a_wrong_algorithm_is_drawn_up_to_its_fault_in_red(wrong, said, panels, drawn, tmp_path):
-    with pytest.raises(ProgramError, match=said):
-        drawn(RING_THAT_BREAKS.format(step=1, wrong=wrong), "all_reduce", "all_reduce", 4)
-    text = (tmp_path / "steps.svg").read_text()
-    red = [line for line in text.splitlines() if "#ff0000" in line]
-    assert any("stroke: #ff0000" in line for line in red), "a frame"
-    assert any(said in line for line in red), "the sentence of the proof"
-    assert all(any(panel in line for line in red) == (panel == panels[-1]) for panel in panels)
-    assert ("step 2" in text) == ("ends" in said)
 
 
 def test_the_step_that_breaks_and_the_cell_are_red_in_the_text(monkeypatch, capsys, tmp_path):
@@ -173,34 +138,9 @@ def test_the_step_that_breaks_and_the_cell_are_red_in_the_text(monkeypatch, caps
     )
     (tmp_path / "mine.py").write_text(RING_THAT_BREAKS.format(step=1, wrong="Step(wrong.sends, ())"))
     with pytest.raises(ProgramError):
-        explain_algorithm(f"{tmp_path / 'mine.py'}:all_reduce", "all_reduce", 3)
+        explain(f"{tmp_path / 'mine.py'}:all_reduce", "all_reduce", 3)
     red = [line for line in capsys.readouterr().out.splitlines() if "\x1b[1;31m" in line]
     assert [line.partition("sends")[0] for line in red] == ["\x1b[1;31mstep 1 "]
-
-
-THREE_CHUNKS_A_RANK = """
-from dataclasses import replace
-
-from dear_mpi.collectives.algorithms import ring
-from dear_mpi.collectives.program.program import Step
-
-
-def wide(transfer):
-    return replace(transfer, chunks=range(3 * transfer.chunks.start, 3 * transfer.chunks.stop))
-
-
-def all_reduce(rank, size):
-    program = ring.all_reduce(rank, size)
-    steps = (Step(tuple(map(wide, step.sends)), tuple(map(wide, step.receives))) for step in program.steps)
-    return replace(program, steps=tuple(steps), parts=3)
-"""
-
-
-def test_a_picture_leaves_out_text_that_does_not_fit(drawn):
-    text = drawn(THREE_CHUNKS_A_RANK, "all_reduce", "all_reduce", 8)
-    assert ">7</text>" in text
-    assert ">0-7</text>" not in text
-    assert ">0-7</text>" in drawn("from dear_mpi.collectives.algorithms.ring import *", "all_reduce", "all_reduce", 8)
 
 
 def test_each_number_of_ranks_is_proved_once_and_shown_on_a_bar(monkeypatch):
@@ -219,27 +159,12 @@ def test_a_proof_that_fails_says_for_how_many_ranks(tmp_path):
     wrong = "wrong if size != 3 else Step(wrong.sends, (replace(wrong.receives[0], combine=False),))"
     file.write_text(RING_THAT_BREAKS.format(step=0, wrong=wrong))
     with pytest.raises(ProgramError, match=r"^on 3 ranks: .* \(see --ranks 3\)"):
-        explain_algorithm(f"{file}:all_reduce", "all_reduce", 4, check=True)
+        explain(f"{file}:all_reduce", "all_reduce", 4, check=True)
 
 
 def test_check_has_a_bar(monkeypatch, capsys):
     bars = []
     monkeypatch.setattr("dear_mpi.see.explain.bar", lambda *what: bars.append(what) or nullcontext(bars.append))
-    explain_algorithm("ring", "all_reduce", 3, check=True)
+    explain("ring", "all_reduce", 3, check=True)
     assert bars[0] == (None, 3, "proving")
     assert bars[1:] == [f"proved for {size} of 3 ranks" for size in (1, 2, 3)]
-
-
-@pytest.mark.parametrize(("algorithm", "size"), [("ring", 4), ("ring", 1), ("double_tree", 9), ("binomial", 3)])
-def test_a_picture_says_what_it_shows(algorithm, size, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    file = tmp_path / "steps.svg"
-    import matplotlib
-
-    with matplotlib.rc_context({"svg.fonttype": "none"}):  # letters as letters
-        explain_algorithm(algorithm, "all_reduce", size, picture=file)
-    text = file.read_text()
-    for part in (f"{algorithm} all_reduce on {size} rank", "who sends to whom", "at first", "complete", "chunk"):
-        assert part in text
-    for part in ("after step 0: added", "added by the receiver", "copied by the receiver"):
-        assert part in text or size == 1

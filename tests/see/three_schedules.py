@@ -10,11 +10,11 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from dear_mpi.see.timeline.picture import COLORS
+from dear_mpi.see.look import COLORS
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.simulate.timeline import timeline_of
-from dear_mpi.training.log.spans import COMPUTE, WIRE
+from dear_mpi.simulate.table import timeline_of
+from dear_mpi.training.spans import COMPUTE, WIRE
 
 PICTURE = Path("docs/pictures/three-schedules.svg")
 SCHEDULES = ("wfbp", "dear", "dear-eager")

@@ -1,4 +1,4 @@
-"""What papers print of variants, beside what this package gives. As a script, it writes docs/benchmarks/published.md.
+"""Compares figures that papers print with what this package gives. As a script, it writes docs/benchmarks/published.md.
 
 python -m tests.simulate.published
 """
@@ -8,21 +8,22 @@ from dataclasses import dataclass
 from statistics import fmean
 from textwrap import fill
 
-from tests.provenance import Watch, write_page
+from tests.provenance import BELOW, Watch, write_page
 from tests.simulate import published_claims as claims
 
 PAGE = "docs/benchmarks/published.md"
 WITHIN = 0.15  # of what is published
 WIDTH = 120
 
-HEAD = f"""Each row has figures that a paper prints, and what the code of this package gives for the same question: its
-simulator and its codes. Nothing was timed, so the machine that computed this page does not matter. "Agrees"
-means within {WITHIN:.0%} of what is printed, unless the cell says otherwise. The last column says what could not be
-checked here, mostly because the papers' tables were not at hand, or their models are not in this package. The text
-below has a paragraph for each row.
+HEAD = f"""Does the code of this package give the figures that papers print?
 
-| paper | what it prints | ours | agrees? | what cannot be checked here |
-|---|---|---|---|---|"""
+- **ours**: results of our simulator and wire formats for the same question. **agrees**: within {WITHIN:.0%} of the
+  printed figure, unless the cell states otherwise.
+- **Limits**: nothing was timed. The papers' tables were mostly not at hand, or their models are not in this package.
+  The file of all rows explains each row and what could not be checked.
+
+| paper | what it prints | ours | agrees |
+|---|---|---|---|"""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Row:
     reading: str
 
     def __str__(self) -> str:
-        return f"| {self.paper} | {self.prints} | {self.ours} | {self.agrees} | {self.unchecked} |"
+        return f"| {self.paper} | {self.prints} | {self.ours} | {self.agrees} |"
 
 
 def judged(ours: float, published: float) -> str:
@@ -158,15 +159,15 @@ ROWS = (kfac, diloco, themis, low_rank)
 
 
 def page() -> Iterator[str]:
-    """The whole page."""
+    """The whole page, and below a paragraph for each row."""
     rows = [row() for row in ROWS]
     yield HEAD
-    yield from map(str, rows)
-    yield "\n## Row by row\n"
-    yield from (f"{fill(f'**{row.paper}.** {row.reading}', WIDTH, break_on_hyphens=False)}\n" for row in rows)
+    yield from (*map(str, rows), BELOW, *map(str, rows), "")
+    for row in rows:
+        yield f"{fill(f'{row.paper}: {row.reading} Not checked: {row.unchecked}.', WIDTH, break_on_hyphens=False)}\n"
 
 
 if __name__ == "__main__":
     watch = Watch("make published")
     lines = list(page())
-    write_page(PAGE, "What papers print, and ours", [watch.record()], lines)
+    write_page(PAGE, "Published figures", [watch.record()], lines)

@@ -9,8 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from dear_mpi.kernels.kfac import Sides
-from dear_mpi.models.synthetic import load_modules, load_table, matrix, module_of_row
+from dear_mpi.models.synthetic import load_table, matrix, module_of_row
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import Simulated, simulate
 from dear_mpi.training.routes.find import find_code, find_route
@@ -50,15 +49,15 @@ DIMENSIONS = ((2, 2), (4, 4), (8, 8), (16, 4), (4, 16))  # ranks of a host, host
 RANK_OF = {"resnet50": 4, "bert_base": 32}  # as ACP-SGD has it
 
 
-def sides(module: dict[str, Any]) -> list[Sides]:
-    """The factors of a row; none of a normalisation."""
-    found = module_of_row(module).sides
-    return [found] if found else []
+def factors(module: dict[str, Any]) -> list[int]:
+    """The elements of a row's factors, two triangles and two numbers; none of a normalisation."""
+    found = module_of_row(module).matrix
+    return [sum(size * (size + 1) // 2 for size in found) + 2] if found else []
 
 
 def factor_elements(name: str) -> int:
     """Of all triangles of a model's factors."""
-    return sum(each.sides.elements for each in load_modules(name) if each.sides)
+    return sum(sum(factors(row)) for row in load_table(name)["modules"])
 
 
 def gradient_elements(name: str) -> int:
@@ -66,9 +65,9 @@ def gradient_elements(name: str) -> int:
 
 
 def with_factors(name: str) -> list[dict[str, Any]]:
-    """The rows of a table, with factors as one more parameter of each, as ``dear_mpi/models/factored.py`` has them."""
+    """The rows of a table, with factors as one more parameter of each, as ``dear_mpi/contrib/kfac`` has them."""
     rows = load_table(name)["modules"]
-    return [row | {"params": [*row["params"], *(each.elements for each in sides(row))]} for row in rows]
+    return [row | {"params": [*row["params"], *factors(row)]} for row in rows]
 
 
 def plain(*counts: int) -> list[dict[str, Any]]:

@@ -1,34 +1,27 @@
 """Replay programs by SimGrid, which is not ours: it routes messages, and lets those that meet on a link share it.
 
-An oracle for ``cost``, on a star and on other topologies. Its MPI layer is set up as a plain alpha-beta network: no
-time of the processor, no protocols by size, no loss of bandwidth.
+An oracle for ``cost``. Its MPI layer is set up as a plain alpha-beta network: no time of the processor, no protocols by
+size, no loss of bandwidth. On a star messages begin, share ports and end as in ``cost`` (decision 0013), so times are
+equal, except for 16 bytes of envelope that SimGrid adds to each message. Two rules differ, and change no time of ours:
+several messages between two ranks share links, while in ``cost`` they keep their order; and shares are in inverse
+proportion to the latency of the whole way, as under TCP, which is equal for all ways of a star.
 
-On a star messages begin, share ports and end as in ``cost`` (decision 0013), so that times are the same, but for 16
-bytes of envelope that SimGrid adds to each message. Two rules differ, and change no time of ours: several messages
-between two ranks share links, too, where in ``cost`` they keep their order; and shares are in inverse proportion to the
-latency of the whole way, as under TCP, which is the same for all ways of a star.
-
-It replays time-independent traces, which say what a rank does, step by step, and not how long it takes.
+It replays time-independent traces: what a rank does, step by step, and not how long it takes.
 
 Source: Casanova, Giersch, Legrand, Quinson and Suter, Versatile, scalable, and accurate simulation of distributed
 applications and platforms (2014); Desprez, Markomanolis and Suter, Improving the accuracy and efficiency of
 time-independent trace replay (2012). Tried with SimGrid 3.32.
 """
 
-import math
 import os
 import re
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from dear_mpi.collectives.program.partition import Partition
-from dear_mpi.collectives.program.program import Program
-from dear_mpi.simulate.topology import Topology
 
 # The rates of flows follow from max-min fairness alone; all messages go by rendezvous; computing takes no time.
 MODEL = {
@@ -48,65 +41,48 @@ LOG = "smpi_replay.fmt:%.12r%e%m%n"
 END = re.compile(r"^([0-9.]+) Simulation time", re.MULTILINE)
 TAG, BYTE = 0, 6  # of every message, and the code of its type
 LONGEST = 2**31 - 1  # SimGrid counts the bytes of a message in an int, and wraps around
-SAID = 2  # lines of SimGrid's that a message repeats
+PLATFORM = """<?xml version='1.0'?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1">
+  <cluster id="network" prefix="rank-" suffix="" radical="0-{last}" speed="1Gf" bw="{bandwidth!r}Bps" lat="{latency!r}s"
+    sharing_policy="SPLITDUPLEX"{shape}/>
+</platform>
+"""
 
 
-def replay(
-    programs: Sequence[Program],
-    count: int,
-    itemsize: int,
-    topology: Topology,
-    *,
-    alpha: float,
-    beta: float,
-    limit_s: float = 600.0,
-) -> float:
+def replay(programs, count, itemsize, *, alpha, beta, places=None, shape="", limit_s=600.0):
     """The seconds until the last rank is done, for a buffer of ``count`` elements in equal shards.
 
     Args:
-        alpha: seconds of latency through two links (``topology.platform``).
-        beta: seconds per byte of a link.
+        alpha: seconds of latency through two links; each further link adds half of it.
+        beta: seconds per byte of a link, in each direction.
+        places: for ranks, if there are more of them.
+        shape: attributes of the cluster in XML; default: a star.
         limit_s: of the wall clock, after which SimGrid is ended. It replays some 40 000 messages a second.
 
     Raises:
-        ValueError: SimGrid is not installed, the ranks do not fit the topology, or SimGrid failed or took too long.
+        ValueError: SimGrid is not installed, failed, or took too long.
     """
-    described, smpirun = platform(topology, len(programs), alpha=alpha, beta=beta), find_smpirun()
+    smpirun = shutil.which("smpirun")
+    if smpirun is None:
+        raise ValueError("SimGrid is not installed (Debian, Ubuntu: apt-get install libsimgrid-dev)")
     with tempfile.TemporaryDirectory(prefix="dear-mpi-") as name:
-        folder = Path(name)
-        index = write_traces(programs, count, itemsize, folder)
+        folder, size = Path(name), len(programs)
+        write_traces(programs, count, itemsize, folder)
+        link = {"bandwidth": 1 / beta, "latency": alpha / 2}
+        described = PLATFORM.format(last=(places or size) - 1, shape=shape, **link)
         (folder / "platform.xml").write_text(described, encoding="utf-8")
-        hosts = "".join(f"rank-{rank}\n" for rank in range(len(programs)))
-        (folder / "hosts.txt").write_text(hosts, encoding="utf-8")
-        files = ["-platform", "platform.xml", "-hostfile", "hosts.txt", "-replay", index.name]
+        (folder / "hosts.txt").write_text("".join(f"rank-{rank}\n" for rank in range(size)), encoding="utf-8")
+        files = ["-platform", "platform.xml", "-hostfile", "hosts.txt", "-replay", "index.txt"]
         settings = [f"--cfg={key}:{value}" for key, value in MODEL.items()]
-        command = [smpirun, "-no-privatize", "-np", str(len(programs)), *files, *settings, f"--log={LOG}"]
-        return end_of(run(command, folder, limit_s))
-
-
-def find_smpirun() -> str:
-    """The path of SimGrid's launcher.
-
-    Raises:
-        ValueError: it is not installed.
-    """
-    found = shutil.which("smpirun")
-    if found is None:
-        raise ValueError(
-            "SimGrid is not installed: there is no smpirun in PATH. Debian and Ubuntu have it in the package"
-            " libsimgrid-dev (apt-get install libsimgrid-dev)"
+        return end_of(
+            run([smpirun, "-no-privatize", "-np", str(size), *files, *settings, f"--log={LOG}"], folder, limit_s)
         )
-    return found
 
 
-def run(command: Sequence[str], folder: Path, limit_s: float) -> str:
-    """What a command writes, run in a folder; its children end with it, also where the time is over.
-
-    Raises:
-        ValueError: it failed, or took longer than ``limit_s`` seconds.
-    """
-    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    # A session of its own: smpirun is a shell, and what it starts would outlive it.
+def run(command, folder, limit_s):
+    """What a command writes; its children end with it: smpirun is a shell, and what it starts would outlive it."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     job = subprocess.Popen(command, cwd=folder, **pipes, text=True, errors="replace", start_new_session=True)
     try:
         output, _ = job.communicate(timeout=limit_s)
@@ -117,115 +93,40 @@ def run(command: Sequence[str], folder: Path, limit_s: float) -> str:
             os.killpg(job.pid, signal.SIGKILL)
             job.communicate()
     if job.returncode != 0:
-        raise ValueError(f"SimGrid failed with exit status {job.returncode}: {first_words(output)}")
-    return str(output)
+        raise ValueError(f"SimGrid failed with exit status {job.returncode}: {' '.join(output.split())[:9000]}")
+    return output
 
 
-def end_of(output: str) -> float:
-    """The seconds of the end in what SimGrid has written.
-
-    It writes one whenever no rank is active: also where the first ranks have nothing to do, before the others begin.
-    """
+def end_of(output):
+    """The seconds of the end. SimGrid writes one whenever no rank is active: also before late ranks begin."""
     found = [float(time_s) for time_s in END.findall(output)]
     if not found:
-        raise ValueError(f"SimGrid did not say how long it took; it says: {first_words(output)}")
+        raise ValueError(f"SimGrid did not say how long it took; it says: {' '.join(output.split())[:9000]}")
     return max(found)
 
 
-def first_words(output: str) -> str:
-    """The first lines that are not about settings: what comes after them is a stack, or the state of each rank."""
-    lines = [line.strip() for line in output.splitlines() if line.strip() and "Configuration change" not in line]
-    return "; ".join(lines[:SAID]) or "nothing"
+def trace_lines(program, offsets):
+    """The lines of one rank's trace; ``offsets`` are the borders of the chunks in bytes.
 
-
-def trace_lines(program: Program, offsets: Sequence[int]) -> Iterator[str]:
-    """The lines of one rank's trace; ``offsets`` are the borders of the chunks in bytes (``Partition.offsets``).
-
-    One tag is enough, since MPI matches the messages of one pair in program order. A message without bytes stays in the
-    trace: in ``cost``, too, it takes its latency. Sums are left out: compare with ``cost`` where gamma and o are 0.
-
-    Raises:
-        ValueError: a message has 2 GiB or more.
-
-    >>> from dear_mpi.collectives.algorithms.registry import programs
-    >>> for line in trace_lines(programs("ring", "all_gather", 2)[0], [0, 40, 72]):
-    ...     print(line)
-    0 init
-    0 irecv 1 0 32 6
-    0 isend 1 0 40 6
-    0 waitall
-    0 finalize
-
-    That is: from rank 1, tag 0, 32 bytes (6 is the code of the byte type); 40 bytes to rank 1; the end of the step.
+    One tag is enough, since MPI matches the messages of one pair in program order. A message without bytes stays: in
+    ``cost`` it takes its latency, too. Sums are left out.
     """
     yield f"{program.rank} init"
     for step in program.steps:
         for verb, transfers in (("irecv", step.receives), ("isend", step.sends)):
             for transfer in transfers:
                 nbytes = offsets[transfer.chunks.stop] - offsets[transfer.chunks.start]
-                if nbytes > LONGEST:
-                    what = f"{verb} of rank {program.rank} with rank {transfer.peer}"
-                    raise ValueError(f"{what} has {nbytes} bytes: SimGrid takes at most {LONGEST} in a message")
+                assert nbytes <= LONGEST, f"{verb} of rank {program.rank} has {nbytes} bytes"
                 yield f"{program.rank} {verb} {transfer.peer} {TAG} {nbytes} {BYTE}"
         if step.receives or step.sends:
             yield f"{program.rank} waitall"
     yield f"{program.rank} finalize"
 
 
-def write_traces(programs: Sequence[Program], count: int, itemsize: int, folder: Path) -> Path:
-    """Write a trace for each rank, for a buffer of ``count`` elements in equal shards; the path of their index.
-
-    The index names its files without their folder: replay it from there.
-    """
+def write_traces(programs, count, itemsize, folder):
+    """Write a trace for each rank, and index.txt, which names them without their folder."""
     offsets = [border * itemsize for border in Partition.of(count, len(programs)).chunks(programs[0].parts)]
     names = [f"rank-{program.rank}.txt" for program in programs]
     for name, program in zip(names, programs, strict=True):
         (folder / name).write_text("\n".join(trace_lines(program, offsets)) + "\n", encoding="utf-8")
-    index = folder / "index.txt"
-    index.write_text("\n".join(names) + "\n", encoding="utf-8")
-    return index
-
-
-def shape_of(topology: Topology) -> tuple[str, str]:
-    """SimGrid's ``topology`` and ``topo_parameters``, which count levels and dimensions from below."""
-    sizes = topology.sizes
-    match topology.name:
-        case "fattree":
-            return "FAT_TREE", f"2;{sizes[1]},{sizes[0]};1,{topology.up_links};1,1"
-        case "torus":
-            return "TORUS", ",".join(map(str, reversed(sizes)))
-        case "dragonfly":
-            return "DRAGONFLY", ";".join([*(f"{size},1" for size in sizes[:-1]), str(sizes[-1])])
-    return "FLAT", ""
-
-
-def platform(topology: Topology, ranks: int, *, alpha: float, beta: float) -> str:
-    """SimGrid's description of a network, as XML, with hosts ``rank-0``, ``rank-1`` and so on.
-
-    Args:
-        alpha: seconds of latency through two links, so of a message between two ranks of a star, or of a leaf; each
-            further link adds half of it.
-        beta: seconds per byte of a link, in each direction.
-
-    Raises:
-        ValueError: the topology has not so many places, or there are no such links.
-    """
-    if not (0 <= alpha < math.inf and 0 < beta < math.inf):
-        raise ValueError(f"SimGrid needs links of alpha >= 0 and beta > 0 seconds, not alpha {alpha} and beta {beta}")
-    topology.check_room(ranks)
-    shape, parameters = shape_of(topology)
-    return PLATFORM.format(
-        radical=f"0-{(math.prod(topology.sizes) if topology.sizes else ranks) - 1}",
-        bandwidth=f"{1 / beta!r}Bps",
-        latency=f"{alpha / 2!r}s",
-        shape=f' topology="{shape}" topo_parameters="{parameters}"' if parameters else "",
-    )
-
-
-PLATFORM = """<?xml version='1.0'?>
-<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
-<platform version="4.1">
-  <cluster id="network" prefix="rank-" suffix="" radical="{radical}" speed="1Gf" bw="{bandwidth}" lat="{latency}"
-    sharing_policy="SPLITDUPLEX"{shape}/>
-</platform>
-"""
+    (folder / "index.txt").write_text("\n".join(names) + "\n", encoding="utf-8")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dear_mpi.models.synthetic import Module
 from dear_mpi.simulate.model import Model, synthetic_model
-from dear_mpi.simulate.uneven import straggling
+from dear_mpi.simulate.scenario import straggling
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.schedules import SCHEDULES, find_schedule
@@ -44,7 +44,7 @@ def random_model(rng):
         rest_s=rng.choice((0.0, 0.2)),
     )
     layout, names = Layout.of(uses, itemsize=4, ranks=2), tuple(map(str, range(count)))
-    return Model(name="random", layout=layout, wire="fp32", names=names, costs=costs)
+    return Model(name="random", layout=layout, names=names, costs=costs)
 
 
 def random_prices(rng):

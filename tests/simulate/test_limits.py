@@ -11,11 +11,8 @@ from dear_mpi.bench.machine_file import Link
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.models.synthetic import load_modules
-from dear_mpi.simulate.machine import read_rates
 from dear_mpi.simulate.model import synthetic_model
-from dear_mpi.simulate.network import read_machine, read_network
-from dear_mpi.simulate.settings import Settings
-from dear_mpi.simulate.sweep import simulate
+from dear_mpi.simulate.network import read_machine, read_network, read_rates
 from dear_mpi.training.fusion import borders
 from dear_mpi.training.line.bucket import cut
 from tests.cli_checks import assert_one_line
@@ -29,18 +26,35 @@ MOST = "must be from 0 to 86400 seconds, not"
     ("flags", "said"),
     [
         (["--network", ""], "or a rate and a latency, as 10gbit,50us; or FILE.json of bench or doctor"),
-        (["--network", "fast"], "network 'fast' is unknown. Allowed: paper-10gbe, paper-100gbib, star"),
+        (["--network", "fast"], "network 'fast' is unknown. Allowed: paper-10gbe, paper-100gbib"),
         (["--network", "1e-320kbit,1us"], "network '1e-320kbit,1us': the bandwidth must be at least 0.008kbit, a byte"),
-        (["--network", "1e-300kbit,1e300s"], "the bandwidth must be at least 0.008kbit"),
         (["--network", "10gbit,1e300s"], f"network '10gbit,1e300s': the latency {MOST} 1e+300"),
         (["--network", "10gbit,1us,o=1e300s"], f"network '10gbit,1us,o=1e300s': o {MOST} 1e+300"),
         (["--network", "10gbit,1us,gamma=1e300s"], f"gamma {MOST} 1e+300"),
-        (["--network", "1gbit,1us/1e-9kbit,1us,hosts=2"], "the bandwidth must be at least 0.008kbit"),
-        (["--network", "star,1e-9kbit,1us"], "network 'star,1e-9kbit,1us': the bandwidth must be at least 0.008kbit"),
+        (["--network", "10gbt"], "bandwidth '10gbt' cannot be read"),
+        (["--network", "10gbit,50us,p=3"], "network '10gbit,50us,p=3': p is unknown. Allowed: o=, gamma=, hosts="),
+        (["--network", "1gbit,1us/1gbit,2us"], "must be one link, or INSIDE/BETWEEN,hosts=N"),
+        (["--network", "1gbit/1gbit,hosts=3"], "hosts=3 does not divide 64 ranks"),
+        (["--network", "1gbit/1gbit,hosts=2,gamma=1ns"], "gamma= belongs to INSIDE"),
+        (["--network", "rows.json"], "network 'rows.json' is no readable JSON file: No such file or directory"),
+        (["--network", "paper-10gbe", "--ranks", "128"], "network 'paper-10gbe' has 64 ranks, not 128"),
+        (["--ranks", "8:4"], "or ranges that go up, as 8:64, not '8:4'"),
+        (["--algorithm", "ring,"], "--algorithm takes one or several with commas between them, not 'ring,'"),
+        (["--algorithm", "ring,ring"], "--algorithm must be different ones, not ring, ring"),
+        (["--algorithm", "native"], "algorithm 'native' sends no messages"),
+        (["--fusion", "mine.py:cut"], "mine.py' does not exist: write it like path/to/mine.py:cut"),
+        (["--model", "mlp"], "simulate takes synthetic models, as synthetic:resnet50, not 'mlp'"),
+        (["--model", "synthetic:resnet5"], "did you mean 'resnet50'?"),
+        (["--segment", "2B"], "--segment must be a whole number from 4 (one element) to"),
+        (["--update", "sharded", "--route", "full"], "leave out update 'sharded', and the route 'full' holds"),
+        (["--schedules", "deer"], "did you mean 'dear'?"),
+        (["--profile", "none.json"], "profile 'none.json' is no readable JSON file"),
+        (["--straggler", "64:2"], "straggler must be a rank of 0..63, not 64"),
+        (["--straggler", "fast"], "straggler 'fast' cannot be read: write it like 3:1.5"),
+        (["--forward-time", "-1"], "--forward-time must be from 0 to 86400 seconds, not -1.0"),
         (["--network", "10gbit,1us,o=1us,o=5us"], "network '10gbit,1us,o=1us,o=5us' has o twice"),
         (["--network", "1gbit,hosts=2/1gbit,hosts=4"], "network '1gbit,hosts=2/1gbit,hosts=4' has hosts twice"),
         (["--network", f"1gbit/1gbit,hosts={DIGITS}"], f"hosts must be a whole number above zero, not '{DIGITS}'"),
-        (["--network", f"torus:{DIGITS},1gbit"], f"topology 'torus:{DIGITS}' cannot be read"),
         (
             ["--ranks", DIGITS],
             f"--ranks must be whole numbers of at least 1, or ranges that go up, as 8:64, not '{DIGITS}'",
@@ -54,16 +68,7 @@ MOST = "must be from 0 to 86400 seconds, not"
         (["--forward-time", "1e308"], f"--forward-time {MOST} 1e+308"),
         (["--backward-time", "86401"], f"--backward-time {MOST} 86401.0"),
         (["--update-time", "1e300"], f"--update-time {MOST} 1e+300"),
-        (["--rate", "1e-320MFLOPS"], f"model 'synthetic:resnet50' at this rate: forward_time {MOST} inf"),
-        (["--rate", "1MFLOPS"], f"model 'synthetic:resnet50' at this rate: forward_time {MOST} 523415.5"),
-        (["--rate", "1TFLOPS", "--batch", "9" * 400], "batch must be at most 1000000000, not 999"),
         (["--straggler", "3:1e308"], "the factor of the straggler must be above zero, and at most 1000, not 1e308"),
-        (["--straggler", "3:0"], "the factor of the straggler must be above zero, and at most 1000, not 0"),
-        (["--straggler", f"{DIGITS}:2"], f"straggler '{DIGITS}:2' cannot be read: write it like 3:1.5"),
-        (["--straggler", f"3:{DIGITS}"], f"straggler '3:{DIGITS}' cannot be read: write it like 3:1.5"),
-        (["--jitter", "1e300"], "jitter must be from 0% to 100%, not 1e300"),
-        (["--jitter", "nan"], "jitter must be from 0% to 100%, not nan"),
-        (["--jitter", f"{DIGITS}%"], f"jitter '{DIGITS}%' cannot be read: write it like 5%"),
     ],
 )
 def test_bad_flags(flags, said):
@@ -76,10 +81,9 @@ def test_bad_flags(flags, said):
     [
         ["--network", "0.008kbit,86400s,o=86400s", "--forward-time", "86400"],
         ["--network", "1e290tbit", "--forward-time", "1e-320"],
-        ["--jitter", "100%", "--straggler", "3:1000", "--update-time", "86400"],
-        ["--rate", "1e290PFLOPS"],
+        ["--straggler", "3:1000", "--update-time", "86400"],
     ],
-    ids=["slow", "fast", "uneven", "no compute"],
+    ids=["slow", "fast", "uneven"],
 )
 def test_at_the_limits_there_are_figures(flags, tmp_path):
     file = tmp_path / "rows.json"
@@ -91,37 +95,6 @@ def test_at_the_limits_there_are_figures(flags, tmp_path):
 
 
 HUGE = 10**30
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (changed("rank", to=2), "rank must be below ranks, 2, not 2"),
-        (changed("accumulate", to=10**9), "accumulate must be a whole number <= 1000, not 1000000000"),
-        (changed("schedule", to="daer"), "schedule 'daer' is unknown: did you mean 'dear'?"),
-        (changed("device", to="gpu"), "device 'gpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda"),
-        (changed("model", to=""), 'model must be a text of length >= 1, not ""'),
-        (changed("model", to="a\x1b[2Jb"), r"names must be printable, not 'a\x1b[2Jb'"),
-        (changed("uses", 1, "name", to="a\nb"), r"names must be printable, not 'a\nb'"),
-        (changed("uses", 1, "forward_s", to=1e308), "uses[1].forward_s must be a number <= 86400.0, not 1e+308"),
-        (changed("rest_s", to=1e308), "rest_s must be a number <= 86400.0, not 1e+308"),
-        ("[" * 10**5, "is no readable JSON file: lists and objects are nested too deeply in it"),
-    ],
-)
-def test_bad_profiles(content, said, tmp_path):
-    file = tmp_path / "profile.json"
-    file.write_text(content if isinstance(content, str) else json.dumps(content))
-    done = CliRunner().invoke(app, ["simulate", "--profile", str(file)])
-    assert_one_line(done, f"profile {str(file)!r}", said)
-
-
-@pytest.mark.parametrize("name", ["bytescheduler:credit=8", "path/to/mine.py:Mine"])
-def test_schedules_of_profiles(name, tmp_path):
-    """With options, or of a user, whose file need not be here."""
-    file = tmp_path / "profile.json"
-    file.write_text(json.dumps(changed("schedule", to=name)))
-    done = CliRunner().invoke(app, ["simulate", "--profile", str(file), "--ranks", "2"])
-    assert done.exit_code == 0, done.output
 
 
 def test_models_of_too_many_elements(tmp_path):
@@ -157,46 +130,6 @@ def test_bad_tables(modules, said, tmp_path):
 
 ROW = row_of(Case("all_reduce", 1024), "ring", Samples([[1e-4] * 3] * 2, 0), backend="", hosts=[2], segment_bytes=4)
 ROWS = [asdict(ROW), asdict(replace(ROW, bytes=4096, count=1024, p50_us=400.0, mean_us=400.0))]
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (
-            {"rows": [3]},
-            "must be a file of dear-mpi bench --json, or of dear-mpi doctor --json: rows[0] must be an object, not 3",
-        ),
-        (
-            ROWS,
-            "must be a file of dear-mpi bench --json, or of dear-mpi doctor --json: it must be an object, not a list",
-        ),
-        ({"machine": 3}, "it has neither rows nor links"),
-        ("[" * 10**5, "is no readable JSON file: lists and objects are nested too deeply in it"),
-        ({"rows": [ROWS[0], ROWS[1] | {"p50_us": 0}]}, "rows[1].p50_us must be a number >= 1e-06, not 0"),
-        (
-            {"rows": [ROWS[0], ROWS[1] | {"p50_us": 1e308}]},
-            "rows[1].p50_us must be a number <= 86400000000.0, not 1e+308",
-        ),
-        ({"rows": [ROWS[0] | {"ranks": "2"}]}, 'rows[0].ranks must be a whole number, not "2"'),
-        ({"rows": [ROWS[0] | {"segment_bytes": 0}]}, "rows[0].segment_bytes must be a whole number >= 1, not 0"),
-        ({"rows": [ROWS[0] | {"dtype": "fp8"}]}, "dtype 'fp8' is unknown. Allowed: fp64"),
-        (
-            {"rows": [ROWS[0] | {"ci_low_us": float("inf")}]},
-            "rows[0].ci_low_us must be a number <= 86400000000.0, not Infinity",
-        ),
-    ],
-)
-def test_bad_rows_of_a_benchmark(content, said, tmp_path):
-    file = tmp_path / "rows.json"
-    file.write_text(content if isinstance(content, str) else json.dumps(content))
-    done = CliRunner().invoke(app, ["simulate", "--network", str(file)])
-    assert_one_line(done, f"network {str(file)!r}", said)
-
-
-def test_good_rows_of_a_benchmark(tmp_path):
-    file = tmp_path / "rows.json"
-    file.write_text(json.dumps({"rows": ROWS}))
-    assert read_network(str(file), 2).origin == "fitted"
 
 
 LINK = Link(0, 1, "host", 1.0, 8, 100, 1.0, 1 << 20, 30, 1.0, 1.0, 1.0, 1.0)
@@ -237,31 +170,12 @@ def test_the_slowest_links_of_a_doctor_are_rates(tmp_path):
     [
         (report(*RING, hosts="aaaa"), "has no links between hosts: take dear-mpi doctor"),
         (report(*RING, hosts="abcd"), "has no links inside hosts: take dear-mpi doctor"),
-        ({"rows": ROWS}, "has no links inside hosts"),
-        ({"links": 3}, "dear-mpi bench --json, or of dear-mpi doctor --json"),
     ],
 )
 def test_files_without_rates_are_refused(content, said, tmp_path):
     file = tmp_path / "doctor.json"
     file.write_text(json.dumps(content))
     assert_one_line(CliRunner().invoke(app, ["explain", "--algorithm", "themis", "--rates", str(file)]), said)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (report(), "it has neither rows nor links"),
-        (report((0, 4, 1.0, 1.0)), "it has 4 ranks, and a link from 0 to 4"),
-        (report((0, 1, "2", 1.0)), 'links[0].latency_us must be a number, not "2"'),
-        (report((0, 1, 2.0, 0)), "links[0].GBps must be a number >= 1e-09, not 0"),
-        (report((0, 1, -1.0, 1.0)), "links[0].latency_us must be a number >= 0.0, not -1.0"),
-        ({"links": 3}, "links must be a list, not 3"),
-    ],
-)
-def test_bad_links_of_a_doctor(content, said, tmp_path):
-    file = tmp_path / "doctor.json"
-    file.write_text(json.dumps(content))
-    assert_one_line(CliRunner().invoke(app, ["simulate", "--network", str(file)]), said)
 
 
 def test_cuts_finer_than_the_grid_are_those_of_the_grid():
@@ -271,9 +185,38 @@ def test_cuts_finer_than_the_grid_are_those_of_the_grid():
     assert cut(layout, borders("cut:100B", layout)) == cut(layout, range(0, layout.count, 25))
 
 
-def test_a_row_that_is_there_twice_is_refused_from_python_too():
-    settings = Settings(models=("synthetic:resnet50",), ranks=(8, 8), network="1gbit", schedules=("dear",), fusions=())
-    with pytest.raises(ValueError, match="ranks must be different ones, not 8, 8"):
-        simulate(settings)
-    with pytest.raises(ValueError, match="iterations must be at least 1, not 0"):
-        simulate(replace(settings, ranks=(8,), iterations=0))
+FILE = "must be a file of dear-mpi bench --json, or of dear-mpi doctor --json: "
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"rows": [3]}, f"{FILE}rows[0] must be an object, not 3"),
+        (ROWS, f"{FILE}it must be an object, not a list"),
+        ("[" * 10**5, "is no readable JSON file: lists and objects are nested too deeply in it"),
+        ({"rows": [ROWS[0], ROWS[1] | {"p50_us": 0}]}, "rows[1].p50_us must be a number >= 1e-06, not 0"),
+        ({"rows": [ROWS[0] | {"dtype": "fp8"}]}, "dtype 'fp8' is unknown. Allowed: fp64"),
+        ({"rows": [ROWS[0] | {"ci_low_us": float("inf")}]}, "must be a number <= 86400000000.0, not Infinity"),
+        (report(), "it has neither rows nor links"),
+        (report((0, 4, 1.0, 1.0)), "it has 4 ranks, and a link from 0 to 4"),
+        (report((0, 1, 2.0, 0)), "links[0].GBps must be a number >= 1e-09, not 0"),
+        (report((0, 1, -1.0, 1.0)), "links[0].latency_us must be a number >= 0.0, not -1.0"),
+    ],
+)
+def test_bad_files_of_machines(content, said, tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    done = CliRunner().invoke(app, ["simulate", "--network", str(file)])
+    assert_one_line(done, f"network {str(file)!r}", said)
+
+
+def test_extras_publish_networks(monkeypatch):
+    found = {"mine": lambda text, ranks: Network(alpha=float(ranks)), "other": lambda text, ranks: text}
+    monkeypatch.setattr("dear_mpi.simulate.network.entry_points_of", lambda group: found)
+    monkeypatch.setattr("dear_mpi.simulate.network.load_extra", lambda group, name: found[name])
+    machine = read_network("mine:3,10gbit", 4)
+    assert (machine.network, machine.origin, machine.text) == (Network(alpha=4.0), "given", "mine:3,10gbit")
+    with pytest.raises(ValueError, match="network 'other' must be read as a Network, not 'other'"):
+        read_network("other", 4)
+    with pytest.raises(ValueError, match=r"did you mean 'mine'\? Allowed: paper-10gbe, paper-100gbib, mine, other"):
+        read_network("mime:3", 4)

@@ -11,7 +11,7 @@ from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.line.bucket import cut
 from dear_mpi.training.line.owners import Ownership, Sharing
-from dear_mpi.training.profiles.profile import Profile, Tensor, Use
+from dear_mpi.training.profile import Profile, Tensor, Use
 from dear_mpi.training.routes.find import SHARDED
 from tests.simulate.predicted import predicted
 

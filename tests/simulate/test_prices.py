@@ -1,4 +1,4 @@
-"""Prices for many sizes at once are those that ``cost`` finds one by one."""
+"""Prices are those that ``cost`` finds: in lockstep, with ranks that stand for others, and for many sizes."""
 
 from random import Random
 
@@ -9,19 +9,17 @@ from hypothesis import strategies as st
 
 from dear_mpi.collectives import ALGORITHMS, programs
 from dear_mpi.collectives.algorithms.registry import runner_of
-from dear_mpi.collectives.program import cost as cost_model
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
-from dear_mpi.simulate.prices import lockstep as module
-from dear_mpi.simulate.prices.lockstep import Columns, ManySizes, StandIns, find_stand_ins, outline
-from dear_mpi.simulate.prices.prices import Prices
+from dear_mpi.simulate import prices as module
+from dear_mpi.simulate.prices import Prices, StandIns, find_lockstep, find_stand_ins, outline
 
 PAIRS = [(name, collective) for name, row in ALGORITHMS.items() for collective in row if runner_of(name) == "messages"]
 SIZES = [1, 2, 3, 4, 5, 8, 12, 17]
 SEGMENT = 40_000
-SHARES = np.array([0, 1, 1_000, 1_001, 12_345])  # elements of a shard: the third one leads, and parts it evenly
+SHARES = np.array([0, 1, 1_001])  # elements of a shard
 EXACT = 1e-12
 
 
@@ -33,7 +31,9 @@ LINKS = st.builds(Network, alpha=figures(1e-4), beta=figures(1e-8), gamma=figure
 
 
 def on_hosts(network, between, size, ranks):
-    """The network with so many ranks on each host."""
+    """The network with so many ranks on each host; without hosts if that is None."""
+    if ranks is None:
+        return network
     hosts = tuple(rank // ranks for rank in range(size))
     return Network(network.alpha, network.beta, network.gamma, network.o, hosts, between)
 
@@ -48,38 +48,28 @@ def one_by_one(name, collective, network, size, shares):
         yield cost(written, count, 4, network).time_s
 
 
-def same_as_cost(name, collective, network, size, shares=SHARES):
-    found = Prices(network, size, SEGMENT).seconds(name, collective, 4 * size * shares)
-    expected = list(one_by_one(name, collective, network, size, shares))
+@pytest.mark.parametrize(("name", "collective"), PAIRS)
+@settings(max_examples=3)
+@given(network=LINKS, between=LINKS, size=st.sampled_from(SIZES), ranks=st.sampled_from([None, 1, 2, 3, 4, 5]))
+def test_prices_are_what_cost_says(name, collective, network, between, size, ranks):
+    network = on_hosts(network, between, size, ranks)
+    found = Prices(network, size, SEGMENT).seconds(name, collective, 4 * size * SHARES)
+    expected = list(one_by_one(name, collective, network, size, SHARES))
     assert found == pytest.approx(expected, rel=EXACT, abs=0), (name, collective, size)
 
 
 @pytest.mark.parametrize(("name", "collective"), PAIRS)
 @settings(max_examples=3)
-@given(network=LINKS, size=st.sampled_from(SIZES))
-def test_prices_are_what_cost_says(name, collective, network, size):
-    same_as_cost(name, collective, network, size)
-
-
-@pytest.mark.parametrize(("name", "collective"), PAIRS)
-@settings(max_examples=3)
-@given(network=LINKS, between=LINKS, size=st.sampled_from(SIZES), ranks=st.integers(1, 5))
-def test_prices_are_what_cost_says_where_ranks_share_the_ports_of_hosts(
-    name, collective, network, between, size, ranks
-):
-    same_as_cost(name, collective, on_hosts(network, between, size, ranks), size)
-
-
-@pytest.mark.parametrize(("name", "collective"), PAIRS)
-@settings(max_examples=3)
-@given(network=LINKS, between=LINKS, size=st.sampled_from(SIZES), ranks=st.integers(1, 5))
-def test_columns_are_what_cost_says_with_and_without_stand_ins(name, collective, network, between, size, ranks):
-    function, network = ALGORITHMS[name][collective], on_hosts(network, between, size, ranks)
-    written = tuple(programs(name, collective, size, hosts=network.hosts, rates=network.rates))
+@given(network=LINKS, between=LINKS, size=st.sampled_from([*SIZES, 6]), ranks=st.sampled_from([None, 2, 3, 4]))
+def test_replays_agree(name, collective, network, between, size, ranks):
+    """Of all ranks, and of those that stand for all, event by event and in lockstep."""
+    network, function = on_hosts(network, between, size, ranks), ALGORITHMS[name][collective]
+    written = tuple(programs(name, collective, size, hosts=network.hosts, rates=network.rates, pieces=2))
+    few = find_stand_ins(function, size, network.hosts, 2, rates=network.rates)
     expected = [cost(written, int(share) * size, 4, network).time_s for share in SHARES]
-    for replayed in (StandIns(written, size), find_stand_ins(function, size, network.hosts)):
-        found = Columns(replayed).seconds(network, SHARES * size, 4)
-        assert found == pytest.approx(expected, rel=EXACT, abs=0), (name, collective, size)
+    for replayed in (StandIns(written, size), few, find_lockstep(few, network)):
+        if replayed is not None:
+            assert replayed.seconds(network, SHARES * size, 4) == pytest.approx(expected, rel=EXACT, abs=0), size
 
 
 def any_programs(rng):
@@ -102,34 +92,16 @@ def any_network(rng, size):
     return rng.choice([inside, on_hosts(inside, between, size, ranks)])
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_columns_are_what_cost_says_for_any_programs(seed):
-    rng = Random(seed)
-    for _ in range(60):
+def test_replays_agree_for_any_programs():
+    rng = Random(0)
+    for _ in range(150):
         written = any_programs(rng)
         size = len(written)
-        network, shares = any_network(rng, size), np.array([0, 1, *(int(10 ** rng.uniform(0, 6)) for _ in range(6))])
+        network, shares = any_network(rng, size), np.array([0, 1, *(int(10 ** rng.uniform(0, 6)) for _ in range(3))])
         expected = [cost(written, int(share) * size, 4, network).time_s for share in shares]
-        found = Columns(StandIns(tuple(written), size)).seconds(network, shares * size, 4)
-        assert found == pytest.approx(expected, rel=EXACT, abs=0)
-
-
-# Rank 0 sends to rank 1 twice, and takes 10 s for each. Where the first is over before that, its flow pauses: then
-# another one begins, or has the port for itself. Ranks 2 and 3 are on one host, and need no time of their processors.
-FIRST, SECOND, LONG = range(1), range(1, 2), range(5)
-LATE = [Step((Send(3, range(2)),)), Step((Send(1, SECOND),))], [Step((), (Receive(2, range(2)),))]
-EARLY = [Step((Send(1, LONG),))], []
-
-
-@pytest.mark.parametrize(("others", "chunks", "shares"), [(LATE, SECOND, [1, 150]), (EARLY, LONG, [40, 100])])
-def test_a_flow_may_pause_at_some_sizes_alone(others, chunks, shares):
-    sends = [Step((Send(1, FIRST), Send(1, SECOND)))]
-    receives = [Step((), (Receive(0, FIRST), Receive(0, SECOND), Receive(2, chunks)))]
-    steps = [sends, receives, *others, []]
-    written = tuple(Program("all_reduce", rank, 5, tuple(each)) for rank, each in enumerate(steps))
-    network = Network(beta=0.1, hosts=(0, 1, 2, 2, 3), between=Network(beta=0.1, o=10.0))
-    expected = [cost(written, 5 * share, 1, network).time_s for share in shares]
-    assert Columns(StandIns(written, 5)).seconds(network, 5 * np.array(shares), 1) == pytest.approx(expected, rel=EXACT)
+        ranks = StandIns(tuple(written), size)
+        for replayed in (ranks, find_lockstep(ranks, network)):
+            assert replayed is None or replayed.seconds(network, shares * size, 4) == pytest.approx(expected, rel=EXACT)
 
 
 @pytest.mark.parametrize(("name", "collective"), PAIRS)
@@ -145,25 +117,19 @@ def test_ranks_that_stand_for_others_do_the_same(name, collective, per_host):
 
 
 @pytest.mark.parametrize(
-    ("name", "few"), [("ring", 1), ("bidirectional", 1), ("pairwise", 1), ("ordered", 1), ("torus", 4), ("bruck", 12)]
+    ("name", "per_host", "few"),
+    [
+        *(("ring", None, 1), ("bidirectional", None, 1), ("pairwise", None, 1), ("ordered", None, 1)),
+        *(("torus", None, 4), ("bruck", None, 12), ("ring", 3, 3), ("pairwise", 3, 3), ("hierarchical", 3, 3)),
+    ],
 )
-def test_stand_ins_cost_what_all_ranks_do(name, few):
-    network = Network(alpha=3.1e-6, beta=1.7e-9, gamma=2.3e-10, o=0.9e-6)
-    for collective, function in ALGORITHMS[name].items():
-        ranks = find_stand_ins(function, 12, thorough=0)
-        assert len(ranks.programs) == few
-        found = Columns(ranks).seconds(network, 12 * SHARES[2:], 4)
-        assert found == pytest.approx(list(one_by_one(name, collective, network, 12, SHARES[2:])), rel=EXACT)
-
-
-@pytest.mark.parametrize("name", ["ring", "pairwise", "hierarchical"])
-def test_a_host_stands_for_all_hosts(name):
+def test_stand_ins_cost_what_all_ranks_do(name, per_host, few):
     between = Network(alpha=2.9e-5, beta=1.1e-8, o=1.3e-6)
-    network = on_hosts(Network(alpha=3.1e-6, beta=1.7e-9, gamma=2.3e-10, o=0.9e-6), between, 12, 3)
+    network = on_hosts(Network(alpha=3.1e-6, beta=1.7e-9, gamma=2.3e-10, o=0.9e-6), between, 12, per_host)
     for collective, function in ALGORITHMS[name].items():
         ranks = find_stand_ins(function, 12, network.hosts, thorough=0)
-        assert len(ranks.programs) == 3
-        found = Columns(ranks).seconds(network, 12 * SHARES, 4)
+        assert len(ranks.programs) == few
+        found = ranks.seconds(network, 12 * SHARES, 4)
         assert found == pytest.approx(list(one_by_one(name, collective, network, 12, SHARES)), rel=EXACT)
 
 
@@ -179,25 +145,51 @@ def test_few_programs_are_written_for_4096_ranks(monkeypatch):
     (replay,) = prices.replays.values()
     assert len(replay.ranks.programs) == 1
     assert len(written) <= 8
-    assert len(ManySizes(replay.ranks, network, size * shares, 4).ranks) == 1
 
 
-def test_one_order_of_events_does_for_sizes_that_have_it(monkeypatch):
-    """One replay for all sizes of a symmetric program; and each size goes through ``cost`` in no replay."""
-    made = []
-    init = ManySizes.__init__
-    monkeypatch.setattr(ManySizes, "__init__", lambda *args: made.append(init(*args)))
-    monkeypatch.delattr(cost_model, "Simulation")
-    ranks = find_stand_ins(ALGORITHMS["rabenseifner"]["all_reduce"], 16)
-    Columns(ranks).seconds(Network(alpha=1e-6, beta=1e-9), 16 * np.arange(1, 99), 4)
-    assert len(made) == 1
+@pytest.mark.parametrize("name", ["ring", "recursive_doubling", "binomial"])
+def test_rings_exchanges_and_trees_are_in_lockstep(name):
+    for size in (1, 2, 3, 7, 64):
+        for function in ALGORITHMS[name].values():
+            assert find_lockstep(find_stand_ins(function, size), Network()), size
+
+
+def test_a_ring_through_blocks_of_ranks_is_in_lockstep():
+    """One rank of each host sends to another host, and one receives from there; of an exchange, all do."""
+    network = on_hosts(Network(), Network(), 16, 4)
+    ranks = [find_stand_ins(ALGORITHMS[name]["all_reduce"], 16, network.hosts) for name in ("ring", "rabenseifner")]
+    assert [find_lockstep(each, network) is None for each in ranks] == [False, True]
+
+
+def send(to, *chunks):
+    return Send(to, range(chunks[0], chunks[-1] + 1))
+
+
+def receive(source, chunk):
+    return Receive(source, range(chunk, chunk + 1), combine=False)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ([Step((send(1, 0), send(2, 0)))], [Step((), (receive(0, 0),))], [Step((), (receive(0, 0),))]),
+        ([Step((send(2, 0),))], [Step((send(2, 1),))], [Step((), (receive(0, 0), receive(1, 1)))]),
+        ([Step((send(1, 0),)), Step()], [Step(), Step((), (receive(0, 0),))], [Step(), Step()]),
+        ([Step((send(1, 0),))], [Step(), Step((), (receive(0, 0),))], []),
+        ([Step((send(1, 0),))], [Step((), (receive(2, 0),))], [Step()]),
+    ],
+    ids=["two sends", "two receives", "ends in two steps", "unequal lengths", "no sender"],
+)
+def test_what_could_meet_or_never_ends_is_not_in_lockstep(steps):
+    written = tuple(Program("all_gather", rank, 3, tuple(each)) for rank, each in enumerate(steps))
+    assert find_lockstep(StandIns(written, 3), Network()) is None
 
 
 def test_prices_are_kept(monkeypatch):
     prices = Prices(Network(alpha=1e-6, beta=1e-9), 4, SEGMENT)
     first = prices.seconds("ring", "all_reduce", [16, 1600, 16])
     assert first[0] == first[2]
-    monkeypatch.delattr(Prices, "replayed")
+    monkeypatch.delattr(module.Lockstep, "seconds")
     assert prices.seconds("ring", "all_reduce", [1600, 16]).tolist() == first[[1, 0]].tolist()
     assert prices.seconds("ring", "all_reduce", []).shape == (0,)
 
@@ -232,4 +224,4 @@ def test_too_much_is_refused(monkeypatch):
 def test_programs_that_block_each_other_are_refused():
     waits = Program("all_gather", 0, 1, (Step((), (Receive(0, range(1)),)),))
     with pytest.raises(ProgramError, match="the programs deadlock"):
-        Columns(StandIns((waits,), 1)).seconds(Network(), np.array([1]), 4)
+        StandIns((waits,), 1).seconds(Network(), np.array([1]), 4)

@@ -11,15 +11,15 @@ from dear_mpi.cli.app import app
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.synthetic import load_modules, measured_seconds, synthetic_layers
 from dear_mpi.ranks.world import World
-from dear_mpi.simulate.compute import model_of
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.simulate.table import heading, warnings
+from dear_mpi.simulate.table import heading
 from dear_mpi.training.fabric.costs import Costs
-from dear_mpi.training.profiles.profile import Profile, Tensor, Use, read_profile
+from dear_mpi.training.profile import Profile, Tensor, Use, read_profile
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.workload import make_workload
+from dear_mpi.training.runs.job import make_workload
 from tests.cli_checks import assert_one_line
+from tests.rooms import DELETED
 
 COUNT = 2**20  # elements of the one tensor: all ranks' shards are whole, so nothing is padded
 PROFILE = Profile(
@@ -73,18 +73,12 @@ def test_type_of_the_wire_and_updates_may_be_others():
     assert (found.row["compute_origin"], found.row["update_origin"]) == ("measured", "given")
 
 
-COUNTED = replace(PROFILE, forward_flops=4e9)  # of 32 examples: those of one of its two ranks
-
-
 @pytest.mark.parametrize(
     ("profile", "flags", "forward_s", "backward_s", "factor"),
     [
         (PROFILE, {"forward_s": 0.02}, 0.02, 0.035, 0.5),
         (PROFILE, {"forward_s": 0.02, "backward_s": 0.14}, 0.02, 0.14, 0.5),
         (PROFILE, {"backward_s": 0.14}, 0.04, 0.14, 1.0),
-        (COUNTED, {"flops_per_s": 1e12}, 0.004, 0.007, 0.1),
-        (COUNTED, {"flops_per_s": 1e12, "batch": 64}, 0.008, 0.014, 0.2),
-        (COUNTED, {"flops_per_s": 1e12, "backward_s": 0.14}, 0.004, 0.14, 0.1),
     ],
 )
 def test_a_profile_is_scaled(profile, flags, forward_s, backward_s, factor):
@@ -114,6 +108,7 @@ def test_a_profile_of_several_ranks_is_doubted(tmp_path):
     assert "warning" not in run(tmp_path, alone, "--ranks", "4").output
 
 
+@pytest.mark.skipif("lancet" in DELETED, reason="an extra, which was deleted")
 def test_halves_and_exchanges_of_a_profile(tmp_path):
     """Both passes of ``dense`` wait for an exchange; the first one backward may be filled with weights of ``last``."""
     last = Use("last", (Tensor(1, (8, 8)),), 0.0, 0.04, weights_s=0.03)
@@ -152,14 +147,6 @@ def test_a_profile_is_a_synthetic_model(tmp_path):
     assert_one_line(done, f"model 'synthetic:{file}' is a profile: give it as --profile {file}")
 
 
-@pytest.mark.parametrize("uses", [3, [3], [{"name": "a"}], [{"name": "a", "tensors": [{}], "forward_s": 1}]])
-def test_uses_that_are_none_are_told(uses, tmp_path):
-    file = tmp_path / "table.json"
-    file.write_text(json.dumps({"uses": uses}))
-    with pytest.raises(ValueError, match="has uses, and is no profile"):
-        load_modules(str(file))
-
-
 def test_only_the_last_part_of_a_batch_hides_communication():
     """Behind the gradients of ``dense`` the last part has one layer left, of half of 50 ms."""
     slow = {"network": "0.8gbit,0s", "wire": "fp32", "update_s": 0.0, "schedules": ("wfbp",)}
@@ -184,31 +171,10 @@ def test_a_profile_reads_as_it_was_written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rate", "batch", "forward_s"),
-    [
-        (10e12, None, 523.415584768e9 / 10e12),  # of the table, at its batch, 64
-        (1e12, 32, 523.415584768e9 / 1e12 / 2),
-        (1e12, 96, 523.415584768e9 / 1e12 * 1.5),
-    ],
-)
-def test_seconds_of_a_layer_are_its_flops_at_the_rate(rate, batch, forward_s):
-    model = model_of(Settings(flops_per_s=rate, batch=batch), "synthetic:resnet50", ranks=8)
-    assert sum(model.costs.forward_s) == pytest.approx(forward_s)
-    assert sum(model.costs.backward_s) == pytest.approx(2 * forward_s)
-    flops = load_modules("resnet50")[2].flops
-    assert model.costs.forward_s[2] == pytest.approx(flops / rate * (batch or 64) / 64)
-    given = model_of(Settings(flops_per_s=rate, batch=batch, backward_s=0.5), "synthetic:resnet50", ranks=8)
-    assert sum(given.costs.forward_s) == pytest.approx(forward_s)
-    assert sum(given.costs.backward_s) == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(
     ("flags", "origin", "said"),
     [
         ([], "given", "compute: 0.1 s forward and 0.2 s backward (assumed); updates: no time"),
         (["--forward-time", "0.3", "--update-time", "1e-3"], "given", "updates: 1 ns for each parameter (assumed)"),
-        (["--rate", "10TFLOPS"], "predicted", "10 TFLOPS and the batch of its table on each rank (predicted"),
-        (["--rate", "1tflops", "--batch", "8"], "predicted", "compute: 1 TFLOPS and batch 8 on each rank (predicted"),
     ],
 )
 def test_the_command_says_where_compute_comes_from(flags, origin, said, tmp_path):
@@ -257,15 +223,13 @@ def changed(*where, to):
         ("{", "is no readable JSON file: Expecting property name"),
         ([], "must be a file of dear-mpi train --profile: it must be an object, not a list"),
         (changed("rest_s", to=None), "it must have the field 'rest_s'"),
-        (changed("uses", 1, "forward_s", to=None), "uses[1] must have the field 'forward_s'"),
-        (changed("uses", to=[]), "uses must be a list in which some use has tensors"),
-        (changed("uses", to={}), "uses must be a list, not an object"),
+        (changed("uses", to=[]), "uses must be a list, and some use must have tensors"),
+        ("[" * 10**5, "is no readable JSON file: lists and objects are nested too deeply in it"),
         (changed("uses", 0, "forward_s", to=-1.0), "uses[0].forward_s must be a number >= 0.0, not -1.0"),
         (
             changed("uses", 1, "backward_s", to=float("inf")),
             "uses[1].backward_s must be a number <= 86400.0, not Infinity",
         ),
-        (changed("uses", 1, "backward_s", to="1"), 'uses[1].backward_s must be a number, not "1"'),
         (changed("update_s_per_element", to=float("nan")), "update_s_per_element must be a number >= 0.0, not NaN"),
         (changed("rest_s", to=10**400), "rest_s: Number out of range"),
         (
@@ -275,75 +239,19 @@ def changed(*where, to):
         (changed("uses", 1, "tensors", 0, "shape", to=[4]), "tensors of key 0 must have one shape, not (4,) and"),
         (changed("accumulate", to=0), "accumulate must be a whole number >= 1, not 0"),
         (changed("forward_flops", to=0), "forward_flops must be a number > 0.0, not 0"),
-        (changed("forward_flops", to="many"), 'forward_flops must be a number or null, not "many"'),
         (changed("batch", to=True), "batch must be a whole number or null, not true"),
         (changed("wire", to="fp7"), "wire 'fp7' is unknown"),
-        (changed("device", to="tpu"), "device 'tpu' is unknown: did you mean 'cpu'?"),
         (changed("schedule", to="deer"), "schedule 'deer' is unknown: did you mean 'dear'?"),
         (changed("model", to=""), 'model must be a text of length >= 1, not ""'),
         (changed("uses", 0, "name", to="\n"), "names must be printable, not '\\n'"),
         (changed("uses", 1, "weights_s", to=0.021), "weights_s must be a part of backward_s, and is more in some use"),
         (changed("rank", to=2), "rank must be below ranks, 2, not 2"),
-        (changed("model", to=3), "model must be a text, not 3"),
     ],
 )
 def test_a_bad_profile_is_one_line(content, said, tmp_path):
     done = run(tmp_path, content)
-    command = "" if content == "{" else "must be a file of dear-mpi train --profile: "
+    command = "" if isinstance(content, str) else "must be a file of dear-mpi train --profile: "
     assert_one_line(done, f"profile '{tmp_path / 'profile.json'}'", command, said)
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--model", "mlp"], "profile of another model: it is of 'mine.py:build', not of 'mlp'"),
-        (
-            ["--rate", "1TFLOPS"],
-            "--rate: the profile of 'mine.py:build' has no FLOPs (forward_flops): give --forward-time",
-        ),
-        (["--rate", "1TFLOPS", "--forward-time", "1"], "--forward-time and --rate contradict each other: give one"),
-        (["--forward-time", "-1"], "--forward-time must be from 0 to 86400 seconds, not -1.0"),
-        (["--batch", "3"], "--batch needs --rate"),
-    ],
-)
-def test_what_contradicts_a_profile_is_one_line(flags, said, tmp_path):
-    done = run(tmp_path, asdict(PROFILE), *flags)
-    assert_one_line(done, said)
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--profile", "none.json"], "profile 'none.json' is no readable JSON file"),
-        (["--rate", "1TFLOPS", "--forward-time", "1"], "--forward-time and --rate contradict each other"),
-        (["--rate", "10"], "--rate: rate '10' has no unit: write it like 10TFLOPS; units are mflops, gflops"),
-        (["--rate", "0TFLOPS"], "--rate: rate '0TFLOPS' must be above zero"),
-        (["--batch", "3"], "--batch needs --rate: it changes FLOPs, and not the seconds that are given or measured"),
-        (["--update-time", "-1"], "--update-time must be from 0 to 86400 seconds, not -1.0\n"),
-        (["--model", "mlp", "--rate", "1TFLOPS"], "not 'mlp': others need a profile (--profile FILE"),
-    ],
-)
-def test_bad_flags_are_one_line(flags, said):
-    done = CliRunner().invoke(app, ["simulate", *flags])
-    assert_one_line(done, said)
-
-
-@pytest.mark.parametrize(
-    ("table", "flags", "said"),
-    [
-        ({}, ["--batch", "8"], "batch must be a whole number above zero, not None"),
-        ({"batch": -1}, ["--batch", "8"], "batch must be a whole number above zero, not -1"),
-        ({}, [], None),
-        ({"flops": 0}, [], "has no FLOPs (fwd_flops), to which a rate would give time"),
-    ],
-)
-def test_tables_of_users(table, flags, said, tmp_path):
-    file = tmp_path / "table.json"
-    modules = [{"name": "dense", "params": [COUNT], "fwd_flops": table.pop("flops", 1e9)}]
-    file.write_text(json.dumps(table | {"modules": modules}))
-    done = CliRunner().invoke(app, ["simulate", "--model", f"synthetic:{file}", "--rate", "1TFLOPS", *flags])
-    assert done.exit_code == (0 if said is None else 2), done.output
-    assert said is None or said in done.stderr
 
 
 def test_codes_take_as_many_times_as_long_as_in_the_profile():
@@ -352,7 +260,7 @@ def test_codes_take_as_many_times_as_long_as_in_the_profile():
     said_s = sum(leg.compute_s(COUNT, 4) for leg in legs)
     once, thrice = (each.row["iteration_s"] for each in rows)
     assert thrice - once == pytest.approx(2 * said_s)
-    assert "codes: 3 times as long as on a core of their own (measured)" in heading(rows[1:])
+    assert "codes: 3 times as long as their wire says" in heading(rows[1:])
     assert replace(PROFILE, code_factor=3.0).scaled(0.02).code_factor == pytest.approx(1.5)
 
 
@@ -382,16 +290,6 @@ def test_ranks_that_share_a_core_compute_one_after_the_other():
     assert owners.update_seconds(np.array([1.0, 1.0])).tolist() == [2.0, 2.0]
 
 
-def test_layers_that_sleep_share_no_core():
-    settings = {"models": ("synthetic:resnet50",), "forward_s": 0.3, "update_s": 1e-9}
-    alone, shared = (simulated(**settings, ranks_per_core=ranks) for ranks in (1, 3))
-    assert shared.row["compute_s"] == pytest.approx(alone.row["compute_s"], rel=1e-12)
-    assert shared.row["update_s"] == pytest.approx(3 * alone.row["update_s"])
-    assert warnings([shared]) == ["note: layers of a synthetic model sleep, so they share no core"]
-    assert warnings([alone]) == []
-
-
-def test_a_core_has_one_rank_at_least():
-    for wrong in (0.5, 3.0):
-        with pytest.raises(ValueError, match=rf"--ranks-per-core must be from 1 to 2 ranks, not {wrong:g}"):
-            simulated(profile=PROFILE, ranks=(2,), ranks_per_core=wrong)
+def test_a_profile_of_another_model_is_refused(tmp_path):
+    done = run(tmp_path, asdict(PROFILE), "--model", "mlp")
+    assert_one_line(done, "profile of another model: it is of 'mine.py:build', not of 'mlp'")

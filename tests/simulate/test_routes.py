@@ -12,11 +12,10 @@ from dear_mpi.models.synthetic import Module
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.simulate.table import heading
-from dear_mpi.simulate.timeline import timeline_of
-from dear_mpi.training.log.spans import WIRE
+from dear_mpi.simulate.table import heading, timeline_of
 from dear_mpi.training.routes.find import FULL, SHARDED
 from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.spans import WIRE
 from tests.rooms import ROOT
 from tests.simulate.predicted import predicted
 
@@ -169,9 +168,9 @@ def test_each_wire_has_rows_over_one_baseline():
         ({"wires": ("int8", "int8")}, "wire must be different ones, not int8, int8"),
         ({"wires": ("fp32", "int9")}, "wire 'int9' is unknown: did you mean"),
         ({"clip": 1.0, "schedules": ("dear", "local:4")}, "the route 'local:4' does not have them"),
-        ({"wires": ("int8",), "schedules": ("local:4",)}, "schedule 'local:4' has a route of its own: leave out wire"),
+        ({"wires": ("int8",), "schedules": ("local:4",)}, "schedule 'local:4' sets the route: leave out wire"),
         ({"wires": ("fp16",), "schedules": ("local:4",)}, "'fp16' does not apply, because no gradients travel"),
-        ({"update": "sharded", "schedules": ("local:4",)}, "'local:4' has a route of its own: leave out update"),
+        ({"update": "sharded", "schedules": ("local:4",)}, "'local:4' sets the route: leave out update"),
     ],
 )
 def test_wires_that_do_not_go_together_are_refused(choices, said):

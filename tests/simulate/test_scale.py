@@ -8,12 +8,10 @@ from collections import Counter
 
 import pytest
 
-from dear_mpi.simulate.prices import lockstep
-from dear_mpi.simulate.prices.lockstep import Columns, Lockstep
+from dear_mpi.simulate import prices
+from dear_mpi.simulate.prices import Lockstep, StandIns
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.training.fabric.order import Order, Turn
-from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.schedules import SCHEDULES, Dear
 from dear_mpi.training.virtual_trainer import WARM
 from tests.simulate.predicted import predicted
@@ -58,36 +56,6 @@ def test_the_work_is_linear_in_the_number_of_layers(tmp_path, schedule, fusion):
     assert twice - few < 2.1 * (once - few)
 
 
-def test_buckets_are_found_without_a_look_at_all_of_their_layers():
-    looks = Counter()
-
-    class Use(int):
-        def __hash__(self):
-            looks["hash"] += 1
-            return int(self)
-
-    bucket = Bucket(0, 0, 128, tuple(map(Use, range(1000))), 512)
-    assert {bucket: "found"}[bucket] == "found"
-    assert not looks
-
-
-def test_an_order_is_not_searched_for_what_is_started():
-    looks = Counter()
-
-    class Key(tuple):
-        __slots__ = ()
-        __hash__ = tuple.__hash__
-
-        def __eq__(self, other):
-            looks["equal"] += 1
-            return tuple.__eq__(self, other)
-
-    keys = [("reduce_scatter", index) for index in range(1000)] + [("all_gather", index) for index in range(1000)]
-    order = Order(keys)
-    assert [order.submit(Key(key), key) for key in keys] == [[(Turn(*key), key)] for key in keys]
-    assert looks["equal"] <= 5 * len(keys)
-
-
 def test_each_hook_is_called_once_for_each_layer_and_iteration():
     calls = Counter()
     kind = type("Counting", (Dear,), {name: counting(getattr(Dear, name), calls, name) for name in HOOKS})
@@ -111,9 +79,9 @@ def counting(function, calls, name):
 def test_thousands_of_ranks_take_few_programs_and_replays(monkeypatch):
     """Programs are written once for all models and schedules, and no ring is replayed event by event."""
     calls = Counter()
-    monkeypatch.setattr(lockstep, "write_program", counting(lockstep.write_program, calls, "programs"))
+    monkeypatch.setattr(prices, "write_program", counting(prices.write_program, calls, "programs"))
     monkeypatch.setattr(Lockstep, "seconds", counting(Lockstep.seconds, calls, "replays"))
-    monkeypatch.delattr(Columns, "seconds")
+    monkeypatch.delattr(StandIns, "seconds")
     found = simulated(models=MODELS[:2], ranks=(1024,), schedules=("wfbp", "dear"))
     (shared,) = {id(each.scenario.prices): each.scenario.prices for each in found}.values()
     assert {key[:2]: len(each.ranks.programs) for key, each in shared.replays.items()} == {

@@ -12,7 +12,7 @@ import pytest
 from dear_mpi.models.synthetic import load_modules
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.scenario import buckets_of
-from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.routes.find import FULL, SHARDED
 from dear_mpi.training.routes.legs import all_gather, all_reduce, reduce_scatter
 from dear_mpi.training.schedules import find_schedule

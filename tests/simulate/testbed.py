@@ -12,7 +12,7 @@ from dear_mpi.models.synthetic import load_modules
 from dear_mpi.simulate.network import PRESETS
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from tests.provenance import Watch, write_page
+from tests.provenance import BELOW, Watch, write_page
 
 PAGE = "docs/benchmarks/testbed.md"
 BOUND = 0.1  # how far a prediction may be off
@@ -172,21 +172,21 @@ def impossible() -> Iterator[str]:
 
 
 def page() -> Iterator[str]:
-    """The whole page."""
-    yield HEAD
-    every = []
+    """The whole page: predictions and the sum of the fit; below, the rows of the fit."""
+    every, fit = list[Row](), list[str]()
     for network, lines in tables():
-        yield f"## {TITLES[network]}: `{network}`, {PRESETS[network]}\n"
-        yield f"| model, as published | {' | '.join(f'{ranks} GPUs' for ranks in RANKS)} |"
-        yield "|---" * (len(RANKS) + 1) + "|"
+        fit.append(f"## {TITLES[network]}: `{network}`, {PRESETS[network]}\n")
+        fit.append(f"| model, as published | {' | '.join(f'{ranks} GPUs' for ranks in RANKS)} |")
+        fit.append("|---" * (len(RANKS) + 1) + "|")
         for name, rows in lines:
             every += rows
-            yield f"| {name} | {' | '.join(map(str, rows))} |"
-        yield ""
+            fit.append(f"| {name} | {' | '.join(map(str, rows))} |")
+        fit.append("")
+    yield HEAD
     offs = [abs(row.off) for row in every]
     near = sum(off <= BOUND for off in offs)
-    yield f"{near} of {len(offs)} within {BOUND:.0%}; median {median(offs):.1%}, worst {max(offs):.1%}."
-    yield "Links were fitted to these rows: this says how well the model fits them, not how well it predicts others.\n"
+    yield f"Of the rows of the fit, {near} of {len(offs)} are within {BOUND:.0%};"
+    yield f"median {median(offs):.1%}, worst {max(offs):.1%}.\n"
     yield "## 64 GPUs, 10 Gbit/s Ethernet, everything overlapped: predicted\n"
     yield "| model | published / predicted |\n|---|---|"
     yield from (f"| {model} | {row} |" for model, row in overlapped())
@@ -198,73 +198,46 @@ def page() -> Iterator[str]:
     yield "|---" * (len(PEERS) + 1) + "|"
     yield from (f"| {name} | {' | '.join(f'{gain:.2f}' for gain in found)} |" for name, found in gains())
     yield f"\n{GAINS}"
+    yield READING
+    yield BELOW
+    yield from fit
     yield "\n".join(["## Rows that cannot be\n", *impossible()])
-    yield f"\n{READING}"
 
 
-HEAD = """This page has throughputs (examples in a second) that were published for a cluster of 16 hosts with 4 GPUs
-(RTX 2080 Ti) each, beside throughputs of `dear-mpi simulate`. The first two tables are a fit: the links were fitted to
-the same rows. Published: github.com/HKBU-HPML/ddl-benchmarks, results of 2020-05-29, and
-github.com/lzhangbv/last-batch-ddl, table 1. The DeAR paper's own tables were not available. Nothing was measured here:
-the machine that computes this page does not matter.
+HEAD = """How well does `simulate` describe the testbed of the DeAR paper, and what can DeAR gain there?
 
-- **Input**: the published throughput of one GPU and its batch, which give the compute; a third of it is forward.
-- **Fitted** to the rows of the first two tables: two links for each network, as the presets have them, for all models,
-  schedules and numbers of GPUs: one inside a host, and one between hosts, each with its latency and rate. Latencies
-  contain all other costs of a message.
-- **Fit**: what `simulate` says with these links. `BSP-A2A` is `sequential` with buckets of 64 MB, `WFBP-A2A` is `wfbp`
-  with a bucket for each tensor, `MG-WFBP` merges by its own rule, and `ByteSched-A2A` has partitions of 16 MB.
+- **Published**: throughputs (examples per second) of a cluster of 16 hosts with 4 GPUs (RTX 2080 Ti) each:
+  github.com/HKBU-HPML/ddl-benchmarks, results of 2020-05-29, and github.com/lzhangbv/last-batch-ddl, table 1.
+- **Input**: the throughput of one GPU and its batch, which give the compute; a third of it is forward.
+- **Fit**: two links for each network, one inside a host and one between hosts, fitted to 96 rows on 4 to 32 GPUs
+  (presets `paper-10gbe` and `paper-100gbib`). Latencies contain all other costs of a message.
+- **Limits**: nothing was measured here, and the tables of the DeAR paper were not available.
 
-A cell has published / fit, and how far the fit is above; bold where that is more than 10 %.
+In a cell, published / predicted, and how far the prediction is above; bold above 10 %.
 """
 
-OVERLAP = """The prediction takes the same preset, and the longer of compute and all-reduce. On Inception-v4 the
-published row is slower than its own compute by 15 %, though its all-reduce would take less time than that. Something
-slows the compute down while messages are under way; `simulate` leaves that out.
+OVERLAP = """The prediction is the longer of compute and all-reduce. The published row of Inception-v4 is 15 % slower
+than its own compute: messages slow the compute down, which `simulate` ignores.
 """
 
-GAINS = """The table says how many times as long an iteration takes as under DeAR with 25 MB. All schedules are at their
-best here: they have no overhead of their own, and latencies that fit ddl-benchmarks. Below 1 the peer is predicted to
-be faster than DeAR with 25 MB. The DeAR paper reports gains of up to 1.83 on 10 Gbit/s and up to 1.15 on InfiniBand,
-over state-of-the-art solutions.
+GAINS = """A cell is the time of an iteration over the time under DeAR with 25 MB; below 1 the peer is predicted to be
+faster. Schedules have no overhead here. The DeAR paper reports gains of up to 1.83 on 10 Gbit/s and 1.15 on
+InfiniBand over state-of-the-art solutions.
 
-- **What these gains can consist of.** On 10 Gbit/s, 1.83 is within what an unfused WFBP loses, through start-up
-  latencies of hundreds of tensors; on top of that comes whatever a peer's code costs (ours over published, above:
-  Horovod 1.06 to 1.45; ByteScheduler 1.00 to 1.53, on InfiniBand 1.22 to 1.65). On InfiniBand, 1.15 is less than an
-  unfused WFBP loses on BERT-Base and as much as it does on Inception-v4.
-- **What they cannot consist of.** Overlap alone, at equal fusion, gains 1.00 to 1.08: ResNet-50 nothing, as its
-  all-reduce takes little longer than the backward pass, and what is left is the first bucket; BERT-Base most, 1.08. For
-  these three models even the least bound of any schedule (`max(ff + bp, ar)`) is within 1.25 of WFBP's. On InfiniBand
-  everything but the last bucket is hidden under the backward pass already: no schedule can gain more than some percent
-  over one that is well fused.
+- Both are within what an unfused WFBP loses through start-up latencies of hundreds of tensors. The code of a peer may
+  cost more (ours over published: Horovod 1.06 to 1.45; ByteScheduler 1.00 to 1.65).
+- Overlap by itself, at equal fusion, gains 1.00 to 1.08 on 10 Gbit/s. The bound of any schedule (`max(ff + bp, ar)`)
+  is within 1.25 of WFBP's. On InfiniBand all but the last bucket is hidden already.
 """
 
-READING = """Both are ResNet-50 on one host. The difference is so small that it is the spread between two runs, one of
-which measured the single GPU. No row of any schedule beats the port of a host. But some published constants for this
-testbed do: the codes of MG-WFBP and DeAR have a table of alpha and beta for "10 Gbit/s", with 9.64e-10 s a byte for an
-all-reduce of 64 ranks. Each byte passes a port 2 x 15/16 times at least, so that would be 1.95 GB/s on a port of 1.25
-GB/s. PipeDAP's code has times of each layer for these models. Its forward times are proportional to the number of
-parameters, so they were not measured: 0.2 ms in all for BERT-Base, and more than its backward pass for DenseNet-201.
-Neither is used here.
+READING = """## Misses of the fit
 
-## Where it misses
-
-- **ByteScheduler.** Its rows are slow on one host already: ResNet-50 has 658 examples in a second on 4 GPUs, where
-  compute alone would give 1012. The reason is not communication but ByteScheduler's own overhead on the compute, which
-  grows with the layers, and which `simulate` leaves out. Where communication is long, as for both BERT models on 10
-  Gbit/s from 8 GPUs on, the rows are met within 8 %.
-- **Horovod.** On 64 GPUs it is slower than its schedule allows, by 21 and 45 %; BERT, which takes nearly all its time
-  for communication, is met. On Inception-v4 even messages that are all overlapped slow the compute down by 15 %
-  (above).
-- **BERT-Base, WFBP and MG-WFBP.** There was less overlap than there could be. On one host, by the row of BSP, the
-  all-reduce takes 160 ms; the backward pass takes 200 ms; and overlapping the two gained only 57 ms. On InfiniBand at
-  32 GPUs WFBP is even slower than BSP. BERT-Large shows both as well: on one host overlap gained 32 of 109 ms, and at
-  32 GPUs on InfiniBand WFBP is 9 % slower than BSP. The latency explains the second; what kept messages from
-  overlapping is not known.
-- **BERT-Large, WFBP, 32 GPUs, InfiniBand.** The fit is too slow. A latency that is right for ResNet-50 is too long for
-  the 398 tensors of this model; with one latency for all models, one of the two must miss.
-- **ResNet-50, WFBP, 32 GPUs, InfiniBand.** The fit is too fast. All-reduces just fit under the backward pass; but
-  Horovod lets each tensor wait until all ranks agree, which our `wfbp` does not need.
+- **ByteScheduler** is slow even on one host: its overhead on the compute grows with the layers.
+- **Horovod** on 64 GPUs is 21 and 45 % slower than its schedule allows; BERT-Base is met.
+- **BERT-Base, WFBP and MG-WFBP** overlapped less than possible; we do not know why.
+- **WFBP, 32 GPUs, InfiniBand**: one latency for all models is too long for the 398 tensors of BERT-Large. ResNet-50
+  is predicted too fast: Horovod's ranks agree on each tensor first.
+- Two published rows of ResNet-50 on one host take 0.2 and 0.3 % less time than the compute of one GPU.
 """
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Predictions of dear-mpi simulate beside measured iterations. As a script, it writes docs/benchmarks/predictions.md.
+"""Compares predictions of dear-mpi simulate with measured iterations. Writes docs/benchmarks/predictions.md.
 
 python -m tests.simulate.validation [--ranks 2 3 4] [--models resnet50 ...] [--links hosts:1gbit ...] [--keep FOLDER]
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from dear_mpi.reporting.terminal import interval
 from tests.attempts import attempts, chosen, kept
-from tests.provenance import write_page
+from tests.provenance import BELOW, write_page
 from tests.simulate.validation_runs import (
     FORWARD_S,
     ITERATIONS,
@@ -52,35 +52,21 @@ PART: dict[str, Any] = {
 }
 WHOLE: dict[str, Any] = {"ranks": [2, 3, 4], "models": list(FORWARD_S), "links": list(LINKS)}
 
-HEAD = """The tables have iterations that `dear-mpi simulate` predicts, beside iterations that `dear-mpi compare`
-measures. All ranks share the processors of one machine. `make validation` (Linux, root) measures a part: links of
-1 Gbit/s between hosts with two models, and sharded updates on an emulated link of 1.5 Gbit/s, where the order of
-`dear-eager` matters most. `python -m tests.simulate.validation --whole` measures all.
+HEAD = """How far are predictions of `dear-mpi simulate` from iterations that `dear-mpi compare` measures?
 
-- **measured**: ms of an iteration on its slowest rank: the median of {iterations[resnet50]} iterations, of bert_base
-  {iterations[bert_base]}, with its 95 % interval. The layers of the models sleep, as a host does while its GPU
-  computes; gradients, updates and messages are real. All use the ring, with buckets of 25 MB; peers have the buckets of
-  their sources.
-- **predicted**: ms by `simulate`, from two things only. The network: alpha, beta and gamma, as `bench` finds them in
-  collectives of 2 to 32 MiB on the same links. The compute: a profile (`train --profile`, with one bucket) of as many
-  ranks on this machine without any link between them. For a link, alpha is the seconds for each message, beta for each
-  byte that is sent, and gamma for each byte that is summed. They are fitted to large messages, in which alpha hardly
-  shows: it is not the latency of the link.
-- **off**: how far the prediction is above the measurement, in bold where it is off by more than {hosts:.0%}
-  ({emulated:.0%} on the emulated link).
-"""
-
-READING = """## Reading
-
-All ranks share the processors here, so updates and messages need the same ones. The predictor ignores that. Earlier
-versions of this page modelled the delay: most errors became smaller, but the worst one larger.
-
-The benchmark ran at another time than the iterations.
-
-Networks are fitted to the means of rows, because an iteration has many collectives, some of which are much slower than
-most. The method is that of [decision 0015](../decisions/0015-predictions-from-means-and-lengths.md).
-
-A prediction that is off, but lies within the interval of the measurement, is weak evidence either way.
+- **Set-up**: `make validation` (Linux, root) measures a part: hosts with links of 1 Gbit/s and two models, and
+  sharded updates on an emulated link of 1.5 Gbit/s. `python -m tests.simulate.validation --whole` measures all.
+- **measured**: ms of an iteration on its slowest rank: the median of {iterations[resnet50]} iterations (bert_base:
+  {iterations[bert_base]}) with its 95 % interval. Layers sleep; gradients, updates and messages are real. All rows
+  use the ring with buckets of 25 MB; peers use the buckets of their sources.
+- **predicted**: ms by `simulate` from a profile of the compute without links (`train --profile`), and from alpha,
+  beta and gamma. `bench` finds these in collectives of 2 to 32 MiB on the same links. Alpha hardly shows in large
+  messages: it is not the latency of the link.
+- **off**: how far the prediction is above the measurement; bold above {hosts:.0%} ({emulated:.0%} on the emulated
+  link).
+- **Limits**: all ranks share the processors. Updates and messages need the same ones, which the predictor ignores.
+  The benchmark ran at another time than the iterations. [Decision
+  0015](../decisions/0015-predictions-from-means-and-lengths.md) describes the fit.
 """
 
 
@@ -99,7 +85,7 @@ def table(found: Sequence[Compared]) -> Iterator[str]:
 
 
 def missed(rows: Sequence[Compared]) -> Iterator[str]:
-    """Of the rows that miss: where the difference is, and how wide the interval of the measurement."""
+    """For each row that misses: where the difference is, and how wide the interval of the measurement."""
     for row in rows:
         if abs(row.off) > BOUNDS[row.kind]:
             found, said = row.measured, row.predicted
@@ -108,7 +94,7 @@ def missed(rows: Sequence[Compared]) -> Iterator[str]:
             whole = found["median_s"] - said["iteration_s"]
             layers, waiting, rest = (f"{1e3 * each:+.0f}" for each in (*parts, whole - sum(parts)))
             within = f"{1e3 * found['median_low_s']:.0f} to {1e3 * found['median_high_s']:.0f} ms"
-            yield f"- {name}: measured {1e3 * whole:+.0f} ms beside the prediction: layers {layers}, waiting {waiting},"
+            yield f"- {name}: measured {1e3 * whole:+.0f} ms over the prediction: layers {layers}, waiting {waiting},"
             yield f"  updates and the rest {rest}. The interval of the measurement is {within}."
 
 
@@ -125,9 +111,8 @@ def losses(folder: Path, used: Iterable[str]) -> str:
     again = [name for name, each in made.items() if len(each) > 1]
     worst = {name: each for name, records in made.items() if (each := chosen(records).stolen) > QUIET}
     said = (
-        f"A command ran again if other machines of its host took over {QUIET:.0%} of the processors (steal time) "
-        f"meanwhile, whatever its result: up to {ATTEMPTS} times in a row, and the quietest counts. "
-        f"Of {len(made)} commands, {len(again)} ran again. "
+        f"A command ran again, at most {ATTEMPTS} times, if other machines took over {QUIET:.0%} of the processors; "
+        f"the quietest run counts. Of {len(made)} commands, {len(again)} ran again. "
     )
     left = ", ".join(f"{name} ({share:.1%})" for name, share in worst.items())
     said += f"Still above that: {left}." if worst else "None stayed above that."
@@ -135,31 +120,29 @@ def losses(folder: Path, used: Iterable[str]) -> str:
 
 
 def page(found: Sequence[Compared], lost: str) -> Iterator[str]:
-    """The whole page, from the rows and what is said of their commands."""
-    yield HEAD.format(**BOUNDS, iterations=ITERATIONS)
+    """The whole page, from the rows and what is known of their commands; below, all rows."""
     ranks, models = ({row.measured[key]: None for row in found} for key in ("ranks", "model"))
     links = {f"{row.kind}:{row.rate}": None for row in found}
     names = ", ".join(model.removeprefix("synthetic:") for model in models)
     had = f"This run had {' and '.join(map(str, ranks))} ranks, {names}, and the links {', '.join(links)}."
     near = sum(abs(row.off) <= BOUNDS[row.kind] for row in found)
     within = " and ".join(f"{BOUNDS[kind]:.0%} ({kind})" for kind in dict.fromkeys(row.kind for row in found))
+    few, every = ["| | within | median | worst |", "|---|---|---|---|"], list[str]()
+    for (contest, kind, rate), same in groupby(found, lambda each: (each.contest, each.kind, each.rate)):
+        rows = list(same)
+        title, offs = SAID.get(contest, "") + TITLES[kind].format(rate), [abs(row.off) for row in rows]
+        inside = f"{sum(off <= BOUNDS[kind] for off in offs)} of {len(offs)} within {BOUNDS[kind]:.0%}"
+        few.append(f"| {SAID.get(contest, '')}{kind}, {rate} | {inside} | {median(offs):.1%} | {max(offs):.1%} |")
+        every.append(f"## {title}\n")
+        for _, each in groupby(rows, lambda row: row.measured["ranks"]):
+            every.append(fitted(next(each).predicted))
+        every += ["", *table(rows), "", *missed(rows), ""]
+    yield HEAD.format(**BOUNDS, iterations=ITERATIONS)
     yield fill(had, WIDTH, break_on_hyphens=False)
     yield f"In all, {near} of {len(found)} predictions are within {within}."
     yield lost
-    for (contest, kind, rate), same in groupby(found, lambda each: (each.contest, each.kind, each.rate)):
-        rows = list(same)
-        yield f"## {SAID.get(contest, '')}{TITLES[kind].format(rate)}\n"
-        for _, each in groupby(rows, lambda row: row.measured["ranks"]):
-            yield fitted(next(each).predicted)
-        yield ""
-        yield from table(rows)
-        yield ""
-        offs = [abs(row.off) for row in rows]
-        near = sum(off <= BOUNDS[kind] for off in offs)
-        yield f"{near} of {len(offs)} within {BOUNDS[kind]:.0%}; median {median(offs):.1%}, worst {max(offs):.1%}."
-        yield from missed(rows)
-        yield ""
-    yield READING
+    yield from few
+    yield from ("", *missed(found), BELOW, *every)
 
 
 def main() -> None:
@@ -184,7 +167,7 @@ def main() -> None:
             found += [each for link in with_peers for each in compared(link, [PEERS_MODEL], PEERS)]
         records = [chosen(attempts(folder, each)) for each in sorted(used)]
         lines = list(page(found, losses(folder, used)))
-    write_page(PAGE, "Predictions beside measurements", records, lines)
+    write_page(PAGE, "Predictions compared with measurements", records, lines)
 
 
 if __name__ == "__main__":

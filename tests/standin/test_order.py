@@ -8,8 +8,8 @@ from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.ranks.world import run_world
+from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import Contest, outcome
 from dear_mpi.training.runs.train import train
 from tests.standin.checked_transport import CheckedTransport
 from tests.training_checks import settings
@@ -64,7 +64,7 @@ def test_compute_and_communication_wait_for_each_other(schedule, forgotten, race
 
 def test_jobs_that_take_turns_work_on_their_own_streams(races):
     config = Config.of(settings(device="cuda", iterations=1))
-    rows = run_world(lambda world: outcome(Contest(config, world, ["dear"], wires=["fp32", "bf16"])), threads=2)
+    rows = run_world(lambda world: Comparison(config, world, ["dear"], wires=["fp32", "bf16"]).run(), threads=2)
     assert [row["wire"] for row in rows] == ["fp32", "bf16"]
     assert not races
 

@@ -45,9 +45,8 @@ BAD_SETTINGS = {
     "backward_time must be from 0 to 86400 seconds, not -1": {"model": "synthetic:resnet50", "backward_time": -1},
     "context does not apply to the model 'mlp'": {"model": "mlp", "context": 64},
     "context does not apply to the model 'cnn'": {"model": "cnn", "context": 8},
-    "compute does not apply to the model 'gpt'": {"model": "gpt", "compute": "spin"},
     "forward_time does not apply to the model 'cnn'": {"model": "cnn", "forward_time": 0.1},
-    "compute does not apply to the model 'mine.py:build'": {"model": "mine.py:build", "compute": "spin"},
+    "straggler does not apply to the model 'mine.py:build'": {"model": "mine.py:build", "straggler": "0:3"},
     "data does not apply to the model 'synthetic:resnet50'": {"model": "synthetic:resnet50", "data": "digits"},
     "setting 'iteration' is unknown: did you mean 'iterations'?": {"iteration": 5},
     "device 'gpu' is unknown: did you mean 'cpu'? Allowed: cpu, cuda": {"device": "gpu"},
@@ -63,14 +62,16 @@ BAD_SETTINGS = {
         "momentum": 0.0
     },
     "beta1 is not a setting of the optimizer sgd, which takes lr, momentum, nesterov, weight_decay": {
-        "optimizer": "sgd",
-        "beta1": 0.5,
+        "optimizer": "sgd:beta1=0.5",
     },
-    "beta1 and beta2 must be below 1, not 0.9 and 1.0": {"beta2": 1.0},
-    "epsilon must be above zero in fp32, not 0: an element without a gradient would become 0 / 0": {"epsilon": 0.0},
-    "epsilon must be above zero in fp32, not 7e-46": {"optimizer": "lamb", "epsilon": 7e-46},
-    "nesterov is not a setting of the optimizer adam": {"nesterov": False},
-    "nesterov needs a momentum above zero": {"optimizer": "sgd", "nesterov": True},
+    "beta1 and beta2 must be below 1, not 0.9 and 1.0": {"optimizer": "adam:beta2=1"},
+    "epsilon must be above zero in fp32, not 0: an element without a gradient": {"optimizer": "adam:epsilon=0"},
+    "epsilon must be above zero in fp32, not 7e-46": {"optimizer": "lamb:epsilon=7e-46"},
+    "nesterov is not a setting of the optimizer adam": {"optimizer": "adam:nesterov=0"},
+    "nesterov needs a momentum above zero": {"optimizer": "sgd:nesterov=1"},
+    "optimizer 'adam:0.5': write settings like adam:lr=0.1, not '0.5'": {"optimizer": "adam:0.5"},
+    "optimizer 'adam:lr=few': lr must be a number, not 'few'": {"optimizer": "adam:lr=few"},
+    "optimizer adam has lr twice": {"optimizer": "adam:lr=1:lr=2"},
 }
 BAD_CONSTANTS = {
     "beta1 and beta2 must be below 1, not 1 and 0.999": {"beta1": 1},
@@ -90,10 +91,10 @@ def test_bad_choices(message):
     [
         ({"optimizer": "sgd"}, SGD(0.1), 0),
         ({"optimizer": "sgd", "lr": 0.2, "weight_decay": 0.1}, SGD(0.2, weight_decay=0.1), 0),
-        ({"optimizer": "sgd", "momentum": 0.9, "nesterov": True}, SGD(0.1, 0.9, True), 1),
+        ({"optimizer": "sgd:nesterov=1", "momentum": 0.9}, SGD(0.1, 0.9, True), 1),
         ({"optimizer": "adam"}, Adam(3e-3), 2),
         ({"optimizer": "adam", "lr": 0.2, "weight_decay": 0.1}, Adam(0.2, weight_decay=0.1), 2),
-        ({"beta1": 0.5, "beta2": 0.7, "epsilon": 0.2}, Adam(beta1=0.5, beta2=0.7, epsilon=0.2), 2),
+        ({"optimizer": "adam:beta1=0.5:beta2=0.7:epsilon=0.2"}, Adam(beta1=0.5, beta2=0.7, epsilon=0.2), 2),
     ],
 )
 def test_optimizers(choices, optimizer, arrays):
@@ -206,7 +207,6 @@ def test_bad_tables(tmp_path, what):
 UNKNOWN = {
     "missing.json": (load_modules, "synthetic model 'missing.json' is no readable JSON file"),
     "resnet5": (load_modules, "synthetic model 'resnet5' is unknown: did you mean 'resnet50'"),
-    "slep": (synthetic.ComputeTime, "compute 'slep' is unknown: did you mean 'sleep'"),
 }
 
 
@@ -232,7 +232,7 @@ class Clock:
         self.now_s += seconds + self.late_s
 
 
-CLOCKS = {"exact": Clock(), "late": Clock(0, 3e-3), "slow and late": Clock(1e-6, 3e-3), "spin": Clock(1e-5)}
+CLOCKS = {"exact": Clock(), "late": Clock(0, 3e-3), "slow and late": Clock(1e-6, 3e-3)}
 
 
 @pytest.mark.parametrize("name", CLOCKS)
@@ -242,7 +242,7 @@ def test_pace_keeps_the_sum_of_the_times(name, times):
     clock = CLOCKS[name]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(synthetic, "time", clock)
-        pace, begin_s = synthetic.ComputeTime("spin" if name == "spin" else "sleep"), clock.now_s
+        pace, begin_s = synthetic.ComputeTime(), clock.now_s
         for seconds in times:
             pace.spend(seconds, clock.perf_counter())
     assert clock.now_s - begin_s == pytest.approx(sum(times), abs=1e-3 + clock.late_s + 1e-4)

@@ -14,10 +14,10 @@ from dear_mpi.reporting.units import parse_link
 from dear_mpi.training import Session
 from dear_mpi.training.fabric.costs import Chain, Nominal, WireCost, list_scheduled
 from dear_mpi.training.fusion import BY_TIME
-from dear_mpi.training.profiles.profiler import Profiler
+from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.routes.route import EXTRAS
+from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import Contest, outcome
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.schedules import SCHEDULES, DearEager, Schedule
 from tests.training_checks import settings
@@ -62,13 +62,6 @@ def test_an_order_is_decided_the_same_on_all_ranks(schedule, ranks, judged):
     assert {bucket for _, bucket in order} == {0, 1, 2, 3}
     reference = run_loopback(ranks, lambda transport: trained(transport, schedule="sequential", **options))
     assert digest == reference[0][0]
-
-
-def test_an_order_knows_how_long_the_loss_keeps_the_wire_busy(monkeypatch):
-    """If it takes longer than the backward pass, all buckets are ready afterwards."""
-    monkeypatch.setattr("dear_mpi.training.profiles.profiler.plan_s", lambda fabric, plan, timed: 1e6)
-    found = run_loopback(2, lambda transport: trained(transport, schedule="bytescheduler:credit=1", fusion="none"))
-    assert [order for _, order, *_ in found] == [tuple(("all_reduce", bucket) for bucket in range(4))] * 2
 
 
 @pytest.mark.parametrize("link", [None, "1gbit,1us"])
@@ -220,7 +213,7 @@ def test_a_comparison_has_each_schedule_with_each_fusion():
     schedules, fusions = ["wfbp", "mg-wfbp", "dear-eager"], ["none", "own"]
 
     def body(world):
-        return outcome(Contest(Config.of(settings(iterations=4)), world, schedules, fusions=fusions))
+        return Comparison(Config.of(settings(iterations=4)), world, schedules, fusions=fusions).run()
 
     rows = run_world(body, threads=2)
     assert [(row["asked_fusion"], row["schedule"]) for row in rows] == [
@@ -262,18 +255,17 @@ def test_a_comparison_names_what_is_on_the_wire(route, sent, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "early.py").write_text(EARLY)
     config = Config.of(settings(iterations=2, route=route))
-    rows = run_world(lambda world: outcome(Contest(config, world, ["wfbp", "dear"], fusions=["none"])), threads=2)
+    rows = run_world(lambda world: Comparison(config, world, ["wfbp", "dear"], fusions=["none"]).run(), threads=2)
     for row, names in zip(rows, sent, strict=True):
         assert row["network_s"].keys() == set(names.split(", "))
         assert row["exposed_s"].keys() <= {*names.split(", "), *re.split(r", | \+ ", names), "loss"}
 
 
-@pytest.mark.parametrize("fusions", [["none", "none"], ["25MB", "25mib"]])
-def test_fusions_of_a_comparison_must_differ(fusions):
+def test_fusions_of_a_comparison_must_differ():
     def body(world):
-        outcome(Contest(Config.of(settings()), world, ["wfbp"], fusions=fusions))
+        Comparison(Config.of(settings()), world, ["wfbp"], fusions=["none", "none"]).run()
 
-    with pytest.raises(AgreedError, match=f"fusion must be different ones, not {', '.join(fusions)}"):
+    with pytest.raises(AgreedError, match="fusion must be different ones, not none, none"):
         run_world(body, threads=2)
 
 
@@ -317,15 +309,3 @@ def test_ranks_that_decide_apart_are_told(monkeypatch):
             hooks.order = None
 
     run_loopback(2, body)
-
-
-def test_fusion_by_time_is_decided_where_the_first_buckets_are_known():
-    def body(transport):
-        with Session(layers(), SoftmaxCrossEntropy(), transport, schedule="dear-eager", fusion="25MB") as session:
-            for iteration in range(12):
-                if iteration == 5:
-                    session.cut("mgwfbp")
-                session.step(*batch(iteration, transport.rank))
-            return session.decisions.fusion
-
-    assert all(fusion.startswith("at:") for fusion in run_loopback(2, body))

@@ -2,20 +2,15 @@
 
 import json
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from dear_mpi.collectives.program.errors import ArgumentError
-from dear_mpi.models.layers import Dense, Reshape
-from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks import host
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training.runs import workload
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
-from tests.rooms import ROOT
 from tests.training_checks import settings
 
 
@@ -33,11 +28,6 @@ def test_a_model_beyond_memory_is_refused_before_it_is_made(tmp_path, monkeypatc
     monkeypatch.setattr(np, "zeros_like", None)
     with pytest.raises(ArgumentError, match=r"huge.json' needs at least .* GiB for the ranks of a host \(3\), where"):
         built(model=f"synthetic:{table}", data=None, batch=None)
-
-
-def test_a_batch_beyond_memory_is_refused():
-    with pytest.raises(ArgumentError, match=r"batch 1000000000000 needs at least .* GiB for the ranks of a host"):
-        built(batch=10**12)
 
 
 def test_where_nobody_knows_nothing_is_refused(tmp_path, monkeypatch):
@@ -69,44 +59,3 @@ def test_what_is_available(meminfo, group, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(host, "MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(host, "GROUP", tmp_path)
     assert host.available_bytes() == expected
-
-
-def test_a_batch_in_parts_needs_room_for_one_of_them(monkeypatch):
-    monkeypatch.setattr(host, "available_bytes", lambda: 200e6)
-    with pytest.raises(ArgumentError, match="batch 400000 needs at least"):
-        built(batch=400000)
-    assert built(batch=400000, accumulate=50) == 3
-
-
-def test_what_is_frozen_or_tied_needs_no_second_room(monkeypatch):
-    def build(shape, classes, rng, dtype):
-        weight, head = np.zeros((64, 64), dtype), np.zeros((64, classes), dtype)
-        large = Dense("large", np.zeros((64, 100_000), dtype))
-        large.weight.trained = large.bias.trained = False
-        layers = [Reshape((64,)), Dense("one", weight), Dense("two", weight), Dense("head", head), large]
-        return [Reshape((64,)), *layers[1:4], Frozen(large)]
-
-    class Frozen:
-        def __init__(self, layer):
-            self.parameters = layer.parameters
-
-        def forward(self, x):
-            return x
-
-        def backward(self, dy):
-            return dy
-
-    monkeypatch.setitem(MODELS, "mlp", build)
-    monkeypatch.setattr(host, "available_bytes", lambda: 20e6)
-    assert built()
-
-
-@pytest.mark.parametrize(("route", "bytes_of_an_element"), [("full", 8), ("int8", 8 + 4 + 1)])
-def test_errors_and_codes_need_room(route, bytes_of_an_element, monkeypatch):
-    """Values and gradients; and, of codes, what they have lost, and the codes of all shards."""
-    needed = []
-    monkeypatch.setattr(workload, "check", lambda what, nbytes, *_: needed.append(nbytes))
-    own = {"route": f"{ROOT}/tests/routes/int8.py:int8"} if route == "int8" else {}
-    config = Config.of(settings(optimizer="sgd", **own))
-    workload.check_model(256_000, config, SimpleNamespace(size=3))
-    assert needed[0] == pytest.approx(256_000 * bytes_of_an_element, rel=0.02)

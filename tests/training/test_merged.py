@@ -6,19 +6,15 @@ import pytest
 
 from dear_mpi.collectives.plans.notes import Noted, Part
 from dear_mpi.ranks.clock import Aligned, Look
-from dear_mpi.see.timeline.trace import missing, put_together, trace
-from dear_mpi.see.timeline.write import TimelineFiles
-from dear_mpi.training.log.spans import (
+from dear_mpi.training.spans import (
     COMPUTE,
     ClocksError,
     Iteration,
     Rank,
     Recording,
     Span,
-    Timeline,
     merged,
 )
-from tests.trace_schema import assert_schema
 
 AHEAD_S = 1000.0  # the clock of rank 1
 UNCERTAIN_S = 0.01
@@ -75,7 +71,7 @@ def test_times_are_by_the_clock_of_rank_0():
     [
         (
             {"looks": (Look(AHEAD_S, AHEAD_S, 1e-3), Look(AHEAD_S + 20, AHEAD_S + 3, 1e-3))},
-            "clock of rank 1 cannot",
+            "clocks of ranks 0 and 1 cannot",
         ),
         ({"sent_s": 11.1}, "rank 1 has a message 0.1 s before rank 0 sent it"),
         (
@@ -105,59 +101,3 @@ def test_collectives_that_not_all_ranks_have_noted_any_more_are_left_out():
     both = [recording(0), recording(1)]
     older = replace(both[0], rank=replace(both[0].rank, noted=(noted(0, 1.0, number=6), *both[0].rank.noted)))
     assert {span.args["number"] for span in merged([older, both[1]]).inside.spans[0]} == {7}
-
-
-# Files of single ranks -----------------------------------------------------------------------------------------------
-
-
-def written(tmp_path, *recordings, job="a"):
-    show = TimelineFiles("--timeline", [tmp_path / "x.json"])
-    return [str(show.write_rank([each], {"job": job, "model": "mlp"})) for each in recordings]
-
-
-def test_files_of_ranks_put_together_are_as_if_they_had_been_merged(tmp_path):
-    files = written(tmp_path, recording(1), recording(0))
-    assert [path.rpartition("/")[2] for path in files] == ["x.rank1.json", "x.rank0.json"]
-    timeline = put_together(files)
-    wanted = trace(Timeline(True, (merged([recording(0), recording(1)]),), {"job": "a", "model": "mlp"}))
-    found = trace(timeline)
-    assert_schema(found)
-    assert missing(timeline) == ""
-    uncertainties = [each["otherData"].pop("clock_uncertainty_us")[0] for each in (found, wanted)]
-    assert uncertainties[0] == pytest.approx(uncertainties[1], abs=0.01)
-    assert found["otherData"] == wanted["otherData"]
-    assert len(found["traceEvents"]) == len(wanted["traceEvents"])
-    for one, other in zip(found["traceEvents"], wanted["traceEvents"], strict=True):
-        assert one["name"] == other["name"]
-        assert one.get("args") == other.get("args")
-        assert one["ts"] == pytest.approx(other["ts"], abs=2e-3)
-
-
-def test_a_rank_may_be_missing_and_a_call_under_way(tmp_path):
-    one = recording(1)
-    last = one.rank.noted[0]
-    broken = replace(one, rank=replace(one.rank, iterations=(), noted=(last.at(last.times, under_way=True),)))
-    files = written(tmp_path, recording(0), broken)
-    found = trace(put_together(files))
-    assert_schema(found)
-    assert not [event for event in found["traceEvents"] if event["ph"] == "f"], "it has not arrived"
-    (call,) = [event for event in found["traceEvents"] if event.get("args", {}).get("under_way")]
-    assert call["pid"] == 1
-    alone = put_together(files[1:])
-    assert missing(alone) == "1 rank of 2 not given: 0"
-    kinds = [span.kind for span in alone.runs[0].inside.spans[1]]
-    assert kinds == ["transfer", "either"], "nothing is known of its peer"
-
-
-def test_files_of_other_jobs_are_refused(tmp_path):
-    (first,) = written(tmp_path, recording(0))
-    (tmp_path / "more").mkdir()
-    (other,) = written(tmp_path / "more", recording(1), job="b")
-    with pytest.raises(ValueError, match=r"x.rank1.json' and '.*x.rank0.json' are not of one run"):
-        put_together([first, other])
-    with pytest.raises(ValueError, match="rank 0 must have one file"):
-        put_together([first, first])
-    (tmp_path / "no.json").write_text("{}")
-    for name, said in (("no.json", "is no timeline of one rank"), ("nowhere.json", "cannot be read: No such file")):
-        with pytest.raises(ValueError, match=said):
-            put_together([first, str(tmp_path / name)])

@@ -19,8 +19,8 @@ from dear_mpi.training import Session
 from dear_mpi.training.fusion import fused
 from dear_mpi.training.line.bucket import Bucket, cut
 from dear_mpi.training.line.layout import Layout
-from dear_mpi.training.line.owners import Owners
-from dear_mpi.training.line.placement import placed
+from dear_mpi.training.line.owners import Owners, placed
+from dear_mpi.training.line.shards import Shards
 from dear_mpi.training.schedules import SCHEDULES
 
 TOKENS, CONTEXT = 11, 6
@@ -183,7 +183,8 @@ def test_owners_of_gpt_have_at_most_a_third_of_its_updates(fusion, most):
         rng = np.random.default_rng(0)
         layers = gpt((64,), 256, rng, np.dtype(np.float32))
         with Session(layers, SoftmaxCrossEntropy(), transport, optimizer=Muon(), fusion=fusion) as session:
-            group, shards = session.group, session.group.arena.ranks
+            group = session.group
+            shards = Shards(transport.rank, 4, group.arena.sharing.partitions)
             spans = [shards.of(bucket) for bucket in group.buckets]
             return sum(group.owners.work(group.layout, span.start, span.stop) for span in spans) / group.layout.count
 

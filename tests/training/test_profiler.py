@@ -13,8 +13,8 @@ from dear_mpi.models.layer import Parameter
 from dear_mpi.ranks.world import World
 from dear_mpi.simulate.model import measured_model
 from dear_mpi.training import Session
-from dear_mpi.training.profiles.profile import read_profile
-from dear_mpi.training.profiles.profiler import Profiler
+from dear_mpi.training.profile import read_profile
+from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import Saving, train
@@ -189,15 +189,6 @@ def test_codes_are_beside_what_their_wire_says(wire, codes, share):
     assert found.code_factor == (pytest.approx(codes / said_s) if codes else None)
 
 
-def test_a_profile_needs_an_iteration():
-    def body(transport):
-        with Session([Spends(Clock(), "weight", 1.0, np.ones(3))], SpendsLoss(Clock()), transport) as session:
-            return Profiler(session.group).profile("mine")
-
-    with pytest.raises(ValueError, match=r"a profile needs an iteration, and note\(\) after it"):
-        run_loopback(1, body)
-
-
 CASES = [
     {"model": "cnn", "fusion": "layers:2", "accumulate": 2},
     {"model": "mlp", "wire": "bf16"},
@@ -229,15 +220,6 @@ def test_train_writes_one_and_it_has_the_layout_of_the_run(choices, tmp_path):
     assert profile.rest_s > 0
 
 
-def test_training_is_the_same_with_a_profile(tmp_path):
-    config = Config.of(settings(iterations=4))
-    plain, profiled = (
-        run_loopback(2, lambda transport, p=path: train(config, World(transport), profile=p))[0]["params_sha256"]
-        for path in (None, tmp_path / "profile.json")
-    )
-    assert plain == profiled
-
-
 def test_a_synthetic_model_has_no_batch_and_takes_its_time(tmp_path):
     """Each sleep is at least as long as asked for, and only the last may still be owed."""
     table, file = tmp_path / "table.json", tmp_path / "profile.json"
@@ -250,15 +232,6 @@ def test_a_synthetic_model_has_no_batch_and_takes_its_time(tmp_path):
     assert [use.name for use in profile.uses] == ["m1", "m2", "m1"]
     assert sum(use.forward_s for use in profile.uses) > 0.035
     assert sum(use.backward_s for use in profile.uses) > 0.07
-
-
-def test_a_file_that_cannot_be_written_is_told_by_all_ranks(tmp_path):
-    def body(transport):
-        with pytest.raises(AgreedError, match=r"profile: --profile '.*' cannot be written: it is a folder") as error:
-            train(Config.of(settings()), World(transport), profile=tmp_path)
-        return str(error.value)
-
-    assert len(set(run_loopback(2, body))) == 1
 
 
 @pytest.mark.parametrize(
@@ -300,13 +273,6 @@ def test_one_of_a_run_that_goes_on_counts_from_its_checkpoint(tmp_path):
     assert len(read_profile(file).uses) == 6
 
 
-def test_a_fusion_by_time_needs_an_iteration_after_it():
-    """The report named buckets with which no iteration had run."""
-    config = Config.of(settings(model="mlp", iterations=3, fusion="mgwfbp"))
-    with pytest.raises(AgreedError, match="the first 3 decide an order or a fusion, and at least one has to follow"):
-        run_loopback(2, lambda transport: train(config, World(transport)))
-
-
 def test_auto_leaves_room_for_a_profile_under_a_schedule_that_foresees(tmp_path):
     """It decides an order for the first buckets, times layers, cuts, and decides one for the last buckets."""
     file = tmp_path / "profile.json"
@@ -315,7 +281,7 @@ def test_auto_leaves_room_for_a_profile_under_a_schedule_that_foresees(tmp_path)
         config = Config.of(settings(schedule="dear-eager", fusion="auto", iterations=iterations))
         run_loopback(2, lambda transport: train(config, World(transport), profile=file))
 
-    with pytest.raises(AgreedError, match="iterations must be more than 12, not 12: tuning takes 12 iterations"):
+    with pytest.raises(AgreedError, match="more than 12, not 12: the first 12 decide a fusion by trials"):
         run(12)
     run(13)
     assert len(read_profile(file).uses) == 6

@@ -1,8 +1,6 @@
 """A schedule that would train wrongly, or wait for ever, is refused before the first byte moves."""
 
 import random
-import subprocess
-import sys
 import threading
 import time
 from itertools import count
@@ -19,8 +17,8 @@ from dear_mpi.ranks.streams import host_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.engine import Engine
+from dear_mpi.training.fabric.fabric import Rules, ScheduleError
 from dear_mpi.training.fabric.order import Order
-from dear_mpi.training.fabric.rules import Rules, ScheduleError
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.routes.find import SHARDED
 from dear_mpi.training.runs.config import Config
@@ -30,7 +28,6 @@ from dear_mpi.training.virtual_trainer import VirtualTrainer, rehearse
 from tests import training_checks
 
 USES = 5
-awaited = Rules.awaited
 # Layer 2 is in two buckets, bucket 1 has two layers, and layer 4 shares a parameter with layer 0.
 BUCKETS = Cut(tuple(Bucket(i, 32 * i, 32 * i + 32, uses, 128) for i, uses in enumerate([(0, 4), (1, 2), (2,), (3, 4)])))
 
@@ -42,13 +39,6 @@ def rehearsed(name, schedule, buckets, uses, *, accumulate=1, **how):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_our_schedules_keep_the_rules(schedule):
     rehearsed(schedule, SCHEDULES[schedule], BUCKETS, USES)
-
-
-def test_the_book_hears_of_buckets_and_of_no_loss(monkeypatch):
-    heard = []
-    monkeypatch.setattr(Rules, "awaited", lambda self, handle: heard.append(handle.key[0]) or awaited(self, handle))
-    rehearsed("dear", Dear, BUCKETS, USES)
-    assert set(heard) == {"all_gather"}
 
 
 class NeverWaits(Dear):
@@ -222,30 +212,6 @@ def test_one_that_never_ends_is_refused(monkeypatch):
     for schedule, where in ((Endless, r"after_backward\(1\)"), (Asleep, r"end_backward\(\)")):
         with pytest.raises(ScheduleError, match=rf"'mine' did not finish within 0.3 seconds \(in {where}"):
             rehearsed("mine", schedule, BUCKETS, USES)
-
-
-SPINS = """
-from dear_mpi.collectives.program import user_file
-from dear_mpi.training.fabric.rules import Rules
-from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.virtual_trainer import rehearse
-from dear_mpi.training.schedules import Wfbp
-
-class Spins(Wfbp):
-    def end_backward(self):
-        while True:
-            pass
-
-user_file.LIMIT_S = 0.3
-buckets = Cut((Bucket(0, 0, 32, (0,), 128),))
-rehearse(Spins, Rules("mine", buckets, Spins), 1)
-"""
-
-
-def test_one_that_spins_does_not_keep_the_process():
-    done = subprocess.run([sys.executable, "-c", SPINS], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "schedule 'mine' did not finish within 0.3 seconds (in end_backward()" in done.stderr
 
 
 def test_one_that_gets_on_from_hook_to_hook_is_not_refused(monkeypatch):

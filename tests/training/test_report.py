@@ -12,9 +12,9 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES
 from dear_mpi.reporting.terminal import console
 from dear_mpi.see.tables import best_table, notes, show_comparison, slow_baseline
-from dear_mpi.training.log.log import Times
+from dear_mpi.training.log import Times
+from dear_mpi.training.runs.compare import Comparison, compared
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import Contest, compared, outcome
 from dear_mpi.training.runs.job import Job, timing
 from dear_mpi.training.schedules import SCHEDULES, Wfbp
 from dear_mpi.training.virtual_trainer import ALL_REACHED
@@ -83,7 +83,7 @@ def test_few_iterations_tell_nothing_apart():
 def test_noise_is_not_shown_as_a_figure(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     config = Config.of(settings(iterations=3))
-    world, rows = run_world(lambda world: (world, outcome(Contest(config, world, ["wfbp", "dear"]))), threads=2)
+    world, rows = run_world(lambda world: (world, Comparison(config, world, ["wfbp", "dear"]).run()), threads=2)
     rows[1] |= {"verdict": "too noisy", "speedup": 0.764, "ci_low": 0.1, "ci_high": 1.721}
     show_comparison(world, rows)
     shown = " ".join(capsys.readouterr().out.split())
@@ -96,17 +96,14 @@ def test_noise_is_not_shown_as_a_figure(capsys, monkeypatch):
 def row(**figures):
     given = {"schedule": "dear", "ranks": 4, "buckets": 9, "ideal_speedup": 1.25, "median_s": 1.0, "exposed_s": {}}
     given |= {"verdict": "cannot tell", "hidden": None, "period": 1, "wire": "fp32"}
-    given |= dict.fromkeys(("accuracy", "accuracy_at_time", "time_to_accuracy_s"))
+    given |= {"accuracy": None}
     given |= dict.fromkeys(("compute_s", "exposed_comm_s", "rest_s", "predicted_s", "bound_s"), 0.0)
     return given | {"iterations": FEWEST_ORDERED} | figures
 
 
-def test_it_is_said_where_bounds_are_equal():
-    first = row(schedule="wfbp", ideal_speedup=1.0)
-    equal = "dear and wfbp have equal bounds here: the least time possible is the same."
+def test_it_is_said_what_intervals_do_not_show():
+    first = row(schedule="wfbp")
     assert notes([first, row()]) == []
-    assert notes([first, row(ideal_speedup=1.0)]) == [equal]
-    assert notes([first, row(ideal_speedup=1.0, verdict="faster")]) == []
     (said,) = notes([first | {"buckets": 1}, row(buckets=1)])
     assert said.startswith("With one bucket, only the layers before the first trained one can overlap communication")
 
@@ -160,7 +157,7 @@ def test_the_best_fusions_are_compared_as_any_others(capsys):
 
 def test_the_ideal_gain_is_that_of_the_bounds():
     model = {"model": "synthetic:resnet50", "forward_time": 0.0, "iterations": 1, "data": None, "batch": None}
-    rows = run_world(lambda world: outcome(Contest(Config.of(settings(**model)), world, ["dear", "wfbp"])), threads=1)
+    rows = run_world(lambda world: Comparison(Config.of(settings(**model)), world, ["dear", "wfbp"]).run(), threads=1)
     assert rows[0]["ideal_speedup"] == 1.0
     assert rows[1]["ideal_speedup"] > 0
 

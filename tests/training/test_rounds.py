@@ -16,14 +16,23 @@ from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training import SGD, Session, TrainingError
 from dear_mpi.training.routes import ENGINE, MAIN, Pack, Route, Unpack, Update, all_gather, find, reduce_scatter
 from dear_mpi.training.routes.proof import RouteError, prove
-from dear_mpi.training.routes.rounds import Delta, Outer, diloco, local
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.schedules import find_schedule
+from dear_mpi.training.schedules.local import Delta, DiLoCo, Local, Outer, PostLocal
 from tests.rooms import ROOT
 from tests.training.route_checks import Early, Late, trained
 from tests.training.test_routes import mutants, verdict
 from tests.training_checks import settings
+
+
+def local(period, **how):
+    return (PostLocal if how else Local).specialised(period=period, **how).own_route()
+
+
+def diloco(period, **how):
+    return DiLoCo.specialised(period=period, **how).own_route()
+
 
 ROUTES = {
     "local": local(3),
@@ -71,8 +80,10 @@ def test_a_mutant_is_refused_or_ranks_end_alike(name, what, mutant):
 
 
 def test_what_was_sent_must_not_be_used_before_its_time():
+    route = diloco(4, delay=3)
+    *gathered, outer, unpack = route.back
     with pytest.raises(RouteError, match="may be late by less than a round, at the end of the way back"):
-        prove(diloco(4, delay=4))
+        prove(replace(route, back=(*gathered, replace(outer, after=4), unpack)))
 
 
 @pytest.mark.parametrize("schedule", SPELT)
@@ -172,12 +183,12 @@ def test_on_another_number_of_ranks_the_outer_momentum_goes_on(tmp_path):
         ({"schedule": "diloco:10:staggered=perhaps"}, "staggered must be yes or no, not 'perhaps'"),
         ({"schedule": "local:10:11"}, "has period twice"),
         ({"schedule": "local:10", "clip": 1.0}, "the route 'local:10' does not have them"),
-        ({"schedule": "local:10", "wire": "int8"}, "has a route of its own: leave out wire"),
-        ({"schedule": "local:10", "update": "sharded"}, "has a route of its own: leave out update"),
-        ({"schedule": "local:10", "update": "full", "wire": "int8"}, "has a route of its own: leave out wire$"),
-        ({"schedule": "local:10", "update": "sharded", "wire": "bf16"}, "has a route of its own: leave out update$"),
-        ({"schedule": "local:10", "route": "full", "wire": "int8"}, "has a route of its own: leave out wire$"),
-        ({"schedule": "local:10", "update": "auto", "wire": "int8"}, "route of its own: leave out update, wire$"),
+        ({"schedule": "local:10", "wire": "int8"}, "sets the route: leave out wire"),
+        ({"schedule": "local:10", "update": "sharded"}, "sets the route: leave out update"),
+        ({"schedule": "local:10", "update": "full", "wire": "int8"}, "sets the route: leave out wire$"),
+        ({"schedule": "local:10", "update": "sharded", "wire": "bf16"}, "sets the route: leave out update$"),
+        ({"schedule": "local:10", "route": "full", "wire": "int8"}, "sets the route: leave out wire$"),
+        ({"schedule": "local:10", "update": "auto", "wire": "int8"}, "sets the route: leave out update, wire$"),
         (
             {"schedule": "local:10", "wire": "fp16"},
             "wire 'fp16' does not apply, because no gradients travel under schedule 'local:10' on the route 'local:10'"
@@ -256,7 +267,9 @@ def test_what_is_late_is_nothing_else():
 
 def test_an_order_of_each_iteration_and_late_news_do_not_go_together(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from dear_mpi.training.routes.rounds import diloco\nlate = diloco(4, delay=2)\n", encoding="utf-8"
+        "from dear_mpi.training.schedules.local import DiLoCo\n"
+        "late = DiLoCo.specialised(period=4, delay=2).own_route()\n",
+        encoding="utf-8",
     )
     with pytest.raises((AgreedError, ValueError), match="schedule 'dear-eager' decides an order of each iteration"):
         run({"schedule": "dear-eager", "route": f"{tmp_path}/mine.py:late"})

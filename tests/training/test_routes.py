@@ -267,7 +267,7 @@ def test_what_codes_have_lost_is_shared_out_on_another_number_of_ranks():
     [
         ({"clip": 1.0}, "the route 'local' does not have them"),
         ({"schedule": "fsdp"}, "on the route 'local' they differ between rounds"),
-        ({"schedule": "local:4"}, "schedule 'local:4' has a route of its own: leave out route"),
+        ({"schedule": "local:4"}, "schedule 'local:4' sets the route: leave out route"),
         ({"route": NAMES["int8"], "loss_scale": "dynamic"}, "what codes have lost would be of another scale"),
         ({"update": "sharded"}, "both say what buckets go through: leave out update .sharded., and the route"),
         ({"route": ""}, "route '' is unknown. Allowed: full, sharded"),
@@ -313,9 +313,9 @@ def test_explain_shows_a_route_and_what_was_found(tmp_path):
     assert shown.exit_code == 0
     assert "all_gather values" in shown.output
     assert "after each round of 4 iterations all ranks have the same values" in shown.output
-    drawn = CliRunner().invoke(app, ["explain", "--route", "full", "--picture", str(tmp_path / "route.png")])
-    assert drawn.exit_code == 2
-    assert "--route shows a route, which is proved anyway: leave out --picture" in drawn.output
+    proved = CliRunner().invoke(app, ["explain", "--route", "full", "--check"])
+    assert proved.exit_code == 2
+    assert "--route shows a route, which is proved anyway: leave out --check" in proved.output
     (tmp_path / "mine.py").write_text(
         "from dear_mpi.training.routes import *\nmine = Route('mine', out=(Pack(),), back=(Update(), Unpack()))\n"
     )

@@ -16,7 +16,7 @@ from dear_mpi.reporting.units import parse_link
 from dear_mpi.training.fabric.engine import PlanHandle
 from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.log.log import Log, times_of, waits_s
+from dear_mpi.training.log import Log, times_of, waits_s
 from dear_mpi.training.plan_cost import communication
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.runs.config import Config

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import warnings
 import weakref
 
 import numpy as np
@@ -78,76 +77,71 @@ def test_the_memory_of_a_session_that_is_over_goes_with_its_layers(algorithm, fu
         gc.enable()
 
 
-def test_ranks_compare_the_kinds_of_layers_and_losses():
-    class Other(Gelu):
-        pass
-
-    def body(transport):
-        first, _, last = layers()
-        Session([first, Other() if transport.rank else Gelu(), last], SoftmaxCrossEntropy(), transport)
-
-    assert all("of Dense, Gelu, Dense, SoftmaxCrossEntropy" in said for said in on_all(body, 2))
+class Other(Gelu):
+    pass
 
 
-@pytest.mark.parametrize("schedules", ["dear", ["dear", 3]])
-def test_schedules_must_be_names(schedules):
-    def body(transport):
-        Session(layers(), SoftmaxCrossEntropy(), transport, schedules=schedules)
-
-    assert all(f"schedules must be a sequence of names, not {schedules!r}" in said for said in on_all(body, 2))
+def frozen(rank):
+    mine = [Dense("one", np.eye(6)), Dense("two", np.eye(6))]
+    mine[rank % 2].weight.trained = False
+    return mine
 
 
-def test_plans_of_buckets_that_stay_are_kept():
-    def body(transport):
-        with Session(layers(), SoftmaxCrossEntropy(), transport, fusion="none") as session:
-            before = dict(session.group.fabric.plans)
-            session.cut("none")
-            assert session.group.fabric.plans == before
-            session.cut("25MB")
-            (bucket,) = session.group.buckets
-            assert {key.interval for key in session.group.fabric.plans} == {(bucket.start, bucket.stop)}
-            freed = [plan.freed for key, plan in before.items() if key not in session.group.fabric.plans]
-            return all(freed) and len(freed) > 0
-
-    assert on_all(body) == [True] * 3
+def tied(rebind):
+    mine = [Dense("one", np.eye(6)), Dense("two", np.eye(6))]
+    mine[1].weight.value = mine[0].weight.value
+    mine[0].weight.rebind, mine[1].weight.rebind = rebind, not rebind
+    return mine
 
 
-WRONG = [
+def overlapping(part):
+    weight = np.arange(36.0).reshape(6, 6)
+    return [Dense("a", weight), Dense("b", part(weight))]
+
+
+def empty():
+    model = [Dense("a", np.zeros((6, 0)))]
+    model[0].bias.trained = False
+    return model
+
+
+def typed(dtype):
+    return {"layers": lambda rank: [Dense("a", np.eye(6, dtype=dtype))]}
+
+
+TYPES = "parameter a.bias must have one of the types fp64, fp32, fp16, bf16, not "
+SHARE = "share a part of their memory"
+REFUSED = [
     ({"schedule": "daer"}, "session: schedule 'daer' is unknown: did you mean 'dear'?"),
     ({"fusoin": "none"}, "session: option 'fusoin' is unknown: did you mean 'fusion'?"),
     ({"optimizer": "adam"}, "session: optimizer must be an Optimizer, such as Adam(lr=0.001)"),
     ({"wire": "fp99"}, "session: wire 'fp99' is unknown"),
     ({"accumulate": 1.5}, "session: accumulate must be a whole number of at least 1, not 1.5"),
     ({"uses": [0, 1, 5]}, "session: uses must be of numbers below 3, the layers of the model, not 5"),
+    ({"schedules": "dear"}, "schedules must be a sequence of names, not 'dear'"),
+    ({"optimizer": lambda rank: AdamW(0.1) if rank else Adam(0.1)}, "session: optimizer must be the same on all ranks"),
+    ({"layers": lambda rank: [*layers()[:1], Other() if rank else Gelu()]}, "of Dense, Gelu, SoftmaxCrossEntropy"),
+    ({"layers": frozen}, "session: model must be the same on all ranks"),
+    ({"layers": lambda rank: tied(rebind=False)}, "two.weight is tied"),
+    ({"layers": lambda rank: tied(rebind=True)}, "two.weight is tied"),
+    *(
+        ({"layers": lambda rank, part=part: overlapping(part)}, SHARE)
+        for part in (lambda w: w.T, lambda w: w[:, ::-1], lambda w: w.reshape(-1)[:36].reshape(4, 9))
+    ),
+    ({"layers": lambda rank: empty()}, "a model must have a parameter that is trained, with an element"),
+    *((typed(each), TYPES) for each in (bool, np.int64, np.longdouble, np.complex64)),
 ]
 
 
-@pytest.mark.parametrize(("options", "said"), WRONG)
-def test_wrong_options_are_refused(options, said):
-    answers = on_all(lambda transport: Session(layers(), SoftmaxCrossEntropy(), transport, **options))
-    assert all(answer.startswith(said) for answer in answers)
-    assert answers == answers[:1] * 3
-
-
-@pytest.mark.parametrize("other", [Adam(0.2, weight_decay=0.1), AdamW(0.1, weight_decay=0.1)])
-def test_optimisers_that_differ_between_ranks_are_refused(other):
+@pytest.mark.parametrize(("options", "said"), REFUSED)
+def test_what_cannot_be_trained_is_refused_on_all_ranks(options, said):
     def body(transport):
-        optimizer = other if transport.rank else Adam(0.1, weight_decay=0.1)
-        return Session(layers(), SoftmaxCrossEntropy(), transport, optimizer=optimizer)
+        own = {name: value(transport.rank) if callable(value) else value for name, value in options.items()}
+        Session(own.pop("layers", None) or layers(), SoftmaxCrossEntropy(), transport, **own)
 
     answers = on_all(body)
     assert answers == answers[:1] * 3
-    assert "session: optimizer must be the same on all ranks, not Adam(lr=0.1" in answers[0]
-
-
-def test_models_that_differ_between_ranks_are_refused():
-    def body(transport):
-        mine = layers()[transport.rank // 2 * 2 :]
-        return Session(mine, SoftmaxCrossEntropy(), transport)
-
-    answers = on_all(body)
-    assert answers == answers[:1] * 3
-    assert "must be the same on all ranks" in answers[0]
+    assert said in answers[0]
 
 
 def test_unequal_parts_need_a_total():
@@ -181,25 +175,6 @@ def test_the_loss_is_given_all_targets_whatever_their_shape(shape):
         on_all(lambda transport: body(transport, 2))
 
 
-def test_a_batch_is_split_with_its_targets():
-    def body(transport):
-        loss = Summed()
-        with Session([Dense("a", np.eye(6))], loss, transport, optimizer=SGD(1e-9), accumulate=3) as session:
-            session.step(np.ones((8, 6)), np.zeros((8, 2)))
-            return loss.shapes
-
-    assert on_all(body) == [[(3, 2), (3, 2), (2, 2)]] * 3
-
-
-def test_more_targets_than_outputs_are_refused():
-    def body(transport):
-        with Session([Dense("a", np.eye(6))], SoftmaxCrossEntropy(), transport) as session:
-            session.step(np.ones((8, 6)), np.arange(12) % 3)
-
-    with pytest.raises(ValueError, match=r"targets must have shape \(8,\), one per row of logits, not \(12,\)"):
-        on_all(body)
-
-
 @pytest.mark.parametrize("total", [-1, 2.5, float("nan"), "many", [4, 4]])
 def test_a_total_must_be_a_whole_number(total):
     def body(transport):
@@ -221,26 +196,6 @@ def test_a_total_may_be_0_only_if_the_loss_is():
     assert on_all(lambda transport: body(transport, 1.0)) == ["total must not be 0, because the loss is not: 144"] * 3
 
 
-@pytest.mark.parametrize(
-    ("totals", "ignored", "warned"),
-    [((4, 4, 4, 4), 4, 1), ((4, 5, 4, 4), 4, 0), ((12, 12, 12), 4, 0), ((4, 4, 4), -100, 0)],
-)
-def test_the_total_of_one_rank_alone_is_doubted(totals, ignored, warned):
-    """Twice it may be a coincidence of targets that do not count; if some are marked as such, always."""
-
-    def body(transport):
-        with Session(layers(), Summed(), transport, optimizer=SGD(1e-9)) as session:
-            for iteration, total in enumerate(totals):
-                x, targets = batch(iteration, transport.rank)
-                targets[: transport.rank] = ignored
-                session.step(x, targets, total=total)
-
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        on_all(body)
-    assert len([each for each in found if "count all 3 ranks" in str(each.message)]) == warned
-
-
 def test_a_layer_of_the_session_runs_where_the_order_says():
     def body(transport, order):
         with Session(layers(), SoftmaxCrossEntropy(), transport, uses=order) as session:
@@ -255,51 +210,6 @@ def test_a_layer_of_the_session_runs_where_the_order_says():
             return session.group.layout.uses, loss[-1] < loss[0]
 
     assert on_all(other, 2) == [(((0, 1), (2, 3), (0, 1)), True)] * 2
-
-
-def test_ranks_that_freeze_different_layers_are_refused():
-    def body(transport):
-        mine = [Dense("one", np.eye(6)), Dense("two", np.eye(6))]
-        mine[transport.rank % 2].weight.trained = False
-        return Session(mine, SoftmaxCrossEntropy(), transport)
-
-    answers = on_all(body)
-    assert answers == answers[:1] * 3
-    assert "session: model must be the same on all ranks" in answers[0]
-
-
-@pytest.mark.parametrize(("first", "second"), [(False, True), (True, False)])
-def test_tied_parameters_that_stay_where_they_are_are_refused(first, second):
-    def body(transport):
-        mine = [Dense("one", np.eye(6)), Dense("two", np.eye(6))]
-        mine[1].weight.value = mine[0].weight.value
-        mine[0].weight.rebind, mine[1].weight.rebind = first, second
-        return Session(mine, SoftmaxCrossEntropy(), transport)
-
-    assert all("two.weight is tied" in said for said in on_all(body))
-
-
-@pytest.mark.parametrize("other", [lambda w: w.T, lambda w: w[:, ::-1], lambda w: w.reshape(-1)[:36].reshape(4, 9)])
-def test_a_tie_of_another_shape_is_refused(other):
-    weight = np.arange(36.0).reshape(6, 6)
-    model = [Dense("a", weight), Dense("b", other(weight))]
-    (said,) = on_all(lambda transport: Session(model, SoftmaxCrossEntropy(), transport), 1)
-    assert "share a part of their memory" in said
-
-
-def test_parts_of_memory_that_are_shared_are_found_past_others_between_them():
-    """A column of the first lies between what the first and the last have in common."""
-    weight = np.zeros((6, 9))
-    model = [Dense("a", weight[:, :6]), Dense("b", weight[:, 6:]), Dense("c", weight[1:4, :2])]
-    (said,) = on_all(lambda transport: Session(model, SoftmaxCrossEntropy(), transport), 1)
-    assert "a.weight of layer 0 (Dense) and c.weight of layer 2 (Dense) share a part of their memory" in said
-
-
-def test_a_model_whose_trained_parameters_are_empty_is_refused():
-    model = [Dense("a", np.zeros((6, 0)))]
-    model[0].bias.trained = False
-    (said,) = on_all(lambda transport: Session(model, SoftmaxCrossEntropy(), transport), 1)
-    assert "a model must have a parameter that is trained, with an element" in said
 
 
 def test_an_overflow_of_the_first_loss_scale_skips_an_iteration_of_half_floats():
@@ -419,12 +329,6 @@ def test_other_parameters_of_a_layer_are_refused_on_all_ranks(change, where):
     said = on_all(body)
     assert said == said[:1] * 3
     assert "its trained parameters were replaced, added or removed since the session began; begin a new" in said[0]
-
-
-@pytest.mark.parametrize("dtype", [bool, np.int64, np.longdouble, np.complex64])
-def test_types_that_cannot_be_trained_are_refused(dtype):
-    said = on_all(lambda transport: Session([Dense("a", np.eye(6, dtype=dtype))], SoftmaxCrossEntropy(), transport))
-    assert all("parameter a.bias must have one of the types fp64, fp32, fp16, bf16, not " in each for each in said)
 
 
 @pytest.mark.parametrize("update", ["full", "sharded"])

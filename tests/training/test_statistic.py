@@ -127,15 +127,6 @@ def test_it_may_skip_iterations(schedule, update):
         assert updates == 0
 
 
-def test_its_sum_has_its_name():
-    def names(transport):
-        options = {"optimizer": SGD(0.1), "statistic": NonZero()}
-        with Session(layers(), SoftmaxCrossEntropy(), transport, clip=1.0, **options) as session:
-            return session.group.fabric.verdict.plan.name
-
-    assert set(run_loopback(2, names)) == {"all_reduce of the norm and NonZero"}
-
-
 def test_it_goes_with_clip():
     found = run_loopback(2, lambda each: trained(each, NonZero(by=0.5), clip=1e9))
     half = run_loopback(2, lambda each: trained(each, None, optimizer=SGD(0.05)))

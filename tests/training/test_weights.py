@@ -11,11 +11,13 @@ from dear_mpi.models.data import Batches, Examples
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.models.synthetic import ComputeTime
 from dear_mpi.ranks.world import World
-from dear_mpi.training import Session, decisions
+from dear_mpi.training import Session, trainer
+from dear_mpi.training.fabric.live import LiveFabric
 from dear_mpi.training.fusion import BY_TIME
-from dear_mpi.training.line.weights import check_weights, known, measured, parse_weights
+from dear_mpi.training.line.owners import check_weights, known, measured, parse_weights
+from dear_mpi.training.log import Times
+from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import Contest, outcome
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES
@@ -163,11 +165,12 @@ def test_measured_weights(seconds, counts, expected):
 def slow_rank(monkeypatch):
     """Rank 1 takes three times as long as the others."""
 
-    def timed(record, seconds, uses):
-        both_s = np.full((2, uses), 3.0 if seconds.__self__.world.rank == 1 else 1.0)
-        return np.vstack([both_s, np.zeros((2, uses))])
+    def timed(record, seconds):
+        slow = getattr(seconds, "__self__", None)
+        seconds_s = 3.0 if isinstance(slow, LiveFabric) and slow.world.rank == 1 else 1.0
+        return Times(seconds_s, seconds_s, seconds_s, 0.0)
 
-    monkeypatch.setattr(decisions, "pass_s", timed)
+    monkeypatch.setattr(trainer, "times_of", timed)
 
 
 @pytest.mark.parametrize("update", ["full", "sharded"])
@@ -198,7 +201,7 @@ def watched(transport, **options):
         return session.parameters_sha256(), values, weights, sizes
 
 
-@pytest.mark.parametrize("choices", [{"fusion": each} for each in (*BY_TIME, "auto", "bo:grid:32KB..256KB")], ids=str)
+@pytest.mark.parametrize("choices", [{"fusion": each} for each in (*BY_TIME, "auto", "bo:32KB..256KB")], ids=str)
 def test_what_else_is_decided_comes_after_the_weights(choices, slow_rank):
     choices = {"weights": "measured", "iterations": 60, "schedule": "dear-eager", "batch": 30} | choices
     config = Config.of(settings(**choices))
@@ -223,12 +226,12 @@ def test_a_job_gives_each_rank_its_part(slow_rank):
 def test_too_few_iterations_are_refused():
     config = Config.of(settings(weights="measured", iterations=3))
     (said,) = set(on_all(lambda transport: train(config, World(transport)), ranks=2))
-    assert "iterations must be more than 3, not 3: the first 3 decide weights, and at least one has to follow" in said
+    assert "iterations must be more than 3, not 3: the first 3 decide weights" in said
 
 
 def test_a_comparison_measures_once(slow_rank):
     config = Config.of(settings(weights="measured", iterations=3, batch=30))
-    found = run_loopback(3, lambda each: outcome(Contest(config, World(each), ["wfbp", "dear"])))
+    found = run_loopback(3, lambda each: Comparison(config, World(each), ["wfbp", "dear"]).run())
     assert {tuple(row["weights"]) for rows in found for row in rows} == {(1.0, 0.33, 1.0)}
 
 

@@ -109,8 +109,8 @@ class Text(Wfbp):
     [
         ("Sleeps", r"did not finish within 0.3 seconds \(in ordered\(\)"),
         ("Fails", r"fails in ordered\(\): RuntimeError: boom and more"),
-        ("Typo", r"must have extras, a tuple of 'negotiation', 'second all_gather', not \('negotiate',\)"),
-        ("Text", "must have extras, a tuple of 'negotiation', 'second all_gather', not 'negotiation'"),
+        ("Typo", r"must have extras, a tuple of negotiation, second all_gather, not \('negotiate',\)"),
+        ("Text", "must have extras, a tuple of negotiation, second all_gather, not 'negotiation'"),
     ],
 )
 def test_what_a_schedule_says_of_itself_is_looked_at(name, said, tmp_path, monkeypatch):

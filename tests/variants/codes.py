@@ -7,8 +7,8 @@ import numpy as np
 
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training.routes.find import find_code
+from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.contest import Contest, outcome
 from tests.training.route_checks import bytes_between
 from tests.variants.target import HOSTS, NEAR, SLOW, Target, accuracy, late_loss, mean_ms, trained
 
@@ -102,7 +102,7 @@ def low_rank_bytes(wire: str, most: float, model: str = "mlp") -> Callable[[], t
 
 def sent_bytes(wire: str, model: str) -> float:
     config = Config.of({"model": model, "iterations": 4, "wire": wire, "fusion": "25MB"})
-    (row,) = run_world(lambda world: outcome(Contest(config, world, ["dear"])), threads=4)
+    (row,) = run_world(lambda world: Comparison(config, world, ["dear"]).run(), threads=4)
     return row["sent_bytes"]
 
 

@@ -1,13 +1,13 @@
-"""The recipes of tests/recipes: CoDA, TAMUNA, and participants."""
+"""The recipes of dear_mpi/contrib/recipes: CoDA, TAMUNA, and participants."""
 
 from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 
+from dear_mpi.contrib.recipes import auc, logistic, participants, tamuna
 from dear_mpi.ranks.world import World, run_world
 from dear_mpi.training import Session
-from tests.recipes import auc, logistic, participants, tamuna
 from tests.variants.target import Target
 
 
@@ -44,7 +44,7 @@ def collectives_of(world: World, schedule: str, iterations: int = 64) -> int:
 
 @cache
 def tamuna_rounds(name: str, steps: int) -> int:
-    """By a route of tests/recipes/tamuna.py."""
+    """By a route of dear_mpi/contrib/recipes/tamuna.py."""
     route = f"{Path(tamuna.__file__)}:{name}"
     return run_world(lambda world: logistic.train(world, logistic.Problem(), route, steps)[0], threads=8)
 

@@ -9,21 +9,24 @@ Each module is a runner, chosen by the algorithm (``runner_of``), with three fun
 The first two raise ValueError, or ProgramError for a wrong user's algorithm.
 """
 
+from importlib import import_module
 from types import ModuleType
 
 from dear_mpi.collectives.algorithms.registry import check_whole, runner_of
 from dear_mpi.collectives.plans.call import Call
-from dear_mpi.collectives.plans.runners import messages, native, shared
 from dear_mpi.collectives.plans.tuning import rules_of
 from dear_mpi.collectives.transports.transport import Transport
 
-RUNNERS: dict[str, ModuleType] = {"messages": messages, "shared": shared, "native": native}
+
+def runner_for(algorithm: str) -> ModuleType:
+    """Import the module of an algorithm's runner on its first use: few jobs need all."""
+    return import_module(f"{__name__}.{runner_of(algorithm)}")
 
 
 def check_algorithm(name: str, transport: Transport, *collectives: str) -> None:
     check_whole(name)
     for collective in collectives if rules_of(name) is None else ():
-        RUNNERS[runner_of(name)].check(name, collective, transport)
+        runner_for(name).check(name, collective, transport)
 
 
 def check_call(call: Call, transport: Transport) -> dict[str, object]:
@@ -32,7 +35,7 @@ def check_call(call: Call, transport: Transport) -> dict[str, object]:
     # Sharing memory only matters for a tuning table; ranks find it out later.
     for sharing in (False,) if call.rules is None else (True, False):
         choice = call.chosen(transport, sharing=sharing)
-        runner = RUNNERS[runner_of(choice.algorithm)]
+        runner = runner_for(choice.algorithm)
         runner.check(choice.algorithm, choice.collective, transport)
         programs = runner.check_call(choice, transport)
         if programs is not None:

@@ -3,8 +3,8 @@
     direct   sends leave from the buffer; receives go into it, or into a side buffer to be merged later
     staged   MPI cannot reach the buffer: every message has a side buffer in pinned host memory
 
-A staged send is copied out after the kernel that wrote it, so the host waits once for both. The copy of one message,
-the transfer of another and the merge of a third overlap. Combining reads pinned memory over the bus, without a copy.
+A staged send is copied out after the kernel that wrote it, so the host waits once for both. Combining reads pinned
+memory over the bus, without a copy.
 
 [Note: Host and device]
 On a GPU, combining and copying only launch kernels on the current stream. A later message may read what they write or
@@ -19,6 +19,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -33,12 +34,11 @@ from dear_mpi.collectives.algorithms.registry import (
 from dear_mpi.collectives.lowering.instructions import WINDOW, SideBuffer, write_instructions
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion, messages
 from dear_mpi.collectives.plans.call import Call
-from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, Task
 from dear_mpi.collectives.plans.notes import Part
+from dear_mpi.collectives.plans.plan import Action, BoundInstruction, InstructionRun, Task
 from dear_mpi.collectives.plans.tuning import window_of
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.program import Program, renamed, write_program
-from dear_mpi.collectives.program.user_file import Source
 from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.array import Array, event_for, synchronize
 from dear_mpi.kernels.calls import combiner, copier
@@ -57,14 +57,13 @@ def check_call(call: Call, transport: Transport) -> int | None:
 
 
 def proven_for(call: Call, transport: Transport) -> Sequence[Program]:
-    source = algorithm_source(call.algorithm)
-    hosts, rates = call.hosts(transport), transport.rates
+    source, hosts, rates = algorithm_source(call.algorithm), call.hosts(transport), transport.rates
     return proven(source, call.algorithm, call.collective, hosts, rates=rates, pieces=call.pieces)
 
 
 @lru_cache(maxsize=256)
 def proven(
-    source: Source, name: str, collective: str, hosts: tuple[int, ...], *, rates: Rates | None, pieces: int
+    source: Any, name: str, collective: str, hosts: tuple[int, ...], *, rates: Rates | None, pieces: int
 ) -> Sequence[Program]:
     from dear_mpi.collectives.program.verify import verify  # ours are proved by the tests
 
@@ -88,9 +87,8 @@ def prepare(task: Task) -> InstructionRun:
     if transport.rank == 0 and lacks_rates(call.algorithm, hosts, transport.rates):
         say_that_rates_lack(call.algorithm)
     if is_ours(call.algorithm):
-        algorithm = find_algorithm(call.algorithm, call.collective)
-        rates, pieces = transport.rates, call.pieces
-        program = write_program(algorithm, vrank, transport.size, hosts=hosts, rates=rates, pieces=pieces)
+        write, rates = find_algorithm(call.algorithm, call.collective), transport.rates
+        program = write_program(write, vrank, transport.size, hosts=hosts, rates=rates, pieces=call.pieces)
     else:
         program = proven_for(call, transport)[vrank]
     return MessagesRun(
@@ -195,7 +193,6 @@ class MessagesRun(InstructionRun):
         return Part(kind, *message.key, message.peer, message.incoming, chunk, nbytes)
 
     def merge(self, group: Sequence[int]) -> Action:
-        """Copy or combine received data into the buffer, in rank order."""
         target, peers = self.elements(group[0]), {number: self.listing.messages[number].peer for number in group}
         if not self.listing.messages[group[0]].combine:
             return copier(target, self.beside[group[0]])

@@ -1,6 +1,6 @@
-"""Run the MPI library's own collectives as plans: the baseline for ours.
+"""Run the MPI library's own blocking collectives as plans: the baseline for ours.
 
-They are the blocking ones, MPI libraries' fastest, so all progress happens at once in ``wait`` or ``advance``.
+All their progress happens at once, in ``wait`` or ``advance``.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,8 @@ import numpy as np
 
 from dear_mpi.collectives.launch.cuda_aware import built_for
 from dear_mpi.collectives.plans.call import Call
-from dear_mpi.collectives.plans.execution import BoundInstruction, InstructionRun, Task
 from dear_mpi.collectives.plans.notes import Part
+from dear_mpi.collectives.plans.plan import BoundInstruction, InstructionRun, Task
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import COLLECTIVES

@@ -1,38 +1,82 @@
 """Run collectives in the memory of a host's ranks, phase by phase (``lowering/phases.py``).
 
-Between two phases is a dissemination barrier: in round k a rank signals the rank 2^k after it; after ceil(lg P) rounds
-all ranks have arrived.
+Ranks reach each other's buffers, or additional mailboxes (``reach_for``).
 
-Loads after a barrier must see stores before it. MPI does not promise this for messages. It holds on processors that
-keep stores in order, with libraries that use queues in memory or sockets; tested only on x86.
+Between two phases is a dissemination barrier: in round k a rank signals the rank 2^k after it; after ceil(lg P) rounds
+all ranks have arrived. Loads after a barrier must see stores before it. MPI does not promise this for messages. It
+holds on processors that keep stores in order, with libraries that use queues in memory or sockets; tested only on x86.
 """
 
 import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from dear_mpi.collectives.lowering.phases import Move, Operand, phases
-from dear_mpi.collectives.plans.execution import Action, BoundInstruction, InstructionRun, Task, straight
+from dear_mpi.collectives.algorithms.registry import runner_of
+from dear_mpi.collectives.lowering.phases import Move, Operand, Share, phases
+from dear_mpi.collectives.plans.call import Call
 from dear_mpi.collectives.plans.notes import Part
+from dear_mpi.collectives.plans.plan import Action, BoundInstruction, InstructionRun, Task, straight
 from dear_mpi.collectives.plans.runners.messages import check, check_call
-from dear_mpi.collectives.transports.transport import Request
-from dear_mpi.kernels.array import Array
+from dear_mpi.collectives.plans.tuning import SMALL_BYTES
+from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.collectives.transports.transport import Request, Transport
+from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.calls import combiner, copier
+from dear_mpi.kernels.dtypes import compute_dtype, is_floating
+from dear_mpi.kernels.slab import Slab
 
 __all__ = ["check", "check_call", "prepare"]  # ranks find out later, together, whether memory is reachable
+
+MESSAGES_BYTES = 4 * 1024  # below: messages beat copies and a barrier
+BLOCK_BYTES = 256 * 1024  # fits a second-level cache; see docs/benchmarks
+MAILBOXES_BYTES = 2 * 1024 * 1024  # below: mailboxes beat messages between ranks of a host, warm or cold
+MAILBOX_BYTES = 1024 * 1024  # for one set of blocks; smaller with many ranks
 
 Round = tuple[Sequence[int], tuple[Request, Request]]
 
 
-class SharedRun(InstructionRun):
-    """Runs a collective in memory that all ranks reach (``Task.reached``)."""
+@dataclass(frozen=True)
+class Reach:
+    """Buffers or mailboxes of all ranks, and this rank's share of the work."""
 
+    share: Share
+    arrays: Sequence[Array]
+    mailboxes: bool
+
+
+def reach_for(call: Call, buffer: Array, transport: Transport, slab: Slab | None) -> Reach | None:
+    """Collective: return the memory of all ranks if the call can use it, else None.
+
+    ArgumentError on all ranks: the call needs it, but it is out of reach.
+    """
+    needed, dtype, on_host = runner_of(call.algorithm) == "shared", buffer.dtype, library_of(buffer) == "numpy"
+    if not needed and buffer.nbytes <= MESSAGES_BYTES:
+        return None
+    # Types that are summed in a wider type are rounded once, hence combined at once.
+    at_once = is_floating(dtype) and compute_dtype(dtype) != dtype
+    block = max(min(BLOCK_BYTES, MAILBOX_BYTES // transport.size) // dtype.itemsize, 1)
+    share = Share(call.partition(transport.size), transport.rank, block, at_once)
+    arrays = transport.reach(buffer) if on_host and buffer.nbytes > SMALL_BYTES else None
+    mailboxes = arrays is None and on_host and (needed or buffer.nbytes <= MAILBOXES_BYTES)
+    if mailboxes:
+        count = 2 * max(share.mailbox_room, 1)  # an empty array would be in no block
+        if slab is not None:
+            arrays = transport.reach(slab.empty(count, dtype))
+        if arrays is None:
+            arrays = transport.reach(transport.allocate(count * dtype.itemsize).view(dtype))
+    if needed and arrays is None:
+        which = "ranks of one host that can open each other's memory; no GPU, no emulated link"
+        raise ArgumentError(f"algorithm {call.algorithm!r} needs {which}")
+    return None if arrays is None else Reach(share, arrays, mailboxes=mailboxes)
+
+
+class SharedRun(InstructionRun):
     def __init__(self, task: Task) -> None:
-        assert task.reached is not None, "this runner is chosen where memory is reached"
-        self.task = task
-        self.reached, self.buffer, self.op = task.reached, task.buffer, task.op
+        self.task, self.buffer, self.op = task, task.buffer, task.op
+        self.reached: Reach = task.reached
         transport, rank, size = task.transport, task.transport.rank, task.transport.size
         self.rank = rank
         moves = phases(task.call.collective, task.reached.share, mailboxes=task.reached.mailboxes)

@@ -3,6 +3,6 @@
 from dear_mpi.cli.commands import Command
 
 COMMAND = Command(
-    "Watch somebody's script of PyTorch for a few iterations, and predict it under DDP and under our schedules.",
+    "Watch an unchanged PyTorch script for a few iterations, and predict it under DDP and our schedules.",
     "dear_mpi.contrib.advise.command:advise",
 )

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dear_mpi.contrib.advise.observation import Observation
-from dear_mpi.simulate.gains import FUSIONS, seconds_of
 from dear_mpi.simulate.settings import Settings
-from dear_mpi.simulate.sweep import Simulated, simulate
-from dear_mpi.training.profiles.profile import Profile
+from dear_mpi.simulate.sweep import FUSIONS, Simulated, seconds_of, simulate
+from dear_mpi.training.profile import Profile
 from dear_mpi.training.schedules import Schedule
 
 OURS = ("dear", "dear-eager")

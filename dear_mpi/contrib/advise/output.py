@@ -11,10 +11,8 @@ from dear_mpi.contrib.advise.answer import CODE, FASTEST, PAYS, Answer, Row, ban
 from dear_mpi.contrib.advise.observation import Observation
 from dear_mpi.reporting.terminal import console, table
 from dear_mpi.reporting.units import plural
-from dear_mpi.simulate.gains import gain, ms
-from dear_mpi.simulate.table import ORIGINS
-from dear_mpi.simulate.timeline import timeline_of
-from dear_mpi.training.log.spans import Timeline
+from dear_mpi.simulate.table import ORIGINS, gain, ms, timeline_of
+from dear_mpi.training.spans import Timeline
 
 WORTH = 0.02  # of an iteration: a schedule that gains less is not worth a change
 TELL = 0.1  # of an iteration: less time outside layers is not reported

@@ -1,8 +1,8 @@
 """Find the causes of lost time in a recorded run: replay suspects at their usual speed, one at a time.
 
-A suspect stands out if an iteration without it is at least 3 % shorter, and if it saves more than noise does (see
-chance.py). The chance of error is 5 % for all suspects together (Bonferroni). The suspect then counts as fixed, and the
-others are tried again.
+A suspect stands out if an iteration without it is at least 3 % shorter, and if it saves more than noise does
+(``by_turns``). The chance of error is 5 % for all suspects together (Bonferroni). The suspect then counts as fixed, and
+the others are tried again.
 
 Seconds of an iteration are means without the lowest and highest fifth, so that a few disturbed iterations change
 little.
@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.contrib.blame.causes import KINDS, Compared, Suspect, Suspects, Usual
-from dear_mpi.contrib.blame.chance import by_sign, by_turns
 from dear_mpi.contrib.blame.graph import iterations_s, replay
 from dear_mpi.contrib.blame.messages import Messages
 from dear_mpi.contrib.blame.threads import JOINING, Threads
-from dear_mpi.training.log.log import COUNTS_AS, middle
-from dear_mpi.training.log.spans import WIRE, Iteration, Rank, Run
+from dear_mpi.training.log import middle
+from dear_mpi.training.spans import WIRE, Iteration, Rank, Run
 
 FEWEST = 10  # iterations: with fewer, chance may explain any suspect
 LEAST, CHANCE, FAR = 0.03, 0.05, 0.10  # of an iteration; of an error; difference of the replay from the measurement
@@ -30,8 +29,6 @@ MOST = 3  # causes, one after the other
 TRIM = 0.2  # of iterations, at either end
 OWN = "the middle of its own iterations"  # the default reference
 KEPT = "train --blame keeps the last 20 of its --iterations, also for --timeline"
-PARTS = ("forward", "backward", "wait", "update")  # of an iteration
-ALL_PARTS = (*PARTS, "rest")
 
 
 class BlameError(ValueError):
@@ -51,7 +48,6 @@ class Finding:
     without_s: float
     share: float  # of now, saved without it
     chance: float
-    layer: str | None = None  # where a rank loses most
     messages: Compared | None = None  # the slowest ones on a link
 
 
@@ -59,8 +55,7 @@ class Finding:
 class Blame:
     """Hold the causes in the order of removal, each without the earlier ones.
 
-    ``most`` is the remaining suspect that saves most. Seconds are trimmed means over iterations; those for parts are
-    also means over ranks.
+    ``most`` is the remaining suspect that saves most. Seconds are trimmed means over iterations.
     """
 
     iterations: int
@@ -70,7 +65,6 @@ class Blame:
     off: float  # relative difference of the replay from the measurement
     causes: tuple[Finding, ...]
     most: Finding | None
-    parts_s: Mapping[str, Mapping[str, float]]  # measured, replayed, and without the causes
     reference: str  # of a layer's usual time
     suspects: Mapping[str, int]  # how many, by kind
 
@@ -101,7 +95,6 @@ def blame(run: Run, usual_s: Usual | None = None, reference: str = "") -> Blame:
         off=off,
         causes=tuple(causes),
         most=found[0] if found else None,
-        parts_s=trial.parts_s(),
         reference=OWN if usual_s is None else reference,
         suspects=trial.count,
     )
@@ -142,9 +135,8 @@ class Trial:
         self.suspects, self.count = every.tried, every.count
         self.left, self.mended, self.order = list(self.suspects), list[Suspect](), self.graph.order()
         self.measured = np.array(self.graph.times)[:, None]
-        self.replayed = replay(self.graph, self.order, {}, 1)
-        both = (iterations_s(self.graph, times)[:, 0] for times in (self.measured, self.replayed))
-        self.measured_s, self.replayed_s = map(trimmed_mean, both)
+        both = self.measured, replay(self.graph, self.order, {}, 1)
+        self.measured_s, self.replayed_s = (trimmed_mean(iterations_s(self.graph, times)[:, 0]) for times in both)
 
     def mend(self, finding: Finding) -> None:
         """Keep a suspect at its usual speed from now on."""
@@ -185,25 +177,8 @@ class Trial:
             without_s=now_s - mean_s,
             share=mean_s / now_s,
             chance=chance,
-            layer=suspect.layer,
             messages=suspect.messages,
         )
-
-    def parts_s(self) -> dict[str, dict[str, float]]:
-        measured, replayed, without = map(self.parts_of, (self.measured, self.replayed, self.times([])))
-        means = {"measured_s": mean_parts(measured), "replayed_s": (now_s := mean_parts(replayed))}
-        means["without_s"] = now_s - mean_parts(replayed - without)  # as for causes
-        return {part: {name: float(mean[at]) for name, mean in means.items()} for at, part in enumerate(ALL_PARTS)}
-
-    def parts_of(self, times: Any) -> Any:
-        """Return seconds of iterations and their parts, means over ranks; the first begins with the last rank."""
-        since = np.maximum(times[:, 0], max(times[moments[0], 0] for moments in self.graph.bounds))
-        found = np.zeros((self.iterations, 1 + len(PARTS)))
-        found[:, 0] = iterations_s(self.graph, times)[:, 0]
-        for kind, iteration, begin, end in self.graph.spent:
-            part = 1 + PARTS.index(COUNTS_AS.get(kind, kind))
-            found[iteration, part] += (since[end] - since[begin]) / len(self.graph.bounds)
-        return found
 
 
 def next_cause(found: Sequence[Finding], suspects: int) -> Finding | None:
@@ -220,7 +195,48 @@ def trimmed_mean(values: Any) -> float:
     return float(middle(values[:, None], int(TRIM * len(values)), by=0)[0])
 
 
-def mean_parts(rows: Any) -> Any:
-    """Average the iterations that ``trimmed_mean`` keeps: each part, and the rest of the first column."""
-    whole, *parts = middle(rows, int(TRIM * len(rows)), by=0)
-    return np.array([*parts, whole - sum(parts)])
+# How likely noise saves as much as a suspect, exactly, from the savings of its kind by iteration.
+#
+# Ranks are alike, and so are links: if noise delays all of them equally, each iteration may have assigned the savings
+# to them at random. Layers differ: if noise makes each as often quicker as slower than usual, each iteration may have
+# drawn the sign of a layer's savings beyond the median of the others. Savings count by rank order, so that one
+# disturbed iteration counts no more than another. Sources: Hodges and Lehmann, Rank methods for combination of
+# independent experiments in analysis of variance (Annals of Mathematical Statistics, 1962); Wilcoxon, Individual
+# comparisons by ranking methods (Biometrics Bulletin, 1945).
+INSTANT_S = 1e-9  # savings that differ by less are equal
+PLACES = 200
+
+
+def by_turns(saved_s: Any) -> Any:
+    """Return, for each column, how likely random columns in each row reach a rank sum as high.
+
+    >>> by_turns(np.array([[3.0, 0.0], [2.0, 0.0], [5.0, 0.0], [4.0, 0.0]])).tolist()
+    [0.0625, 1.0]
+    """
+    places, ways = places_of(np.round(saved_s / INSTANT_S)), np.ones(1)
+    if not places.size:
+        return np.ones(places.shape[1])
+    for row in places:
+        ways = np.convolve(ways, np.bincount(row, minlength=PLACES + 1) / len(row))  # probability of each rank sum
+    return ways[::-1].cumsum()[::-1][places.sum(axis=0)].clip(max=1.0)
+
+
+def by_sign(saved_s: Any) -> Any:
+    """Return, for each column, how likely random signs in each row reach a rank sum as high.
+
+    >>> by_sign(np.array([[1.0], [2.0], [3.0], [4.0]])).tolist(), by_sign(np.array([[-1.0], [1.0]])).tolist()
+    ([0.0625], [0.75])
+    """
+    chances = []
+    for place, its_s in enumerate(saved_s.T):
+        others_s = np.delete(saved_s, place, axis=1)
+        beyond_s = its_s - (np.maximum(0.0, np.median(others_s, axis=1)) if others_s.size else 0.0)
+        chances.append(by_turns(np.stack([beyond_s, -beyond_s], axis=1))[0])
+    return np.array(chances)
+
+
+def places_of(values: Any) -> Any:
+    """Rank each value among all, from 0 to PLACES; equal values share a rank."""
+    ordered = np.sort(values, axis=None)
+    around = ordered.searchsorted(values, "left") + ordered.searchsorted(values, "right")
+    return PLACES * around // (2 * max(1, values.size))

@@ -40,7 +40,6 @@ class Suspect(NamedTuple):
     over_s: Any
     more_s: Mapping[Any, float]  # seconds added to each of its causes at the usual speed
     ratio: float = 1.0  # of its seconds to the usual ones, for a link or a layer
-    layer: str | None = None  # where a rank loses most
     messages: Compared | None = None  # the slowest ones on a link
 
 
@@ -99,11 +98,10 @@ class Suspects:
 
     def of_rank(self, rank: int, more_s: dict[Work, float]) -> Suspect:
         over_s, taken_s = self.over(more_s), self.over({work: -self.works[work] for work in more_s})
-        layer = most_of(more_s, float(over_s.sum()))
         share = np.divide(over_s, taken_s, out=np.zeros(self.iterations), where=taken_s > 0).clip(0.0)
         held = {work: seconds for work, seconds in self.works.items() if (work.rank, work.name) == (rank, HELD)}
         more_s |= {work: -share[work.iteration] * seconds for work, seconds in held.items()}
-        return Suspect("rank", str(rank), over_s, more_s, layer=layer)
+        return Suspect("rank", str(rank), over_s, more_s)
 
     def of_links(self) -> list[Suspect]:
         """Compare each link with the other links' messages of equal size.
@@ -165,16 +163,6 @@ class Suspects:
         for work in works:
             sums[work.iteration, self.ranks.index(work.rank)] += self.works[work]
         return np.median(sums, axis=1)
-
-
-def most_of(more_s: Mapping[Work, float], over_s: float) -> str | None:
-    """Return the layer with most of a rank's excess over the others; None if no single layer has it."""
-    by_layer = defaultdict[str, float](float)
-    for work, seconds in more_s.items():
-        layer = layer_of(work.name)
-        by_layer[layer[1] if layer else ""] -= seconds
-    most = max(by_layer, key=by_layer.__getitem__, default="")
-    return most if most and by_layer[most] > 0.8 * over_s else None
 
 
 def ratio_of(seconds: Any) -> float:

@@ -13,9 +13,9 @@ from dear_mpi.contrib.blame.causes import Usual, layer_of
 from dear_mpi.contrib.blame.output import as_data, show_blame
 from dear_mpi.reporting.terminal import console
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.timeline.trace import read_timeline
-from dear_mpi.training.log.spans import COMPUTE, Run, Timeline
-from dear_mpi.training.profiles.profile import Profile, read_profile
+from dear_mpi.see.timeline import read_timeline
+from dear_mpi.training.profile import Profile, read_profile
+from dear_mpi.training.spans import COMPUTE, Run, Timeline
 
 FILE = "A timeline of all ranks: FILE.json of train --blame --timeline FILE.json, which keeps 20 iterations."
 PROFILE = "What layers usually take: FILE of train --profile, of another run."
@@ -27,8 +27,8 @@ def blame(flags: Flags) -> None:
     """Example: dear-mpi blame FILE.json --profile FILE"""
     profile = flags.get("profile")
     read = {"FILE": [flags["file"]], "--profile": [str(profile)] if profile else []}
-    check_files(read, written_by(flags))
-    try_files(written_by(flags))
+    check_files(read, written_by(flags, "profile"))
+    try_files(written_by(flags, "profile"))
     timeline, usual_s = read_timeline(flags["file"]), None
     if profile is not None:
         usual_s = usual_by(profile, timeline)

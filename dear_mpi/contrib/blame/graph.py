@@ -62,13 +62,11 @@ class Graph:
         times: of events, as measured.
         edges: that lead to each event.
         bounds: of each rank: the event that begins its first iteration, then the ends of iterations.
-        spent: all work of main threads: its kind, the iterations completed before, and its first and last event.
     """
 
     times: list[float] = field(default_factory=list)
     edges: list[list[Edge]] = field(default_factory=list)
     bounds: list[list[int]] = field(default_factory=list)
-    spent: list[tuple[str, int, int, int]] = field(default_factory=list)
 
     def moment(self, at_s: float) -> int:
         self.times.append(at_s)

@@ -11,9 +11,9 @@ from dear_mpi.contrib.blame.output import as_data, show_blame
 from dear_mpi.models.layer import layer_name
 from dear_mpi.models.synthetic import Synthetic
 from dear_mpi.ranks.clock import CommonClock
-from dear_mpi.training.log.spans import ClocksError, Recording, merged
 from dear_mpi.training.recorder import record
 from dear_mpi.training.session import Session
+from dear_mpi.training.spans import ClocksError, Recording, merged
 
 KEPT = 20  # iterations
 DECLARED = "what the model declares"
@@ -57,7 +57,7 @@ class Blamer:
 
     def check(self) -> dict[str, Any]:
         if (fewest := FEWEST + self.fill) > self.iterations:
-            what = f"{fewest} iterations at least, of which {self.fill} fill the pipeline"
+            what = f"at least {fewest} iterations ({self.fill} fill the pipeline)"
             raise ValueError(f"--blame needs {what}, not {self.iterations}")
         return {}
 

@@ -1,25 +1,19 @@
-"""Show the findings of blame: as sentences, worst first, as data, and as tables."""
+"""Show the findings of blame: as sentences, worst first, and as data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from functools import partial
-from operator import itemgetter
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from dear_mpi.collectives.transports.wait_policy import shares_cores
 from dear_mpi.contrib.blame.blamed import FAR, MOST, OWN, Blame, Finding
-from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, plural
 
 MENDED = {"rank": "with it on time", "link": "as fast as they", "layer": "at its usual speed"}
 UNSEEN = "A layer that is slow in all iterations, on all ranks, is not seen without the times of another run."
 SHARED = "Ranks share cores here: what stands out may be the turns that they take."
 SECOND_S, SHORT_S = 1.0, 0.01  # from SECOND_S on in seconds, else milliseconds; below SHORT_S with two digits
-LOOK: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False}
 MEANS = "Times are means without the fifth of iterations at either end; each cause counts without those above it."
 
 
@@ -48,8 +42,7 @@ def sentences(blame: Blame) -> list[str]:
 def said_of(finding: Finding, iterations: int) -> str:
     kind, seen = finding.kind, f"in {finding.seen} of {iterations} iterations"
     if kind == "rank":
-        where = f", most of it in {finding.layer}" if finding.layer else ""
-        what = f"Rank {finding.name} was late by {seconds(finding.over_s)} {seen}{where}"
+        what = f"Rank {finding.name} was late by {seconds(finding.over_s)} {seen}"
     elif kind == "link":
         its = finding.messages
         assert its is not None, "a link is known by its messages"
@@ -87,32 +80,5 @@ def show_blame(screen: Console, found: Mapping[str, Any]) -> None:
     screen.print("\n".join(found["said"]), markup=False)
     many, ranks = plural(found["iterations"], "iteration"), plural(found["ranks"], "rank")
     screen.print(f"blame: {many} on {ranks}, replayed {round(found['off'], 3) + 0.0:+.1%}", markup=False)
-    if found["causes"]:
-        screen.print(causes(found))
-    screen.print(parts(found))
     suspects = ", ".join(plural(count, kind) for kind, count in found["suspects"].items() if count)
     screen.print(f"{MEANS}\nSuspects: {suspects}. Usual for a layer: {found['reference']}.", markup=False)
-
-
-def causes(found: Mapping[str, Any]) -> Table:
-    columns = {
-        "cause": lambda each: f"{each['kind']} {each['name']}",
-        "seen in": lambda each: f"{each['seen']} of {found['iterations']}",
-        "now (ms)": lambda each: f"{each['now_s'] * 1e3:.1f}",
-        "without": lambda each: f"{each['without_s'] * 1e3:.1f}",
-        "shorter by": lambda each: f"{each['share']:.1%}",
-    }
-    return table([found["causes"]], columns, left=("cause",), **LOOK)
-
-
-def parts(found: Mapping[str, Any]) -> Table:
-    """Make a table of an iteration's parts, and their sums."""
-    rows, names = list(found["parts_s"].items()), ("measured", "replayed", "without")
-    rows.append(("iteration", {f"{name}_s": sum(part[f"{name}_s"] for _, part in rows) for name in names}))
-    columns: dict[str, Callable[[Any], str]] = {"part (ms)": itemgetter(0)}
-    columns |= {name: partial(milliseconds, f"{name}_s") for name in names}
-    return table([rows], columns, left=("part (ms)",), **LOOK)
-
-
-def milliseconds(name: str, row: tuple[str, Mapping[str, float]]) -> str:
-    return f"{row[1][name] * 1e3:.2f}"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dear_mpi.collectives.plans.notes import Noted, Part
 from dear_mpi.contrib.blame.graph import Cause, Graph, Work
-from dear_mpi.training.log.spans import COMPUTE, WIRE, Rank, Run, Span
+from dear_mpi.training.spans import COMPUTE, WIRE, Rank, Run, Span
 
 BEGIN, END = "begin", "end"  # kinds of items that begin or end an iteration
 MARKS = {END: 1, BEGIN: 2}  # after items without duration at the same time
@@ -63,7 +63,6 @@ class MainThread:
                 (begins if item.kind == BEGIN else ends).append(begin)
                 continue
             end = self.go_on(item.end_s, None if item.kind == "wait" else self.work(item.begin_s, item.name))
-            graph.spent.append((item.kind, len(ends), begin, end))
             if item.kind == "wait":
                 self.waits.append((item, begin, end))
         graph.bounds.append([begins[0], *ends])

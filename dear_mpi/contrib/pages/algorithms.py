@@ -1,30 +1,36 @@
 """Write the page of one algorithm or two: all numbers of ranks up to a limit, and sliders for prices."""
 
+from __future__ import annotations
+
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dear_mpi.collectives import programs
 from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import rates_of, spread
 from dear_mpi.collectives.program.program import COLLECTIVES, asks_for
+from dear_mpi.contrib.pages.priced import BETWEEN, GAMMA, priced
 from dear_mpi.contrib.pages.steps import steps_of
 from dear_mpi.contrib.pages.whole import Kind, whole, write_page
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.figure import label
+from dear_mpi.see.look import label
+
+if TYPE_CHECKING:  # the lecture has no terminal
+    from dear_mpi.see.explain import Asked
 
 MOST_ALGORITHMS = 2  # side by side
 MOST_RANKS = 16
 PIECES = (1, 2, 4, 8, 16, 32)  # of a buffer, on the slider of a segmented algorithm
 MOST_BYTES = 800_000  # of a page's data; with its scripts the page is below 1 MB
 BOARD = ("program.js", "words.js", "ways.js", "cells.js", "board.js")  # a component, added to SCRIPTS
-PRICE = ("heap.js", "fair.js", "network.js", "price.js")
 PAGE = Kind(
     scripts=(
-        *(*PRICE, *BOARD),
+        *("price.js", *BOARD),
         *(
             "holdings.js",
             "follow.js",
@@ -62,14 +68,15 @@ MEANINGS = {  # the data of each rank at the beginning and at the end
 }
 
 
-def write_algorithms(flag: str, path: Path, names: Sequence[str], collective: str, size: int, **asked: Any) -> None:
-    """Write the page of one algorithm or two; ``asked``: see ``algorithms_data``.
+def write_algorithms(flag: str, path: Path, asked: Asked) -> None:
+    """Write the page of one algorithm or two.
 
     Raises:
         ValueError: there are too many, one of them sends no messages, or the file cannot be written.
     """
-    data = algorithms_data(flag, names, collective, size, **asked)
-    title = f"{' beside '.join(each['name'] for each in data['algorithms'])}: {collective}"
+    how: dict[str, Any] = {"hosts": asked.hosts, "rates": asked.rates, "pieces": asked.pieces}
+    data = algorithms_data(flag, asked.algorithms, asked.collective, asked.ranks, **how)
+    title = f"{' beside '.join(each['name'] for each in data['algorithms'])}: {asked.collective}"
     write_page(flag, path, whole(PAGE, title, data))
 
 
@@ -93,12 +100,13 @@ def algorithms_data(
             raise ValueError(f"{flag} shows messages, and {name!r} sends none: its ranks share memory")
     spread(size, hosts)  # smaller sizes have fewer hosts
     how = {"hosts": hosts, "rates": rates, "pieces": pieces}
+    assumed = f"To add a byte takes {GAMMA:g} of the time to move it."
     shown = [shown_of(name, collective, size, MOST_BYTES // len(names), **how) for name in names]
     return {
         "collective": collective,
         "meaning": dict(zip(("begins", "ends"), MEANINGS[collective], strict=True)),
+        "assumed": assumed + f" Between hosts latency is {BETWEEN:g} times as long." * (hosts > 1),
         "ranks": size,
-        "hosts": hosts,
         "pieces": pieces,
         "algorithms": shown,
         "least": {str(each): least(collective, each) for each in range(1, MOST_RANKS + 1)},
@@ -138,9 +146,14 @@ def one_size(
     layout = spread(size, min(hosts, size))
     known = None if rates is None else rates_of(*rates, layout)
     try:
-        return steps_of(programs(name, collective, size, hosts=layout, rates=known, pieces=pieces), layout)
+        written = programs(name, collective, size, hosts=layout, rates=known, pieces=pieces)
+        found = steps_of(written, layout)
     except ProgramError as error:
         return {"size": size, "unreadable": f"{plural(size, 'rank')}: {error}"}
+    whole = len(found["changes"])  # steps that can be carried out
+    messages = [flat[at : at + 6] for flat in found["steps"][:whole] for at in range(0, len(flat), 6)]
+    able = [replace(each, steps=each.steps[:whole]) for each in written]
+    return found | {"prices": priced(able, layout, messages)}
 
 
 def least(collective: str, size: int) -> float:

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dear_mpi.see.figure import label
-from dear_mpi.see.timeline.picture import COLORS, DARK, MOST_RANKS, MOST_RUNS, SAID, last_iteration, short, window_of
-from dear_mpi.training.log.spans import LANES, Rank, Run, Timeline
+from dear_mpi.see.look import COLORS, DARK, MOST_RANKS, MOST_RUNS, SAID, label, last_iteration, short, window_of
+from dear_mpi.training.spans import LANES, Rank, Run, Timeline
 
 KINDS: Sequence[str] = tuple(COLORS)
 UNITS = 200_000  # per window

@@ -1,35 +1,13 @@
 """Write the lanes of measured runs for ``compare --html``."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dear_mpi.contrib.pages.schedules import write_schedules
-from dear_mpi.see.timeline.write import TimelineFiles
-from dear_mpi.training.log.spans import Recording, Timeline
-from dear_mpi.training.recorder import Show
+from dear_mpi.training.spans import Timeline
 
 
-@dataclass
-class Measured:
-    """Keep the timeline for a page, on rank 0, and pass it on to ``--timeline``, if given."""
-
-    flag: str
-    page: Path
-    files: Show | None
-    timeline: Timeline | None = None
-
-    def __call__(self, timeline: Timeline) -> None:
-        self.timeline = timeline
-        if self.files is not None:
-            self.files(timeline)
-
-    def write_rank(self, recordings: Sequence[Recording], facts: Mapping[str, Any]) -> Path:
-        return (self.files or TimelineFiles(self.flag, [self.page])).write_rank(recordings, facts)
-
-    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        if self.timeline is None:
-            raise ValueError(f"{self.flag}: there is no page of all ranks, because their clocks cannot be compared")
-        measured = [{**row, "iteration_s": row["median_s"]} for row in rows]
-        write_schedules(self.flag, self.page, self.timeline, measured)
+def write_measured(flag: str, path: Path, found: tuple[Sequence[Mapping[str, Any]], Timeline]) -> None:
+    rows, timeline = found
+    write_schedules(flag, path, timeline, [{**row, "iteration_s": row["median_s"]} for row in rows])

@@ -18,10 +18,9 @@ from dear_mpi.collectives.program.hosts import format_rate
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.contrib.pages.schedules import write_schedules
 from dear_mpi.reporting.terminal import bar, note
-from dear_mpi.see.timeline.picture import MOST_RUNS
-from dear_mpi.simulate.gains import FUSIONS
-from dear_mpi.simulate.sweep import Simulated
-from dear_mpi.simulate.timeline import timeline_of
+from dear_mpi.see.look import MOST_RUNS
+from dear_mpi.simulate.sweep import FUSIONS, Simulated
+from dear_mpi.simulate.table import timeline_of
 
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 LATENCIES = (0.25, 1.0, 4.0)
@@ -108,9 +107,9 @@ def write_predicted(flag: str, path: Path, found: Sequence[Simulated]) -> None:
     grid = Grid(found)
     with bar(None, len(grid.places), "predicting for the sliders") as progress:
         points = ((place, timeline_of(rows), [each.row for each in rows]) for place, rows in grid.points(progress))
-        write_schedules(
-            flag, path, timeline_of(found), [each.row for each in found], sliders=grid.sliders, points=points
-        )
+        given = [slider["at"] for slider in grid.sliders]
+        timeline = timeline_of([grid.at(each, *given) for each in found])  # with recorded iterations
+        write_schedules(flag, path, timeline, [each.row for each in found], sliders=grid.sliders, points=points)
     nbytes = path.stat().st_size
     if nbytes > LARGE_BYTES:
         smaller = "fewer --schedules make it smaller, or several --fusion, which leave the slider for buckets out"

@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 
 from dear_mpi.contrib.pages.lanes import Names, kinds, lanes_of, shown_ranks
 from dear_mpi.contrib.pages.whole import Kind, whole, write_page
-from dear_mpi.see.timeline.picture import headings, origins
-from dear_mpi.training.log.spans import COMPUTE, WIRE, Timeline
+from dear_mpi.see.look import origins, title_of
+from dear_mpi.training.spans import COMPUTE, WIRE, Timeline
 
 PAGE = Kind(
     scripts=("ticks.js", "lanes.js", "schedules.js"), looks=("chart.css", "tables.css", "lanes.css", "schedules.css")
@@ -39,13 +39,12 @@ def schedules_data(
         points: predictions at other positions.
     """
     names = Names()
-    *_, what = headings(timeline)  # without iteration times: sliders change them
     states = {",".join(str(slider["at"]) for slider in sliders): state_of(timeline, rows, names)}
     for places, other, found in points:
         states[",".join(map(str, places))] = state_of(other, found, names)
     return {
-        "title": what if what.startswith(("Live", "Predicted")) else f"Predicted: {what}",
-        "told": list(origins(timeline, shown_ranks(timeline), steps=False)),
+        "title": title_of(timeline),
+        "told": list(origins(timeline, shown_ranks(timeline))),
         "live": timeline.live,
         "lanes": [COMPUTE, WIRE],
         "kinds": kinds(),

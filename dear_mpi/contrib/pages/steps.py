@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from dear_mpi.collectives.program.program import COLLECTIVES, Program, Receive, Step
-from dear_mpi.collectives.program.replay import fit, members
-from dear_mpi.collectives.program.verify import check, fault_of
+from dear_mpi.collectives.program.verify import check, fault_of, fit, members
 from dear_mpi.contrib.pages.places import places_of
 from dear_mpi.see.proof import Replayed
 

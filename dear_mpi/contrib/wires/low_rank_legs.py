@@ -15,7 +15,7 @@ Cost: r (n + m) elements of n m, half of that for ACP-SGD; 2 r multiplications a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar, NamedTuple
@@ -43,7 +43,6 @@ from dear_mpi.training.routes import (
     reduce_scatter,
     whole,
 )
-from dear_mpi.training.routes.find import FORGET, LATE
 
 FACTORS = "factors"  # the buffer of both factors of each matrix, equal on all ranks
 
@@ -234,7 +233,7 @@ class Expand(OfFactors):
                     gradient[...] = part.code.reshape(gradient.shape)
                 else:
                     part.factors[part.side][...] = part.code
-                    multiply(*part.factors, gradient.reshape(len(gradient), -1))
+                    multiply(part.factors[0], part.factors[1], gradient.reshape(len(gradient), -1))
 
         return expand
 
@@ -242,29 +241,40 @@ class Expand(OfFactors):
         return f"expand {self.codes}: gradients = P Q^T"
 
 
-def acp(name: str, wire: LowRank, *, sharded: bool = False, error: str | None = "residual") -> Route:
+def acp(name: str, wire: LowRank, *, error: str | None = "residual", **how: Any) -> Route:
     """Make the ACP-SGD route: each matrix sends one factor per update, alternating."""
     codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
-    return expanded(name, (Project(**codes, error=error),), Expand(**codes), sharded=sharded, error=error)
+    return expanded(name, (Project(**codes, error=error),), Expand(**codes), error=error, **how)
 
 
-def powersgd(name: str, wire: LowRank, *, sharded: bool = False, error: str | None = "residual") -> Route:
+def powersgd(name: str, wire: LowRank, *, error: str | None = "residual", **how: Any) -> Route:
     """Make the PowerSGD route: one factor is sent, then the other, made with the sum of the first."""
     first: dict[str, Any] = {"wire": wire, "codes": "first codes", "side": LEFT, "others": False}
     codes: dict[str, Any] = {"wire": wire, "codes": "codes", "side": RIGHT}
     project = Project(**first), all_reduce("first codes"), Project(**codes, given="first codes", error=error)
-    return expanded(name, project, Expand(**codes), sharded=sharded, error=error)
+    return expanded(name, project, Expand(**codes), error=error, **how)
 
 
-def expanded(name: str, project: tuple[Leg, ...], expand: Expand, *, sharded: bool, error: str | None) -> Route:
-    """Make a route that sends matrices as factors. Raises ValueError for sharded updates."""
+def expanded(
+    name: str, project: tuple[Leg, ...], expand: Expand, *, error: str | None, sharded: bool = False, after: int = 0
+) -> Route:
+    """Make a route that sends matrices as factors; gradients travel uncompressed before iteration ``after``.
+
+    Raises ValueError for sharded updates.
+    """
     if sharded:
         raise ValueError(f"update must be full: {name.partition(' over ')[2]} gives all gradients to each rank")
     recall = (Recall(error=error),) if error else ()
-    out = (Pack(), *recall, *project, reduce_scatter("codes"))
-    return Route(name, out, (all_gather("codes"), expand, Update(on=MAIN), Unpack()))
+    sent = *recall, *project, reduce_scatter("codes")
+    found = all_gather("codes"), expand
+    dense: tuple[Leg, ...] = ()
+    gathered: tuple[Leg, ...] = ()
+    if after:
+        sent, found = (tuple(replace(leg, first=after) for leg in legs) for legs in (sent, found))
+        dense, gathered = (reduce_scatter("gradients", until=after),), (all_gather("gradients", until=after),)
+    return Route(name, (Pack(), *dense, *sent), (*gathered, *found, Update(on=MAIN), Unpack()))
 
 
-HOW: dict[str, Any] = {"read": partial(whole, "the rank"), "types": tuple(DTYPES), "options": (FORGET, LATE)}
+HOW: dict[str, Any] = {"read": partial(whole, "the rank"), "types": tuple(DTYPES), "options": ("error=no", "after=50")}
 ACP = Kind(LowRank, acp, example="acp:4", **HOW)
 POWERSGD = Kind(LowRank, powersgd, example="powersgd:4", **HOW)

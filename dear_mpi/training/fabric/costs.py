@@ -1,13 +1,10 @@
-"""Price an iteration for the virtual fabric, and for the lookahead of schedules.
+"""Price an iteration for the virtual fabric, and for the lookahead of schedules, which order it by list scheduling:
 
     backward   | 3 | 2 | 1 | 0 | forward: 0 needs bucket 0 first, then 1, ...
     network    | L | RS 3 | RS 2 | RS 1 | RS 0 | AG 0 | AG 1 | ...      one at a time; RS b before AG b
 
-List scheduling: whenever the network is free, the most urgent ready collective goes next, to its end (or its portion's
-end). The network never idles while one is ready.
-
-The loss sum (L) is least urgent but goes first: it is ready before any bucket, and all earlier buckets have been waited
-for. Exchanges of layers are not foreseen.
+Whenever the network is free, the most urgent ready collective goes next, to its end (or its portion's end). The network
+never idles while one is ready. The loss sum (L) goes first: it is ready before any bucket.
 
 Source: Graham, Bounds on multiprocessing timing anomalies, 1969.
 """
@@ -83,6 +80,8 @@ MOST_PORTIONS = 1024  # of 2 GiB: an order is a list, tried several times
 
 @dataclass(frozen=True)
 class Nominal:
+    """Hold what a schedule knows when it orders its iteration: the costs of ranks of equal speed."""
+
     forward_s: Sequence[float]
     backward_s: Sequence[float]
     price: Callable[[str, Bucket], float]  # seconds of the engine for a collective, with updates and codes
@@ -161,10 +160,7 @@ def list_scheduled(chains: Iterable[Chain], *, loss_s: float = 0.0, committed: i
 
 @dataclass(frozen=True)
 class WireCost:
-    """Model a collective's seconds as linear in bytes, through two timed or modelled sizes.
-
-    It prices buckets without plans, for fusion and predetermined orders.
-    """
+    """Price a collective linearly in bytes, for buckets without plans."""
 
     alpha: float  # of an empty collective, all steps together
     beta: float  # per byte of the buffer
@@ -184,11 +180,7 @@ class WireCost:
 
 
 def whole_cost(collectives: Sequence[str], route: Route, layout: Layout, prices: Callable[[Cut], Price]) -> WireCost:
-    """Model the total cost of these collectives for a bucket.
-
-    Args:
-        prices: returns the price of the collectives of these buckets.
-    """
+    """Price all of these collectives for a bucket; ``prices`` returns the price for some buckets."""
     probe = cut(layout, [layout.grid])
     price = route.priced(prices(probe))
     small, large = ((each.nbytes, sum(price(name, each) for name in collectives)) for each in (probe[0], probe[-1]))

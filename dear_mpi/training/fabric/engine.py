@@ -1,12 +1,10 @@
 """Run all communication of training on one thread, while the main thread computes.
 
-MPI makes no progress while Python is busy elsewhere, so overlap needs a thread inside MPI. Plans run one after the
-other, as started or in a predetermined order (``order.py``): equal on all ranks by construction. The thread waits
-without the interpreter lock.
+MPI makes no progress while Python is busy elsewhere, so overlap needs a thread inside MPI, which waits without the
+interpreter lock. Plans run one after the other, in an order that is equal on all ranks (``order.py``).
 
 On a GPU the engine has a separate stream. A plan follows the compute work launched before its start, and later compute
-work follows the plan: neither waits for anything else. The thread blocks in the plan until the device has produced the
-data for MPI: a rank needs two cores there.
+work follows the plan. The thread blocks in the plan until the device has produced the data: a rank needs two cores.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from dear_mpi.collectives.launch.launcher import ADVICE
 from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Step, Turn
-from dear_mpi.training.log.log import Log
+from dear_mpi.training.log import Log
 
 GRACE_S = 2.0  # after an error on all ranks plans still end by themselves; after one on a single rank they may not
 
@@ -33,7 +31,7 @@ def check_process(process: int) -> None:
 
 
 class PlanHandle(Handle):
-    """Represent a running plan: the buffer belongs to the plan until ``wait`` returns."""
+    """Represent steps that the engine runs: their buffers belong to it until ``wait`` returns."""
 
     def __init__(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]], streams: Streams) -> None:
         super().__init__(key, label, steps)
@@ -44,10 +42,7 @@ class PlanHandle(Handle):
         self.error: CollectiveError | None = None
 
     def wait(self) -> None:
-        """Block until the plan has run; later launches on the compute stream see its result.
-
-        CollectiveError if it failed.
-        """
+        """Block until the steps have run; later launches on the compute stream see the result."""
         check_process(self.process)
         with self.running:  # and let other waiters pass
             pass
@@ -56,7 +51,7 @@ class PlanHandle(Handle):
         self.streams.compute.wait(self.done)
 
     def end(self) -> None:
-        """End the plan; a second call, after a failure, is allowed."""
+        """Let waiters go on; a second call, after a failure, is allowed."""
         self.steps = None
         if self.running.locked():
             self.running.release()
@@ -81,7 +76,7 @@ class PlanHandle(Handle):
 
 
 class Engine:
-    """Run plans on a separate thread, which this context manager ends; record them in ``log``."""
+    """Run plans on a separate thread, which this context manager ends."""
 
     def __init__(self, streams: Streams) -> None:
         self.streams, self.log, self.process = streams, Log(), os.getpid()
@@ -92,11 +87,10 @@ class Engine:
         self.thread.start()
 
     def start(self, plan: Callable[[], object], label: str, key: Key = ("plan", 0)) -> PlanHandle:
-        """Run a plan in the turn of ``key``; ``label`` names it in errors."""
         return self.submit(key, label, lambda turn: [Step(*key, label, plan)])
 
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> PlanHandle:
-        """Run steps in each turn of ``key``; see ``start``."""
+        """Run steps in each turn of ``key``; ``label`` names them in errors."""
         check_process(self.process)
         handle = PlanHandle(key, label, steps, self.streams)
         for item in self.order.submit(key, handle):
@@ -138,6 +132,5 @@ class Engine:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the thread after submitted plans; after an error, wait at most ``GRACE_S``."""
         self.queue.put(None)
         self.thread.join(None if error[0] is None else GRACE_S)

@@ -4,33 +4,32 @@
     start("all_gather")       the way back     engine: ... gather
     wait, update                               main thread: update, unpack
 
-This base class decides for the live and the virtual fabric which legs are due, and on which thread.
+``Fabric`` decides for the live and the virtual fabric which legs are due, and on which thread. ``Rules`` check a
+schedule: they record the state of every bucket, and refuse steps that would change the parameters. An error names the
+bucket and the point of the iteration.
+
+    a bucket's gradients   written -> under way -> reduced, in shards or whole -> updated -> written ...
 """
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NoReturn
 
 from dear_mpi.collectives.lowering.messages import Portion
 from dear_mpi.training.fabric.order import SUMS, VERDICT, Delayed, Handle, Key, Sequenced, Step, Turn, completed, sliced
-from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.log.log import Log
+from dear_mpi.training.log import Log
+from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.legs import ENGINE, LOOK, Leg, Update
 from dear_mpi.training.routes.route import EXTRAS, Route, reduces
 
 
 class Fabric(ABC):
-    """Start and await the ways of buckets, and update their parameters.
-
-    Args:
-        judged: whether a global gradient check precedes updates; see ``statistic.py``.
-
-    Attributes:
-        iteration: number of iterations with all gradients on their way.
-        delayed: layers with outstanding weight gradients, in backward order.
-    """
+    """Start and await the ways of buckets; ``judged``: a global gradient check precedes updates."""
 
     idle: ClassVar[Any]  # the act that does nothing, see ``Step``
     look: Any  # the act that runs the global gradient check
@@ -39,7 +38,8 @@ class Fabric(ABC):
     verdict: Any = None  # on the gradients, see ``statistic.py``; None on the virtual fabric
 
     def __init__(self, buckets: Cut, route: Route, log: Log, *, judged: bool = False) -> None:
-        self.route, self.log, self.judged, self.iteration = route, log, judged, 0
+        self.route, self.log, self.judged = route, log, judged
+        self.iteration = 0  # iterations with all gradients on their way
         self.enter(buckets)
 
     def enter(self, buckets: Cut) -> None:
@@ -51,7 +51,7 @@ class Fabric(ABC):
         self.returning: list[Bucket] = []  # buckets whose way back starts by itself
         self.backs: dict[Bucket, Handle] = {}  # ways back that no schedule waits for
         self.verdict_handle: Handle | None = None
-        self.delayed = deque[Delayed]()
+        self.delayed = deque[Delayed]()  # layers with outstanding weight gradients, in backward order
         self.followed: Any = ...  # the order of this iteration; ... until one is set
         self.steps: dict[Turn, list[Step]] = {}  # of each turn, if equal in all iterations
 
@@ -76,16 +76,13 @@ class Fabric(ABC):
         """Set the engine's order; None for first in, first out."""
 
     @abstractmethod
-    def block(self, handle: Any) -> None:
-        """Block until a handle is over."""
+    def block(self, handle: Any) -> None: ...
 
     @abstractmethod
-    def now(self) -> Any:
-        """Return a time mark (event)."""
+    def now(self) -> Any: ...
 
     @abstractmethod
-    def seconds(self, begin: Any, end: Any) -> Any:
-        """Return the seconds between two marks."""
+    def seconds(self, begin: Any, end: Any) -> Any: ...
 
     def complaints(self) -> list[str]:
         """Report non-finite gradients, equally on all ranks if they were sums."""
@@ -100,18 +97,13 @@ class Fabric(ABC):
         facts()
 
     @property
-    def verdict_factor(self) -> float | None:
-        """Return the gradient factor after the global check; None to skip the iteration."""
-        return 1.0 if self.verdict is None else self.verdict.factor
-
-    @property
     def loss_scale(self) -> float:
         """Return the factor of gradients before they travel; the last check may change it."""
         self.factor()
         return 1.0 if self.verdict is None else self.verdict.scale
 
     def follow(self, order: Sequenced | None) -> None:
-        """Set each iteration's order of collectives, completed with those that start by themselves."""
+        """Set the iteration's order, completed with collectives that start by themselves."""
         if order is self.followed:
             return
         self.followed = order
@@ -121,29 +113,28 @@ class Fabric(ABC):
     def start(self, collective: str, bucket: Bucket) -> Handle:
         """Begin a way of the route; ``all_reduce`` is both. The way out needs the bucket's gradients.
 
-        If the engine updates between both ways, the way back starts by itself.
+        If the engine updates between both ways, the way back starts by itself. If a later iteration uses the result,
+        ``do`` waits for it there, and the returned handle is over.
         """
         self.rules.start(collective, bucket)
         reducing, jobs = reduces(collective), self.route.jobs[collective]
         if reducing:
             self.sent_in[bucket] = self.iteration
         self.do(self.route.begins[collective], bucket)
+        key = collective, bucket.index
         legs = [leg for leg in self.due(jobs[0], bucket) if leg is not LOOK or self.judged]
-        handle = self.begin((collective, bucket.index), legs, bucket, back=not reducing)
+        if not self.route.delay:
+            handle = self.launch(key, legs, bucket, back=not reducing)
+        else:
+            if legs:
+                self.late[bucket] = self.launch(key, legs, bucket, back=not reducing)
+            handle = self.finished(key, f"{collective} of {bucket}")
         self.rules.started(handle)
         if len(jobs) > 1:
             self.returning.append(bucket)
         if reducing:
             self.count_out()
         return handle
-
-    def begin(self, key: Key, legs: Sequence[Leg], bucket: Bucket, *, back: bool) -> Handle:
-        """Launch legs; defer the wait if a later iteration uses their result."""
-        if not self.route.delay:
-            return self.launch(key, legs, bucket, back=back)
-        if legs:
-            self.late[bucket] = self.launch(key, legs, bucket, back=back)
-        return self.finished(key, f"{key[0]} of {bucket}")
 
     def do(self, legs: Sequence[Leg], bucket: Bucket, factor: float = 1.0) -> None:
         """Run the due legs. After a round was ended early, no leg is late."""
@@ -178,21 +169,20 @@ class Fabric(ABC):
             return Step(leg.label, bucket.index, what, self.act(leg, bucket, portion, back=back))
 
         def steps(turn: Turn) -> list[Step]:
-            due = [step(leg, turn.portion) for leg in sliced(turn, legs)]
-            return due or [Step(*key, f"nothing of {bucket}", self.idle)]
+            found = self.steps.get(turn)
+            if found is None:
+                found = [step(leg, turn.portion) for leg in sliced(turn, legs)]
+                found = found or [Step(*key, f"nothing of {bucket}", self.idle)]
+                if self.route.steady:
+                    self.steps[turn] = found
+            return found
 
-        def known(turn: Turn) -> list[Step]:
-            if turn not in self.steps:
-                self.steps[turn] = steps(turn)
-            return self.steps[turn]
-
-        return self.submit(key, f"{key[0]} of {bucket}", known if self.route.steady else steps)
+        return self.submit(key, f"{key[0]} of {bucket}", steps)
 
     def launch_sum(self, key: Key, act: Any) -> Handle:
         return self.submit(key, SUMS[key], lambda turn: [Step(*key, SUMS[key], act)])
 
     def due(self, legs: Sequence[Leg], bucket: Bucket) -> Sequence[Leg]:
-        """Select the legs due in the iteration of the bucket's last sent gradients."""
         if self.route.steady:
             return legs
         iteration, shift = self.sent_in[bucket], self.route.shift(bucket.index, len(self.buckets))
@@ -219,7 +209,7 @@ class Fabric(ABC):
         self.rules.awaited(handle)
 
     def update(self, bucket: Bucket) -> None:
-        """End the way back: update a bucket's parameters, unless the check skips the iteration."""
+        """End the way back, unless the check skips the iteration."""
         self.rules.update(bucket)
         back = self.backs.pop(bucket, None)
         if back is not None:
@@ -229,10 +219,168 @@ class Fabric(ABC):
             self.do(self.route.last, bucket, factor)
 
     def factor(self) -> float | None:
-        """Wait for the global check and return the gradient factor."""
-        if not self.judged:
-            return 1.0
+        """Wait for the global check and return the gradient factor; None to skip the iteration."""
         if self.verdict_handle is not None:
             handle, self.verdict_handle = self.verdict_handle, None
             self.wait_for(handle)
-        return self.verdict_factor
+        return 1.0 if self.verdict is None else self.verdict.factor
+
+
+class ScheduleError(ValueError):
+    """Report a schedule that would train wrongly, or hang."""
+
+
+@dataclass
+class Entry:
+    """Record a bucket's history since its gradients were last written."""
+
+    missing: set[int] = field(default_factory=set)  # uses that have not run backward
+    started: dict[str, Handle] = field(default_factory=dict)  # collectives, in order, with their handles
+    awaited: set[str] = field(default_factory=set)
+    updated: bool = True
+
+
+class Rules:
+    """Check one schedule: a class, or any object with the ``collectives`` and ``extras`` that it starts."""
+
+    def __init__(self, name: str, buckets: Cut, schedule: Any, *, judged: bool = False, route: Route = FULL) -> None:
+        self.name, self.buckets, self.schedule = name, buckets, schedule
+        self.collectives, self.extras = schedule.collectives, schedule.extras
+        self.judged, self.route = judged, route
+        self.reduced = 0  # buckets of this iteration
+        self.followed: Sequenced | None = None  # the order that holds collectives back until their turn
+        self.entries = {bucket: Entry() for bucket in buckets}
+        self.iteration = 0
+        self.point: tuple[str, tuple[int, ...]] = ("", ())
+
+    def another(self) -> Rules:
+        return Rules(self.name, self.buckets, self.schedule, judged=self.judged, route=self.route)
+
+    def refuse(self, what: str) -> NoReturn:
+        raise ScheduleError(f"schedule {self.name!r} {what} (in {self.where} of iteration {self.iteration})")
+
+    @property
+    def where(self) -> str:
+        return f"{self.point[0]}({', '.join(map(str, self.point[1]))})" if self.point[0] else "its order"
+
+    def follow(self, order: Sequenced | None) -> None:
+        """Check an iteration's order: the global gradient check comes after the last reduction."""
+        given = None if order is None else tuple(order)
+        if given == self.followed:  # checked in an earlier iteration
+            return
+        if order is not None and not self.are_all(order):
+            allowed = "a list of all pairs of a collective and the index of a bucket, each once, or in all its portions"
+            self.refuse(f"must have an order that is {allowed}, not {order!r:.200}")
+        backs = [not reduces(collective) for collective, *_ in order or ()]
+        if self.judged and backs != sorted(backs):
+            what = "after which clipping, loss scaling or a statistic looks at all gradients"
+            self.refuse(f"has an order in which an all_gather goes before the last reduction, {what}")
+        self.followed = given
+
+    def before_layer(self, use: int) -> None:
+        for bucket in self.buckets.needed_by(use):
+            entry = self.entries[bucket]
+            if not entry.updated:
+                lacks = "has not been updated" if entry.awaited else "was not waited for"
+                self.refuse(f"lets layer {use} run though {bucket} {lacks}")
+
+    def wrote(self, use: int) -> None:
+        for bucket in self.buckets.needed_by(use):
+            if self.entries[bucket].updated:
+                self.entries[bucket] = Entry(missing=set(bucket.uses), updated=False)
+            entry = self.entries[bucket]
+            if entry.started:
+                started = next(iter(entry.started))
+                self.refuse(f"has started the {started} of {bucket} before layer {use} wrote its gradients")
+            entry.missing.discard(use)
+
+    def start(self, collective: str, bucket: Bucket) -> None:
+        entry, reducing = self.entries.get(bucket), reduces(collective)
+        if collective not in self.collectives:
+            allowed = ", ".join(self.collectives) or "none"
+            self.refuse(f"starts the {collective} of {bucket}, which is not among its collectives, {allowed}")
+        if entry is None:
+            self.refuse(f"starts the {collective} of {bucket}, which is none of the model's buckets")
+        if collective in entry.started or (reducing and entry.started):
+            self.refuse(f"starts the {collective} of {bucket} after its {[*entry.started][-1]}, once too often")
+        if not reducing and [*entry.started] != ["reduce_scatter"]:
+            self.refuse(f"starts the all_gather of {bucket} without a reduce_scatter before it")
+        if not reducing and self.route.updates_under_way and self.followed is None:
+            self.check_judged(f"starts the all_gather of {bucket}")
+        if entry.updated or entry.missing:
+            missing = ", ".join(map(str, sorted(entry.missing or set(bucket.uses))))
+            self.refuse(f"starts the {collective} of {bucket} before layer {missing} wrote gradients")
+        self.reduced += reducing
+
+    def started(self, handle: Handle) -> None:
+        collective, index = handle.key
+        self.entries[self.buckets[index]].started[collective] = handle
+
+    def start_extra(self, extra: str, bucket: Bucket) -> None:
+        if extra not in self.extras:
+            allowed = ", ".join(self.extras) or "none"
+            self.refuse(f"starts the {extra} of {bucket}, which is not among its extras, {allowed}")
+        entry = self.entries.get(bucket)
+        if EXTRAS[extra].line == "values" and (entry is None or not (entry.updated or entry.missing)):
+            self.refuse(f"starts the {extra} of {bucket}, whose values are not the new ones")
+
+    def awaited(self, handle: Handle) -> None:
+        """Record a wait; collectives of earlier iterations do not count."""
+        collective, index = handle.key
+        if (entry := self.entries[self.buckets[index]]).started.get(collective) is handle:
+            entry.awaited.add(collective)
+
+    def update(self, bucket: Bucket) -> None:
+        entry = self.entries.get(bucket)
+        if entry is None or entry.updated:
+            self.refuse(f"updates {bucket}, which has no new gradients")
+        if not {"all_reduce", "all_gather"}.intersection(entry.awaited):
+            found = f"its {[*entry.started][-1]} was waited for" if entry.started else "its gradients were reduced"
+            self.refuse(f"updates {bucket} before {found}")
+        self.check_judged(f"updates {bucket}")
+        entry.updated = True
+
+    def check_judged(self, what: str) -> None:
+        """Check that all reductions are on their way before a global check lets gradients be used."""
+        if self.judged and self.reduced % len(self.entries):
+            self.refuse(
+                f"{what} before all buckets are on their way, which clipping, loss scaling or a statistic needs"
+            )
+
+    def end_backward(self, delayed: Sequence[int] = ()) -> None:
+        """Check that all buckets are on their way, and nothing is ``delayed``."""
+        if delayed:
+            layers = ", ".join(map(str, delayed))
+            self.refuse(f"has delayed the weights' gradients of layer {layers}, and never let it write them")
+        for bucket, entry in self.entries.items():
+            if not entry.updated and not entry.started:
+                self.refuse(f"forgets {bucket}: it has started no collective for it")
+        self.iteration += 1
+
+    @property
+    def idle(self) -> bool:
+        return all(each.updated for each in self.entries.values())
+
+    @property
+    def all_started(self) -> bool:
+        """Tell whether updates need no further start."""
+        last = {"all_reduce", "all_gather"}
+        return all(entry.updated or last & entry.started.keys() for entry in self.entries.values())
+
+    def flushed(self) -> None:
+        for bucket, entry in self.entries.items():
+            if not entry.updated:
+                self.refuse(f"forgets {bucket}: it has not updated it")
+
+    def are_all(self, order: Sequenced) -> bool:
+        """Tell whether an order has each collective once, or all its portions in sequence."""
+        due = {(collective, bucket.index): 0 for collective in self.collectives for bucket in self.buckets}
+        try:
+            for turn in (Turn(*each) for each in order):
+                first, last, of = turn.portion
+                if due.get(turn.key) != first or not first < last <= of:
+                    return False
+                due[turn.key] = -1 if last == of else last
+        except TypeError:
+            return False
+        return all(done == -1 for done in due.values())

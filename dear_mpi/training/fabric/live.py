@@ -1,10 +1,9 @@
 """Run the fabric on real memory: bound buckets, plans of collectives, the engine, and the loss."""
 
-import math
-import warnings
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, product
+from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,9 +12,7 @@ from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.collectives.plans.plan import Plan
-from dear_mpi.collectives.program.errors import CollectiveError
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.slab import Slab
@@ -24,8 +21,7 @@ from dear_mpi.training.fabric.costs import portions_of
 from dear_mpi.training.fabric.engine import Engine, PlanHandle
 from dear_mpi.training.fabric.fabric import Fabric
 from dear_mpi.training.fabric.order import LOSS, SUMS, Key, Sequenced, Step, Turn
-from dear_mpi.training.fabric.statistic import Statistic
-from dear_mpi.training.facts import checksum
+from dear_mpi.training.fabric.statistic import Statistic, Verdict
 from dear_mpi.training.line.arena import Arena
 from dear_mpi.training.line.bound import BoundBucket
 from dear_mpi.training.line.bucket import Bucket, Cut
@@ -43,57 +39,13 @@ class PlanKey(NamedTuple):
     portion: Portion
 
 
-Line: TypeAlias = tuple[str, tuple[int, int]]  # its name, and the interval of a bucket
-
-
-class Verdict:
-    """Decide the factor of an iteration's gradients; None to skip them. This is the global gradient check.
-
-    Each rank adds its shard to the statistics at the end of a bucket's way out, before the way back may round the sums:
-    all schedules see the same sums. An all-reduce of a few kB follows the last reduction, and adds its time. DeAR waits
-    no longer, because its all-gathers come later anyway. A schedule that updates before all buckets are on their way is
-    refused.
-
-    Constructing is collective. The engine's thread adds each bucket's sums and makes the call after the last one.
-
-    Args:
-        statistics: at least one; factors multiply, and one may reject the gradients.
-    """
-
-    def __init__(self, statistics: Sequence[Statistic], transport: Transport, slab: Slab) -> None:
-        self.statistics = statistics
-        ends = list(accumulate(each.count for each in statistics))
-        self.sums = slab.zeros(ends[-1], DTYPES["fp64"])
-        self.each = [self.sums[end - statistic.count : end] for end, statistic in zip(ends, statistics, strict=True)]
-        self.plan = make_plan("all_reduce", self.sums, transport, algorithm="auto", slab=slab)
-        self.plan.name = f"all_reduce of {' and '.join(each.called for each in statistics)}"
-        self.factor: float | None = 1.0
-
-    @property
-    def scale(self) -> float:
-        return math.prod(statistic.scale for statistic in self.statistics)
-
-    def add(self, shard: Array) -> None:
-        """Add this rank's shard of a bucket, which may be empty."""
-        for statistic, sums in zip(self.statistics, self.each, strict=True):
-            sums += statistic.sums(shard)
-
-    def __call__(self) -> None:
-        self.plan()
-        factors = [statistic.factor(sums.copy()) for statistic, sums in zip(self.statistics, self.each, strict=True)]
-        self.sums[...] = 0
-        self.factor = None if None in factors else math.prod(factor for factor in factors if factor is not None)
-
-    def free(self) -> None:
-        self.plan.free()
+def checksum(array: Array) -> str:
+    """Return a checksum of an array's bytes, in a third of the time of SHA-256."""
+    return f"{zlib.crc32(np.ascontiguousarray(to_host(array)).view('u1').data):08x}"
 
 
 class LiveFabric(Fabric):
-    """Move buckets through their route, in place in their memory.
-
-    Args:
-        options: of ``make_plan``.
-    """
+    """Move buckets through their route, in place in their memory; ``options`` are of ``make_plan``."""
 
     verdict: Verdict | None = None
     idle = staticmethod(lambda: None)
@@ -120,10 +72,9 @@ class LiveFabric(Fabric):
             bound.tally = self.tally
             bound.look = self.verdict and self.verdict.add
         self.calls: dict[tuple[int, int], Callable[[float], object]] = {}  # by the leg's identity and bucket
-        self.kept: dict[Line, str] = {}  # checksums for ``debug``
 
     def cut(self, buckets: Cut) -> None:
-        """Continue with other buckets. Collective; call it after a flush.
+        """Continue with other buckets after a flush. Collective.
 
         Values and gradients stay in place, and so do plans of intervals that remain buckets.
         """
@@ -138,17 +89,15 @@ class LiveFabric(Fabric):
 
     @property
     def updates(self) -> int:
-        """Count the updates of all buckets, after a flush."""
         return max((bound.own_updates for bound in self.bound.values()), default=0)
 
     def restored(self, iterations: int, updates: int) -> None:
-        """Restore the counters of iterations and updates after values and state were loaded."""
+        """Restore the counters, after values and state were loaded."""
         self.arena.updates, self.iteration, self.settled = updates, iterations, iterations
         for bound in self.bound.values():
             bound.own_updates = bound.updates = updates
             bound.unpack()
         self.arena.begin_lines()
-        self.kept.clear()
 
     def prepare(self, names: Iterable[str]) -> None:
         """Make the missing plans of collectives. Collective; nothing may be under way."""
@@ -206,8 +155,12 @@ class LiveFabric(Fabric):
 
     def judge(self, statistics: Sequence[Statistic]) -> None:
         """Check all gradients before use from now on. Collective."""
-        self.look = self.verdict = Verdict(statistics, self.world.transport, self.options["slab"])
-        self.verdict.plan.noted(self.verdict.plan.name, self.log.notes)
+        slab = self.options["slab"]
+        sums = slab.zeros(sum(each.count for each in statistics), DTYPES["fp64"])
+        plan = make_plan("all_reduce", sums, self.world.transport, algorithm="auto", slab=slab)
+        plan.name = f"all_reduce of {' and '.join(each.called for each in statistics)}"
+        plan.noted(plan.name, self.log.notes)
+        self.look = self.verdict = Verdict(statistics, sums, plan)
         for bound in self.bound.values():
             bound.look = self.verdict.add
         self.judged = True
@@ -229,7 +182,7 @@ class LiveFabric(Fabric):
 
     def unless_skipped(self, call: Callable[[float], object], *, back: bool) -> None:
         """Run on the engine's thread, unless the check, complete before a way back, skips."""
-        factor = self.verdict_factor if back else 1.0
+        factor = self.verdict.factor if back and self.verdict is not None else 1.0
         if factor is not None:
             with np.errstate(all="ignore"):  # a later check reports non-finite values once
                 call(factor)
@@ -237,12 +190,7 @@ class LiveFabric(Fabric):
     def call(self, leg: Leg, bucket: Bucket) -> Callable[[float], object]:
         key = id(leg), bucket.index
         if key not in self.calls:
-            call = leg.bind(self.bound[bucket])
-            if self.options.get("debug"):
-                names = [(name, bucket.interval) for name, kind in leg.lines.items() if kind != "scratch"]
-                lines = {each: self.bound[bucket].line(each[0]) for each in names}
-                call = watched(call, lines, self.kept, self.route.name, f"leg ({leg}) of {bucket}")
-            self.calls[key] = call
+            self.calls[key] = leg.bind(self.bound[bucket])
         return self.calls[key]
 
     def carry_out(self, leg: Leg, bucket: Bucket, factor: float) -> None:
@@ -277,29 +225,9 @@ class LiveFabric(Fabric):
     def free(self) -> None:
         self.free_plans(lambda key: True)
         if self.verdict is not None:
-            self.verdict.free()
+            self.verdict.plan.free()
 
 
-def watched(
-    call: Callable[[float], object], lines: Mapping[Line, Array], kept: dict[Line, str], route: str, leg: str
-) -> Callable[[float], object]:
-    """Check before a call that its lines are unchanged since the last one; for ``debug``.
-
-    All calls share ``kept``, the checksums; ``leg`` describes the call.
-    """
-
-    def watch(factor: float) -> None:
-        for name, line in lines.items():
-            if kept.get(name, now := checksum(line)) != now:
-                changed = f"has changed {name[0]!r}, before {leg}"
-                raise CollectiveError(f"something else than the route {route!r} {changed}")
-        call(factor)
-        kept.update({name: checksum(line) for name, line in lines.items()})
-
-    return watch
-
-
-DOUBTS = 3  # after this many first iterations, totals that match one rank's targets are no coincidence
 HALF = 1 << 20  # totals are compared in two halves: squares of small numbers are exact
 GIVE = "if ranks have unequal parts, or some targets do not count, give total=, the same on all ranks"
 
@@ -311,40 +239,30 @@ class LossMeter:
     """
 
     def __init__(self, fabric: LiveFabric, slab: Slab) -> None:
-        self.fabric, self.value = fabric, slab.zeros(8, DTYPES["fp64"])
+        self.fabric, self.value = fabric, slab.zeros(7, DTYPES["fp64"])
         self.plan = make_plan("all_reduce", self.value, fabric.world.transport, algorithm="auto", slab=slab)
         self.plan.noted(SUMS[LOSS], fabric.log.notes)
-        self.doubts: float = 0
 
     def start(self, loss: Array | float, targets: Array, total: int, *, trouble: bool) -> None:
+        """Begin the sums over ranks: losses over ``total``, numbers of targets, and ranks in trouble."""
         self.value[0] = loss
         self.value[0] *= 1 / max(1, total)
         high, low = divmod(total, HALF)
-        own = (
-            0 <= self.doubts < DOUBTS
-            and 0 < total == targets.size
-            and not (
-                targets.dtype.kind == "i" and bool((targets < 0).any())  # marked to be ignored
-            )
-        )
-        for place, number in enumerate((targets.size, high, high**2, low, low**2, own, trouble), start=1):
+        for place, number in enumerate((targets.size, high, high**2, low, low**2, trouble), start=1):
             self.value[place] = number
         self.handle = self.fabric.launch_sum(LOSS, self.plan)
 
     def read(self) -> float:
+        """Return the loss, after backward."""
         self.fabric.wait_for(self.handle)
-        size = self.fabric.world.size
-        self.doubts += 1 if round(float(self.value[6])) == size > 1 else -math.inf
-        if self.doubts == DOUBTS and self.fabric.world.rank == 0:
-            advice = f"count all {size} ranks, or leave it out if all targets count"
-            warnings.warn(f"total= seems to count the targets of one rank: {advice}", stacklevel=2)
         return float(self.value[0])
 
     @property
     def trouble(self) -> bool:
-        return bool(self.value[7] > 0)
+        return bool(self.value[6] > 0)
 
     def complaint(self) -> str | None:
+        """Return the error in the numbers of targets, equal on all ranks."""
         targets, high, high_squares, low, low_squares = map(round, self.value[1:6].tolist())
         size, totals = self.fabric.world.size, high * HALF + low
         if (high**2, low**2) != (size * high_squares, size * low_squares):  # true of equal numbers only
@@ -354,6 +272,3 @@ class LossMeter:
         if totals == 0 != self.value[0]:
             return f"total must not be 0, because the loss is not: {float(self.value[0]):g}"
         return None
-
-    def free(self) -> None:
-        self.plan.free()

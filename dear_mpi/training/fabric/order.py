@@ -2,13 +2,11 @@
 
 All ranks must run the same collectives in the same order, or they hang. First in, first out is such an order if all
 ranks start alike, as schedules do. An order decided in advance puts urgent collectives first even if they are ready
-last. It may also break a collective off and resume it: the collective then has several turns, one per portion
-(``collectives/lowering/messages.py``).
+last. It may also interrupt a collective, which then has a turn for each portion (``collectives/lowering/messages.py``).
 
-Why no rank can deadlock: a rank begins the k-th collective once the earlier ones are over there and its schedule has
-started it. Suppose that all ranks are stuck, and take one that has come least far, to the k-th. No other rank keeps it
-waiting, since all have come as far. So its schedule has not started the k-th collective, and waits for a later one.
-That depends only on the schedule, not on time: the virtual fabric detects it and refuses the schedule.
+No rank can deadlock: take a stuck rank that has come least far, to the k-th collective. No other rank keeps it waiting,
+so its schedule has not started the k-th, and waits for a later one. That depends only on the schedule, not on time: the
+virtual fabric detects it and refuses the schedule.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from itertools import groupby
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
-from dear_mpi.training.log.log import EXCHANGE
+from dear_mpi.training.log import EXCHANGE
 from dear_mpi.training.routes.legs import Collective, Leg
 from dear_mpi.training.routes.route import reduces
 
@@ -32,7 +30,7 @@ T = TypeVar("T")
 
 
 class Turn(NamedTuple):
-    """Name a collective of a bucket, or a portion: the first turn begins it, the last ends it."""
+    """Name a collective of a bucket, or a portion of it."""
 
     collective: str
     bucket: int
@@ -64,13 +62,15 @@ class Step(NamedTuple):
 
 
 class Delayed(NamedTuple):
+    """Hold a layer call that has yet to write its weight gradients."""
+
     use: int
     write: Callable[[], None]
 
 
 @dataclass(eq=False)
 class Handle:
-    """Represent a started collective. Schedules wait through their fabric, which takes the time."""
+    """Represent a started collective."""
 
     key: Key
     label: str  # in logs and errors
@@ -95,12 +95,9 @@ def turns_of(keys: Iterable[Key]) -> list[Key | Turn]:
 
 
 def completed(order: Sequenced, *, judged: bool, returns: bool) -> list[Key | Turn]:
-    """Complete an order: the loss first, because it is ready first; the check after all reductions.
+    """Complete an order: the loss first; the check (``judged``) after all reductions.
 
-    Args:
-        judged: whether there is a global check, before all ways back.
-        returns: whether an all_reduce has a way back that no schedule starts: it comes right after, or in order of need
-            after the check.
+    If ``returns``, an all_reduce has a way back that no schedule starts: right after it, or after the check.
     """
     backs: dict[Key | Turn, Key] = {}
     if returns:
@@ -115,7 +112,7 @@ def completed(order: Sequenced, *, judged: bool, returns: bool) -> list[Key | Tu
 
 
 def sliced(turn: Turn, legs: Sequence[Leg]) -> list[Leg]:
-    """Select a turn's legs; legs before the collective run in the first turn, later legs in the last."""
+    """Select a turn's legs: those before the collective in the first turn, those after it in the last."""
     at = next((number for number, leg in enumerate(legs) if isinstance(leg, Collective)), len(legs))
     before, after = legs[:at] if turn.begins else (), legs[at + 1 :] if turn.ends else ()
     return [*before, *legs[at : at + 1], *after]
@@ -124,11 +121,7 @@ def sliced(turn: Turn, legs: Sequence[Leg]) -> list[Leg]:
 class Order(Generic[T]):
     """Decide which collective has its turn.
 
-    Args:
-        turns: the collectives of every iteration; None for first in, first out.
-
-    Raises:
-        ValueError: a bucket's all_gather comes before its reduce_scatter.
+    ``turns`` are the collectives of every iteration; None for first in, first out.
 
     >>> order = Order([("all_gather", 0), ("all_gather", 1)])
     >>> order.submit(("all_gather", 1), "early"), [item for _, item in order.submit(("all_gather", 0), "late")]
@@ -153,9 +146,6 @@ class Order(Generic[T]):
         """Take an item; return the turns that can now run, with their items.
 
         An exchange needs no turn: all ranks submit it at the same place.
-
-        Raises:
-            ValueError: the order has no such collective, or it is under way.
         """
         if self.turns is None or key[0] == EXCHANGE:
             return [(Turn(*key), item)]

@@ -1,23 +1,23 @@
-"""Compute statistics of the summed gradients on all ranks, before any gradient is used.
+"""Check the summed gradients on all ranks, by statistics, before any gradient is used.
 
-The built-in one is the norm, for clipping and loss scaling (which multiplies gradients before they travel, so small
-ones do not vanish in fp16). Its sums of squares are exact, so they do not depend on which rank sums which part of the
-line:
+The built-in statistic is the norm, for clipping and loss scaling. Its sums of squares are exact, so they do not depend
+on which rank sums which part:
 
     squares of 128 bytes, as they travel --rounded, in float64--> atoms = mantissa x 2^exponent --> sums by exponent
 
 Shards begin and end between atoms, for any buckets and ranks. Mantissas are cut into halves of 27 and 26 bits. Up to
-2^26 atoms, sums of halves of one exponent are whole numbers below 2^53: exact in any order, on the ranks and between
-them.
+2^26 atoms, sums of halves of one exponent are whole numbers below 2^53: exact in any order.
 
-Sources: sums by exponent are as in Kulisch's long accumulator (Kulisch, Computer Arithmetic and Validity, 2013); loss
-scaling: Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2, with the numbers of PyTorch.
+Sources: Kulisch, Computer Arithmetic and Validity, 2013 (sums by exponent); Micikevicius et al., Mixed Precision
+Training, ICLR 2018, section 3.2, with the numbers of PyTorch (loss scaling).
 """
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,6 @@ class Statistic(ABC):
 
     @property
     def called(self) -> str:
-        """Name the statistic in logs and errors."""
         return type(self).__name__
 
     @property
@@ -60,6 +59,36 @@ class Statistic(ABC):
     @abstractmethod
     def factor(self, sums: Array) -> float | None:
         """Return the gradient factor from the sums over all ranks; None to skip the gradients."""
+
+
+class Verdict:
+    """Decide the factor of an iteration's gradients; None to skip them. This is the global gradient check.
+
+    Each rank adds its shard to the statistics at the end of a bucket's way out, before the way back may round the sums.
+    After the last one, the engine's thread calls it: an all-reduce of a few kB (``plan``). Factors of several
+    statistics multiply, and one may reject the gradients.
+    """
+
+    def __init__(self, statistics: Sequence[Statistic], sums: Array, plan: Any) -> None:
+        self.statistics, self.sums, self.plan = statistics, sums, plan
+        ends = list(accumulate(each.count for each in statistics))
+        self.each = [sums[end - statistic.count : end] for end, statistic in zip(ends, statistics, strict=True)]
+        self.factor: float | None = 1.0
+
+    @property
+    def scale(self) -> float:
+        return math.prod(statistic.scale for statistic in self.statistics)
+
+    def add(self, shard: Array) -> None:
+        """Add this rank's shard of a bucket, which may be empty."""
+        for statistic, sums in zip(self.statistics, self.each, strict=True):
+            sums += statistic.sums(shard)
+
+    def __call__(self) -> None:
+        self.plan()
+        factors = [statistic.factor(sums.copy()) for statistic, sums in zip(self.statistics, self.each, strict=True)]
+        self.sums[...] = 0
+        self.factor = None if None in factors else math.prod(factor for factor in factors if factor is not None)
 
 
 @dataclass
@@ -98,15 +127,9 @@ class LossScale:
 
 
 class Norm(Statistic):
-    """Derive the gradient factor from the norm.
+    """Derive the gradient factor from the norm of the last gradients.
 
-    Args:
-        clip: the largest norm; longer gradients are scaled by clip / norm (torch: clip / (norm + 1e-6)). None for no
-            limit.
-        loss_scale: the earlier factor of gradients.
-
-    Attributes:
-        norm: of the last gradients.
+    Longer gradients than ``clip`` are scaled by clip / norm (torch: clip / (norm + 1e-6)).
     """
 
     count = COUNT
@@ -172,7 +195,7 @@ def sums_of_atoms(atoms: Array) -> Array:
     lower = xp.ldexp(mantissas, 53) - xp.ldexp(upper, HALF)
     numbers = exponents.astype(np.int64) - LOW
     sums = [xp.bincount(numbers, weights=half, minlength=HIGH - LOW) for half in (upper, lower)]
-    return xp.concatenate([*sums, (~finite).sum(keepdims=True).astype(np.float64)])  # type: ignore[no-any-return]
+    return xp.concatenate([*sums, (~finite).sum(keepdims=True).astype(np.float64)])
 
 
 def root_of(sums: Array) -> float:

@@ -4,12 +4,8 @@
 
     engine           | collective | collective |                           one at a time, in the engine's order
 
-The trainer and schedules run on it as on the live fabric: a schedule that would train wrongly or hang is refused before
-the first byte moves.
-
-Compute and messages do not slow each other down, even on the same processors. The clock is one number if all ranks are
-alike, else a vector. A collective begins when the last rank has started it, and ends on all ranks at once: ranks cannot
-gain from finishing a few steps early.
+Compute and messages do not slow each other down. The clock is one number if all ranks are alike, else a vector. A
+collective begins when the last rank has started it, and ends on all ranks at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,11 +18,10 @@ import numpy as np
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.fabric.costs import Costs
-from dear_mpi.training.fabric.fabric import Fabric
+from dear_mpi.training.fabric.fabric import Fabric, Rules
 from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Step, Turn
-from dear_mpi.training.fabric.rules import Rules
 from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.log.log import Event, Log
+from dear_mpi.training.log import Event, Log
 from dear_mpi.training.routes.legs import Collective, Leg, Update
 
 
@@ -104,7 +99,11 @@ class VirtualFabric(Fabric):
         return self.clock_s
 
     def seconds(self, begin: Any, end: Any) -> Any:
-        return end - begin
+        return between(begin, end)
+
+
+def between(begin: Any, end: Any) -> Any:
+    return end - begin
 
 
 def later(times_s: Any, bound_s: float, wake_s: float = 0.0) -> Any:

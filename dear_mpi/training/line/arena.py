@@ -7,9 +7,8 @@
     state    | ...                                    |     one array per optimiser state, for this rank's
                                                             shards (``shards.py``), once buckets are known
 
-An update of a bucket is one pass over flat arrays, and cutting buckets anew moves no byte. A parameter with its own
-memory (``rebind=False``) or another type stays in place: its gradient is packed and its value unpacked. Its owner may
-change the value in place; the line copies it before an update.
+An update is one pass over flat arrays, and cutting buckets anew moves no byte. A parameter with its own memory
+(``rebind=False``) or type stays in place: its gradient is packed, and its value unpacked, and read before an update.
 """
 
 import weakref
@@ -53,11 +52,8 @@ class Arena:
         uses: the layers, in forward order.
         wire: the type of travelling gradients.
         learning_rate: a function of the update, counted from 0; default is the optimiser's rate.
-        route: decides on sharded updates and extra lines.
         hosts: host number of each rank.
-        owners: owners of sharded updates.
-        slab: memory for communicated arrays.
-        put: moves an array to the slab's device.
+        slab: memory for communicated arrays; ``put`` moves an array to its device.
     """
 
     def __init__(
@@ -78,7 +74,7 @@ class Arena:
         dtype = line_dtype(uses)
         self.layout, self.optimizer, self.learning_rate = layout, optimizer, learning_rate
         self.route, self.owners, self.sharded = route, owners, route.update.shard
-        self.rank, self.hosts = rank, hosts
+        self.rank, self.hosts, self.put = rank, hosts, put
         self.values, self.grads = slab.zeros(layout.count, dtype), slab.zeros(layout.count, dtype)
         self.wire = self.grads if wire == dtype else slab.zeros(layout.count, wire)
         self.state: list[Array] = []
@@ -88,7 +84,6 @@ class Arena:
         self.over = False
         self.staying: dict[int, Parameter] = {}  # by tensor, parameters that stay in place
         self.tied: dict[int, list[Array]] = {}  # gradients of the tied, from uses that do not own them
-        self.put = put
         self.bound_values: dict[int, Array] = {}  # the parameters' views
         for parameter in (parameter for layer in uses for parameter in layer.parameters if not parameter.trained):
             parameter.value, parameter.grad = put(parameter.value), put(parameter.grad)
@@ -116,8 +111,10 @@ class Arena:
     def share_out(self, buckets: Cut) -> None:
         """Adopt these buckets; sharded optimiser state restarts at zero."""
         self.sharing = Sharing(self.owners, self.layout, buckets)
-        self.ranks = Shards(self.rank, self.owners.ranks, self.sharing.partitions)
-        self.shards = self.ranks if self.sharded else Shards(0, 1, ALONE.partitions(self.layout, buckets))
+        if self.sharded:
+            self.shards = Shards(self.rank, self.owners.ranks, self.sharing.partitions)
+        else:
+            self.shards = Shards(0, 1, ALONE.partitions(self.layout, buckets))
         if self.sharded or not self.state:
             self.state = self.optimizer.new_state(self.values[: self.shards.count])
 
@@ -156,10 +153,6 @@ class Arena:
         layout = self.layout
         return array[layout.offsets[tensor] - begin : layout.ends[tensor] - begin].reshape(layout.shapes[tensor])
 
-    def seen(self, array: Array, tensor: int, *, begin: int) -> Array:
-        """View a tensor as whole-tensor optimisers expect it."""
-        return self.parameters[tensor].outputs_first(self.view(array, tensor, begin=begin))
-
     @property
     def names(self) -> list[str]:
         return [parameter.name for parameter in self.parameters]
@@ -181,7 +174,7 @@ class Arena:
         if pieces := self.pieces(bucket):
             steps.append(packer([grads for _, _, grads in pieces], [self.grads[here] for here, _, _ in pieces]))
         if self.wire is not self.grads:
-            span = slice(bucket.start, bucket.stop)
+            span = slice(*bucket.interval)
             steps.append(copier(self.wire[span], self.grads[span]))
         return steps
 
@@ -191,7 +184,7 @@ class Arena:
         values = [self.values[here] for here, _, _ in pieces]
         return [unpacker(values, [own for _, own, _ in pieces])] if pieces else []
 
-    def reading(self, span: Bucket | slice) -> list[Call]:
+    def reading(self, span: slice) -> list[Call]:
         """Return the calls that copy changed staying parameters to the line."""
         return [call for here, own, _ in self.pieces(span) for call in readers(self.values[here], own)]
 

@@ -1,11 +1,12 @@
 """Bind a bucket to an arena's memory: packing, and updates after reduction.
 
-A faulty gradient on any rank makes the sum NaN or infinite on all ranks. So all ranks notice in the same update,
-without a message. With sharded updates only one rank sees it: that rank writes a mark, a NaN that no computation
-produces, into its shard's first value. All ranks look for marks in the gathered values. Empty shards have no gradients.
+A faulty gradient makes the sum NaN or infinite on all ranks, so all notice in the same update, without a message. With
+sharded updates only the owner sees it, and writes a mark into its shard's first value: a NaN that no computation
+produces. All ranks look for marks in the gathered values.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,43 +22,46 @@ WORDS = {2: 0x7FDE, 4: 0x7FDEDEAD, 8: 0x7FFDEDEADEADDEAD}  # by itemsize; each i
 
 
 class BoundBucket:
-    """Hold a bucket's views of travelling gradients, values and optimiser state.
+    """Hold a bucket's views of travelling gradients, values and optimiser state: the memory that stages (legs) bind.
 
     Args:
         finite: a one-element boolean array; becomes False when a summed gradient is not finite.
 
     Attributes:
         buffer, values: its travelling gradients and its parameters.
+        begin: its first element in the flat buffer.
         own_updates, updates: number of updates of this rank's shard, and of all its parameters.
-        tally: how often codes did not fit, and how often they did.
+        fits, tally: whether codes fit (a leg's ``judge``); how often they did not, and how often they did.
+        found: whatever one leg passes to another.
+        look: adds a shard of the sums to the statistics, if any.
     """
 
     def __init__(self, bucket: Bucket, arena: Arena, finite: Array) -> None:
         self.bucket, self.arena, self.finite = bucket, arena, finite
-        span, own = slice(bucket.start, bucket.stop), arena.shards.of(bucket)
+        span, own = slice(*bucket.interval), arena.shards.of(bucket)
         self.buffer, self.values, self.own = arena.wire[span], arena.values[span], arena.values[own]
         self.own_updates = self.updates = arena.updates
         self.rank, self.ranks, self.hosts, self.begin = arena.rank, arena.owners.ranks, arena.hosts, bucket.start
         self.side: dict[str, Array] = {}  # arrays that travel but are not on the arena's lines
         self.fits, self.found, self.tally = True, None, [0, 0]
-        self.look: Any = None  # adds a shard of the sums to the statistics, if any
+        self.look: Any = None
         self.packing, self.unpacking = arena.packing(bucket), arena.unpacking(bucket)
         self.reading = arena.reading(own)
         self.own_finite = array_module(finite).ones_like(finite) if arena.sharded else finite
         self.word = np.dtype(f"u{self.values.itemsize}").type(WORDS[self.values.itemsize])
         self.words = self.values.view(self.word.dtype)
-        self.firsts = array_module(finite).asarray(arena.shards.begins(bucket))  # possible places of a mark
+        borders = arena.shards.partitions[bucket].borders
+        self.firsts = array_module(finite).asarray([start for start, stop in pairwise(borders) if start < stop])
         self.state = [array[arena.shards.state[bucket]] for array in arena.state]
         lines = arena.wire[own], self.own, *self.state
-        if hasattr(arena.optimizer, "bind"):
+        if hasattr(arena.optimizer, "bind"):  # an optimiser of PyTorch
             self.updaters = arena.optimizer.bind(self)
-        elif arena.optimizer.scope == "element":
-            self.updaters = [self.updater(*lines)]
-        else:
-            self.updaters = [
-                self.updater(*(arena.seen(line, tensor, begin=own.start) for line in lines), tensor=tensor)
-                for tensor in arena.layout.tensors(own.start, own.stop)
-            ]
+            return
+        self.updaters = [self.updater(*lines)] if arena.optimizer.scope == "element" else []
+        for tensor in () if self.updaters else arena.layout.tensors(own.start, own.stop):
+            parameter = arena.parameters[tensor]
+            views = (parameter.outputs_first(arena.view(line, tensor, begin=own.start)) for line in lines)
+            self.updaters.append(self.updater(*views, tensor=tensor))
 
     def updater(self, grads: Array, values: Array, *state: Array, tensor: int | None = None) -> UpdateCall:
         """Return the call that updates a span, or a tensor, perhaps with a private optimiser."""
@@ -70,11 +74,11 @@ class BoundBucket:
         if name in self.side:
             return self.side[name]
         lines = {"gradients": self.arena.wire, "values": self.arena.values, **self.arena.lines}
-        part: Array = lines[name][self.bucket.start : self.bucket.stop]
+        part: Array = lines[name][slice(*self.bucket.interval)]
         return part
 
     def place(self, shard: int) -> slice:
-        return self.arena.ranks.partitions[self.bucket].shard(shard)
+        return self.arena.sharing.of(self.bucket).shard(shard)
 
     def shard(self, name: str, shard: int) -> Array:
         return self.line(name)[self.place(shard)]
@@ -87,18 +91,19 @@ class BoundBucket:
         """Tell whether the line is in the arena, with a part for each rank."""
         return line not in self.arena.route.codes and line != READINESS
 
+    def numbers(self) -> list[int]:
+        return self.arena.layout.tensors(*self.bucket.interval)
+
     def tensors(self, name: str) -> list[Array]:
         """List the tensors of its part of a line; buckets must consist of whole ones."""
         part = self.line(name)
-        numbers = self.arena.layout.tensors(*self.bucket.interval)
-        return [self.arena.view(part, tensor, begin=self.begin) for tensor in numbers]
+        return [self.arena.view(part, tensor, begin=self.begin) for tensor in self.numbers()]
 
     def filled(self, shard: int) -> Array:
         """Mark the elements of a rank's shard that are not padding, in a host array."""
-        layout, (start, stop) = self.arena.layout, self.bucket.interval
-        found = np.zeros(stop - start, bool)
-        for tensor in layout.tensors(start, stop):
-            found[max(layout.offsets[tensor], start) - start : layout.ends[tensor] - start] = True
+        layout, found = self.arena.layout, np.zeros(self.bucket.count, bool)
+        for tensor in self.numbers():
+            found[max(layout.offsets[tensor] - self.begin, 0) : layout.ends[tensor] - self.begin] = True
         return found[self.place(shard)]
 
     def travels(self, line: str, slab: Slab) -> Array:
@@ -106,8 +111,7 @@ class BoundBucket:
         if self.has_elements(line):
             return self.line(line)
         if line not in self.side:
-            tensors = len(self.arena.layout.tensors(*self.bucket.interval))
-            nbytes = tensors if line == READINESS else self.arena.nbytes_of(line, self.bucket)
+            nbytes = len(self.numbers()) if line == READINESS else self.arena.nbytes_of(line, self.bucket)
             adds_up = line != READINESS and self.arena.route.codes[line].adds_up
             dtype = self.buffer.dtype if adds_up else np.dtype("u1")
             self.side[line] = slab.empty(nbytes // dtype.itemsize, dtype)
@@ -126,10 +130,7 @@ class BoundBucket:
             act()
 
     def update_own(self, factor: float) -> None:
-        """Apply the optimiser to this rank's shard, with the reduced gradients times a factor.
-
-        First copy changed staying parameters to the line.
-        """
+        """Apply the optimiser to this rank's shard, with the reduced gradients times a factor."""
         self.apply(self.updaters, factor)
         if self.arena.sharded and self.own.size:  # perhaps on another thread than the one that reads the result
             xp: Any = array_module(self.own)
@@ -183,8 +184,7 @@ class BoundBucket:
 
     def parameters(self) -> str:
         """Name the non-finite parameters, or all if none is."""
-        layout, xp = self.arena.layout, array_module(self.values)
-        tensors = layout.tensors(*self.bucket.interval)
-        spans = [(tensor, self.arena.values[layout.offsets[tensor] : layout.ends[tensor]]) for tensor in tensors]
-        wrong = [tensor for tensor, values in spans if not bool(xp.isfinite(values).all())] or tensors
-        return f"parameter{'s' * (len(wrong) > 1)} {', '.join(self.arena.names[tensor] for tensor in wrong):.200}"
+        xp, values = array_module(self.values), self.arena.values
+        wrong = [each for each in self.numbers() if not bool(xp.isfinite(self.arena.view(values, each)).all())]
+        names = [self.arena.names[tensor] for tensor in wrong or self.numbers()]
+        return f"parameter{'s' * (len(names) > 1)} {', '.join(names):.200}"

@@ -4,11 +4,8 @@
     buckets  |    0     |    1      :   |  2          |  3          :  |
                                     ^ a border is put on the next point of the grid
 
-A bucket's first layer call (use) completes its gradients, because backward runs from the last use to the first. The
-same use needs the bucket first in the next forward pass.
-
-A border between layers is rounded up to the grid, so a layer's first elements may travel with the previous layer, which
-is ready later and needed earlier. A few bytes travel later, but no layer waits for a second bucket first.
+A bucket's first layer call (use) completes its gradients, and needs it first in the next forward pass. Borders are
+rounded up: a few bytes travel later, but no layer waits for a second bucket first.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,8 +35,7 @@ class Bucket:
     shapes: tuple[Shape, ...] = ()
 
     def __hash__(self) -> int:
-        """Hash by index: it is unique on a line, and ``uses`` may be long."""
-        return self.index
+        return self.index  # unique on a line, and ``uses`` may be long
 
     @property
     def count(self) -> int:

@@ -4,9 +4,8 @@
     line    | tokens | positions |.| weight | bias |................|
               ^ offsets: each tensor begins on 16 bytes              ^ count: a multiple of the grid
 
-A **use** (layer call) is one run of a layer in the forward pass; backward visits uses in reverse. A shared tensor
-appears once, at its first use. Buckets are cut on a **grid** of size x 128 bytes, so a bucket's shards can be equal and
-share no cache line. The layout knows no memory.
+A **use** (layer call) is one run of a layer in the forward pass. A shared tensor appears once, at its first use.
+Buckets are cut on a **grid** of ranks x 128 bytes, so a bucket's shards can be equal and share no cache line.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class Layout:
         Args:
             uses: for each use, its tensors: a key, equal for tied tensors, and a shape.
             value_size: bytes per element of values, if it differs from gradients.
-            whole: whether buckets consist of whole tensors only.
 
         >>> layout = Layout.of([[("tokens", (3,))], [], [("head", (2, 2)), ("tokens", (3,))]], itemsize=4, ranks=2)
         >>> layout.offsets, layout.uses, layout.grid, layout.count

@@ -2,31 +2,74 @@
 
     bucket    | qkv              | out  | expand                | shrink                |
     even      |        0          |        1          |        2         |        3       |    elementwise optimisers
-    weights   |     0    |     1    |     2    |                  3, which is faster     |
+    weights   |     0    |     1    |     2    |                  3, which is faster     |    (rank speeds)
     costs     |        0         |  1   |           2           |           3           |    whole-tensor optimisers
 
-Shards follow each other in rank order, as collectives require. For an optimiser of whole tensors each tensor has one
-owner, so a shard is a run of tensors, or empty (``placement.py``).
+Owners do not depend on the route, so full and sharded updates sum along the same chains of ranks: same bits. Rank
+speeds (``--weights``) also divide the batch; measured ones are in hundredths of the fastest rank's.
 
-Owners depend neither on the route nor on the rank. So full and sharded updates sum gradients along the same chains of
-ranks, and give the same bits.
+Source: Wen et al., PARTEL, arXiv 2003.04544: loads in proportion to speed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import TypeAlias
 
 import numpy as np
 
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.optimizer import Optimizer
+from dear_mpi.reporting.units import decimal
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.line.layout import Layout
-from dear_mpi.training.line.placement import placed
-from dear_mpi.training.line.weights import known
+
+MEASURED = "measured"
+Weights: TypeAlias = tuple[float, ...]
+STEPS = 100
+
+
+def parse_weights(text: str) -> Weights | str:
+    """Parse comma-separated weights, or ``measured``.
+
+    >>> parse_weights("3,1,1"), parse_weights("measured")
+    ((3.0, 1.0, 1.0), 'measured')
+    """
+    if text == MEASURED:
+        return text
+    found = [decimal(item) for item in text.split(",")]
+    if None in found:
+        raise ValueError(f"weights must be numbers with commas between them, or {MEASURED}, not {text!r}")
+    return tuple(each for each in found if each is not None)
+
+
+def check_weights(given: object, ranks: int | None = None) -> None:
+    if given is None or given == MEASURED:
+        return
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ValueError(f"weights must be a number for each rank, or {MEASURED!r}, not {given!r:.99}")
+    Partition.of(0, len(given) if ranks is None else ranks, given)
+
+
+def known(given: Sequence[float] | str | None, ranks: int) -> Weights | None:
+    """Return the initial weights; None if equal, or to be measured."""
+    check_weights(given, ranks)
+    return None if given is None or isinstance(given, str) or len(set(given)) == 1 else tuple(map(float, given))
+
+
+def measured(seconds: Sequence[float], examples: Sequence[int]) -> Weights | None:
+    """Compute weights from each rank's seconds and examples; None if equal. A rank without either counts as fastest.
+
+    >>> measured([1.0, 3.0, 1.5], [8, 8, 4])
+    (1.0, 0.33, 0.33)
+    """
+    speeds = [count / taken if taken else 0.0 for taken, count in zip(seconds, examples, strict=True)]
+    most = max(speeds)
+    found = tuple(max(1, round(STEPS * (speed / most if speed else 1))) / STEPS for speed in speeds)
+    return found if len(set(found)) > 1 else None
 
 
 @dataclass(frozen=True)
@@ -47,7 +90,7 @@ class Owners:
     """
 
     ranks: int = 1
-    weights: tuple[float, ...] | None = None
+    weights: Weights | None = None
     costs: tuple[float, ...] | None = None
 
     @property
@@ -62,19 +105,20 @@ class Owners:
 
     def partitions(self, layout: Layout, buckets: Sequence[Bucket]) -> dict[Bucket, Partition]:
         if self.costs is None:
-            return {bucket: self.by_weight(layout, bucket) for bucket in buckets}
+            unit = layout.grid // self.ranks
+            shares = {bucket: Partition.of(bucket.count // unit, self.ranks, self.weights) for bucket in buckets}
+            return {each: Partition(tuple(unit * border for border in share.borders)) for each, share in shares.items()}
         tensors = {bucket: layout.tensors(*bucket.interval) for bucket in buckets}
-        costs = {bucket: [self.costs[tensor] for tensor in tensors[bucket]] for bucket in buckets}
-        runs = placed(costs, self.speeds)
-        return {each: partition_of(layout, each, tensors[each], runs[each]) for each in buckets}
-
-    def by_weight(self, layout: Layout, bucket: Bucket) -> Partition:
-        unit = layout.grid // self.ranks
-        shares = Partition.of(bucket.count // unit, self.ranks, self.weights)
-        return Partition(tuple(unit * border for border in shares.borders))
+        costs = {bucket: [self.costs[tensor] for tensor in own] for bucket, own in tensors.items()}
+        found = {}
+        for bucket, run in placed(costs, self.speeds).items():  # padding belongs to the tensor before it
+            begins = [0, *(layout.offsets[tensor] - bucket.start for tensor in tensors[bucket][1:]), bucket.count]
+            borders = [begins[done] for done in accumulate(run, initial=0)]
+            found[bucket] = Partition((*borders[:-1], bucket.count))
+        return {bucket: found[bucket] for bucket in buckets}
 
     def work(self, layout: Layout, start: int, stop: int) -> float:
-        """Return the update cost of an interval, in mean elements of the line."""
+        """Return the update cost of an interval, in mean elements of the flat buffer."""
         if self.costs is None:
             return stop - start
         return sum(self.costs[tensor] for tensor in layout.tensors(start, stop)) * layout.count / sum(self.costs)
@@ -82,10 +126,7 @@ class Owners:
 
 @dataclass(frozen=True)
 class Ownership:
-    """Choose owners by the optimiser, if it needs whole tensors, and by the speeds (weights) of ranks.
-
-    Unmeasured speeds count as equal.
-    """
+    """Choose owners by the optimiser, if it needs whole tensors, and by rank speeds; unmeasured ones count as equal."""
 
     optimizer: Optimizer | None = None
     weights: Sequence[float] | str | None = None
@@ -100,10 +141,7 @@ class Ownership:
 
 
 class Sharing:
-    """Share out the buckets of a cut, with their update costs.
-
-    Each other bucket, such as a portion or one of a hypothetical cut, is shared out separately.
-    """
+    """Share out the buckets of a cut, with their update costs; others, such as portions, separately."""
 
     def __init__(self, owners: Owners, layout: Layout, buckets: Cut) -> None:
         self.owners, self.layout = owners, layout
@@ -119,11 +157,9 @@ class Sharing:
         return self.others[bucket]
 
     def counts(self, bucket: Bucket) -> tuple[int, ...] | None:
-        """Return the elements of each rank; None if all are equal."""
         return None if self.owners.even else tuple(self.of(bucket).counts)
 
     def longest(self, bucket: Bucket) -> int | None:
-        """Return the elements of the longest shard; None if all are equal."""
         return None if self.owners.even else max(self.of(bucket).counts)
 
     @property
@@ -139,8 +175,56 @@ class Sharing:
         return self.found[bucket]
 
 
-def partition_of(layout: Layout, bucket: Bucket, tensors: Sequence[int], run: Sequence[int]) -> Partition:
-    """Partition a bucket by tensors per rank; padding belongs to the tensor before it."""
-    begins = [0, *(layout.offsets[tensor] - bucket.start for tensor in tensors[1:]), bucket.count]
-    borders = [begins[done] for done in accumulate(run, initial=0)]
-    return Partition((*borders[:-1], bucket.count))
+HALVINGS = 40  # bisections of the interval that contains the lowest level
+SLACK = 1e-9  # products and quotients are rounded
+NEAR = 0.05  # extra time allowed to a bucket if that balances the ranks
+
+
+def placed(costs: Mapping[Bucket, Sequence[float]], speeds: Sequence[float]) -> dict[Bucket, list[int]]:
+    """Count each rank's tensors of each bucket, from their update costs and from speeds, whose sum is 1.
+
+    All ranks wait for a bucket's costliest run of tensors. So minimise it, within 5 %, then the largest load of a rank.
+    The costliest bucket comes first, as in Graham, Bounds on multiprocessing timing anomalies, 1969.
+    """
+    loads, found = [0.0] * len(speeds), dict[Bucket, list[int]]()
+    for bucket in sorted(costs, key=lambda each: -sum(costs[each])):
+        own = costs[bucket]
+        whole = sum(own) / max(speeds)
+        alone, _ = least(own, speeds, [0.0] * len(speeds), whole, whole)
+        most = alone + max(load / speed for load, speed in zip(loads, speeds, strict=True) if speed)
+        _, found[bucket] = least(own, speeds, loads, alone, most)
+        begin = 0
+        for rank, count in enumerate(found[bucket]):
+            loads[rank] += sum(own[begin : begin + count])
+            begin += count
+    return found
+
+
+def least(
+    costs: Sequence[float], speeds: Sequence[float], loads: Sequence[float], alone: float, most: float
+) -> tuple[float, list[int]]:
+    """Find the lowest level of loads, at most ``most``, and each rank's tensor count; first ranks are filled first.
+
+    The bucket's part is at most ``NEAR`` above ``alone``, its level by itself.
+    """
+
+    def fits(level: float) -> list[int] | None:
+        found, done = [0] * len(speeds), 0
+        for rank, (load, speed) in enumerate(zip(loads, speeds, strict=True)):
+            room = min((1 + NEAR) * alone * speed, level * speed - load)
+            while done < len(costs) and costs[done] <= room:
+                room -= costs[done]
+                found[rank] += 1
+                done += 1
+        return found if done == len(costs) else None
+
+    low, high = 0.0, most * (1 + SLACK)
+    best = fits(high)
+    assert best is not None, "it fits at the most"
+    for _ in range(HALVINGS):
+        level = (low + high) / 2
+        if (found := fits(level)) is None:
+            low = level
+        else:
+            high, best = level, found
+    return high, best

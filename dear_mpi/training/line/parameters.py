@@ -87,8 +87,7 @@ def check_overlaps(layers: Sequence[Layer]) -> None:
 def bounds(array: Array) -> tuple[int, int]:
     start = array.ctypes.data if isinstance(array, np.ndarray) else address(array)
     steps = [(count - 1) * stride for count, stride in zip(array.shape, array.strides, strict=True)]
-    before, behind = sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
-    return start + before, start + behind + array.itemsize
+    return start + sum(min(step, 0) for step in steps), start + sum(max(step, 0) for step in steps) + array.itemsize
 
 
 def held(array: Array) -> bool:

@@ -4,17 +4,14 @@
     a rank's shards  |     |##|     ...  |        |####|        ...   |     the 2nd third of each
     its state        |##|####|                                              the same shards, packed
 
-With ``--update full`` every rank updates whole buckets. With ``sharded`` a rank updates its reduce-scatter shard
-(``owners.py``) and keeps 1/P of the state.
-
-Cutting buckets anew and writing a checkpoint gather the state: every rank then holds all of it for a while.
+With ``--update full`` every rank updates whole buckets. New cuts and checkpoints gather sharded state.
 
 Source: Rajbhandari et al., ZeRO, SC 2020, section 5.1 (optimiser state partitioning).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import Any
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.program.partition import Partition
@@ -47,51 +44,34 @@ class Shards:
         own = self.partitions[bucket].shard(self.rank)
         return slice(bucket.start + own.start, bucket.start + own.stop)
 
-    def begins(self, bucket: Bucket) -> list[int]:
-        """List the first element of each non-empty shard, counted within the bucket."""
-        borders = self.partitions[bucket].borders
-        return [start for start, stop in pairwise(borders) if start < stop]
-
     def to_line(self, own: Array, line: Array) -> None:
         """Copy this rank's state into the whole state."""
         for bucket, place in self.state.items():
             line[self.of(bucket)] = own[place]
 
-    def from_line(self, line: Array, own: Array) -> None:
-        """Copy this rank's state out of the whole state."""
-        for bucket, place in self.state.items():
-            own[place] = line[self.of(bucket)]
 
-
-class Kept(Protocol):
-    shards: Shards
-    state: list[Array]
-    values: Array
-
-
-def whole_state(arena: Kept, transport: Transport) -> Iterator[Array]:
-    """Gather the whole state, array by array, on all ranks. Collective."""
+def whole_state(arena: Any, transport: Transport) -> Iterator[Array]:
+    """Gather the whole state of an ``Arena``, array by array, on all ranks. Collective."""
     if arena.shards.ranks == 1:
         yield from arena.state
         return
-    ranks, partitions = arena.shards.ranks, arena.shards.partitions
-    shards = [Shards(rank, ranks, partitions) for rank in range(ranks)]
+    ranks = arena.shards.ranks
+    shards = [Shards(rank, ranks, arena.shards.partitions) for rank in range(ranks)]
     counts = [each.count for each in shards]
     for own in arena.state:
-        empty_like = array_module(own).empty_like
-        gathered = empty_like(arena.values, dtype=own.dtype)
+        gathered, line = (array_module(own).empty_like(arena.values, dtype=own.dtype) for _ in range(2))
         parts = [gathered[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
         parts[arena.shards.rank][...] = own
         with make_plan("all_gather", gathered, transport, algorithm="auto", alike=True, counts=counts) as plan:
             plan()
-        line = empty_like(gathered)
         for each, part in zip(shards, parts, strict=True):
             each.to_line(part, line)
         yield line
 
 
-def take_state(arena: Kept, state: Iterable[Array]) -> None:
+def take_state(arena: Any, state: Iterable[Array]) -> None:
     """Keep this rank's part of the whole state, unless it holds all of it already."""
     for own, line in zip(arena.state, state, strict=True):
         if own is not line:
-            arena.shards.from_line(line, own)
+            for bucket, place in arena.shards.state.items():
+                own[place] = line[arena.shards.of(bucket)]

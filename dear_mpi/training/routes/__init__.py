@@ -1,8 +1,8 @@
 """Define what happens to a bucket, as data; schedules decide when it happens.
 
-``legs.py`` and ``codes.py`` define stages (legs) and ``route.py`` orders them. ``memory.py`` and ``proof.py`` prove
-that a route trains. ``find.py`` looks up routes and wires by name. All names here are public, for route files and for
-packages that publish a wire (a ``Kind``).
+``legs.py`` and ``codes.py`` define stages (legs), ``route.py`` orders them, and ``proof.py`` proves that a route
+trains. ``find.py`` looks up routes and wires by name. All names here are public, for route files and for packages that
+publish a wire (a ``Kind``).
 """
 
 from dear_mpi.training.routes.codes import ROW_BYTES, Decode, Encode, InRows, OfCodes, Recall
@@ -10,8 +10,10 @@ from dear_mpi.training.routes.find import FULL, SHARDED, Kind, coded, share, who
 from dear_mpi.training.routes.legs import (
     ENGINE,
     MAIN,
+    Act,
     BucketMemory,
     Leg,
+    Memory,
     Pack,
     Shape,
     Unpack,
@@ -21,9 +23,22 @@ from dear_mpi.training.routes.legs import (
     all_to_all,
     reduce_scatter,
 )
-from dear_mpi.training.routes.memory import Memory
 from dear_mpi.training.routes.route import Route
+from dear_mpi.training.routes.wires import Blocks
 
-__all__ = ["ENGINE", "MAIN", "BucketMemory", "Decode", "Encode", "InRows", "Leg", "Memory", "OfCodes", "Pack"]
+__all__ = [
+    "ENGINE",
+    "MAIN",
+    "Act",
+    "Blocks",
+    "BucketMemory",
+    "Decode",
+    "Encode",
+    "InRows",
+    "Leg",
+    "Memory",
+    "OfCodes",
+    "Pack",
+]
 __all__ += ["Recall", "Route", "Shape", "Unpack", "Update", "all_gather", "all_reduce", "all_to_all"]
 __all__ += ["FULL", "ROW_BYTES", "SHARDED", "Kind", "coded", "reduce_scatter", "share", "whole"]

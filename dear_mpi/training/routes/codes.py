@@ -1,41 +1,41 @@
-"""Define stages (legs) for codes: compressed payloads that do not add up. Summing codes takes two shots:
+"""Define stages (legs) for codes: compressed payloads of gradients. Summing codes that do not add up takes two shots:
 
     out    each rank encodes each shard | all_to_all codes | the owner of a shard decodes all codes of it, and adds up
-
     back   the owner encodes the sum    | all_gather codes | all ranks decode it, so all have the same bits
 
-A sum is encoded once. Encoding at each hop of a ring would let the error grow as the root of the number of hops.
+A sum is encoded once: at each hop of a ring, the error would grow as the root of the number of hops. At the level
+``between hosts``, a rank encodes the host's sums of the shards that it serves (``collectives/program/hosts.py``).
 
-At the level ``between hosts``, a rank encodes the host's sums of the shards that it serves (``servers`` of
-``collectives/program/hosts.py``), and leaves other rows unchanged.
+A selection adds up, because all ranks send the same elements I of a bucket:
+
+    out    add the waiting gradients, take elements I: codes | reduce_scatter codes
+    back   all_gather codes | update the elements I by their sums
+
+A shared seed redraws I for each update, so no index travels. Other gradients wait on each rank's error line. State is
+updated only for I: with momentum .9 and error feedback, training diverged otherwise.
 
 Source: Wang et al., ZeRO++, arXiv 2306.10209, section 3.3 (all-to-all of codes). Error feedback: Seide et al., 1-bit
-SGD, Interspeech 2014; at the owner as well, as in Tang et al., DoubleSqueeze, arXiv 1905.05957.
+SGD, Interspeech 2014; at the owner as well, as in Tang et al., DoubleSqueeze, arXiv 1905.05957. Selections: Eghlidi and
+Jaggi, arXiv 2009.09271; Vogels et al., PowerSGD, NeurIPS 2019, appendix G.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from dear_mpi.collectives.program.hosts import served, servers
-from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import compute_dtype
-from dear_mpi.kernels.slab import round_up
-from dear_mpi.training.routes.legs import BucketMemory, Leg, Shape
-from dear_mpi.training.routes.memory import Memory
+from dear_mpi.kernels.optimizer import CALL_COST
+from dear_mpi.kernels.slab import CHUNK_BYTES, round_up
+from dear_mpi.training.routes.legs import Act, BucketMemory, Leg, Memory, Shape, Update
 
 ROW_BYTES = 16  # codes of a shard begin at a multiple of 16 bytes
 
 
 class Wire(Protocol):
-    """Encode elements in a wire format that does not add up.
-
-    ``out`` and ``codes`` have ``nbytes`` bytes; ``x`` is a flat shard. An infinity or NaN in ``x`` must survive
-    decoding, or the error stays hidden. Simulations use ``encode_s`` and ``decode_s`` (seconds per element on one
-    core), ``encode_call_s`` and ``decode_call_s`` (seconds per empty call).
-    """
+    """Encode a flat shard in ``nbytes`` bytes that do not add up. An infinity or NaN must survive decoding."""
 
     def nbytes(self, count: int) -> int: ...
     def encode(self, x: Array, out: Array) -> None: ...
@@ -44,12 +44,7 @@ class Wire(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class OfCodes(Leg):
-    """Act on a line of codes.
-
-    Attributes:
-        wire: encodes and decodes.
-        codes: the name of the line.
-    """
+    """Act on a line of codes, which ``wire`` encodes and decodes."""
 
     adds_up: ClassVar[bool] = False  # whether the sum of codes is the code of the sum
     act: ClassVar[str] = ""  # encode or decode, once for all elements; "" if the leg overrides compute_s
@@ -58,22 +53,22 @@ class OfCodes(Leg):
 
     @abstractmethod
     def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
-        """Return the line's bytes for ``count`` elements, ``longest`` in the longest shard.
+        """Return the line's bytes for ``count`` elements, ``longest`` of them in the longest shard.
 
-        ``shapes`` are given if buckets consist of whole tensors.
+        Args:
+            shapes: of the tensors, if buckets consist of whole ones.
         """
 
     def compute_s(self, count: int, ranks: int) -> float:
         return self.act_s(self.act, count)
 
     def act_s(self, act: str, count: float, calls: int = 1) -> float:
-        """Return the seconds to ``encode`` or ``decode`` ``count`` elements in ``calls`` calls."""
         return count * getattr(self.wire, f"{act}_s", 0.0) + calls * getattr(self.wire, f"{act}_call_s", 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WithErrors(OfCodes):
-    """Keep the rounding error of codes on each rank's line ``error``, unless it is None."""
+    """Keep what codes lose on each rank's line ``error``, and add it to the next gradients; None to drop it."""
 
     error: str | None = None
 
@@ -89,11 +84,12 @@ class WithErrors(OfCodes):
     def writes(self) -> tuple[str, ...]:
         return (self.codes, *self.lines)
 
-    def prove_at(self, memory: Memory, rank: int, shard: int) -> None:
-        code = memory.symbol("code", *(memory.read(line, rank, shard) for line in self.reads))
-        memory.write(self.codes, rank, shard, code)
-        for line in self.lines:
-            memory.write(line, rank, shard, memory.symbol("lost", code))
+    def prove_at(self, memory: Memory, places: Iterable[tuple[int, int]]) -> None:
+        for rank, shard in places:
+            code = memory.symbol("code", *(memory.read(line, rank, shard) for line in self.reads))
+            memory.write(self.codes, rank, shard, code)
+            for line in self.lines:
+                memory.write(line, rank, shard, memory.symbol("lost", code))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,20 +101,18 @@ class InRows(OfCodes):
     def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
         return ranks * round_up(self.wire.nbytes(longest), ROW_BYTES)
 
-    def pairs(self, bucket: BucketMemory, shards: Iterable[int]) -> list[tuple[Array, Array]]:
-        """Pair the gradients of shards with their rows."""
-        return [self.pair(bucket.shard("gradients", shard), bucket.rows(self.codes)[shard]) for shard in shards]
-
     def serving(self, rank: int, hosts: Sequence[int]) -> list[int]:
-        """List the ranks that hold codes of a rank's shard."""
+        # The ranks with codes of this rank's shard.
         return servers(rank, hosts if self.level else range(len(hosts)))
 
     def shards(self, rank: int, hosts: Sequence[int]) -> list[int]:
-        """List the shards that a rank has codes for."""
+        # The shards that this rank has codes for.
         return served(rank, hosts if self.level else range(len(hosts)))
 
-    def pair(self, x: Array, row: Array) -> tuple[Array, Array]:
-        return x, row[: self.wire.nbytes(x.size)]
+    def rows(self, bucket: BucketMemory, shards: Iterable[int]) -> list[tuple[Array, Array, int]]:
+        """List gradients, row and number of each shard that is not empty."""
+        pairs = ((bucket.shard("gradients", shard), bucket.rows(self.codes)[shard], shard) for shard in shards)
+        return [(x, row[: self.wire.nbytes(x.size)], shard) for x, row, shard in pairs if x.size]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +120,7 @@ class Encode(WithErrors, InRows):
     """Encode this rank's gradients, one row per shard.
 
     Attributes:
-        error: a line that keeps the rounding error and adds it to the next gradients, or None. The error of the own
-            shard's code counts once, as a gradient of this rank.
-        shard: encode only the own shard.
+        shard: encode only the own shard, a sum; its error counts once, as a gradient of this rank.
     """
 
     shard: bool = False
@@ -138,40 +130,34 @@ class Encode(WithErrors, InRows):
         acts = ("encode", "decode") if self.error else ("encode",)
         return sum(self.act_s(act, elements, calls) for act in acts)
 
+    def encoded(self, rank: int, hosts: Sequence[int]) -> list[int]:
+        return [rank] if self.shard else self.shards(rank, hosts)
+
     def prove(self, memory: Memory) -> None:
-        for rank in range(memory.size):
-            for shard in [rank] if self.shard else self.shards(rank, memory.hosts):
-                self.prove_at(memory, rank, shard)
+        ranks = range(memory.size)
+        self.prove_at(memory, ((rank, shard) for rank in ranks for shard in self.encoded(rank, memory.hosts)))
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        shards = filled(bucket, [bucket.rank] if self.shard else self.shards(bucket.rank, bucket.hosts))
-        pairs = self.pairs(bucket, shards)
-        if self.error is None or not pairs:
-            return partial(each, self.wire.encode, pairs)
-        lost = [(bucket.shard(self.error, shard), bucket.shard("gradients", shard).copy()) for shard in shards]
-        return self.sum_encoder(*pairs[0], *lost[0]) if self.shard else self.encoder(pairs, lost)
-
-    def encoder(self, pairs: list[tuple[Array, Array]], lost: list[tuple[Array, Array]]) -> Callable[[float], object]:
-        """Encode gradients plus the errors of earlier codes."""
+    def bind(self, bucket: BucketMemory) -> Act:
+        rows = self.rows(bucket, self.encoded(bucket.rank, bucket.hosts))
+        errors = [(bucket.shard(self.error, shard), x.copy()) for x, _, shard in rows if self.error]
 
         def encode(factor: float) -> None:
-            for (x, row), (error, decoded) in zip(pairs, lost, strict=True):
-                error += x
-                self.wire.encode(error, row)
-                self.wire.decode(row, decoded)
-                error -= decoded
+            for x, row, _ in rows:
+                self.wire.encode(x, row)
 
-        return encode
+        def encode_with_errors(factor: float) -> None:
+            for (x, row, _), (error, decoded) in zip(rows, errors, strict=True):
+                if self.shard:
+                    self.wire.encode(x, row)
+                    self.wire.decode(row, decoded)
+                    error[...] += x - decoded
+                else:
+                    error += x
+                    self.wire.encode(error, row)
+                    self.wire.decode(row, decoded)
+                    error -= decoded
 
-    def sum_encoder(self, x: Array, row: Array, error: Array, decoded: Array) -> Callable[[float], object]:
-        """Encode a sum and add its error to this rank's error line."""
-
-        def encode(factor: float) -> None:
-            self.wire.encode(x, row)
-            self.wire.decode(row, decoded)
-            error[...] += x - decoded
-
-        return encode
+        return encode_with_errors if self.error else encode
 
     def __str__(self) -> str:
         what = "the own shard of gradients" if self.shard else "the host's sums" if self.level else "gradients"
@@ -187,7 +173,7 @@ class Decode(InRows):
     """
 
     summed: bool = False
-    writes: ClassVar[tuple[str, ...]] = ("gradients",)
+    writes = ("gradients",)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -198,43 +184,37 @@ class Decode(InRows):
 
     def prove(self, memory: Memory) -> None:
         for rank in range(memory.size):
-            rows = self.serving(rank, memory.hosts) if self.summed else self.shards(rank, memory.hosts)
-            codes = [memory.read(self.codes, rank, row) for row in rows]
             if self.summed:
+                codes = [memory.read(self.codes, rank, row) for row in self.serving(rank, memory.hosts)]
                 memory.write("gradients", rank, rank, memory.symbol("sum", *codes))
-            for shard, code in () if self.summed else zip(rows, codes, strict=True):
-                memory.write("gradients", rank, shard, code)
+            else:
+                for shard in self.shards(rank, memory.hosts):
+                    memory.write("gradients", rank, shard, memory.read(self.codes, rank, shard))
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         if not self.summed:
-            pairs = self.pairs(bucket, filled(bucket, self.shards(bucket.rank, bucket.hosts)))
-            return partial(each, self.wire.decode, [(row, x) for x, row in pairs])
-        own = bucket.shard("gradients", bucket.rank)
-        if not own.size:
-            return lambda factor: None
-        rows = [self.pair(own, bucket.rows(self.codes)[row])[1] for row in self.serving(bucket.rank, bucket.hosts)]
+            rows = self.rows(bucket, self.shards(bucket.rank, bucket.hosts))
+
+            def decode(factor: float) -> None:
+                for x, row, _ in rows:
+                    self.wire.decode(row, x)
+
+            return decode
+        own, serving = bucket.shard("gradients", bucket.rank), self.serving(bucket.rank, bucket.hosts)
+        first, *others = [bucket.rows(self.codes)[rank][: self.wire.nbytes(own.size)] for rank in serving]
         total, part = (own.astype(compute_dtype(own.dtype)) for _ in range(2))
 
-        def decode(factor: float) -> None:
-            self.wire.decode(rows[0], total)
-            for row in rows[1:]:
+        def add_up(factor: float) -> None:
+            self.wire.decode(first, total)
+            for row in others:
                 self.wire.decode(row, part)
                 total[...] += part
             own[...] = total
 
-        return decode
+        return add_up if own.size else lambda factor: None
 
     def __str__(self) -> str:
         return f"decode {self.codes}{', add up' * self.summed}"
-
-
-def filled(bucket: BucketMemory, shards: Iterable[int]) -> list[int]:
-    return [shard for shard in shards if bucket.shard("gradients", shard).size]
-
-
-def each(call: Callable[[Array, Array], None], pairs: Iterable[tuple[Array, Array]], factor: float) -> None:
-    for pair in pairs:
-        call(*pair)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,17 +231,14 @@ class Recall(Leg):
     def reads(self) -> tuple[str, ...]:
         return ("gradients", self.error)
 
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return self.reads
+    writes = reads
 
     def prove(self, memory: Memory) -> None:
+        memory.compute("code", self.reads, "gradients")
         for rank, shard in memory.places:
-            both = (memory.read(line, rank, shard) for line in self.reads)
-            memory.write("gradients", rank, shard, memory.symbol("code", *both))
             memory.write(self.error, rank, shard, memory.symbol("zero"))
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         gradients, error = map(bucket.line, self.reads)
 
         def recall(factor: float) -> None:
@@ -272,3 +249,69 @@ class Recall(Leg):
 
     def __str__(self) -> str:
         return f"recall {self.error}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfSelection(OfCodes):
+    """Give each selected element an element of the line, in the type of gradients. ``wire``: see ``RandomK``."""
+
+    adds_up: ClassVar[bool] = True
+
+    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
+        return round_up(self.wire.kept(count) * itemsize, ranks * CHUNK_BYTES)
+
+    def places(self, bucket: BucketMemory) -> Array:
+        found: Array = self.wire.places(bucket.line("gradients").size, (bucket.begin, bucket.own_updates))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Select(WithErrors, OfSelection):
+    """Select elements of the gradients plus those waiting on the line ``error``."""
+
+    act: ClassVar[str] = "encode"
+
+    def prove(self, memory: Memory) -> None:
+        self.prove_at(memory, memory.places)
+
+    def bind(self, bucket: BucketMemory) -> Act:
+        gradients, codes = bucket.line("gradients"), bucket.line(self.codes)
+        waiting = gradients if self.error is None else bucket.line(self.error)
+        xp: Any = array_module(codes)
+        kept = self.wire.kept(gradients.size)
+        codes[kept:] = 0
+
+        def select(factor: float) -> None:
+            if waiting is not gradients:
+                waiting[...] += gradients
+            places = self.places(bucket)
+            codes[:kept] = waiting[places]
+            waiting[places] = 0
+            codes[:1] = xp.where(xp.isfinite(waiting).all(), codes[:1], xp.nan)  # now, not when it is drawn
+
+        return select
+
+    def __str__(self) -> str:
+        return f"select gradients to {self.codes}{f', with {self.error}' if self.error else ''}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateSelected(Update, OfSelection):
+    """Update the selected values and their optimiser state."""
+
+    act: ClassVar[str] = "decode"
+
+    @property
+    def reads(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.codes, "values", "state")
+
+    def elements(self, whole: float, own: Any) -> Any:
+        """Count a call's full cost: the mean cost per element spreads it over all elements."""
+        return whole * (self.wire.kept(round(whole)) + CALL_COST) / (whole + CALL_COST) if whole else 0.0
+
+    def bind(self, bucket: BucketMemory) -> Act:
+        kept = self.wire.kept(bucket.line("gradients").size)
+        return bucket.selected(bucket.line(self.codes)[:kept], lambda: self.places(bucket))
+
+    def __str__(self) -> str:
+        return f"update what {self.codes} have"

@@ -1,7 +1,7 @@
 """Look up routes and wires by name, a user's route in a file, and a package's wire by entry point."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from dear_mpi.collectives.program.extras import WithExtras, load_extra
@@ -10,85 +10,52 @@ from dear_mpi.collectives.program.user_file import is_in_file, load, source_of
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import above_zero, named_values, parse_share
-from dear_mpi.training.routes.codes import Decode, Encode, Recall, Wire
+from dear_mpi.training.routes.codes import Decode, Encode, Recall, Select, UpdateSelected, Wire
 from dear_mpi.training.routes.legs import MAIN, Leg, Pack, Unpack, Update, all_gather, all_to_all, reduce_scatter
 from dear_mpi.training.routes.route import Route
-from dear_mpi.training.routes.selected import Select, Selection, UpdateSelected
-from dear_mpi.training.wires.blocks import Blocks, Eighths, Halves
-from dear_mpi.training.wires.selections import RandomBlocks, RandomK, TopK
+from dear_mpi.training.routes.wires import Blocks, Eighths, Halves, RandomBlocks, RandomK, TopK
 
-FORGET, LATE, OF_HOSTS = "error=no", "after=50", "between"
 AUTO = "auto"
 UPDATES = ("full", "sharded", AUTO)
 MINE = "my_route"  # the name of a user's route in messages
-FULL = Route(
-    "full",
-    out=(Pack(), reduce_scatter("gradients")),
-    back=(all_gather("gradients"), Update(on=MAIN), Unpack()),
-)
+SUMS_BACK = all_gather("gradients"), Update(on=MAIN), Unpack()
+VALUES_BACK = Update(shard=True), all_gather("values"), Unpack()
+FULL = Route("full", out=(Pack(), reduce_scatter("gradients")), back=SUMS_BACK)
 # Each rank updates its shard and keeps only that shard's optimiser state. Values travel in their own type. Source:
 # Rajbhandari et al., ZeRO, SC 2020, section 5.1; Xu et al., arXiv 2004.13336.
-SHARDED = Route(
-    "sharded",
-    out=(Pack(), reduce_scatter("gradients")),
-    back=(Update(shard=True), all_gather("values"), Unpack()),
-)
+SHARDED = Route("sharded", out=(Pack(), reduce_scatter("gradients")), back=VALUES_BACK)
 ROUTES = {route.name: route for route in (FULL, SHARDED)}
 
 
-def coded(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "residual") -> Route:
+def coded(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "residual", level: str = "") -> Route:
     """Send gradients as codes and keep each rank's rounding error.
 
     Args:
         sharded: gather updated values in their own type; otherwise sums travel as codes as well.
         error: the line for the rounding error; None to drop it.
+        level: ``between hosts`` to send gradients and sums uncoded inside a host. Each rank then first adds its error
+            to its gradients: after a change of buckets or hosts, it may no longer serve the error's shards.
     """
     codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
-    out = (Pack(), Encode(**codes, error=error), all_to_all("codes"), Decode(**codes, summed=True))
-    back: tuple[Leg, ...] = (Update(shard=True), all_gather("values"), Unpack())
+    of_level = codes | {"level": level}
+    out = Encode(**of_level, error=error), all_to_all("codes", level=level), Decode(**of_level, summed=True)
+    first: tuple[Leg, ...] = (reduce_scatter("gradients", level=INSIDE),) if level else ()
+    first = (Recall(error=error), *first) if level and error else first
+    back: tuple[Leg, ...] = VALUES_BACK
     if not sharded:
-        sums = Encode(**codes, error=error, shard=True), all_gather("codes"), Decode(**codes)
-        back = (*sums, Update(on=MAIN), Unpack())
-    return Route(name, out, back)
+        gathered = (all_gather("gradients", level=INSIDE),) if level else ()
+        sums = Encode(**codes, error=error, shard=True), all_gather("codes", level=level), Decode(**of_level)
+        back = (*sums, *gathered, *SUMS_BACK[1:])
+    return Route(name, (Pack(), *first, *out), back)
 
 
-def between(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "residual") -> Route:
-    """Send codes between hosts only; inside a host, gradients and sums travel uncoded.
-
-    Each rank first adds its residual to its gradients: after a change of buckets or hosts, it may no longer serve the
-    residual's shards.
-    """
-    codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
-    recall = (Recall(error=error),) if error else ()
-    encode, decode = Encode(**codes, error=error, level=BETWEEN), Decode(**codes, summed=True, level=BETWEEN)
-    exchange = reduce_scatter("gradients", level=INSIDE), encode, all_to_all("codes", level=BETWEEN), decode
-    back: tuple[Leg, ...] = (Update(shard=True), all_gather("values"), Unpack())
-    if not sharded:
-        sums = Encode(**codes, error=error, shard=True), all_gather("codes", level=BETWEEN)
-        gathered = Decode(**codes, level=BETWEEN), all_gather("gradients", level=INSIDE)
-        back = (*sums, *gathered, Update(on=MAIN), Unpack())
-    return Route(name, (Pack(), *recall, *exchange), back)
-
-
-def selected(name: str, wire: Selection, *, sharded: bool = False, error: str | None = "residual") -> Route:
+def selected(name: str, wire: RandomK, *, sharded: bool = False, error: str | None = "residual") -> Route:
     """Send selected gradients and keep the rest for later; ValueError for sharded updates."""
     if sharded:
         raise ValueError(f"update must be full: {name.partition(' over ')[2]} changes elements of all shards")
     codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
-    out = (Pack(), Select(**codes, error=error), reduce_scatter("codes"))
+    out = Pack(), Select(**codes, error=error), reduce_scatter("codes")
     return Route(name, out, (all_gather("codes"), UpdateSelected(**codes, on=MAIN), Unpack()))
-
-
-def late(route: Route, after: int) -> Route:
-    """Send gradients uncoded until iteration ``after``, counted from 0."""
-
-    def begun(legs: tuple[Leg, ...]) -> tuple[Leg, ...]:
-        kept = Pack, Update, Unpack
-        return tuple(leg if isinstance(leg, kept) else replace(leg, first=after) for leg in legs)
-
-    pack, *project = begun(route.out)
-    out = (pack, reduce_scatter("gradients", until=after), *project)
-    return replace(route, out=out, back=(all_gather("gradients", until=after), *begun(route.back)))
 
 
 @dataclass(frozen=True)
@@ -97,11 +64,11 @@ class Kind:
 
     Attributes:
         make: builds the wire from the parsed argument.
-        route: builds the route from its name and the wire; see ``coded``.
+        route: builds the route from its name, the wire, ``sharded`` and the chosen ``options``; see ``coded``.
         read: parses the text after the colon; None if none is allowed.
         example: a text with such an argument.
         types: parameter types whose gradients it carries.
-        options: allowed after the argument, with an example.
+        options: examples of what may follow the argument: ``error=no``, ``between``, ``after=50``.
     """
 
     make: Callable[..., Any]
@@ -109,7 +76,7 @@ class Kind:
     read: Callable[[str], Any] | None = None
     example: str = ""
     types: tuple[str, ...] = ("fp32", "fp16", "bf16")
-    options: tuple[str, ...] = (FORGET,)
+    options: tuple[str, ...] = ("error=no",)
 
 
 def share(text: str) -> float:
@@ -132,7 +99,7 @@ def published(name: str) -> Kind:
     return found
 
 
-HOSTS_TOO = (FORGET, OF_HOSTS)
+HOSTS_TOO = ("error=no", "between")
 OURS = {
     "int8": Kind(Blocks, coded, options=HOSTS_TOO),
     "int4": Kind(Halves, coded, options=HOSTS_TOO),
@@ -149,17 +116,11 @@ NAMES = (*DTYPES, *EXAMPLES.values())
 
 @dataclass(frozen=True)
 class Code:
-    """Hold the chosen codes.
-
-    Attributes:
-        feedback: whether the rounding error is sent later.
-        after: number of first iterations without codes.
-    """
+    """Hold the chosen codes; ``how`` has the options of the route's builder."""
 
     wire: Any
     route: Callable[..., Route]
-    feedback: bool
-    after: int = 0
+    how: dict[str, Any] = field(default_factory=dict)
 
 
 def is_code(wire: str | None) -> bool:
@@ -173,22 +134,31 @@ def find_code(text: str) -> Code:
         ValueError: unknown name, invalid argument, or repeated option.
 
     >>> find_code("topk:1%:error=no")  # doctest: +ELLIPSIS
-    Code(wire=TopK(share=0.01), route=<function coded at ...>, feedback=False, after=0)
+    Code(wire=TopK(share=0.01), route=<function coded at ...>, how={'error': None})
     """
     name, *rest = text.split(":")
     kind = lookup("wire", name, WIRES)
-    given, options = named_values(f"wire {text!r}", [f"{each}=" if each == OF_HOSTS else each for each in rest])
-    known = kind.options if kind else ()
-    allowed = {each.partition("=")[0] for each in known}
-    unknown = options.keys() - allowed or allowed.intersection(given)
-    wrong = options.get("error", "no") != "no" or any(each.startswith(f"{OF_HOSTS}=") for each in rest)
-    if kind is None or unknown or wrong or len(given) != (kind.read is not None):
+    options, count = (kind.options, int(kind.read is not None)) if kind else ((), 0)
+    arguments, allowed = rest[:count], {each.partition("=")[0] for each in options}
+    _, named = named_values(f"wire {text!r}", (each if "=" in each else f"{each}=" for each in rest[count:]))
+    wrong = len(arguments) < count or "between=" in rest or any("=" in each or each in allowed for each in arguments)
+    how: dict[str, Any] = {}
+    for option, value in sorted(named.items()):
+        match option, value:
+            case "error", "no":
+                how["error"] = None
+            case "between", "":
+                how["level"] = BETWEEN
+            case "after", _:
+                how["after"] = whole("after", value)
+            case _:
+                wrong = True
+        wrong |= option not in allowed
+    if kind is None or wrong:
         example = (kind.example if kind else "") or name
-        also = "".join(f", or {example}:{option}" for option in known)
+        also = "".join(f", or {example}:{option}" for option in options)
         raise ValueError(f"wire {text!r} must be written like {example!r}{also}")
-    after = whole("after", options["after"]) if "after" in options else 0
-    wire = kind.make(*map(kind.read, given)) if kind.read else kind.make()
-    return Code(wire, between if OF_HOSTS in options else kind.route, feedback="error" not in options, after=after)
+    return Code(kind.make(*map(kind.read, arguments)) if kind.read else kind.make(), kind.route, how)
 
 
 def check_carries(text: str, dtype: str) -> None:
@@ -202,21 +172,18 @@ def find_route(name: str, *, wire: str | None = None, halves: bool = False) -> R
 
     Args:
         wire: the type or codes of travelling gradients; codes bring their own route.
-        halves: whether there are several ranks, gradients travel in the parameters' type, and the algorithm has both
-            halves of an all-reduce. Then ``sharded`` gives the bits of ``full``, and ``auto`` takes it.
+        halves: whether ``sharded`` gives the bits of ``full``, so that ``auto`` takes it: several ranks, gradients in
+            the parameters' type, and an algorithm with both halves of an all-reduce.
 
     Raises:
         ValueError: no such route, no ``Route``, or codes with a user's route.
     """
-    if is_code(wire):
-        assert wire is not None
+    if wire is not None and is_code(wire):
         if name not in UPDATES:
-            raise ValueError(f"wire {wire!r} has a route of its own: leave out route {name!r}, or the wire")
+            raise ValueError(f"wire {wire!r} sets the route: leave out route {name!r}, or the wire")
         sharded, code = name == SHARDED.name, find_code(wire)
-        error = "residual" if code.feedback else None
         title = f"{SHARDED.name if sharded else FULL.name} over {wire}"
-        route = code.route(title, code.wire, sharded=sharded, error=error)
-        return late(route, code.after) if code.after else route
+        return code.route(title, code.wire, sharded=sharded, **code.how)
     if name == AUTO:
         return SHARDED if halves else FULL
     if not is_in_file(name):

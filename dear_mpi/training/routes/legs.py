@@ -1,52 +1,135 @@
-"""Define the stages (legs) of a route: what each reads, writes and computes, and on which thread.
+"""Define the stages (legs) of a route.
 
-Each has a meaning for the proof (``prove``) and an effect on memory (``bind``). Plans carry out collectives instead.
-
-    layers          gradients and values of the layers; may be outside the flat buffer (line)
-    gradients       gradients in the type that travels
-    values, state   parameters, and the optimiser state
-    others          as declared by a route
+Each has a meaning for the proof (``prove``, on ``Memory``) and an effect on memory (``bind``); plans carry out
+collectives. The flat buffers (lines) of a bucket are ``layers`` (the layers' own gradients and values), ``gradients``
+(in the type that travels), ``values``, ``state``, and others that a route declares.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from fractions import Fraction
+from typing import Any, ClassVar, TypeAlias
 
 from dear_mpi.collectives.plans.tuning import rules_of, serves
-from dear_mpi.kernels.array import Array
-from dear_mpi.training.routes.memory import Memory
+from dear_mpi.collectives.program.hosts import INSIDE, by_host, servers
 
-Shape = tuple[int, ...]
-MAIN = "main"
-"""The main thread, which computes."""
-ENGINE = "engine"
-"""The engine's thread, which communicates."""
+Shape: TypeAlias = tuple[int, ...]
+BucketMemory: TypeAlias = Any  # a ``BoundBucket`` of line/bound.py
+Act: TypeAlias = Callable[[float], object]  # applies a leg; the argument is the gradient factor
+Symbol: TypeAlias = int  # index into a memory's table
+Weights: TypeAlias = Mapping[tuple[int, int], Fraction]  # of gradients, by iteration and rank
+UNKNOWN = (-1, -1)  # key in weights
+MAIN = "main"  # the thread that computes
+ENGINE = "engine"  # the thread that communicates
 
 
-class BucketMemory(Protocol):
-    """Describe a bucket's memory, see ``BoundBucket``; ``rank`` is one of ``ranks``."""
+class Memory:
+    """Hold the memory of all ranks in symbols, one per rank, line and shard; equal symbols are computed alike.
 
-    rank: int
-    ranks: int
-    hosts: Sequence[int]  # host number of each rank
-    begin: int  # its first element in the flat buffer
-    own_updates: int  # number of updates so far
-    fits: bool  # result of a leg's check, see ``Leg``
-    found: Any  # passed from one leg to another
-    look: Any  # adds a shard of the sums to the statistics, if any
+        value s, state s                initial value and state of shard s
+        gradient t r s                  gradient of rank r in iteration t
+        sum a b ..., average a b ...    over ranks, in rank order
+        new n g v z, kept n g v z       value v after an update by n times gradient g with state z; the new state
+        code a ..., lost c              a rounded value; the error of its code
+        way v a, outer a w m            distance of values from an anchor; the anchor after an outer update
+        mixed v a                       half of each
+        partial n                       a partial sum or unwritten value, in the n-th place without a symbol
 
-    def pack(self) -> None: ...
-    def update_own(self, factor: float) -> None: ...
-    def updated(self) -> None: ...
-    def line(self, name: str) -> Array: ...
-    def place(self, shard: int) -> slice: ...
-    def shard(self, name: str, shard: int) -> Array: ...
-    def rows(self, codes: str) -> Array: ...
-    def tensors(self, name: str) -> list[Array]: ...
-    def filled(self, shard: int) -> Array: ...
-    def judge(self, *, fits: bool) -> None: ...
-    def selected(self, grads: Array, places: Callable[[], Array]) -> Callable[[float], None]: ...
+    Args:
+        hosts: host number of each rank.
+        lines: kinds of a route's lines, see ``Leg``.
+        assumed: the answer of a leg that checks whether codes fit.
+
+    Attributes:
+        fits: that answer in this iteration; None before the check.
+        misread: line, rank and shard of each partial value that was read.
+        common: whether all updates so far used gradients equal on all ranks.
+    """
+
+    def __init__(self, hosts: Sequence[int], lines: Mapping[str, str], *, assumed: bool = True) -> None:
+        self.hosts, self.size, self.iteration, self.places_lost = hosts, len(hosts), 0, 0
+        self.fits: bool | None = None
+        self.assumed, self.common = assumed, True
+        self.misread: list[tuple[str, int, int]] = []
+        self.table: dict[tuple[object, ...], Symbol] = {}
+        self.kinds: list[str] = []  # of each symbol
+        self.weighed: list[Weights] = []
+        self.held: dict[tuple[str, int, int], Symbol] = {}
+        starts = {"values": "value", "layers": "value", "state": "state"}
+        starts |= {line: "value" if kind == "values" else "zero" for line, kind in lines.items() if kind != "scratch"}
+        for line, kind in starts.items():
+            for rank, shard in self.places:
+                self.held[line, rank, shard] = self.symbol(kind, *([] if kind == "zero" else [shard]))
+
+    @property
+    def places(self) -> Iterator[tuple[int, int]]:
+        return ((rank, shard) for rank in range(self.size) for shard in range(self.size))
+
+    def groups(self, level: str) -> Iterator[tuple[int, Sequence[int], int]]:
+        """Yield each shard, the ranks in one collective of it, and the keeper of their sum."""
+        for shard in range(self.size):
+            serving = servers(shard, self.hosts if level else range(self.size))
+            if level == INSIDE:
+                yield from ((shard, *each) for each in zip(by_host(self.hosts), serving, strict=True))
+            else:
+                yield shard, serving, shard
+
+    def symbol(self, kind: str, *parts: int) -> Symbol:
+        key = (kind, *parts)
+        if key not in self.table:
+            self.table[key] = len(self.table)
+            self.kinds.append(kind)
+            self.weighed.append(self.weights(kind, *parts))
+        return self.table[key]
+
+    def weights(self, kind: str, *parts: int) -> Weights:
+        """Count each gradient's contribution to a symbol."""
+        one, scales = Fraction(1), defaultdict[Symbol, Fraction](Fraction)
+        match kind, parts:
+            case "gradient", (iteration, rank, _):
+                return {(iteration, rank): one}
+            case "partial", _:
+                return {UNKNOWN: one}
+            case (("sum" | "average"), _):
+                for part in parts:
+                    scales[part] += Fraction(1, len(parts) if kind == "average" else 1)
+            case "code", (first, *_):
+                scales[first] = one
+            case "way", (value, anchor):
+                scales[value] += one
+                scales[anchor] -= one
+            case (("outer" | "mixed"), (first, second, *_)):
+                scales |= dict.fromkeys((first, second), Fraction(1, 1 if kind == "outer" else 2))
+            case "new", (scale, gradient, value, _):
+                scales |= {value: one, gradient: Fraction(scale)}
+        found = defaultdict[tuple[int, int], Fraction](Fraction)
+        for part, share in scales.items():
+            for key, weight in self.weighed[part].items():
+                found[key] += share * weight
+        return found
+
+    def read(self, line: str, rank: int, shard: int) -> Symbol:
+        if (line, rank, shard) not in self.held:
+            self.forget(line, rank, shard)
+        found = self.held[line, rank, shard]
+        if self.kinds[found] == "partial":
+            self.misread.append((line, rank, shard))
+        return found
+
+    def write(self, line: str, rank: int, shard: int, symbol: Symbol) -> None:
+        self.held[line, rank, shard] = symbol
+
+    def compute(self, kind: str, reads: Sequence[str], write: str) -> None:
+        """Write a symbol built from lines, place by place; "" copies the only line."""
+        for rank, shard in self.places:
+            parts = [self.read(line, rank, shard) for line in reads]
+            self.write(write, rank, shard, self.symbol(kind, *parts) if kind else parts[0])
+
+    def forget(self, line: str, rank: int, shard: int) -> None:
+        self.places_lost += 1
+        self.held[line, rank, shard] = self.symbol("partial", self.places_lost)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +141,8 @@ class Leg(ABC):
         every: run in the last of every ``every`` iterations.
         first, until: run from ``first`` on, and before ``until`` if given, counted from 0.
         after: run this many iterations later.
-        fits: run only if an earlier leg found that codes fit the gradients (True) or not (False), equally on all ranks;
-            None for always.
-        level: ``inside hosts`` to combine each shard within a host, ``between hosts`` to combine the hosts' sums
-            (``collectives/program/hosts.py``), "" for all ranks at once.
+        fits: run only if an earlier leg found that codes fit (True) or not (False), equally on all ranks.
+        level: ``inside hosts`` or ``between hosts`` (``collectives/program/hosts.py``); "" for all ranks at once.
         reads, writes: names of lines.
         lines: extra lines by kind: ``own`` (differs by rank), ``equal``, initial ``values``, ``scratch`` (not kept).
         timed: whether the log records its time on the main thread.
@@ -89,11 +170,10 @@ class Leg(ABC):
 
     @property
     def label(self) -> str:
-        """Name the leg in the log."""
-        return str(self)
+        return str(self)  # in the log
 
     def compute_s(self, count: int, ranks: int) -> float:
-        """Estimate the seconds for ``count`` elements."""
+        """Estimate the seconds for ``count`` elements, for predictions."""
         return 0.0
 
     def served_s(self, count: int, ranks: int, share: float) -> float:
@@ -102,7 +182,7 @@ class Leg(ABC):
         return self.compute_s(round(share * count), round(share * ranks))
 
     def has_use(self, shapes: Sequence[Shape]) -> bool:
-        """Tell whether the leg does anything for tensors of these shapes."""
+        """Return whether the leg does anything for tensors of these shapes."""
         return True
 
     def objection(self, ranks: int) -> str:
@@ -119,8 +199,8 @@ class Leg(ABC):
         """Apply the leg to the symbols of all ranks."""
 
     @abstractmethod
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        """Return the call that applies the leg to a bucket; its argument is the gradient factor."""
+    def bind(self, bucket: BucketMemory) -> Act:
+        """Return the call that applies the leg to a bucket."""
 
     def __str__(self) -> str:
         return type(self).__name__.lower()
@@ -133,17 +213,17 @@ class Leg(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Pack(Leg):
-    """Copy the layers' gradients into the flat buffer, in the type that travels."""
+    """Copy the layers' gradients into the flat buffer."""
 
     on: str = MAIN
-    reads: ClassVar[tuple[str, ...]] = ("layers",)
-    writes: ClassVar[tuple[str, ...]] = ("gradients",)
+    reads = ("layers",)
+    writes = ("gradients",)
 
     def prove(self, memory: Memory) -> None:
         for rank, shard in memory.places:
             memory.write("gradients", rank, shard, memory.symbol("gradient", memory.iteration, rank, shard))
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         return lambda factor: bucket.pack()
 
 
@@ -152,14 +232,13 @@ class Unpack(Leg):
     """Copy values to layers whose parameters are outside the flat buffer."""
 
     on: str = MAIN
-    reads: ClassVar[tuple[str, ...]] = ("values",)
-    writes: ClassVar[tuple[str, ...]] = ("layers",)
+    reads = ("values",)
+    writes = ("layers",)
 
     def prove(self, memory: Memory) -> None:
-        for rank, shard in memory.places:
-            memory.write("layers", rank, shard, memory.read("values", rank, shard))
+        memory.compute("", ("values",), "layers")
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         return lambda factor: bucket.updated()
 
 
@@ -175,15 +254,11 @@ class Update(Leg):  # plain-ok: ``alone`` is an attribute
     shard: bool = False
     alone: bool = False
     timed: ClassVar[bool] = True
-    reads: ClassVar[tuple[str, ...]] = ("gradients", "values", "state")
-    writes: ClassVar[tuple[str, ...]] = ("values", "state")
-
-    @property
-    def label(self) -> str:
-        return "update"
+    reads = ("gradients", "values", "state")
+    writes = ("values", "state")
+    label = "update"
 
     def elements(self, whole: float, own: Any) -> Any:
-        """Choose the updated elements: ``whole`` for a full bucket, ``own`` for each rank's shard."""
         return own if self.shard else whole
 
     def prove(self, memory: Memory) -> None:
@@ -195,7 +270,7 @@ class Update(Leg):  # plain-ok: ``alone`` is an attribute
                 memory.write("values", rank, shard, memory.symbol("new", scale, *by))
                 memory.write("state", rank, shard, memory.symbol("kept", scale, *by))
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         scale = bucket.ranks if self.alone else 1
         return lambda factor: bucket.update_own(factor * scale)
 
@@ -206,26 +281,20 @@ class Update(Leg):  # plain-ok: ``alone`` is an attribute
 
 @dataclass(frozen=True, kw_only=True)
 class Look(Leg):
-    """Pass this rank's shard of the sums to the gradient statistics."""
+    """Pass this rank's shard of the sums to the gradient statistics, if any, at the end of the way out."""
 
-    reads: ClassVar[tuple[str, ...]] = ("gradients",)
-    writes: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def label(self) -> str:
-        return "statistics"
+    reads = ("gradients",)
+    writes = ()
+    label = "statistics"
 
     def prove(self, memory: Memory) -> None:
         """Change nothing."""
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         return lambda factor: bucket.look(bucket.shard("gradients", bucket.rank))
 
 
 LOOK = Look()
-"""Where the way out ends; nothing is carried out unless there are statistics."""
-
-
 EXCHANGE = "pairwise"  # the algorithm of an all_to_all if the chosen one has none
 
 
@@ -284,7 +353,7 @@ class Collective(Leg):
             for rank in ranks:
                 memory.write(self.line, rank, shard, memory.read(self.line, keeper, shard))
 
-    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+    def bind(self, bucket: BucketMemory) -> Act:
         raise TypeError("a collective is carried out by a plan")
 
     def __str__(self) -> str:

@@ -5,7 +5,7 @@ unwritten. This must hold for every order that the two threads allow: the main t
 legs until the schedule has waited for the last one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise, product
@@ -13,8 +13,7 @@ from typing import NoReturn, TypeAlias
 
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE
 from dear_mpi.training.routes.codes import OfCodes
-from dear_mpi.training.routes.legs import ENGINE, MAIN, Collective, Leg
-from dear_mpi.training.routes.memory import UNKNOWN, Memory
+from dear_mpi.training.routes.legs import ENGINE, MAIN, UNKNOWN, Collective, Leg, Memory
 from dear_mpi.training.routes.route import WAYS, Route, said
 
 HOSTS = (0, 0, 0)  # of three ranks: with two ranks, a neighbour is everyone else
@@ -50,9 +49,9 @@ def prove(route: Route) -> Proof:
     check_form(route)
     route = shortened(route)
     if route.period > MOST_PERIOD or route.begin > MOST_BEGIN:
-        said = f"together every {route.period} iterations from {route.begin} on, which is too long to prove: at most"
-        said += f" {MOST_PERIOD} from {MOST_BEGIN} on"
-        raise RouteError(f"route {route.name!r}: all of its legs are due {said}")
+        what = f"together every {route.period} iterations from {route.begin} on, which is too long to prove: at most"
+        what += f" {MOST_PERIOD} from {MOST_BEGIN} on"
+        raise RouteError(f"route {route.name!r}: all of its legs are due {what}")
     forms = (True, False) if any(leg.fits is not None for leg in route.legs) else (True,)
     found = [proof_of(route, legs, assumed=fits) for fits in forms for legs in route.orders()]
     alike, exact, common = (all(each[place] for each in found) for place in range(3))
@@ -61,10 +60,7 @@ def prove(route: Route) -> Proof:
 
 
 def shortened(route: Route) -> Route:
-    """Shorten a route's rounds and the time before them; the skipped iterations are alike.
-
-    Keep a route whose legs have several different times.
-    """
+    """Shorten a route's rounds and the time before them, unless its legs have several different times."""
     times = {leg.first for leg in route.legs} | {leg.until or 0 for leg in route.legs}
     lags = {leg.after for leg in route.legs}
     if {leg.every for leg in route.legs} - {1, route.period} or len(times - {0}) > 1 or len(lags - {0}) > 1:
@@ -92,8 +88,7 @@ def proof_of(route: Route, legs: Sequence[Leg], *, assumed: bool) -> tuple[bool,
         if (iteration + 1) % route.period == 0:
             (check_anchor if route.lags else check_values)(route, legs, memory, suspects)
     exact = all(memory.held["values", rank, shard] == synchronous(memory, shard) for rank, shard in memory.places)
-    state = "shard" if route.update.shard else kind_of(memory, "state")
-    return alike, exact, memory.common, state
+    return alike, exact, memory.common, "shard" if route.update.shard else kind_of(memory, "state")
 
 
 def check_form(route: Route) -> None:
@@ -103,46 +98,52 @@ def check_form(route: Route) -> None:
         if before.until is None or before.until != again.first or again.shard != before.shard:
             refuse(route, again, "values", "updates a second time")
     for leg in route.legs:
-        if leg.on not in (MAIN, ENGINE):
-            refuse(route, leg, leg.reads[0], f"must be on {MAIN!r} or {ENGINE!r}, not {leg.on!r}")
-        if type(leg.every) is not int or leg.every < 1:
-            refuse(route, leg, leg.reads[0], f"must have a whole number above 0 in every, not {leg.every!r}")
-        if not all(type(count) is int and count >= 0 for count in (leg.after, leg.first, leg.until or 0)):
-            refuse(route, leg, leg.reads[0], "must have whole numbers in after, first and until")
-        if leg.after and (leg not in route.last or leg.after >= leg.every):
-            refuse(route, leg, leg.reads[0], "may be late by less than a round, at the end of the way back")
-        of_codes = isinstance(leg, OfCodes) or (isinstance(leg, Collective) and leg.name == "all_to_all")
-        levels = ("", BETWEEN) if of_codes else ("", INSIDE, BETWEEN)
-        if leg.level not in levels:
-            refuse(route, leg, leg.reads[0], f"must be of one of the levels {', '.join(levels[1:])}, or of none")
-        if leg.fits is not None and leg.on != ENGINE:
-            refuse(route, leg, leg.reads[0], f"must be on {ENGINE!r}, which knows whether codes fit")
-        if isinstance(leg, Collective):
-            check_collective(route, leg)
-        elif unknown := {*leg.reads, *leg.writes}.difference(FIXED, route.lines, route.codes):
-            refuse(route, leg, min(unknown), "must have this line in lines, with its kind")
-        if route.delay and leg.on == ENGINE and not (isinstance(leg, Collective) and leg.every == route.period > 1):
-            refuse(route, leg, leg.reads[0], "must be a collective of each round: what is late must be nothing else")
-        if isinstance(leg, OfCodes) and leg.wire is not route.codes[leg.codes].wire:
-            refuse(route, leg, leg.codes, "must have the wire that encodes this line, the same object")
+        for line, what in faults(route, leg):
+            refuse(route, leg, line, what)
     for line in (*route.lines, *route.codes):
         if line in FIXED or (line in route.lines and line in route.codes):
-            raise RouteError(f"route {route.name!r}: line {line!r} of {BUCKET} must have a name of its own")
+            raise RouteError(f"route {route.name!r}: line {line!r} of {BUCKET} needs a unique name")
 
 
-def check_collective(route: Route, leg: Collective) -> None:
+def faults(route: Route, leg: Leg) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a leg by itself: a line, and what it must do."""
+    line, is_collective = leg.reads[0], isinstance(leg, Collective)
+    if leg.on not in (MAIN, ENGINE):
+        yield line, f"must be on {MAIN!r} or {ENGINE!r}, not {leg.on!r}"
+    if type(leg.every) is not int or leg.every < 1:
+        yield line, f"must have a whole number above 0 in every, not {leg.every!r}"
+    if not all(type(count) is int and count >= 0 for count in (leg.after, leg.first, leg.until or 0)):
+        yield line, "must have whole numbers in after, first and until"
+    if leg.after and (leg not in route.last or leg.after >= leg.every):
+        yield line, "may be late by less than a round, at the end of the way back"
+    levels = (BETWEEN,) if isinstance(leg, OfCodes) or getattr(leg, "name", "") == "all_to_all" else (INSIDE, BETWEEN)
+    if leg.level not in ("", *levels):
+        yield line, f"must be of one of the levels {', '.join(levels)}, or of none"
+    if leg.fits is not None and leg.on != ENGINE:
+        yield line, f"must be on {ENGINE!r}, which knows whether codes fit"
+    if isinstance(leg, Collective):
+        yield from collective_faults(route, leg)
+    elif unknown := {*leg.reads, *leg.writes}.difference(FIXED, route.lines, route.codes):
+        yield min(unknown), "must have this line in lines, with its kind"
+    if route.delay and leg.on == ENGINE and not (is_collective and leg.every == route.period > 1):
+        yield line, "must be a collective of each round: what is late must be nothing else"
+    if isinstance(leg, OfCodes) and leg.wire is not route.codes[leg.codes].wire:
+        yield leg.codes, "must have the wire that encodes this line, the same object"
+
+
+def collective_faults(route: Route, leg: Collective) -> Iterator[tuple[str, str]]:
     if leg.name not in (*WAYS, "all_to_all"):
-        refuse(route, leg, leg.line, f"must be one of {', '.join(WAYS)}, all_to_all: others move no shards")
-    allowed = ("gradients", "values", *route.codes, *route.lines)
+        yield leg.line, f"must be one of {', '.join(WAYS)}, all_to_all: others move no shards"
     if leg.on == MAIN:
-        refuse(route, leg, leg.line, f"must be on {ENGINE!r}: the engine carries collectives out")
+        yield leg.line, f"must be on {ENGINE!r}: the engine carries collectives out"
+    allowed = ("gradients", "values", *route.codes, *route.lines)
     if leg.line not in allowed:
-        refuse(route, leg, leg.line, f"must be of one of the lines {', '.join(allowed)}")
+        yield leg.line, f"must be of one of the lines {', '.join(allowed)}"
     adds_up = leg.line not in route.codes or route.codes[leg.line].adds_up
     if not adds_up and leg.name not in ("all_to_all", "all_gather"):
-        refuse(route, leg, leg.line, "must be an all_to_all or an all_gather: codes do not add up")
+        yield leg.line, "must be an all_to_all or an all_gather: codes do not add up"
     if adds_up and leg.name == "all_to_all":
-        refuse(route, leg, leg.line, "must not be an all_to_all, which is for codes that do not add up")
+        yield leg.line, "must not be an all_to_all, which is for codes that do not add up"
 
 
 def refuse(route: Route, leg: Leg, line: str, what: str) -> NoReturn:
@@ -192,8 +193,7 @@ def check_values(route: Route, legs: Sequence[Leg], memory: Memory, suspects: Se
 def check_anchor(route: Route, legs: Sequence[Leg], memory: Memory, suspects: Sequence[Suspect]) -> None:
     """Check the end of a period if ranks continue while collectives are under way.
 
-    All ranks must have the same anchor. Gradients of all ranks must count equally in it, at most once, and at least in
-    part once sent.
+    All ranks must have the same anchor, in which their gradients count equally: at most once, and more than 0.
     """
     *_, leg = [leg for leg in legs if "anchor" in leg.writes] or legs
     for rank, shard in memory.places:
@@ -228,9 +228,8 @@ def is_summed(route: Route) -> bool:
         memory = Memory(hosts_of(route), route.lines)
         memory.iteration = iteration
         run_legs(route.out, memory)
-        ranks = range(memory.size)
-        due = {(iteration, rank): 1 for rank in ranks}
-        found = [memory.held.get(("gradients", shard, shard)) for shard in ranks]
+        due = {(iteration, rank): 1 for rank in range(memory.size)}
+        found = [memory.held.get(("gradients", shard, shard)) for shard in range(memory.size)]
         if not all(each is not None and memory.weighed[each] == due for each in found):
             return False
     return True

@@ -4,8 +4,8 @@
     sharded   pack | reduce_scatter gradients            update the own shard | all_gather values | unpack
               out: ``start("reduce_scatter")``           back: ``start("all_gather")``; ``start("all_reduce")`` is both
 
-The schedule starts each way and waits for it. The main thread runs its legs at the start, and those at the end of the
-way back when the schedule updates. The engine runs all other legs in order.
+The main thread runs its legs at the start of a way, and those at the end of the way back when the schedule updates. The
+engine runs all other legs in order.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +48,7 @@ class Route:
 
     @property
     def period(self) -> int:
-        """Return the iterations after which the pattern of legs repeats."""
+        """Return after how many iterations legs repeat."""
         return lcm(*(leg.every for leg in self.legs))
 
     @property
@@ -58,7 +58,7 @@ class Route:
 
     @cached_property
     def delay(self) -> int:
-        """Return the most iterations between sending and using data."""
+        """Return how many iterations data are used after they were sent."""
         return max(leg.after for leg in self.legs)
 
     @cached_property
@@ -67,11 +67,10 @@ class Route:
 
     @property
     def lags(self) -> bool:
-        """Tell whether no iteration ends with equal values on all ranks."""
+        """Return whether no iteration ends with equal values on all ranks."""
         return self.staggered or self.delay > 0
 
     def shift(self, bucket: int, buckets: int) -> int:
-        """Return by how many iterations a bucket's rounds end after the first bucket's."""
         return bucket * self.period // buckets if self.staggered else 0
 
     @cached_property
@@ -91,10 +90,7 @@ class Route:
         return {name: sum((self.ways[way, MAIN] for way in ways), ()) for name, ways in WAYS.items()}
 
     def orders(self) -> Iterator[tuple[Leg, ...]]:
-        """Yield all legs in each order that the two threads allow.
-
-        The main thread may begin the way back before or during the engine's way out.
-        """
+        """Yield each order of legs: the main thread may begin the way back before or during the engine's way out."""
         own, engine = self.ways["back", MAIN], self.ways["out", ENGINE]
         for places in reversed([*combinations(range(len(own) + len(engine)), len(own))]):  # first with the engine early
             mine, others = iter(own), iter(engine)
@@ -103,13 +99,12 @@ class Route:
 
     @property
     def updates(self) -> list[Update]:
-        """List the updates, earliest first; one applies in each iteration."""
+        """List the updates, earliest first: one of them is due in each iteration."""
         return sorted((leg for leg in self.legs if isinstance(leg, Update)), key=lambda leg: leg.first)
 
     @property
     def update(self) -> Update:
-        """Return the first update: all cover the same part of a bucket."""
-        return self.updates[0]
+        return self.updates[0]  # all cover the same part of a bucket
 
     @cached_property
     def updates_under_way(self) -> bool:
@@ -122,7 +117,6 @@ class Route:
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """List the lines with each rank's code errors."""
         return tuple(line for line, kind in self.lines.items() if kind == "own")
 
     @cached_property
@@ -132,13 +126,16 @@ class Route:
 
     @property
     def sends_gradients(self) -> bool:
-        """Tell whether gradients, or codes of them, travel."""
         sent = {leg.line for leg in self.legs if isinstance(leg, Collective)}
         return not sent.isdisjoint({"gradients", *self.codes})
 
     @property
     def has_levels(self) -> bool:
         return any(leg.level for leg in self.legs)
+
+    @property
+    def whole(self) -> bool:
+        return any(leg.whole for leg in self.legs)
 
     def check(self, hosts: Sequence[int]) -> None:
         """Check that ranks on these hosts can run all legs; ValueError if not."""
@@ -151,12 +148,18 @@ class Route:
             example = "--link, or --network, 1gbit,20us/20mbit,100us,per_host=2"
             raise ValueError(f"route {self.name!r} {what}: take another wire or route, or emulate hosts ({example})")
 
+    def check_shapes(self, shapes: Sequence[Shape]) -> None:
+        """Raise a ValueError if some leg has nothing to do for these tensors."""
+        for leg in self.legs:
+            if not leg.has_use(shapes):
+                what = "the model has no matrix that is large enough for it (a table of layers has no shapes)"
+                raise ValueError(f"route {self.name!r}: leg ({leg}) has nothing to do: {what}")
+
     @cached_property
     def jobs(self) -> dict[str, tuple[tuple[Leg, ...], ...]]:
-        """Map a schedule's collectives to the engine's jobs: a tuple of legs each.
+        """Map a schedule's collectives to the engine's jobs, tuples of legs; adjacent halves become an all-reduce.
 
-        Adjacent halves of an all-reduce become one. Statistics come at the end of the way out, because the way back may
-        round the sums.
+        Statistics end the way out, because the way back may round the sums.
         """
         out, back = (self.ways[way, ENGINE] for way in WAYS["all_reduce"])
         jobs = {"reduce_scatter": ((*out, LOOK),), "all_gather": (back,), "all_reduce": ((*out, LOOK), back)}
@@ -166,25 +169,13 @@ class Route:
         return jobs
 
     def collectives(self, name: str) -> tuple[Collective, ...]:
-        """List the collectives that a schedule starts by this name, extras included."""
         if name in EXTRAS:
             return (EXTRAS[name],)
         return tuple(leg for job in self.jobs[name] for leg in job if isinstance(leg, Collective))
 
     def priced(self, price: Callable[[Collective, Bucket], float]) -> Callable[[str, Bucket], float]:
-        """Return a function that prices what a schedule starts, in mean seconds per iteration."""
+        """Price what a schedule starts, in mean seconds per iteration."""
         return lambda name, bucket: sum(price(leg, bucket) * leg.share for leg in self.collectives(name))
-
-    @property
-    def whole(self) -> bool:
-        return any(leg.whole for leg in self.legs)
-
-    def check_shapes(self, shapes: Sequence[Shape]) -> None:
-        """Raise a ValueError if some leg has nothing to do for these tensors."""
-        for leg in self.legs:
-            if not leg.has_use(shapes):
-                what = "the model has no matrix that is large enough for it (a table of layers has no shapes)"
-                raise ValueError(f"route {self.name!r}: leg ({leg}) has nothing to do: {what}")
 
     def nbytes(
         self,
@@ -202,12 +193,10 @@ class Route:
         Args:
             wire, values: bytes per element of travelling gradients, and of parameters.
             longest: elements of the longest shard, if shards are unequal; all then count with this length.
-            shapes: of the tensors, if buckets consist of whole ones.
         """
-        codes = self.codes.get(line)
-        if codes is not None:
+        if line in self.codes:
             longest = longest or count // ranks
-            return codes.line_bytes(count, longest=longest, itemsize=wire, ranks=ranks, shapes=shapes)
+            return self.codes[line].line_bytes(count, longest=longest, itemsize=wire, ranks=ranks, shapes=shapes)
         return (ranks * longest if longest else count) * (wire if line == "gradients" else values)
 
     def __str__(self) -> str:
@@ -215,7 +204,6 @@ class Route:
 
 
 def reduces(collective: str) -> bool:
-    """Tell whether a schedule's collective begins with the way out."""
     return "out" in WAYS.get(collective, ())
 
 

@@ -10,7 +10,7 @@ from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
-from dear_mpi.reporting.units import check_seconds
+from dear_mpi.reporting.units import check_seconds, named_values
 from dear_mpi.training.declared import again, option
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.learning_rate import DECAYS, Rate
@@ -27,27 +27,20 @@ PRESETS: dict[str, dict[str, Any]] = {
     IN_FILE: {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": USUAL},
 }
 # A setting without effect on a kind of model is refused, so that no user relies on it.
-OF_SYNTHETIC = ("forward_time", "backward_time", "compute", "straggler")
+OF_SYNTHETIC = ("forward_time", "backward_time", "straggler")
 OF_OTHERS = {
-    "mlp": ("context", *OF_SYNTHETIC),
-    "cnn": ("context", *OF_SYNTHETIC),
-    "gpt": OF_SYNTHETIC,
+    **dict.fromkeys(("mlp", "cnn"), ("context", *OF_SYNTHETIC)),
+    **dict.fromkeys(("gpt", IN_FILE), OF_SYNTHETIC),
     "synthetic": ("data", "context", "batch"),
-    IN_FILE: OF_SYNTHETIC,
 }
-
-
-def setting(name: str, help: str) -> Any:
-    """Declare an optimiser option; each optimiser has its default."""
-    defaults = [f"{vars(kind)[name]} for {optimizer}" for optimizer, kind in OPTIMIZERS.items() if name in vars(kind)]
-    return option(help, None, shown=", ".join(defaults))
+SETTINGS = ("lr", "momentum", "weight_decay")  # of optimisers, with flags
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Training):
     """Configure one training run: the flags of ``train`` and ``compare``. Defaults come from ``PRESETS``."""
 
-    model: str = option(f"{MODEL}{TABLES}.", "mlp", may_be_file=True, reported=True)
+    model: str = option(f"{MODEL}{TABLES}.", "mlp", may_be_file=True)
     data: str = option(
         "Data to train on: digits, FILE.npz (arrays x and y), or any text file (for gpt).", "digits", may_be_file=True
     )
@@ -57,39 +50,27 @@ class Config(Training):
         f"Type of the parameters: fp32 or fp64; for synthetic models {', '.join(DTYPES)}.",
         "fp32",
         allowed=DTYPES,
-        reported=True,
     )
-    optimizer: str = option(f"Optimiser: {', '.join(OPTIMIZERS)}.", shown="by model")
-    lr: float | None = setting("lr", "Learning rate.")
-    momentum: float | None = setting("momentum", "Momentum factor.")
-    nesterov: bool | None = option("Use Nesterov momentum.", None, flag="--nesterov")
-    weight_decay: float | None = setting(
-        "weight_decay",
+    optimizer: str = option(
+        f"Optimiser: {', '.join(OPTIMIZERS)}. With further settings: sgd:nesterov=1, adam:beta1=0.8:epsilon=1e-6.",
+        shown="by model",
+    )
+    lr: float | None = option("Learning rate.", None, shown="that of the optimiser")
+    momentum: float | None = option("Momentum factor.", None, shown="that of the optimiser")
+    weight_decay: float | None = option(
         "Weight decay of all parameters, including biases: an L2 penalty for sgd and adam, decoupled for the others.",
+        None,
+        shown="that of the optimiser",
     )
-    beta1: float | None = setting("beta1", "Decay rate of the running mean of gradients.")
-    beta2: float | None = setting("beta2", "Decay rate of the running mean of squared gradients.")
-    vector_rate: float | None = setting(
-        "vector_rate", "AdamW's learning rate beside muon, of all that is no matrix, as a multiple of --lr."
-    )
-    damping: float | None = setting("damping", "What is added to the curvature before it is inverted; larger is safer.")
-    factor_decay: float | None = setting("factor_decay", "Decay rate of the running means of Kronecker factors.")
-    epsilon: float | None = setting("epsilon", "Small number that keeps the denominator of an update above zero.")
     decay: str = option(
         f"How the learning rate falls until the last iteration: {', '.join(DECAYS)}.",
         "none",
-        reported=True,
-        decides=True,
     )
-    warmup: int = option(
-        "Number of iterations over which the learning rate rises to --lr.", 0, reported=True, decides=True
-    )
-    batch: int = option(
-        "Number of examples in an iteration, over all ranks together.", shown="by model", least=1, reported=True
-    )
+    warmup: int = option("Number of iterations over which the learning rate rises to --lr.", 0)
+    batch: int = option("Number of examples in an iteration, over all ranks together.", shown="by model", least=1)
     iterations: int = option("Number of iterations.", shown="by model", least=1, most=10**9)
-    seed: int = option("Seed of the initial parameters and of the order of the data.", 0, least=0, reported=True)
-    context: int = option("Number of bytes of text that gpt sees at once.", 64, least=1, decides=True)
+    seed: int = option("Seed of the initial parameters and of the order of the data.", 0, least=0)
+    context: int = option("Number of bytes of text that gpt sees at once.", 64, least=1)
     forward_time: float | None = option(
         "Seconds that the forward pass of a synthetic model takes.", None, shown="0.1, or that of a profile"
     )
@@ -100,9 +81,6 @@ class Config(Training):
     )
     straggler: str | None = option(
         "A slow rank of a synthetic model, and how many times as long it computes, e.g. 0:3.", None, shown="none"
-    )
-    compute: str = option(
-        "How a synthetic model spends its time: sleep (leaves its core free), or spin (keeps it busy).", "sleep"
     )
 
     @classmethod
@@ -133,6 +111,7 @@ class Config(Training):
         Options(**self.options()).check()
 
     def options(self) -> dict[str, Any]:
+        """Return the options of the session."""
         made = {"optimizer": self.new_optimizer(), "learning_rate": self.new_rate(), "wire": self.wire_name}
         return {each.name: getattr(self, each.name) for each in fields(Training)} | made
 
@@ -143,14 +122,21 @@ class Config(Training):
 
     def new_optimizer(self) -> Optimizer:
         """Make the optimiser with the chosen settings. Raises ValueError if it lacks a setting or refuses its value."""
-        kind = lookup("optimizer", self.optimizer, ALL_OPTIMIZERS)
-        known = {field.name for other in (*OPTIMIZERS.values(), kind) for field in fields(other)} & vars(self).keys()
-        settings = [field.name for field in fields(kind) if field.name in known]
-        chosen = {name: getattr(self, name) for name in sorted(known) if getattr(self, name) is not None}
-        for name in chosen:
-            if name not in settings:
-                allowed = ", ".join(settings)
-                raise ValueError(f"{name} is not a setting of the optimizer {self.optimizer}, which takes {allowed}")
+        name, *texts = self.optimizer.split(":")
+        kind = lookup("optimizer", name, ALL_OPTIMIZERS)
+        plain, named = named_values(f"optimizer {name}", texts)
+        if plain:
+            raise ValueError(f"optimizer {self.optimizer!r}: write settings like {name}:lr=0.1, not {plain[0]!r}")
+        chosen = named | {each: value for each in SETTINGS if (value := getattr(self, each)) is not None}
+        defaults: dict[str, Any] = {field.name: field.default for field in fields(kind)}
+        for each, value in chosen.items():
+            if each not in defaults:
+                raise ValueError(f"{each} is not a setting of the optimizer {name}, which takes {', '.join(defaults)}")
+            if isinstance(value, str):
+                try:
+                    chosen[each] = type(defaults[each])(float(value))
+                except ValueError:
+                    raise ValueError(f"optimizer {self.optimizer!r}: {each} must be a number, not {value!r}") from None
         return kind(**chosen)
 
     def new_rate(self) -> Rate | None:

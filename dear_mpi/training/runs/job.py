@@ -10,25 +10,113 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from dear_mpi.collectives import all_to_all
 from dear_mpi.collectives.program.partition import Partition, chunk_bounds
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.models.data import Batches
-from dear_mpi.models.layer import is_exchanging
+from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.kernels.slab import round_up
+from dear_mpi.models.data import Batches, Dataset, load_data
+from dear_mpi.models.layer import Layer, Loss, is_exchanging
 from dear_mpi.models.layers import SoftmaxCrossEntropy
+from dear_mpi.models.networks import MODELS
+from dear_mpi.models.synthetic import (
+    EXCHANGE,
+    ComputeTime,
+    NoLoss,
+    both_passes,
+    load_modules,
+    measured_seconds,
+    synthetic_layers,
+)
+from dear_mpi.models.user_model import build_model
+from dear_mpi.ranks.host import check_room
 from dear_mpi.ranks.world import World
-from dear_mpi.training.declared import options_of
-from dear_mpi.training.facts import sha256
-from dear_mpi.training.log.log import Times, middle
-from dear_mpi.training.runs.config import Config
-from dear_mpi.training.runs.workload import make_workload
+from dear_mpi.reporting.units import parse_straggler
+from dear_mpi.training.checkpoint import sha256
+from dear_mpi.training.line.parameters import key_of, trained
+from dear_mpi.training.log import Times, middle
+from dear_mpi.training.runs.config import IN_FILE, Config, kind_of
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.session import Session
+
+REPORTED = "model fusion algorithm accumulate device dtype decay warmup batch seed clip loss_scale"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Hold a model with its loss and its data; synthetic models have no data."""
+
+    model: str  # for comparison between ranks: its name, or the checksum of a user's file
+    layers: list[Layer]
+    loss: Loss
+    dataset: Dataset | None
+    compute_time: ComputeTime | None = None  # of a synthetic model
+    slowness: float = 1.0  # compute time of this rank relative to others
+
+
+def make_workload(config: Config, world: World) -> Workload:
+    """Make a built-in or user model on data, or a synthetic model.
+
+    Raises ValueError if a name is unknown, a file is unusable, model and data do not fit, or memory is too small.
+    """
+    kind, rng = kind_of(config.model), np.random.default_rng(config.seed)
+    if kind == "synthetic":
+        return synthetic_workload(config, world, rng)
+    dtype = lookup("dtype", config.dtype, {name: DTYPES[name] for name in ("fp64", "fp32")})
+    dataset = load_data(config.data, dtype, config.context)
+    if kind == IN_FILE:
+        layers, loss, said = build_model(config.model, dataset, rng, dtype)
+        found = Workload(said, layers, loss, dataset)
+    else:
+        build, text = lookup("model", config.model, MODELS), dataset.train.take(np.zeros(1, np.intp))[0]
+        if (text.dtype.kind in "iu") != (config.model == "gpt"):
+            what = f"model {config.model!r} cannot be trained on data {config.data!r}"
+            raise ValueError(f"{what}: gpt takes only text (--data FILE.txt)")
+        layers = build(dataset.shape, dataset.classes, rng, dtype)
+        found = Workload(config.model, layers, SoftmaxCrossEntropy(), dataset)
+    sizes = {key_of(parameter): parameter.value.size for layer in layers for parameter in trained(layer)}  # tied: once
+    check_model(sum(sizes.values()), config, world)
+    return found
+
+
+def synthetic_workload(config: Config, world: World, rng: np.random.Generator) -> Workload:
+    modules = load_modules(config.model.partition(":")[2])
+    forward_s, backward_s = both_passes(config.forward_time, config.backward_time, measured_seconds(modules))
+    check_model(sum(count for module in modules for count in module.counts), config, world)
+    buffer = cache(lambda nbytes: np.zeros(round_up(nbytes, world.size), np.uint8))
+    compute_time = ComputeTime()
+    layers = synthetic_layers(
+        modules,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        dtype=DTYPES[config.dtype],
+        rng=rng,
+        compute_time=compute_time,
+        exchange=lambda nbytes: all_to_all(buffer(nbytes), world.transport, algorithm=EXCHANGE[0]),
+    )
+    slowness = parse_straggler(config.straggler, world.size)[world.rank]
+    return Workload(config.model, layers, NoLoss(), None, compute_time, slowness)
+
+
+def check_model(elements: int, config: Config, world: World) -> None:
+    """Check that values, gradients and optimiser state of ``elements`` elements fit in the host's memory.
+
+    It ignores activations, buckets and the memory of GPUs.
+    """
+    dtype = DTYPES[config.dtype]
+    state = elements * config.new_optimizer().state_arrays * compute_dtype(dtype).itemsize
+    if config.find_route().update.shard:
+        state //= world.size
+    if config.device == "cpu":
+        check_room(f"model {config.model!r}", 2 * elements * dtype.itemsize + state, world.ranks_here)
 
 
 class Job(Session):
@@ -44,7 +132,6 @@ class Job(Session):
 
     def __init__(self, config: Config, world: World, schedules: Sequence[str]) -> None:
         self.config = config
-        self.alike: list[int] = []  # per trainer: the iteration after which ranks were last found equal
         agree(world.transport, "job", lambda: self.prepare(world))
         workload, options = self.workload, config.options()
         super().__init__(workload.layers, workload.loss, world, schedules=schedules, name="job", **options)
@@ -63,21 +150,15 @@ class Job(Session):
 
     def batch(self, iteration: int) -> tuple[Array, Array, int]:
         """Return this rank's inputs and targets, and the number of targets in the whole batch."""
-        owners = self.group.owners
-        self.workload.take(owners.speeds[self.world.rank] * owners.ranks)
+        owners, workload = self.group.owners, self.workload
+        if workload.compute_time is not None:
+            workload.compute_time.pace = workload.slowness * owners.speeds[self.world.rank] * owners.ranks
         if self.batches is None:
             own = Partition.of(self.config.batch, owners.ranks, owners.weights).shard(self.world.rank)
             nothing = np.zeros(own.stop - own.start)
             return nothing, nothing, 0
         x, targets = self.batches.part(iteration, owners.weights)
         return x, targets, self.config.batch * int(np.prod(targets.shape[1:]))
-
-    def check_alike(self, place: str = "check_alike") -> None:
-        """Check once after an iteration: between iterations nothing changes a job's parameters."""
-        done = [trainer.done for trainer in self.group.trainers.values()]
-        if self.alike != done:
-            super().check_alike(place)
-            self.alike = done
 
     def outcome(self) -> dict[str, Any]:
         """Flush and return ``accuracy`` and ``params_sha256``, equal on all ranks. Collective.
@@ -154,11 +235,11 @@ def timing(
 
     Args:
         blocks: series of iterations.
+        network: see ``communication`` in ``training/plan_cost.py``.
         fill: uncounted iterations at the beginning of each block, which fill the pipeline; the last always counts.
         early: uncounted blocks at the beginning.
         period: iterations of a sync interval, which differ from each other.
         parts: number of parts of a batch.
-        network: see ``communication`` in ``training/plan_cost.py``.
     """
     slowest = []
     for ranks in zip(*transport.gather_values(blocks), strict=True):
@@ -181,25 +262,25 @@ def timing(
 
 def describe(job: Job, schedule: str, figures: Timing) -> dict[str, Any]:
     """Return the keys that ``train`` and ``compare`` share."""
-    config, world = job.config, job.world
-    chosen = {name: getattr(config, name) for name, said in options_of(Config).items() if said.reported}
+    config, world, group = job.config, job.world, job.group
+    rates = world.transport.rates
     return {
         "schedule": schedule,
-        **chosen,
-        "update": "sharded" if job.group.route.update.shard else "full",
-        "route": job.group.route.name,
-        "period": job.group.route.period,
+        **{name: getattr(config, name) for name in REPORTED.split()},
+        "update": "sharded" if group.route.update.shard else "full",
+        "route": group.route.name,
+        "period": group.route.period,
         "optimizer": str(job.options.optimizer),
-        "chosen": job.group.fabric.chosen(job.schedules[schedule].collectives),
-        "buckets": len(job.group.buckets),
+        "chosen": group.fabric.chosen(job.schedules[schedule].collectives),
+        "buckets": len(group.buckets),
         "ranks": world.size,
-        "weights": job.group.owners.weights,
+        "weights": group.owners.weights,
         "hosts": world.ranks_per_host,
         "emulated_link": None if world.link is None else str(world.link),
-        "rates_GBps": None if world.transport.rates is None else [rate * 1e-9 for rate in world.transport.rates],
+        "rates_GBps": None if rates is None else [rate * 1e-9 for rate in rates],
         "data": None if job.workload.dataset is None else config.data,
         "wire": config.wire_name,
-        "unfit": job.group.fabric.tally[False],
+        "unfit": group.fabric.tally[False],
         "transport": world.transport.name,
         "iterations": len(figures.iteration_s),
         "iteration_s": figures.iteration_s,

@@ -1,7 +1,6 @@
 """Train a model with one schedule: the command ``dear-mpi train``."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -12,18 +11,18 @@ from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.files import check_writable, is_plain
 from dear_mpi.reporting.terminal import note
-from dear_mpi.training.declared import options_of
-from dear_mpi.training.log.log import KEPT, Times
-from dear_mpi.training.log.spans import Recording
+from dear_mpi.training.log import KEPT, Times
 from dear_mpi.training.plan_cost import communication
-from dear_mpi.training.profiles.profiler import Profiler
+from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.recorder import Recorder, Show
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job, describe, timing
 from dear_mpi.training.schedules import own_fusion
+from dear_mpi.training.spans import Recording
 from dear_mpi.training.trainer import TrainingError
 
-ORDER = ("seed", "batch", "data")  # settings that choose the examples of each iteration
+# Settings that a resumed run must keep to reach the same bits, in addition to the model, wire format and optimiser.
+DECIDES = "clip loss_scale weights fusion algorithm accumulate decay warmup context"
 FILL = 2  # uncounted iterations at the beginning and after a cut: the first ends with a flush
 
 
@@ -42,10 +41,6 @@ class Saving:
             if not is_plain(self.path):
                 raise ValueError(f"--save {str(self.path)!r} is no file that a checkpoint can be read from again")
         return asdict(self) | {"path": str(self.path)}
-
-    def is_due(self, iterations: int, whole: int) -> bool:
-        """Return whether to write a checkpoint after this many iterations of a whole run."""
-        return iterations == whole or (self.every is not None and iterations % self.every == 0)
 
 
 class Observer(Protocol):
@@ -79,7 +74,7 @@ def train(
     timeline: Show | None = None,
     observers: Mapping[str, Observe] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Train, test, and report. Collective.
+    """Train, test, and return the JSON object of ``dear-mpi train``, equal on all ranks. Collective.
 
     Args:
         progress: called after each iteration with its number, from 1, and the loss.
@@ -87,9 +82,6 @@ def train(
         profile: file for the layer times, written by rank 0 (``profiles/profile.py``).
         timeline: processes the timeline of the last iterations, on rank 0.
         observers: by the keys of their results in the report.
-
-    Returns:
-        The JSON object of ``dear-mpi train``, equal on all ranks.
 
     Raises:
         AgreedError: something in ``config`` is not allowed, or the ranks were asked for different things.
@@ -99,22 +91,21 @@ def train(
         agree(world.transport, "checkpoint", lambda: saving.facts(world.rank))
     if profile is not None:
         by_rank_0(world.transport, "profile", lambda: check_writable("--profile", profile))
-    recorder, name = None if timeline is None else Recorder(world, timeline, config.model), config.schedule
-    with Job(config, world, [name]) as job, recorder.watching({name: job}) if recorder else nullcontext():
-        decisions, group = job.decisions, job.group
-        losses: list[float] = gone_on(job, saving.path) if saving is not None and saving.resume else []
-        if len(losses) >= config.iterations:
-            raise TrainingError(f"the checkpoint has all of the {config.iterations} iterations: ask for more of them")
+    recorder, name = None if timeline is None else Recorder(world, timeline), config.schedule
+    with Job(config, world, [name]) as job:
+        decisions, group, whole = job.decisions, job.group, config.iterations
+        losses: list[float] = resumed(job, saving.path) if saving is not None and saving.resume else []
         done, profiled = len(losses), profile is not None
-        room = config.iterations - done
-        agree(world.transport, "train", lambda: decisions.check_room(config.iterations, done=done, profiled=profiled))
+        if done >= whole:
+            raise TrainingError(f"the checkpoint has all of the {whole} iterations: ask for more of them")
+        agree(world.transport, "train", lambda: decisions.check_room(whole, done=done, profiled=profiled))
         clock = recorder.clock if recorder else None
-        observing = {each: observe(job, room, FILL, clock) for each, observe in observers.items()}
+        observing = {key: observe(job, whole - done, FILL, clock) for key, observe in observers.items()}
         times: list[Times] = []
         fill, profiler = FILL, None
-        for iteration in range(len(losses), config.iterations):
-            settled = decisions.settled
-            if profile is not None and settled and profiler is None:
+        for iteration in range(done, whole):
+            settled = not decisions.undecided(name)
+            if profiled and settled and profiler is None:
                 profiler = Profiler(group)
             loss, spent = job.iterate(name, *job.batch(iteration))
             losses.append(loss)
@@ -125,8 +116,10 @@ def train(
                 profiler.note()
             if progress is not None:
                 progress(iteration + 1, loss)
-            if saving is not None and saving.is_due(iteration + 1, config.iterations):
-                job.save(saving.path, {"loss": losses, **said_of(job)})
+            if saving is not None and (
+                iteration + 1 == whole or (saving.every and (iteration + 1) % saving.every == 0)
+            ):
+                job.save(saving.path, {"loss": losses, **facts_of(job)})
         job.flush()
         kept = max((each.kept for each in observing.values()), default=KEPT)
         recordings = recorder.keep(job, name, kept=kept) if recorder else []
@@ -144,7 +137,7 @@ def train(
             "loss": losses,
             **job.outcome(),
         }
-        report |= {each: it.found(name, recordings, parts=config.accumulate) for each, it in observing.items()}
+        report |= {key: each.found(name, recordings, parts=config.accumulate) for key, each in observing.items()}
         unfit, fitting = group.fabric.tally
         if unfit:
             few = f"{unfit} of {unfit + fitting} buckets"
@@ -154,47 +147,39 @@ def train(
         return report
 
 
-def said_of(job: Job) -> dict[str, Any]:
-    """Describe a run for its checkpoint: its order of examples, and the ``settings`` that must not change.
+def facts_of(job: Job) -> dict[str, Any]:
+    """Describe a run for its checkpoint: its examples and their order, and the ``settings`` that decide its bits.
 
     With these settings and as many ranks, a resumed run reaches the same bits as an uninterrupted one.
     """
     config = job.config
     settings = {"model": job.workload.model, "wire": config.wire_name, **asdict(job.options.optimizer)}
-    settings |= {name: getattr(config, name) for name, said in options_of(Config).items() if said.decides}
+    settings |= {name: getattr(config, name) for name in DECIDES.split()}
     if config.decay != "none":
         settings["iterations"] = config.iterations
-    return {name: getattr(config, name) for name in ORDER} | {"examples": job.examples_sha256, "settings": settings}
+    order = {name: getattr(config, name) for name in ("seed", "batch", "data")}
+    return order | {"examples": job.examples_sha256, "settings": settings}
 
 
-def gone_on(job: Job, path: Path) -> list[float]:
+def resumed(job: Job, path: Path) -> list[float]:
     """Resume from a checkpoint and return the losses before it; rank 0 prints changed settings. Collective.
 
     Raises TrainingError if the checkpoint belongs to a script's session, or to a run with other examples or another
     order.
     """
-    notes, now = job.resume(path), said_of(job)
-    if not isinstance(notes, dict) or not {"loss", *ORDER} <= notes.keys():
-        what = f"it must say what a run has, its {', '.join(ORDER)} and loss"
-        raise TrainingError(f"the checkpoint is of a script: {what}")
-    if notes.get("examples", now["examples"]) != now["examples"]:
-        what = f"data {notes['data']!r} had the SHA-256 {notes['examples']}, and {now['data']!r} here has"
+    before, now = job.resume(path), facts_of(job)
+    if not isinstance(before, dict) or not {"loss", *now} <= before.keys():
+        raise TrainingError(f"the checkpoint is of a script: a run's has its loss, {', '.join(now)}")
+    if before["examples"] != now["examples"]:
+        what = f"data {before['data']!r} had the SHA-256 {before['examples']}, and {now['data']!r} here has"
         advice = "give --data the file of before, or begin a new run with another --save"
         raise TrainingError(f"the checkpoint is of a run on other data: {what} {now['examples']}; {advice}")
-    for name in ORDER:
-        if notes[name] != now[name] and not (name == "data" and "examples" in notes):  # its name may change
-            raise TrainingError(f"the checkpoint is of a run with {name} {notes[name]}, not {now[name]}")
-    done = job.group.trainers[job.config.schedule].done
-    if not isinstance(notes["loss"], list) or len(notes["loss"]) != done:
-        raise TrainingError(f"the checkpoint must have the losses of its {done} iterations, not {notes['loss']!r:.99}")
-    if said := changes(notes.get("settings"), now["settings"]):
-        note(job.world, f"the run goes on, but {said}")
-    return notes["loss"]
-
-
-def changes(before: object, settings: dict[str, Any]) -> str:
-    """Name the settings that differ from the checkpoint's."""
-    if not isinstance(before, dict):
-        return "the checkpoint does not say what data and settings its run had"
-    both = [name for name in settings if name in before and before[name] != settings[name]]
-    return "; ".join(f"{name} is {settings[name]}, and was {before[name]}" for name in both)
+    for name in ("seed", "batch"):
+        if before[name] != now[name]:
+            raise TrainingError(f"the checkpoint is of a run with {name} {before[name]}, not {now[name]}")
+    old, settings = before["settings"], now["settings"]
+    both = [name for name in settings if name in old and settings[name] != old[name]]
+    if changed := [f"{name} is {settings[name]}, and was {old[name]}" for name in both]:
+        note(job.world, f"the run goes on, but {'; '.join(changed)}")
+    losses: list[float] = before["loss"]
+    return losses

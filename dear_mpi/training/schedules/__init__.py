@@ -1,4 +1,4 @@
-"""Decide when each bucket communicates: one small file per schedule or family of schedules."""
+"""Decide when each bucket communicates: a file per family of schedules."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -9,19 +9,16 @@ from dear_mpi.collectives.program.extras import WithExtras, load_extra
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of, telling
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import check_distinct, named_values
+from dear_mpi.training.fabric.costs import Nominal
 from dear_mpi.training.fusion import USUAL
-from dear_mpi.training.schedules.byte_scheduler import ByteScheduler
-from dear_mpi.training.schedules.dear import Dear
-from dear_mpi.training.schedules.dear_eager import DearEager
-from dear_mpi.training.schedules.fsdp import Fsdp
-from dear_mpi.training.schedules.lancet import Lancet
+from dear_mpi.training.schedules.dear import Dear, DearEager
 from dear_mpi.training.schedules.local import DiLoCo, Local, PostLocal
 from dear_mpi.training.schedules.schedule import Schedule
-from dear_mpi.training.schedules.sequential import Sequential
-from dear_mpi.training.schedules.wfbp import Ddp, Horovod, MgWfbp, Wfbp
-from dear_mpi.training.schedules.zero import Zero
+from dear_mpi.training.schedules.sharded import Fsdp, Zero
+from dear_mpi.training.schedules.wfbp import ByteScheduler, Ddp, Horovod, MgWfbp, Sequential, Wfbp
 
-__all__ = ["BASELINE", "SCHEDULES", "Dear", "Schedule", "Sequential", "Wfbp", "find_schedules", "own_fusion"]
+__all__ = ["BASELINE", "SCHEDULES", "Dear", "Fsdp", "Nominal", "Schedule", "Sequential", "Wfbp"]
+__all__ += ["find_schedules", "own_fusion"]
 
 SCHEDULES: dict[str, type[Schedule]] = {
     "sequential": Sequential,
@@ -34,7 +31,6 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "fsdp": Fsdp,
     "dear": Dear,
     "dear-eager": DearEager,
-    "lancet": Lancet,
 }
 ROUNDS: dict[str, type[Schedule]] = {"local": Local, "post-local": PostLocal, "diloco": DiLoCo}  # with other results
 NAMES = (*SCHEDULES, *(f"{name}:10" for name in ROUNDS))
@@ -42,8 +38,14 @@ MINE = "MySchedule"  # the name of a user's class in messages
 BASELINE = "wfbp"  # reference of predicted speed-ups
 
 
+def published(name: str) -> type[Schedule]:
+    return checked(name, load_extra("schedules", name))
+
+
+ALL_SCHEDULES = WithExtras[type[Schedule]](SCHEDULES | ROUNDS, "schedules", published)
+
+
 def find_schedules(names: Sequence[str]) -> dict[str, type[Schedule]]:
-    """Find several schedules by name; ValueError for a repeated name, or as in ``find_schedule``."""
     check_distinct("schedules", names)
     return {name: find_schedule(name) for name in names}
 
@@ -53,30 +55,22 @@ def own_fusion(fusion: str, schedule: type[Schedule]) -> str:
 
 
 def find_schedule(name: str) -> type[Schedule]:
-    """Find a schedule by name, perhaps with options, or a class in a user's file.
-
-    Raises:
-        ValueError: the name or option is unknown, or the class is not derived from ``Schedule``.
+    """Find a schedule by name, perhaps with options, or a class in a user's file; ValueError if there is none.
 
     >>> find_schedule("wfbp").fusion, vars(find_schedule("bytescheduler:credit=8"))["credit"]
     ('25MB', 8)
     """
-    if not is_in_file(name):
-        base, *given = name.split(":")
-        schedule = lookup("schedule", base, WithExtras(SCHEDULES | ROUNDS, "schedules", published))
-        return schedule.specialised(**options_of(name, schedule, given)) if given else schedule
-    source = source_of(name, "schedule", MINE)
-    found = checked(name, load(replace(source, given="")))
-    given = list(filter(None, source.given[1:-1].split(",")))
-    return found.specialised(**options_of(name, found, given)) if given else found
-
-
-def published(name: str) -> type[Schedule]:
-    return checked(name, load_extra("schedules", name))
+    if is_in_file(name):
+        source = source_of(name, "schedule", MINE)
+        found, texts = checked(name, load(replace(source, given=""))), source.given[1:-1].split(",")
+        texts = list(filter(None, texts))
+    else:
+        base, *texts = name.split(":")
+        found = lookup("schedule", base, ALL_SCHEDULES)
+    return found.specialised(**options_of(name, found, texts)) if texts else found
 
 
 def checked(name: str, found: Any) -> type[Schedule]:
-    """Return the object if it is a valid schedule, or raise a ValueError."""
     if not (isinstance(found, type) and issubclass(found, Schedule)):
         raise ValueError(f"schedule {name!r} must be a class derived from Schedule, not {found!r}")
     if not isinstance(found.fusion, str):
@@ -93,8 +87,7 @@ def options_of(name: str, schedule: type[Schedule], given: Sequence[str]) -> dic
         option, whose = given[0].partition("=")[0], schedule.__name__ if is_in_file(name) else name.partition(":")[0]
         remedy = f": name what may be set in {whose}.options" * is_in_file(name)
         raise ValueError(f"{what}: {whose} has no options, so not {option!r} either{remedy}")
-    first = next(iter(options))
-    _, named = named_values(what, (text if "=" in text else f"{first}={text}" for text in given))
+    _, named = named_values(what, (text if "=" in text else f"{next(iter(options))}={text}" for text in given))
     found = {}
     for option, text in named.items():
         read = lookup(f"{what}: option", option, options)

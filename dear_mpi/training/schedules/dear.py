@@ -1,31 +1,35 @@
-"""DeAR: split all-reduce; hide reduce-scatter under backward and all-gather under the next forward.
+"""DeAR and dear-eager: hide reduce-scatter under backward and all-gather under the next forward.
 
     compute  | backward 3 2 1 0    | forward 0 1 2 3    | ...         max(t_ff + t_bp, t_ag + max(t_bp, t_rs))
     network  |   reduce-scatter 3 2 1 0 | all-gather 0 1 2 3 |
                   BackPipe                    FeedPipe
 
-BackPipe: a bucket's reduce-scatter starts with its last gradient. FeedPipe: all-gathers follow the last reduce-scatter,
-in the observed order of need. A layer waits only for its bucket, which is updated just before the layer runs. The
-engine is first in, first out, so all-gathers need no barrier. DeAR sends as many bytes as an all-reduce and combines
-the same chunks in the same order: parameters have the same bits.
+    dear-eager sends the most urgent ready collective first:          max(t_ff + t_bp, t_rs + t_ag)
+    network  | RS 5 | RS 4 | RS 3 | RS 1 | RS 0 | AG 0 | AG 1 | RS 2 | AG 2 | ...
 
-Source: Zhang et al., DeAR, ICDCS 2023, arXiv 2302.12445.
+DeAR sends the bytes of an all-reduce and combines the same chunks in the same order: parameters have the same bits.
+
+Source: Zhang et al., DeAR, ICDCS 2023, arXiv 2302.12445. dear-eager is ours; priorities as in ByteScheduler.
 """
 
+from collections.abc import Sequence
+
 from dear_mpi.training.fabric import Fabric
+from dear_mpi.training.fabric.costs import Nominal, chains_of, list_scheduled
+from dear_mpi.training.fabric.order import Key, Sequenced, turns_of
 from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.schedules.schedule import CollectiveSeconds, Halved, Late
 
 
 class Dear(Halved, Late):
-    """Reduce-scatter during the backward pass, all-gather during the next forward pass."""
+    """Reduce-scatter during the backward pass, all-gather during the next forward pass, in the order of need."""
 
     @staticmethod
     def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
         """Return the bound: all-gathers begin after backward and all reduce-scatters, and end before forward does.
 
-        The paper's max(ff, ag) + max(bp, rs) includes ff + rs, which is wrong if the first layers have no trained
-        parameters: they run forward while the network reduces. The bounds differ only if ff > ag and rs > bp.
+        The paper's max(ff, ag) + max(bp, rs) includes ff + rs, but layers without parameters run while the network
+        reduces.
         """
         gathered, reduced = network["all_gather"], network["reduce_scatter"]
         return max(ff + bp, gathered + max(bp, reduced))
@@ -42,3 +46,40 @@ class Dear(Halved, Late):
     def end_backward(self) -> None:
         for bucket in self.forward_order:
             self.under_way[bucket] = self.fabric.start("all_gather", bucket)
+
+
+class DearEager(Dear):
+    """Let both halves of the first buckets overtake late reduce-scatters.
+
+    List scheduling decides once, from measured times (``fabric/costs.py``). It is a heuristic, so the virtual fabric
+    compares an order with broken-off collectives, one without, and DeAR's. Until then, and if clipping or loss scaling
+    must see all gradients first, gathers come last.
+    """
+
+    fusion = "cut:4MB"
+    foresees = True
+
+    @staticmethod
+    def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
+        return max(ff + bp, network["reduce_scatter"] + network["all_gather"])
+
+    def __init__(self, fabric: Fabric) -> None:
+        super().__init__(fabric)
+        self.gathers = [("all_gather", bucket.index) for bucket in fabric.buckets]  # by need
+        self.order = [*(("reduce_scatter", index) for _, index in reversed(self.gathers)), *self.gathers]  # DeAR's
+
+    def ordered(self, nominal: Nominal, *, broken: bool = False) -> Sequence[Key]:
+        first = ["reduce_scatter"] if nominal.judged else self.collectives
+        order = list_scheduled(chains_of(self.fabric.buckets, first, nominal, broken=broken), loss_s=nominal.loss_s)
+        return [*order, *self.gathers] if nominal.judged else order
+
+    def orders(self, nominal: Nominal) -> Sequence[Sequenced]:
+        return [self.order or (), self.ordered(nominal), turns_of(self.ordered(nominal, broken=True))]
+
+    def after_backward(self, use: int) -> None:
+        for bucket in self.fabric.buckets.completed_by(use):
+            self.fabric.start("reduce_scatter", bucket)
+            self.under_way[bucket] = self.fabric.start("all_gather", bucket)
+
+    def end_backward(self) -> None:
+        """Start nothing: all gathers have started."""

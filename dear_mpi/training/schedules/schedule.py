@@ -1,4 +1,4 @@
-"""Define a schedule: four hooks around the layers, to start collectives, await them and update.
+"""Define a schedule: hooks around the layers, to start collectives, await them and update.
 
 forward    before_forward(0) layer 0 after_forward(0), before_forward(1) layer 1 after_forward(1), ...
 backward   before_backward(1) layer 1 after_backward(1), before_backward(0) layer 0 after_backward(0), end_backward()
@@ -33,7 +33,7 @@ class Schedule:
         collectives: the collectives it starts; their plans are made before training.
         extras: further ones: ``negotiation`` or ``second all_gather``.
         fusion: the bucket policy of its source, for ``--fusion own``; see ``borders`` in ``fusion.py``.
-        foresees: whether to call ``ordered`` once layers and collectives have been timed.
+        foresees: whether to call ``orders`` once layers and collectives have been timed.
         options: parsers by attribute, for names such as ``bytescheduler:credit=8``.
         order: the order of collectives from one backward pass to the next; None for the order of their starts.
     """
@@ -58,11 +58,8 @@ class Schedule:
     def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
         """Return the least time of an iteration, for any distribution of these seconds over layers and buckets.
 
-        Assumes equal iterations, and one collective at a time without interference; excludes updates, loss and packing.
-        Layers may lack trained parameters: these wait for nothing.
-
-        Args:
-            ff, bp: seconds of forward and backward compute.
+        Assumes equal iterations, and one collective at a time; excludes updates, loss and packing. Layers may lack
+        trained parameters: these wait for nothing. ``ff`` and ``bp`` are seconds of forward and backward compute.
         """
         raise NotImplementedError("a schedule must say its bound")
 
@@ -89,10 +86,7 @@ class Schedule:
         return self.order
 
     def orders(self, nominal: Nominal) -> Sequence[Any]:
-        """Return candidates for ``take``; not collective.
-
-        The virtual fabric tries each of them, and the fastest is taken.
-        """
+        """Return candidates for ``take``, of which the virtual fabric finds the fastest; not collective."""
         return [self.ordered(nominal)]
 
     def before_forward(self, use: int) -> None:
@@ -105,10 +99,7 @@ class Schedule:
         """Act before a layer runs backward, while its exchange, if any, is under way."""
 
     def delays_weights(self, use: int) -> bool:
-        """Decide whether a capable layer delays its weight gradients until ``fabric.write_weights()``.
-
-        Called before the layer runs backward.
-        """
+        """Decide whether a layer in two halves delays its weight gradients until ``fabric.write_weights()``."""
         return False
 
     def after_backward(self, use: int) -> None:
@@ -136,7 +127,7 @@ class Late(Schedule):
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.under_way: dict[Bucket, Handle] = {}  # collectives to wait for
+        self.under_way: dict[Bucket, Handle] = {}
 
     def before_forward(self, use: int) -> None:
         for bucket in self.fabric.buckets.needed_by(use):

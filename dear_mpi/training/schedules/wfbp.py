@@ -1,20 +1,41 @@
-"""Wait-free backpropagation: all-reduce a bucket as soon as its last gradient is ready. With variants.
+"""All-reduce each bucket: after the backward pass, during it, or until a layer needs it in the next forward pass.
 
-    compute  | forward | backward 3 2 1 0          | updates | forward ...           t_ff + max(t_bp, t_ar)
-    network            |   all-reduce 3  2  1  0   |
+    sequential    | forward | backward |                | all-reduces | updates     t_ff + t_bp + t_ar
+    wfbp          | forward | backward, all-reduces under it          | updates     t_ff + max(t_bp, t_ar)
+    bytescheduler | forward | backward, all-reduces under it and under the next     max(t_ff + t_bp, t_ar)
 
-The next forward pass waits for all buckets: communication beyond the backward pass is exposed.
-
-Source: Zhang et al., Poseidon, USENIX ATC 2017, section 3.1; with fused tensors, Horovod (2018), PyTorch DDP (2020).
+Source: Zhang et al., Poseidon, USENIX ATC 2017, section 3.1 (wait-free backpropagation).
 """
 
+from collections.abc import Sequence
+from typing import ClassVar
+
+from dear_mpi.reporting.units import above_zero
 from dear_mpi.training.fabric import Fabric, Handle
+from dear_mpi.training.fabric.costs import Nominal, chains_of, list_scheduled
+from dear_mpi.training.fabric.order import Key
 from dear_mpi.training.line.bucket import Bucket
-from dear_mpi.training.schedules.schedule import CollectiveSeconds, Schedule
+from dear_mpi.training.schedules.schedule import CollectiveSeconds, Late, Options, Schedule
+
+
+class Sequential(Schedule):
+    """Overlap nothing. Other schedules must give the same result."""
+
+    collectives = ("all_reduce",)
+
+    @staticmethod
+    def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
+        return ff + bp + network["all_reduce"]
+
+    def end_backward(self) -> None:
+        handles = [(bucket, self.fabric.start("all_reduce", bucket)) for bucket in reversed(self.fabric.buckets)]
+        for bucket, handle in handles:
+            self.fabric.wait(handle)
+            self.fabric.update(bucket)
 
 
 class Wfbp(Schedule):
-    """All-reduce during the backward pass."""
+    """All-reduce a bucket as soon as its last gradient is ready; the next forward pass waits for all buckets."""
 
     collectives = ("all_reduce",)
 
@@ -38,10 +59,7 @@ class Wfbp(Schedule):
 
 
 class MgWfbp(Wfbp):
-    """Merged-gradient WFBP: merge buckets if that saves more start-up latency than it adds waiting.
-
-    Its fusion (``training/fusion.py``) needs layers' backward times and the network's alpha and beta; the first
-    iterations measure them with 25 MB buckets.
+    """Merged-gradient WFBP: the fusion merges buckets if that saves more latency than it adds waiting.
 
     Source: Shi et al., MG-WFBP, INFOCOM 2019, algorithm 1; github.com/HKBU-HPML/MG-WFBP.
     """
@@ -52,10 +70,7 @@ class MgWfbp(Wfbp):
 class Ddp(Wfbp):
     """PyTorch's DistributedDataParallel: update the first parameter after the last bucket has arrived.
 
-    The first bucket is small, 1 MiB, to start the network early; the others close at 25 MiB.
-
-    Source: Li et al., PyTorch Distributed, VLDB 2020, section 3.2; torch/csrc/distributed/c10d/reducer.hpp
-    (kDefaultFirstBucketBytes) and torch.nn.parallel.DistributedDataParallel (bucket_cap_mb).
+    Source: Li et al., PyTorch Distributed, VLDB 2020, section 3.2; torch/csrc/distributed/c10d/reducer.hpp.
     """
 
     fusion = "ddp"
@@ -69,18 +84,9 @@ class Ddp(Wfbp):
 
 
 class Horovod(Ddp):
-    """Horovod: each cycle agrees on ready tensors by a small all-reduce, fuses them in arrival order and all-reduces
-    them.
+    """Horovod: a small all-reduce agrees on ready tensors before each bucket (the original asks each millisecond).
 
-        network            | n | AR 3 | n | AR 2 1 | n | AR 0 |                      n: is it ready on all ranks?
-
-    Each millisecond a background thread combines one bit per tensor over all ranks, and sends the tensors ready
-    everywhere in one buffer of up to 128 MiB. A buffer holds the tensors that became ready since the last one began:
-    the fusion (``training/fusion.py``) follows from measured times. Cycles without ready tensors are free here: the
-    network is idle.
-
-    Source: Sergeev and Del Balso, Horovod, 2018; github.com/horovod/horovod, HOROVOD_CYCLE_TIME 1 ms and
-    HOROVOD_FUSION_THRESHOLD 128 MiB since 0.21; response cache in horovod/common/response_cache.cc.
+    Source: Sergeev and Del Balso, Horovod, 2018; horovod/common/response_cache.cc.
     """
 
     extras = ("negotiation",)
@@ -90,3 +96,31 @@ class Horovod(Ddp):
         for bucket in self.fabric.buckets.completed_by(use):
             self.fabric.start_extra("negotiation", bucket)
             self.reducing.append((bucket, self.fabric.start("all_reduce", bucket)))
+
+
+class ByteScheduler(Late):
+    """ByteScheduler over all-reduce: send partitions by the next forward pass's need, and await them per layer.
+
+    ``credit`` partitions are handed over ahead and cannot be overtaken. Measured times decide once, without the
+    original's negotiation at run time.
+
+    Source: Peng et al., ByteScheduler, SOSP 2019; bytedance/byteps: partitions of 1,000,000 elements, credit 4,000,000.
+    """
+
+    collectives = ("all_reduce",)
+    fusion = "cut:4MB"
+    foresees = True
+    options: ClassVar[Options] = {"credit": above_zero}
+    credit = 4
+
+    @staticmethod
+    def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
+        return max(ff + bp, network["all_reduce"])
+
+    def ordered(self, nominal: Nominal) -> Sequence[Key]:
+        chains = chains_of(self.fabric.buckets, self.collectives, nominal)
+        return list_scheduled(chains, loss_s=nominal.loss_s, committed=self.credit)
+
+    def after_backward(self, use: int) -> None:
+        for bucket in self.fabric.buckets.completed_by(use):
+            self.under_way[bucket] = self.fabric.start("all_reduce", bucket)

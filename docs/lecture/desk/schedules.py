@@ -6,14 +6,14 @@ from typing import Any
 
 from dear_mpi.contrib.pages.lanes import Names, kinds, run_lanes
 from dear_mpi.training.fabric.costs import Costs
-from dear_mpi.training.fabric.rules import Rules
+from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fusion import fused
 from dear_mpi.training.line.bucket import Bucket, Cut
 from dear_mpi.training.line.layout import Layout
-from dear_mpi.training.log.log import KEPT
-from dear_mpi.training.log.spans import COMPUTE, WIRE, Run, rank_of
+from dear_mpi.training.log import KEPT
 from dear_mpi.training.routes.legs import Collective
 from dear_mpi.training.schedules import SCHEDULES, find_schedule
+from dear_mpi.training.spans import COMPUTE, WIRE, Run, rank_of
 from dear_mpi.training.virtual_trainer import Prediction, VirtualTrainer, predict, rehearse
 
 ELEMENTS = 1 << 18  # of each layer: 1 MiB

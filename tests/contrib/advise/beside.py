@@ -1,4 +1,4 @@
-"""What `dear-mpi advise` says of three scripts, beside what DDP takes on hosts of namespaces; its page.
+"""Compares what `dear-mpi advise` predicts for three scripts with DDP on hosts of namespaces; writes its page.
 
 python -m tests.contrib.advise.beside [--scripts resnet ...] [--keep FOLDER]
 
@@ -30,27 +30,23 @@ NETWORK = "956mbit,50us"  # what TCP carries of it: 1448 bytes in a frame of 151
 STEPS, LIMIT_S = 20, 300
 OFF = 0.10  # the target
 
-HEAD = f"""Three scripts train with PyTorch, and know nothing of this package. `tests/contrib/advise/resnet.py` has 11
-million parameters, BatchNorm, and operations in place. `tests/contrib/advise/transformer.py` has 8 million, tied
-embeddings, attention whose projection never runs as a module, a limit on the norm of gradients, and AdamW.
-`tests/contrib/advise/accumulating.py` has 6 million, DDP with buckets of 4 MiB, and batches in three parts, `no_sync`
-for all but the last. One thread computes for each rank, with the highest priority.
+HEAD = f"""How well does `dear-mpi advise` predict DDP from one rank?
 
-- **alone**: ms of an iteration of the script by itself, without hooks, in a process of its own: the median, and the
-  distance to the farther end of its 95 % interval.
-- **seen**: what `dear-mpi advise` says that layers, updates and the rest add up to. **off**: how far that is above
-  `alone`; the target is {OFF:.0%}, and what misses it is in bold.
-- **DDP**: ms of an iteration under DDP over gloo, on its slowest rank. Each rank is on its own host: a network
-  namespace of one machine of two cores, with a link of 1 Gbit/s (TCP in frames of 1514 bytes). A script that does
-  not use DDP has its model wrapped with DDP's defaults.
-- **predicted**: what `advise` says of DDP on this number of ranks and `--network {NETWORK}`, from the one rank alone:
-  nothing of the hosts was measured for it. TCP carries 1448 bytes in each frame, so 956 Mbit/s of the 1 Gbit/s. Of 4
-  ranks, two share a core: `--ranks-per-core 2`.
+- **Set-up**: three PyTorch scripts that do not import this package, one thread per rank:
+  `tests/contrib/advise/resnet.py` (11 million parameters, BatchNorm), `tests/contrib/advise/transformer.py` (8
+  million, tied embeddings, AdamW) and `tests/contrib/advise/accumulating.py` (6 million, batches in three parts).
+- **alone**: ms of an iteration without hooks: the median, and the distance to the farther end of its 95 % interval.
+  **seen**: the sum that `advise` reports. **off**: the difference; the target is {OFF:.0%}, and rows that miss it are
+  in bold.
+- **DDP**: ms of an iteration under DDP over gloo on its slowest rank. Each rank is on its own host: a network
+  namespace of one machine of two cores, with a link of 1 Gbit/s.
+- **predicted**: from one rank, with `--network {NETWORK}`, the part of 1 Gbit/s that TCP carries. Of 4 ranks, two
+  share a core: `--ranks-per-core 2`.
 """
-READING = """## What these tables do not say
+READING = """## Limits
 
-- Messages need the cores that compute. Gloo's all-reduce takes longer during layers than alone, on 4 ranks more than on
-  2, because two ranks compute on each core there. `advise` ignores that, and its predictions are too short.
+- Messages need the cores that compute: gloo's all-reduce takes longer during layers. `advise` ignores that, so its
+  predictions are too short.
 - GPUs, NCCL and real hosts were not measured.
 """
 
@@ -142,7 +138,7 @@ def main():
     with kept(options.keep) as folder:
         runs = Runs(folder)
         lines = list(page(runs, options.scripts))
-    runs.write(PAGE, "Advised and measured", lines)
+    runs.write(PAGE, "Predictions of `advise`", lines)
 
 
 if __name__ == "__main__":

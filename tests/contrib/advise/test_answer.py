@@ -16,7 +16,7 @@ from dear_mpi.contrib.advise.observed import Wrapped
 from dear_mpi.contrib.advise.output import paragraph, rows_of, timeline, unseen
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.training.profiles.profile import Profile, Tensor, Use
+from dear_mpi.training.profile import Profile, Tensor, Use
 
 LAYERS = 8
 UPDATE_S = 1e-9

@@ -34,13 +34,16 @@ WHAT = {
     "layer": "a layer takes twice as long",
     "none": "nothing",
 }
-HEAD = f"""Training on {RANKS} ranks under MPI, with an emulated link of {LINK} and layers that sleep. One thing at a
-time was made slower (`tests/contrib/blame/planted.py`), drawn by the seed of the run. A run is right if blame
-names this one, and nothing else; or says that nothing stands out. A run that blame refuses ends the measurement
-without a page.
-**saves**: by how much an iteration would be shorter without it, the median of the runs that are right. **twin**: an
-iteration of a run of the same seed with nothing planted, over what blame said that one would take without the cause;
-the farthest from 1 of the runs that are right.
+HEAD = f"""Does `blame` name the cause of a slow iteration?
+
+- **Set-up**: training on {RANKS} ranks under MPI, with an emulated link of {LINK} and layers that sleep. Each run
+  slows down one thing (`tests/contrib/blame/planted.py`), drawn by its seed.
+- **named rightly**: `blame` names this cause and nothing else, or reports that nothing stands out if nothing is
+  planted.
+- **saves**: how much shorter an iteration would be without the cause, the median of the right runs. **twin**: an
+  iteration of a run without the cause over the iteration that `blame` predicts without it, farthest from 1.
+- **Limits**: one cause at a time, layers that sleep, an emulated link. A run that `blame` refuses ends the
+  measurement without a page.
 """
 
 
@@ -156,7 +159,7 @@ def main():
     folder = given.keep or Path(tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
     rows = list(lines(folder, given.each, given.pairs))
-    write_page(PAGE, "Blame of planted causes", [watch.record()], [HEAD, *rows])
+    write_page(PAGE, "Causes that `blame` must name", [watch.record()], [HEAD, *rows])
 
 
 if __name__ == "__main__":

@@ -100,20 +100,10 @@ def test_sliders_do_what_they_say(explained, opened):
     page.slide("#bytes", 10)
     assert page.text("output[for=bytes]") == "1 KiB"
     assert figure(page, "the busiest rank sends") == "1.5 KiB"
-    assert page.page.is_disabled("#factor"), "nothing is slow"
-    page.page.select_option("#slow", "1")
-    assert page.page.is_enabled("#factor")
-    assert figure(page, "slower by") == "3 ×"
-    page.page.select_option("#slow", "0 1")
-    page.slide("#factor", 1)
-    assert page.page.locator(".results th", has_text="slower by").count() == 0
-    page.page.select_option("#slow", "3")
     page.slide("#ranks", 0)
     assert page.text(".side h2") == "ring on 2 ranks"
     assert page.page.locator(".board .rank").count() == 2
-    assert page.page.locator("#slow").input_value() == "", "there is no rank 3 now"
     assert figure(page, "the busiest rank sends") == "1 KiB"
-    assert page.page.is_disabled("#factor")
     page.slide("#ranks", 14)
     assert page.page.locator(".board .rank").count() == 16
 
@@ -128,7 +118,7 @@ def test_pieces_are_a_slider_of_algorithms_that_ask_for_them(explained, opened):
     assert opened(explained("ring", 8)).page.locator("#pieces").count() == 0
 
 
-def test_by_time_a_slow_rank_is_seen(explained, opened):
+def test_by_time_the_page_goes_on(explained, opened):
     page = opened(explained())
     page.page.click("text=Time")
     page.slide(".player input", 1000)

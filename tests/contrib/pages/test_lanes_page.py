@@ -10,13 +10,12 @@ from typer.testing import CliRunner
 from dear_mpi.cli.app import app
 from dear_mpi.contrib.pages.lanes import KINDS, Names, kinds, lanes_of
 from dear_mpi.contrib.pages.predicted import BANDWIDTHS, LATENCIES, Grid
-from dear_mpi.contrib.pages.schedules import FIGURES, schedules_data
-from dear_mpi.see.timeline.picture import origins, window_of
+from dear_mpi.see.look import window_of
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.simulate.timeline import timeline_of
-from dear_mpi.training.log.spans import KINDS as KINDS_OF_SPANS
-from dear_mpi.training.log.spans import LANES, Run
+from dear_mpi.simulate.table import timeline_of
+from dear_mpi.training.spans import KINDS as KINDS_OF_SPANS
+from dear_mpi.training.spans import LANES
 from tests.markdown import ROOT
 
 SMALL = {"modules": [{"name": f"layer {n}", "params": [100_000, 100], "fwd_flops": 1 + n % 3} for n in range(6)]}
@@ -66,15 +65,6 @@ def test_lanes_are_those_of_the_timeline(predicted):
             assert end == pytest.approx(min(span.end_s, end_s), abs=2 * shown["unit"])
         assert len(lane["borders"]) == 3
         assert shown["seconds"] == pytest.approx(end_s - begin_s)
-
-
-def test_a_page_reads_only_the_rows_that_it_has(predicted, monkeypatch):
-    """A picture of live runs has a row of steps as well."""
-    timeline = timeline_of(predicted)
-    monkeypatch.setattr(Run, "lanes", LANES)
-    assert list(origins(timeline, 4))[-1].endswith("those of buckets, in the row below those of steps")
-    told = schedules_data(timeline, [dict.fromkeys(FIGURES.values(), 1.0)] * 2)["told"]
-    assert told[-1].endswith("those of buckets")
 
 
 def test_every_kind_has_a_colour():

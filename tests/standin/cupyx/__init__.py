@@ -5,8 +5,6 @@ import math
 import numpy as np
 from cupy import storage
 
-__all__ = ["empty_like_pinned", "empty_pinned", "zeros_like_pinned", "zeros_pinned"]
-
 is_standin = True
 
 
@@ -21,11 +19,3 @@ def zeros_pinned(shape, dtype=float, order="C"):
     array = empty_pinned(shape, dtype, order)
     array[...] = 0
     return array
-
-
-def empty_like_pinned(a, dtype=None, order="C"):
-    return empty_pinned(a.shape, dtype or a.dtype, order)
-
-
-def zeros_like_pinned(a, dtype=None, order="C"):
-    return zeros_pinned(a.shape, dtype or a.dtype, order)

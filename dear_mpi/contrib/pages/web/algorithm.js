@@ -1,7 +1,7 @@
 /* The page of an algorithm, or of two side by side. */
 
 const page = document.getElementById("page");
-const given = { ...FIRST, between: { ...FIRST.between }, ranks: DATA.ranks, pieces: DATA.pieces };
+const given = { ...FIRST, ranks: DATA.ranks, pieces: DATA.pieces };
 const algorithms = DATA.algorithms;
 const sizesOfAll = Object.keys(algorithms[0].sizes)
   .map(Number)
@@ -45,14 +45,7 @@ const lessons = el(
 
 const play = player({ last: () => Math.max(...sides.map(({ last }) => last)), show });
 const showBar = playerBar(bar, play);
-const offered = priceSliders(sliders, given, {
-  sizes: sizesOfAll,
-  cuts: cutsOfAll,
-  hosts: DATA.hosts,
-  pairs: [],
-  change: price,
-  rebuild: build,
-});
+priceSliders(sliders, given, { sizes: sizesOfAll, cuts: cutsOfAll, change: price, rebuild: build });
 
 /** Everything that depends on the number of ranks and of pieces. */
 function build() {
@@ -67,11 +60,6 @@ function build() {
     const data = (algorithm.cuts[given.pieces] ?? algorithm.sizes)[given.ranks];
     return { ...sideOf(algorithm, number, data.unreadable ? data : readProgram(data), hooks), name: algorithm.name };
   });
-  const both = sides.flatMap(({ program }) => (program.unreadable ? [] : pairsOf(program)));
-  const pairs = new Map(
-    both.map(([one, other]) => [one, other].sort((a, b) => a - b)).map((pair) => [pair.join(" "), pair]),
-  );
-  offered.offer([...pairs.values()].sort(([a, b], [c, d]) => a - c || b - d));
   if (followed !== null && sides.every(({ program }) => followed >= (program.chunks ?? 0))) followed = null;
   const alone = sides.length === 1; // then there is room beside the board
   stage.replaceChildren(
@@ -88,13 +76,10 @@ function build() {
 
 /** What all of it costs now. */
 function price() {
-  const count = Math.round(given.bytes / ITEMSIZE);
+  const network = { ...given, whole: (given.bytes * 8) / given.bandwidth };
   for (const side of sides.filter(({ program }) => !program.unreadable)) {
-    const prices = (changed) =>
-      priceOf(side.program, count, ITEMSIZE, networkOf({ ...given, ...changed }, side.program));
-    side.price = prices({});
-    side.even = given.slow === "" || given.factor === 1 ? null : prices({ slow: "" }).seconds;
-    side.bound = boundOf(given, side.program, DATA.least[given.ranks]);
+    side.price = priceOf(side.program, network);
+    side.bound = boundOf(network, side.program, DATA.least[given.ranks]);
   }
   seconds = Math.max(...sides.map((side) => Math.max(side.price?.seconds ?? 0, side.bound ?? 0))) || 1;
   for (const side of sides) side.draw({ ...side, seconds, time: 0 });

@@ -10,7 +10,6 @@ function followPanel(element, program, { onFollow, onStep, id }) {
     name: "Follow",
     id,
     entries,
-    value: "",
     change: (text) => onFollow(text === "" ? null : Number(text)),
   });
   const owner = el("p", { class: "owner" });

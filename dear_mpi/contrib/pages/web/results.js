@@ -1,6 +1,6 @@
 /* What the sliders give: a row for each figure, a column for each algorithm. */
 
-/** columns: of each algorithm { name, program, price, even, bound, step }; ``even``: seconds without what is slow. */
+/** columns: of each algorithm { name, program, price, bound, step }. */
 function resultsTable(columns) {
   const readable = columns.filter(({ price }) => price);
   const rows = [
@@ -20,10 +20,6 @@ function resultsTable(columns) {
     ["the busiest rank sends", ({ price }) => inBytes(Math.max(...price.nbytes))],
     ["all ranks send", ({ price }) => inBytes(price.nbytes.reduce((sum, each) => sum + each, 0))],
   ];
-  if (readable.some(({ even }) => even !== null)) {
-    rows.splice(1, 0, ["without what is slow", ({ even }) => (even === null ? "–" : inSeconds(even))]);
-    rows.splice(2, 0, ["slower by", ({ price, even }) => (even ? `${digits(price.seconds / even)} ×` : "–")]);
-  }
   return figuresTable(
     [null, ...readable.map(({ name }) => name)],
     rows.map(([name, read, hint]) => ({ name, hint, cells: readable.map(read) })),

@@ -26,12 +26,8 @@ function slider({ name, id, low, high, value, powers = 0, step = null, format = 
 }
 
 /** A choice of one of several texts; values are those of the entries. */
-function choice({ name, id, entries, value, change }) {
-  const select = el("select", { id, onchange: () => change(select.value) });
-  function offer(offered, chosen) {
-    select.replaceChildren(...offered.map(([each, text]) => el("option", { value: each }, text)));
-    select.value = chosen;
-  }
-  offer(entries, value);
-  return { element: el("div", { class: "choice" }, el("label", { for: id }, name), select), select, offer };
+function choice({ name, id, entries, change }) {
+  const options = entries.map(([each, text]) => el("option", { value: each }, text));
+  const select = el("select", { id, onchange: () => change(select.value) }, options);
+  return { element: el("div", { class: "choice" }, el("label", { for: id }, name), select), select };
 }

@@ -32,12 +32,6 @@ const inBits = (value) =>
     [1e9, "Gbit/s"],
     [1e12, "Tbit/s"],
   ]);
-const inSmall = (value) =>
-  withUnit(value, [
-    [1e-12, "ps"],
-    [1e-9, "ns"],
-    [1e-6, "µs"],
-  ]);
 
 /** Numbers in runs: 0-2,5. */
 function inRuns(numbers, between = ",") {

@@ -29,7 +29,7 @@ def test_all_ranks_have_the_same_blame(comm, algorithm, monkeypatch):
     assert comm.allgather(found) == [found] * comm.size
     assert found["ranks"] == comm.size
     assert found["iterations"] == FEWEST
-    assert sum(part["measured_s"] for part in found["parts_s"].values()) > 0
+    assert found["measured_s"] > 0
     assert found["said"]
     others = comm.size if comm.size > 1 else 0
     assert found["suspects"]["rank"] == others, "one rank has nobody to be late for"
@@ -53,4 +53,4 @@ def test_too_few_iterations_are_refused_on_all_ranks(comm):
     few = FEWEST + FILL - 1
     done = CliRunner().invoke(app, ["train", "--model", "mlp", "--data", "digits", "--iterations", str(few), "--blame"])
     assert comm.allgather(done.exit_code) == [2] * comm.size
-    assert comm.rank or f"--blame needs {FEWEST + FILL} iterations at least" in " ".join(done.output.split())
+    assert comm.rank or f"--blame needs at least {FEWEST + FILL} iterations" in " ".join(done.output.split())

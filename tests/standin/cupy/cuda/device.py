@@ -41,21 +41,5 @@ class Device:
             runtime.deviceSynchronize()
 
     @property
-    def compute_capability(self):
-        return "90"
-
-    @property
     def pci_bus_id(self):
         return runtime.deviceGetPCIBusId(self.id)
-
-    @property
-    def mem_info(self):
-        return runtime.memGetInfo()
-
-    @property
-    def attributes(self):
-        return {"MultiProcessorCount": 4, "MaxThreadsPerBlock": 1024, "WarpSize": 32, "ConcurrentKernels": 1}
-
-
-def get_device_id():
-    return here.device

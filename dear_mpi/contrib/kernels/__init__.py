@@ -1,0 +1,8 @@
+"""Time one rank's kernels: ``dear-mpi bench-kernels``."""
+
+from dear_mpi.cli.commands import Command
+
+COMMAND = Command(
+    "Time pack, unpack and sums, and plain copies, on the tensors of the DeAR paper's models. Runs without MPI.",
+    "dear_mpi.contrib.kernels.command:bench_kernels",
+)

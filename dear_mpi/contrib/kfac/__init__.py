@@ -1,0 +1,1 @@
+"""K-FAC: multiply each layer's gradient by the inverses of its Kronecker factors."""

@@ -1,0 +1,1 @@
+"""Lancet: compute weight gradients while the backward pass waits for the network."""

@@ -1,0 +1,1 @@
+"""Recipes from papers, as scripts on a ``Session``: CoDA, TAMUNA, and participants of a round."""

@@ -1,0 +1,207 @@
+"""TAMUNA: local steps with control variates; each client sends only some coordinates of its model.
+
+    each iteration   values -= gamma g, values += control                        alone, by own gradients
+    each round       c of n ranks take part; for each coordinate, s of these send their values to its owner, who takes
+                     the mean; all ranks get all means
+                     control += eta (mean - values), where this rank sent; then values = mean
+
+``control`` is gamma h_i of the paper, and its sum over ranks stays 0. A round has 1 / p local steps here; the paper
+draws a number with that mean. Source: Condat et al., TAMUNA, arXiv 2302.09832, algorithm 1; with all ranks in each
+round CompressedScaffnew, arXiv 2210.13277.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.slab import round_up
+from dear_mpi.training.routes import (
+    MAIN,
+    ROW_BYTES,
+    BucketMemory,
+    Leg,
+    Memory,
+    OfCodes,
+    Pack,
+    Route,
+    Shape,
+    Unpack,
+    Update,
+    all_gather,
+    all_to_all,
+)
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Draw who sends what: the same on all ranks, drawn anew for each round.
+
+    Attributes:
+        steps: local steps of a round.
+        senders: of how many ranks each coordinate is a mean, at least two: s.
+        clients: how many ranks take part in a round, c; all, if it is not given.
+    """
+
+    steps: int
+    senders: int
+    clients: int | None = None
+    seed: int = 0
+
+    def taking_part(self, ranks: int) -> int:
+        return ranks if self.clients is None else self.clients
+
+    def places(self, count: int, ranks: int, update: int, where: tuple[int, ...]) -> list[Array]:
+        """Return for each rank the coordinates of a shard (``where``) that it sends, ascending.
+
+        Coordinate k of a permutation is of the clients k s, k s + 1, ..., k s + s - 1, modulo c.
+        """
+        clients, number = self.taking_part(ranks), update // self.steps
+        who = np.random.default_rng([self.seed, number]).permutation(ranks)[:clients]
+        columns = np.random.default_rng([self.seed, number, *where]).permutation(count)
+        found: list[Array] = [np.empty(0, int)] * ranks
+        for client, rank in enumerate(who):
+            found[rank] = np.flatnonzero((client - columns * self.senders) % clients < self.senders)
+        return found
+
+    def eta(self, ranks: int) -> float:
+        """Return by how much of its way to the mean a control variate moves."""
+        return ranks * (self.senders - 1) / (self.steps * self.senders * (ranks - 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfMasks(OfCodes):
+    """Act on a buffer that has, for each shard, a row of the values that one rank sends."""
+
+    wire: Masks
+    codes: str = "sent"
+
+    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
+        kept = -(-longest * self.wire.senders // self.wire.taking_part(ranks))
+        return ranks * round_up(itemsize * kept, ROW_BYTES)
+
+    def objection(self, ranks: int) -> str:
+        senders, clients = self.wire.senders, self.wire.taking_part(ranks)
+        fits = 2 <= senders <= clients <= ranks
+        return "" if fits else f"2 <= senders <= clients <= ranks must be, not {senders} of {clients} clients"
+
+    def rows(self, bucket: BucketMemory) -> Array:
+        rows: Array = bucket.rows(self.codes).view(bucket.line("gradients").dtype)
+        return rows
+
+    def places(self, bucket: BucketMemory, shard: int) -> list[Array]:
+        count = bucket.shard("values", shard).size
+        return self.wire.places(count, bucket.ranks, bucket.own_updates - 1, (bucket.begin, shard))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correct(Leg):
+    """values += control."""
+
+    on: str = MAIN
+    reads = ("values", "control")
+    writes = ("values",)
+    lines: ClassVar[Mapping[str, str]] = {"control": "own"}
+
+    def prove(self, memory: Memory) -> None:
+        memory.compute("code", self.reads, "values")
+
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+        values, control = map(bucket.line, self.reads)
+        return lambda factor: np.add(values, control, out=values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Send(OfMasks):
+    """Write the values at this rank's coordinates of each shard into its row."""
+
+    on: str = MAIN
+    reads = ("values",)
+    writes = ("sent",)
+
+    def prove(self, memory: Memory) -> None:
+        memory.compute("code", self.reads, "sent")
+
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+        rows, shards = self.rows(bucket), [bucket.shard("values", shard) for shard in range(bucket.ranks)]
+
+        def send(factor: float) -> None:
+            for shard, (row, values) in enumerate(zip(rows, shards, strict=True)):
+                at = self.places(bucket, shard)[bucket.rank]
+                row[: at.size] = values[at]
+
+        return send
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean(OfMasks):
+    """Take the mean of what has come for each coordinate of the own shard.
+
+    To the proof, which knows no draws, it is the mean over all ranks: what it is on the average of all masks.
+    """
+
+    reads = ("sent",)
+    writes = ("mean",)
+    lines: ClassVar[Mapping[str, str]] = {"mean": "scratch"}
+
+    def prove(self, memory: Memory) -> None:
+        for rank in range(memory.size):
+            sent = [memory.read("sent", rank, other) for other in range(memory.size)]
+            memory.write("mean", rank, rank, memory.symbol("average", *sent))
+
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+        rows, mean = self.rows(bucket), bucket.shard("mean", bucket.rank)
+
+        def average(factor: float) -> None:
+            mean[...] = 0
+            for row, at in zip(rows, self.places(bucket, bucket.rank), strict=True):
+                mean[at] += row[: at.size]
+            mean[...] /= self.wire.senders
+
+        return average
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adopt(OfMasks):
+    """control += eta (mean - what was sent), and values = mean."""
+
+    on: str = MAIN
+    reads = ("mean", "values", "control")
+    writes = ("values", "control")
+    lines: ClassVar[Mapping[str, str]] = {"control": "own"}
+
+    def prove(self, memory: Memory) -> None:
+        memory.compute("lost", self.reads, "control")
+        memory.compute("", ("mean",), "values")
+
+    def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
+        eta = self.wire.eta(bucket.ranks)
+        lines = [[bucket.shard(line, shard) for line in self.reads] for shard in range(bucket.ranks)]
+        wire = bucket.line("gradients").dtype
+
+        def adopt(factor: float) -> None:
+            for shard, (mean, values, control) in enumerate(lines):
+                at = self.places(bucket, shard)[bucket.rank]
+                control[at] += eta * (mean[at] - values[at].astype(wire))
+                values[...] = mean
+
+        return adopt
+
+
+def tamuna(steps: int, senders: int, clients: int | None = None, seed: int = 0) -> Route:
+    """Make the route; without ``clients`` all ranks are in each round."""
+    alone = Pack(), Update(alone=True, on=MAIN), Correct()
+    masks: dict[str, Any] = {"wire": Masks(steps, senders, clients, seed), "every": steps}
+    return Route(
+        "tamuna",
+        out=(*alone, Send(**masks), all_to_all("sent", every=steps), Mean(**masks)),
+        back=(all_gather("mean", every=steps), Adopt(**masks), Unpack()),
+    )
+
+
+# For 8 ranks and a condition number of 1e4: sqrt(senders 1e4 / 8) steps.
+route = tamuna(71, 4)
+half = tamuna(71, 4, clients=4)
+fewer = tamuna(50, 2)

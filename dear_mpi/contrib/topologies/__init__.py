@@ -1,0 +1,1 @@
+"""Networks with a shape, for ``simulate --network``: fat trees, tori and dragonflies."""

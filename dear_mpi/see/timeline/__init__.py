@@ -1,1 +1,0 @@
-"""Save timelines: ``write.py`` writes files, ``picture.py`` draws, ``trace.py`` is for Perfetto."""

@@ -1,0 +1,211 @@
+"""Measure a profile of a session while it trains, from its log:
+
+    profiler = Profiler(session.group)
+    for x, targets in batches:
+        session.step(x, targets)
+        profiler.note()
+    profile = profiler.profile("my model")
+
+The half of the iterations with middle lengths counts, without waits. Their means add up to the time of an iteration;
+medians per layer would not.
+
+``starts_s`` and ``wakes_s`` are handover delays between its two threads, part of no layer and no collective:
+
+    main thread   hands over | computes, waits ......................................... | goes on
+    engine        no work .......... start_s | begins ............... ends | wake_s
+
+An idle engine begins, and a waiting main thread goes on, when the interpreter and a core are free: Python layers hold
+both. On a GPU streams wait instead, and this is not measured.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from dear_mpi.collectives.program.hosts import share_served
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.dtypes import name_of
+from dear_mpi.models.layer import layer_name
+from dear_mpi.training.fabric.costs import Costs, Price
+from dear_mpi.training.fabric.order import SUMS
+from dear_mpi.training.group import WorkerGroup
+from dear_mpi.training.log import EXCHANGE, Record, fold, kind_of, middle
+from dear_mpi.training.plan_cost import WirePrices, plan_s
+from dear_mpi.training.profile import Profile, Tensor, Use
+
+OF_NO_BUCKET = {kind for kind, _ in SUMS}
+
+
+def starts_s(record: Record) -> Iterator[float]:
+    """Yield the delays from handover to begin, for each time that the engine was idle."""
+    for before, event in pairwise(record.engine):
+        if event.since is not None and before.end <= event.since:
+            yield event.begin - event.since
+
+
+def wakes_s(record: Record) -> Iterator[float]:
+    """Yield the delays from the end of a wait's operation until the main thread continued."""
+    for wait in (event for event in record.within if event.kind == "wait"):
+        of_bucket = wait.awaited not in OF_NO_BUCKET
+        ends = [
+            event.end
+            for event in record.engine
+            if event.number == wait.number and (event.kind not in OF_NO_BUCKET) == of_bucket
+        ]
+        meanwhile = [end for end in ends if wait.begin < end <= wait.end]
+        if meanwhile:
+            yield wait.end - max(meanwhile)
+
+
+__all__ = ["Profiler"]
+
+WARM = 2  # uncounted iterations, if there are more: the first one ends with a flush
+MOST = 1000  # the last iterations that are kept
+
+
+class Profiler:
+    """Collect the times of iterations with one of a session's schedules, by default the first."""
+
+    def __init__(self, group: WorkerGroup, schedule: str | None = None) -> None:
+        self.group, self.schedule = group, schedule or next(iter(group.schedules))
+        self.samples = deque[Array](maxlen=MOST)
+        self.noted = 0
+        self.update_s = 0.0  # per element
+        self.carried_s: dict[tuple[str, int], float] = {}  # the engine's least time, by kind and number
+
+    def note(self) -> None:
+        """Keep the times of the last iteration."""
+        trainer, fabric = self.group.trainers[self.schedule], self.group.fabric
+        last, times = fabric.log.last, trainer.times
+        taken = fold((*last.within, *last.engine), fabric.seconds, lambda event: (event.kind, event.number))
+        forward_s, input_s, weights_s, exchange_s = (
+            np.array([taken.get((kind, use), 0.0) for use in range(len(trainer.uses))])
+            for kind in ("forward", "backward", "weights", EXCHANGE)
+        )
+        length_s = times.iteration_s - times.exposed_s
+        rest_s = length_s - times.forward_s - times.backward_s
+        rest_s -= fold(last.within, fabric.seconds, kind_of).get("update", 0.0)
+        if self.noted == WARM:
+            self.samples.clear()
+        others = [self.update_s_per_element(), max(0.0, rest_s), *self.codes_s(), *self.handoffs_s(), length_s]
+        self.samples.append(np.concatenate([forward_s, input_s + weights_s, weights_s, exchange_s, others]))
+        self.noted += 1
+        for event in list(last.engine):
+            key = event.kind, event.number
+            carried_s = self.group.streams.communication.seconds(event.begin, event.end)
+            self.carried_s[key] = min(carried_s, self.carried_s.get(key, carried_s))
+
+    def codes_s(self) -> tuple[float, float]:
+        """Return the engine's seconds of compression in the last iteration, measured and nominal."""
+        group = self.group
+        size, seconds, buckets = group.world.size, group.streams.communication.seconds, dict(enumerate(group.buckets))
+        legs = {leg.label: leg for leg in group.route.legs if leg.compute_s(1, size)}
+        found = [event for event in group.fabric.log.last.engine if event.kind in legs and event.number in buckets]
+        share = share_served(group.world.transport.hosts)
+        said = [legs[event.kind].served_s(buckets[event.number].count, size, share) for event in found]
+        return sum(float(seconds(event.begin, event.end)) for event in found), sum(said)
+
+    def handoffs_s(self) -> tuple[float, int, float, int]:
+        """Return seconds and number of the starts in the last iteration, and the same of the wakes."""
+        last = self.group.fabric.log.last
+        starts, wakes = (list(each(last)) if self.group.options.device == "cpu" else [] for each in (starts_s, wakes_s))
+        return sum(starts), len(starts), sum(wakes), len(wakes)
+
+    def update_s_per_element(self) -> float:
+        """Return update seconds per element of the last two iterations; after a new cut the previous value.
+
+        Updates of the last one may still run on the engine's thread.
+        """
+        group, (*_, before, last) = self.group, self.group.fabric.log.records
+        if group.route.updates_under_way:
+            stream, events = group.streams.communication, [*before.engine, *last.engine]
+        else:
+            stream, events = group.streams.compute, [*before.after, *last.within, *last.after]
+        found = [event for event in events if event.what in group.arena.shards.partitions]
+        own = [group.arena.shards.of(event.what) for event in found]
+        elements = sum(group.owners.work(group.layout, span.start, span.stop) for span in own)
+        if elements:
+            self.update_s = float(sum(stream.seconds(event.begin, event.end) for event in found)) / elements
+        return self.update_s
+
+    def profile(self, model: str, *, batch: int | None = None) -> Profile:
+        """Return the profile of the rank that is busy longest, equal on all ranks. Collective.
+
+        Raises ValueError if no iteration was noted.
+        """
+        if not self.samples:
+            raise ValueError("a profile needs an iteration, and note() after it")
+        group, uses = self.group, len(self.group.uses)
+        own: list[float] = middle(np.array(self.samples), len(self.samples) // 4, by=-1).tolist()
+        ranks: list[list[float]] = group.world.transport.gather_values(own)
+        lengths = [seconds[-1] for seconds in ranks]
+        rank = lengths.index(max(lengths))
+        layers_s, of_all = ranks[rank][: 4 * uses], ranks[rank][4 * uses :]
+        update_s, rest_s, codes_s, said_s, start_s, starts, wake_s, wakes, _ = of_all
+        return Profile(
+            model=model,
+            device=group.options.device,
+            ranks=group.world.size,
+            rank=rank,
+            batch=batch,
+            accumulate=group.options.accumulate,
+            dtype=name_of(group.arena.values.dtype),
+            wire=group.options.wire or name_of(group.arena.wire.dtype),
+            schedule=self.schedule,
+            iterations=len(self.samples),
+            update_s_per_element=update_s,
+            rest_s=rest_s,
+            uses=tuple(self.use(number, layers_s[number::uses]) for number in range(uses)),
+            code_factor=codes_s / said_s if said_s else None,
+            start_s=start_s / starts if starts else 0.0,
+            wake_s=wake_s / wakes if wakes else 0.0,
+        )
+
+    def costs(self, *, timed: bool = False) -> Costs:
+        """Return layers, updates and the rest from the profile, and the cost of collectives without compute.
+
+        Collective. Call it only while nothing is under way: it overwrites gradients. With ``timed`` collectives are
+        measured on an emulated link as well, including the hosts' overhead.
+        """
+        group, schedule, found = self.group, self.group.schedules[self.schedule], self.profile(self.schedule).costs()
+        prices = WirePrices(group.fabric, timed=True) if timed and group.world.link else group.prices
+        loss_s = plan_s(group.fabric, group.meter.plan, timed=timed)
+        return replace(
+            found,
+            price=prices.of((*schedule.collectives, *schedule.extras)),
+            loss_s=loss_s,
+            verdict_s=loss_s,
+            ranks=group.world.size,
+            served=share_served(group.world.transport.hosts),
+            work=group.arena.sharing.work,
+            portions=group.fabric.portions,
+        )
+
+    def beside_layers(self, price: Price) -> Price:
+        """Return prices of collectives while layers compute. Collective; call it before the next cut.
+
+        One factor, the median over buckets, scales prices measured without compute. The rank with the least time
+        counts, because early ranks wait for others.
+        """
+        group, alone_s = self.group, dict[tuple[str, int], float]()
+        legs = [leg for each in group.schedules[self.schedule].collectives for leg in group.route.collectives(each)]
+        for leg in legs:
+            for bucket in group.buckets:
+                key = leg.label, bucket.index
+                alone_s[key] = min(price(leg, bucket), alone_s.get(key, math.inf))
+        own = [self.carried_s.get(key, math.inf) for key in alone_s]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = np.min(group.world.transport.gather_values(own), axis=0) / [*alone_s.values()]
+        factor = float(np.median(found[np.isfinite(found)])) if np.isfinite(found).any() else 1.0
+        return lambda leg, bucket: factor * price(leg, bucket)
+
+    def use(self, number: int, seconds: Sequence[float]) -> Use:
+        layout, layer = self.group.layout, self.group.uses[number].layer
+        own = [(tensor, self.group.arena.parameters[tensor]) for tensor in layout.uses[number]]
+        costs = {tensor: each.cost(each.optimizer) for tensor, each in own if each.optimizer}
+        tensors = tuple(Tensor(tensor, layout.shapes[tensor], each.outputs, costs.get(tensor)) for tensor, each in own)
+        return Use(layer_name(layer, number), tensors, *seconds)

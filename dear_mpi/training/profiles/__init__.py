@@ -1,1 +1,0 @@
-"""Measure compute on this machine for ``simulate`` and the tuners."""

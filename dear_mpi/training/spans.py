@@ -1,0 +1,271 @@
+"""Build a timeline of ranks and runs from plain values, alike for live and virtual runs.
+
+rank 0  compute   | forward conv1 | forward fc | backward fc | wait for ... | update of bucket 0 |
+        wire                                         | all_reduce of bucket 0 (layers 0..1, 4.2 MiB) |
+        steps                                        | waiting | transfer | combining | transfer ... |   see Inside
+
+``merged`` combines all ranks' recordings into one run. A trace merged by wrong clocks would look right, so it refuses
+unknown clocks, and clocks that messages contradict: none can end before it was sent.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from statistics import median
+from typing import Any, NamedTuple, TypeAlias
+
+from dear_mpi.collectives.plans.notes import Noted
+from dear_mpi.collectives.plans.steps import Flow, StepSpan, flows_of, said_of, spans_of, starts_of
+from dear_mpi.ranks.clock import Aligned
+from dear_mpi.training.log import EXCHANGE, Event, Log, Record
+
+COMPUTE, WIRE, STEPS = LANES = ("compute", "wire", "steps")  # main thread, engine, inside the engine's collectives
+Clock: TypeAlias = Callable[[str, Any], float]  # seconds of a mark in a lane
+COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce", EXCHANGE)
+KINDS = ("forward", "backward", "weights", "wait", "update", *COLLECTIVES, "other")
+
+
+class Span(NamedTuple):
+    """Record an action of a rank, in seconds; spans of one lane do not overlap.
+
+    ``kind`` is one of ``KINDS``; ``other`` is a sum of the loss or of statistics. In the lane ``steps`` it is a kind of
+    ``collectives/plans/steps.py``. ``args`` holds details by name.
+    """
+
+    lane: str
+    kind: str
+    name: str
+    begin_s: float
+    end_s: float
+    args: Mapping[str, Any] | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.begin_s
+
+
+class Iteration(NamedTuple):
+    """Delimit an iteration, from the beginning of forward to the end of the last hook."""
+
+    number: int
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Record the actions of one rank by its clock, or of all ranks if alike, ordered by beginning."""
+
+    name: str
+    iterations: tuple[Iteration, ...]
+    spans: tuple[Span, ...]
+    number: int = 0
+    noted: tuple[Noted, ...] = ()  # its collectives
+
+    def times(self) -> Iterator[tuple[float, float]]:
+        for found in (self.spans, self.iterations, self.noted):
+            yield from ((each.begin_s, each.end_s) for each in found)
+
+    def within(self, iteration: Iteration, kind: str) -> Iterator[Span]:
+        """Yield the spans of a kind with their middle in an iteration."""
+        for span in self.spans:
+            if span.kind == kind and 2 * iteration.begin_s <= span.begin_s + span.end_s <= 2 * iteration.end_s:
+                yield span
+
+
+@dataclass(frozen=True)
+class Inside:
+    """Hold the lane ``steps`` by rank, and the messages with both ends known, from all ranks' notes."""
+
+    spans: dict[int, list[Span]] = field(default_factory=lambda: defaultdict(list))
+    flows: list[Flow] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Hold the last iterations of one schedule, on all ranks or on some of very many."""
+
+    name: str  # unique within a timeline
+    ranks: tuple[Rank, ...]
+    size: int  # number of ranks
+    uncertainty_s: float = 0.0  # largest error between times on two ranks
+
+    @cached_property
+    def lanes(self) -> tuple[str, ...]:
+        return LANES if any(rank.noted for rank in self.ranks) else LANES[:-1]
+
+    @cached_property
+    def inside(self) -> Inside:
+        return inside_of(self.ranks)
+
+    @cached_property
+    def begin_s(self) -> float:
+        return min((begin_s for rank in self.ranks for begin_s, _ in rank.times()), default=0.0)
+
+    @cached_property
+    def end_s(self) -> float:
+        return max((end_s for rank in self.ranks for _, end_s in rank.times()), default=0.0)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Hold runs and the facts common to them."""
+
+    live: bool  # whether times were measured; otherwise they are predicted
+    runs: tuple[Run, ...]
+    facts: dict[str, Any] = field(default_factory=dict)  # names and values, such as the model and the network
+
+
+def inside_of(ranks: Sequence[Rank]) -> Inside:
+    first = max((min(each.number for each in rank.noted) for rank in ranks if rank.noted), default=0)
+    collectives = defaultdict[int, dict[int, Noted]](dict)
+    for rank in ranks:
+        for noted in rank.noted:
+            if noted.number >= first:
+                collectives[noted.number][rank.number] = noted
+    found, known = Inside(), {rank.number for rank in ranks}
+    for _, their in sorted(collectives.items()):
+        starts = starts_of(their)
+        for number, noted in their.items():
+            steps = spans_of(number, noted, starts, known)
+            found.spans[number] += [
+                Span(STEPS, each.kind, name_of(each), each.begin_s, each.end_s, said_of(each, noted)) for each in steps
+            ]
+        found.flows.extend(flows_of(their, starts))
+    return found
+
+
+def name_of(step: StepSpan) -> str:
+    """Name a step, for example "step 2: waiting, rank 1"."""
+    if step.step is None:
+        return {"device": "waiting for the device", "whole": "in the MPI library"}.get(step.part.kind, step.kind)
+    kind = "waiting or transfer" if step.kind == "either" else step.kind
+    return f"step {step.step}: {kind}" + (f", rank {step.peer}" if step.peer is not None else "")
+
+
+def rank_of(log: Log, name: str, layers: Sequence[str], clock: Clock, *, kept: int) -> Rank:
+    """Record one rank's last ``kept`` iterations; nothing may be under way. ``layers`` names each layer call."""
+    known = list(log.records)
+    records = [record for record in known if record.end is not None][-kept:]
+    iterations = tuple(Iteration(each.number, clock(COMPUTE, each.begin), clock(COMPUTE, each.end)) for each in records)
+    found = [span for record in known for span in spans_in(record, layers, clock)]
+    begin_s = iterations[0].begin_s if iterations else -math.inf
+    shown = (span for span in found if span.end_s > max(begin_s, span.begin_s))
+    return Rank(name, iterations, tuple(sorted(shown, key=lambda span: span.begin_s)))
+
+
+def spans_in(record: Record, layers: Sequence[str], clock: Clock) -> Iterator[Span]:
+    def span(lane: str, kind: str, name: str, event: Event) -> Span:
+        return Span(lane, kind, shortened(name), clock(lane, event.begin), clock(lane, event.end))
+
+    for kind in ("forward", "backward"):
+        passed = [event for event in record.within if event.kind == kind]
+        for event, layer in zip(passed, places(kind, layers, len(passed)), strict=True):
+            yield span(COMPUTE, kind, f"{kind} {layer}", event)
+    for event in record.within:
+        if event.kind == "weights":
+            yield span(COMPUTE, event.kind, f"weights of {layers[event.number]}", event)
+    others = (event for event in (*record.within, *record.after) if event.kind in ("wait", "update"))
+    for lane, events in ((COMPUTE, others), (WIRE, record.engine)):
+        for event in events:
+            kind = event.kind.rpartition(" ")[2]  # a second all_gather is one as well
+            name = f"update of bucket {event.number}" if kind == "update" else str(event.what)
+            shown = span(lane, kind if kind in KINDS else "other", "wait for " * (kind == "wait") + name, event)
+            since = event.since
+            yield shown if since is None else shown._replace(args={"queued_s": shown.begin_s - clock(COMPUTE, since)})
+
+
+def places(kind: str, layers: Sequence[str], count: int) -> Iterator[str]:
+    """Name ``count`` layer calls in pass order, with the part of the batch if several."""
+    ordered = layers if kind == "forward" else layers[::-1]
+    for place in range(count):
+        part, use = divmod(place, len(ordered))
+        yield ordered[use] + (f", part {part + 1} of {count // len(ordered)}" if count > len(ordered) else "")
+
+
+def common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Map names to the value common to all rows, or else to the list of values.
+
+    >>> common([{"model": "cnn", "schedule": "wfbp"}, {"model": "cnn", "schedule": "dear"}])
+    {'model': 'cnn', 'schedule': ['wfbp', 'dear']}
+    """
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return {name: found[0] if all(each == found[0] for each in found) else found for name, found in columns.items()}
+
+
+def shortened(label: str) -> str:
+    """Rewrite the sizes in a label for readers.
+
+    >>> shortened("all_reduce of bucket 3 (layers 8..12, 4404019 bytes)"), shortened("fc1 (512 bytes)")
+    ('all_reduce of bucket 3 (layers 8..12, 4.2 MiB)', 'fc1 (0.5 KiB)')
+    """
+
+    def size(found: re.Match[str]) -> str:
+        nbytes = int(found[1])
+        return f"{nbytes / 2**20:.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:.1f} KiB"
+
+    return re.sub(r"(\d+) bytes", size, label)
+
+
+class ClocksError(ValueError):
+    """Report that clocks of ranks cannot be compared."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Hold one rank's record by its clock."""
+
+    name: str
+    size: int
+    rank: Rank
+    aligned: Aligned
+
+
+def merged(recordings: Sequence[Recording]) -> Run:
+    """Merge ranks into one run.
+
+    Raises:
+        ClocksError: a rank's clock is unknown, or less exact than messages need.
+    """
+    for each in recordings:
+        if doubt := each.aligned.doubt():
+            raise ClocksError(f"the clocks of ranks 0 and {each.rank.number} cannot be compared: {doubt}")
+    uncertain_s = [0.0, 0.0]
+    for each in recordings:
+        own = Run(each.name, (each.rank,), each.size)
+        uncertain_s.append(max(map(each.aligned.uncertainty_s, (own.begin_s, own.end_s))))
+    ranks = tuple(moved(each.rank, each.aligned) for each in recordings)
+    run = Run(recordings[0].name, ranks, recordings[0].size, sum(sorted(uncertain_s)[-2:]))
+    check(run)
+    return run
+
+
+def moved(rank: Rank, aligned: Aligned) -> Rank:
+    def at(seconds: float) -> float:
+        return seconds - aligned.offset_s(seconds)
+
+    if not aligned.looks:
+        return rank
+    return replace(
+        rank,
+        iterations=tuple(each._replace(begin_s=at(each.begin_s), end_s=at(each.end_s)) for each in rank.iterations),
+        spans=tuple(each._replace(begin_s=at(each.begin_s), end_s=at(each.end_s)) for each in rank.spans),
+        noted=tuple(noted.earlier(aligned.offset_s(noted.begin_s)) for noted in rank.noted),
+    )
+
+
+def check(run: Run) -> None:
+    flows, known_s = run.inside.flows, run.uncertainty_s
+    if not flows:
+        return
+    first = min(flows, key=lambda flow: flow.seconds)
+    if first.seconds < -known_s:
+        ends = f"rank {first.receiver} has a message {-first.seconds:.3g} s before rank {first.sender} sent it"
+        raise ClocksError(f"the clocks are wrong by more than the {known_s:.3g} s that are known of them: {ends}")
+    usual_s = median(flow.seconds for flow in flows)
+    if known_s > usual_s:
+        usual = f"half of all messages took no longer than {usual_s:.3g} s"
+        raise ClocksError(f"the clocks are known within {known_s:.3g} s only, and {usual}")

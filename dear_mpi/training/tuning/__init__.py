@@ -1,1 +1,0 @@
-"""Tune buckets for the shortest iteration, by trials or by prediction."""

@@ -1,0 +1,69 @@
+"""What the flags add to ``bench``: comments, JSON and files; and what they refuse before the work."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from dear_mpi.cli.app import app
+from tests.bench.readers import read_table
+from tests.cli_checks import assert_one_line
+
+QUICK = ("bench", "--threads", 3, "--algorithms", "ring", "--budget", "10ms")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def test_bench_says_why_and_which_guidelines_are_kept(tmp_path):
+    """Of a ring on one link the model has each message."""
+    file = tmp_path / "rows.json"
+    given = ("--collective", "all_reduce,reduce_scatter,all_gather", "--sizes", "1KiB,16KiB,64KiB", "--why", "20KiB")
+    timing = ("--threads", 4, "--link", "1gbit,200us", "--budget", "50ms", "--guidelines")
+    result = run("bench", *timing, "--algorithms", "ring", *given, "--json", file)
+    assert result.exit_code == 0, result.output
+    found = json.loads(file.read_text())
+    assert {each["verdict"] for each in found["guidelines"]} <= {"kept", "broken", "cannot tell"}
+    pairs = [each for each in found["guidelines"] if len(each["instead"]) == 2]
+    assert [each["bytes"] for each in pairs] == [1024, 16384, 65536]
+    assert [(case["collective"], case["bytes"]) for case in found["why"]] == [
+        *(("all_reduce", 16384), ("reduce_scatter", 16384), ("all_gather", 16384))
+    ]
+    assert [case["parts"][0]["model"]["messages"] for case in found["why"]] == [6, 3, 3]
+    for words in ("# why: all_reduce of 16 KiB, 4 ranks", "# guidelines: ", "At 16 KiB ring takes "):
+        assert words in result.stdout
+    assert len(read_table(result.stdout)) == 9, "all else is a comment"
+
+
+def test_bench_says_where_the_time_goes(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    file, trace, picture = (tmp_path / name for name in ("out.json", "trace.json", "steps.png"))
+    given = (*QUICK, "--sizes", "64B,4KiB")
+    files = ["--timeline", f"{trace},{picture}", "--json", file]
+    result = run(*given, "--steps", "--arrival", "one-late:1ms", *files)
+    assert result.exit_code == 0, result.output
+    report = json.loads(file.read_text())
+    assert [(each["ranks"], each["bytes"]) for each in report["steps"]] == [(3, 4096)]
+    assert [each["bytes"] for each in report["arrival"]] == [64, 4096]
+    assert len({event["pid"] for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"}) == 3
+    assert picture.stat().st_size > 1000
+    for words in ("where the time goes", "waiting", "Slowest: step"):
+        assert words in " ".join(result.output.split())
+    assert len(read_table(result.stdout)) == 2, "all else is a comment"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--why", "64Q"), "--why: size '64Q' cannot be read"),
+        (("--arrival", "one-lat"), "arrival 'one-lat' is unknown: did you mean 'one-late'"),
+        (("--timeline", "x.png"), "--timeline shows what --steps records: give both"),
+        (("--steps", "--timeline", "x.gif"), "--timeline 'x.gif' must end in "),
+        (("--steps", "--device", "cuda"), "--steps needs --device cpu"),
+        (("--arrival", "ramp", "--cadence", "streaming"), "--arrival needs --cadence isolated"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_run(arguments, message, monkeypatch):
+    monkeypatch.setattr("dear_mpi.cli.bench.run_bench", lambda *_: pytest.fail("it has begun"))
+    assert_one_line(run(*QUICK, *arguments), message)

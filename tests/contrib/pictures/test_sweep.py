@@ -1,0 +1,205 @@
+"""Pictures of a sweep: which one is chosen, what it shows, that it can be read, and errors before the work."""
+
+from itertools import combinations, product
+
+import matplotlib
+import pytest
+from typer.testing import CliRunner
+
+from dear_mpi.cli.app import app
+from dear_mpi.contrib.pictures.figure import readable
+from dear_mpi.contrib.pictures.sweep import draw_sweep
+
+MODELS = tuple(f"synthetic:{name}" for name in ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large"))
+SCHEDULES = ("wfbp", "dear", "sequential")
+RANKS = (2, 4, 8, 16, 32, 64)
+FUSIONS = ("none", "25MB", "cut:4MB", "buckets:8")
+HEADING = (
+    "Predicted, with ring on the network 10gbit,50us (assumed)\ncompute: 0.1 s forward and 0.2 s backward (assumed)"
+)
+COMPUTE_S = 0.3
+EXPOSED_S = {"wfbp": 0.002, "dear": 0.001, "sequential": 0.008}  # times the ranks and the place of the fusion
+UPDATE_S = 0.01
+
+
+def exposed_s(ranks, schedule, fusion):
+    """A made-up time that is another one in each row, and least with 25MB."""
+    return EXPOSED_S[schedule] * ranks * {"none": 3, "25MB": 1, "cut:4MB": 1.5, "buckets:8": 2}[fusion]
+
+
+def iteration_s(ranks, schedule, fusion):
+    return COMPUTE_S + UPDATE_S + exposed_s(ranks, schedule, fusion)
+
+
+def sweep_of(models=MODELS[:1], ranks=(64,), schedules=SCHEDULES, fusions=("25MB",)):
+    return [
+        {
+            "model": model,
+            "ranks": size,
+            "schedule": schedule,
+            "fusion": fusion,
+            "iteration_s": iteration_s(size, schedule, fusion),
+            "compute_s": COMPUTE_S,
+            "exposed_comm_s": exposed_s(size, schedule, fusion),
+            "bound_s": COMPUTE_S + exposed_s(size, schedule, fusion) / 2,
+            "speedup_vs_wfbp": iteration_s(size, "wfbp", fusion) / iteration_s(size, schedule, fusion),
+        }
+        for model, size, fusion, schedule in product(models, ranks, fusions, schedules)
+    ]
+
+
+def drawn(rows):
+    """The figure of a sweep, laid out, and its panels by their titles."""
+    figure = draw_sweep(rows, HEADING)
+    figure.draw_without_rendering()
+    return figure, {axes.get_title(): axes for axes in figure.axes if axes.get_title()}
+
+
+def names(ticks):
+    return [tick.get_text() for tick in ticks]
+
+
+def seen(axis):
+    """The numbers at an axis, without those that are off its ends."""
+    low, high = sorted(axis.get_view_interval())
+    return [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+
+
+@pytest.mark.parametrize("fusions", [FUSIONS[:1], FUSIONS])
+@pytest.mark.parametrize("ranks", [RANKS[:1], RANKS])
+def test_the_picture_suits_what_was_varied(ranks, fusions):
+    figure, panels = drawn(sweep_of(MODELS[:2], ranks=ranks, fusions=fusions))
+    title = "Time of an iteration by the number of ranks" if len(ranks) > 1 else "Where the time of an iteration goes"
+    assert names(figure.texts)[0].startswith(title)
+    several = [f"{model}, fusion {fusion}" for model in ("resnet50", "densenet201") for fusion in fusions]
+    assert list(panels) == (several if len(fusions) > 1 else ["resnet50", "densenet201"])
+    scales = [axes.get_ylim() if len(ranks) > 1 else axes.get_xlim() for axes in panels.values()]
+    assert len(set(scales)) == 1, "all panels of a model have one scale, and these models take as long"
+
+
+def test_curves_are_times_bounds_and_compute():
+    figure, panels = drawn(sweep_of(models=MODELS, ranks=RANKS[::-1]))
+    assert list(panels) == ["resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large"]
+    for axes in panels.values():
+        lines = dict(zip(SCHEDULES, zip(axes.lines[::2], axes.lines[1::2], strict=True), strict=True))
+        for schedule, (line, bound) in lines.items():
+            assert line.get_label() == schedule
+            assert list(line.get_xdata()) == list(RANKS)
+            assert list(line.get_ydata()) == pytest.approx(
+                [1e3 * iteration_s(size, schedule, "25MB") for size in RANKS]
+            )
+            expected = [300 + 500 * exposed_s(size, schedule, "25MB") for size in RANKS]
+            assert list(bound.get_ydata()) == pytest.approx(expected)
+            assert bound.get_color() == line.get_color()
+            assert bound.get_linewidth() < line.get_linewidth()
+        assert len({line.get_color() for line, _ in lines.values()}) == len(SCHEDULES)
+        assert len({line.get_marker() for line, _ in lines.values()}) == len(SCHEDULES)
+        (floor,) = axes.collections
+        assert floor.get_paths()[0].get_extents().ymax == pytest.approx(300)
+        assert axes.get_ylim()[0] == 0
+        assert names(axes.get_xticklabels()) == list(map(str, RANKS))
+    (legend,) = figure.legends
+    assert names(legend.get_texts()) == [*SCHEDULES, "compute", "thin: bound"]
+
+
+def test_an_axis_names_no_ranks_that_would_run_into_each_other():
+    assert readable(RANKS) == list(RANKS)
+    assert readable([1, 2, 3, 4, 60, 64, 100, 4096]) == [1, 3, 60, 4096]
+
+
+def test_bars_are_split():
+    figure, panels = drawn(sweep_of(models=MODELS[:2]))
+    for axes in panels.values():
+        parts = [[(bar.get_x(), bar.get_width()) for bar in part] for part in axes.containers]
+        for line, schedule in enumerate(SCHEDULES):
+            exposed = 1e3 * exposed_s(64, schedule, "25MB")
+            starts, widths = zip(*(part[line] for part in parts), strict=True)
+            assert widths == pytest.approx((300, exposed, 10))
+            assert starts == pytest.approx((0, 300, 300 + exposed))
+        assert names(axes.get_yticklabels()) == list(SCHEDULES)
+        texts = names(axes.texts)
+        assert " 374.0 ms, speed-up 1.17" in texts
+        assert "512.0" in texts, "exposed by sequential"
+        (bounds,) = axes.collections
+        assert [path.vertices[0, 0] for path in bounds.get_paths()] == pytest.approx([364, 332, 556])
+    assert names(figure.legends[0].get_texts()) == ["compute", "exposed communication", "updates and the rest", "bound"]
+
+
+def test_a_bar_has_no_sign_for_what_takes_no_time():
+    sweep = sweep_of(schedules=("dear",))
+    figure, _ = drawn([{**row, "iteration_s": row["iteration_s"] - UPDATE_S} for row in sweep])
+    assert names(figure.legends[0].get_texts()) == ["compute", "exposed communication", "bound"]
+
+
+KINDS = {
+    "bars": {"models": MODELS},
+    "bars of fusions": {"models": MODELS[:2], "fusions": FUSIONS},
+    "curves": {"models": MODELS, "ranks": RANKS},
+    "curves of fusions": {"models": MODELS[:2], "ranks": RANKS, "fusions": FUSIONS},
+}
+
+
+@pytest.mark.parametrize("varied", KINDS.values(), ids=KINDS)
+def test_all_that_is_written_can_be_read(varied):
+    """Nothing is cut off, and no two texts lie on each other."""
+    figure, _ = drawn(sweep_of(**varied))
+    texts = [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
+    for axes in figure.axes:
+        ticks = [label for axis in (axes.xaxis, axes.yaxis) for label in seen(axis)] if axes.axison else []
+        texts += [axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts, *ticks]
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
+    for text, box in boxes:
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.x1, text
+        assert 0 <= box.y0 < box.y1 <= figure.bbox.y1, text
+    met = [(one, other) for (one, first), (other, second) in combinations(boxes, 2) if first.overlaps(second)]
+    assert not met
+    assert "Predicted, with ring on the network 10gbit,50us (assumed)" in names(figure.texts)
+
+
+@pytest.mark.parametrize("kind", ["bars", "curves"])
+def test_no_time_at_all_can_be_drawn(kind):
+    zero = dict.fromkeys(("iteration_s", "compute_s", "exposed_comm_s", "bound_s"), 0.0)
+    drawn([{**row, **zero, "speedup_vs_wfbp": 1.0} for row in sweep_of(**KINDS[kind])])
+
+
+@pytest.mark.parametrize(("flags", "title"), [
+    ([], "Where the time of an iteration goes: 64 ranks, fusion 25MB"),
+    (["--ranks", "4,8", "--fusion", "none,25MB"], "resnet50, fusion none"),
+])  # fmt: skip
+def test_the_command_draws(flags, title, tmp_path):
+    file = tmp_path / "sweep.svg"
+    with matplotlib.rc_context({"svg.fonttype": "none"}):  # letters as letters
+        done = CliRunner().invoke(app, ["simulate", *flags, "--straggler", "3:1.5", "--plot", str(file)])
+    assert done.exit_code == 0, done.output
+    text = file.read_text()
+    assert title in text
+    assert "Predicted, with ring on the network 10gbit,50us (assumed)" in text
+    assert "straggler 3:1.5" in text
+
+
+@pytest.mark.parametrize(("file", "said"), [
+    ("sweep", "--plot 'sweep' must end in .png or .pdf or .svg"),
+    ("none/sweep.png", "--plot 'none/sweep.png' cannot be written: there is no folder 'none'"),
+    ("x.json", "--plot 'x.json' must end in .png or .pdf or .svg"),
+])  # fmt: skip
+def test_a_picture_that_cannot_be_is_refused_before_the_work(file, said, tmp_path, monkeypatch):
+    refused(file, said, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["sweep.PNG", "sweep.Pdf", "sweep.SVG"])
+def test_endings_may_be_in_capitals(name, tmp_path):
+    begins = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
+    done = CliRunner().invoke(app, ["simulate", "--ranks", "4", "--plot", str(tmp_path / name)])
+    assert done.exit_code == 0, done.output
+    (file,) = tmp_path.iterdir()
+    assert file.name == name
+    assert file.read_bytes().startswith(begins[file.suffix.lower()])
+
+
+def refused(file, said, tmp_path, monkeypatch):
+    """The command ends with this one line, and has neither simulated nor written anything."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dear_mpi.cli.simulate.run_simulation", lambda *_: pytest.fail("it has begun"))
+    done = CliRunner().invoke(app, ["simulate", "--json", "rows.json", "--plot", file])
+    assert (done.exit_code, done.stderr) == (2, f"error: {said}\n")
+    assert list(tmp_path.iterdir()) == []
