@@ -107,12 +107,12 @@ class Run(Session):
         if call is not None and call > self.trainer.running:
             first = self.trainer.running + 1
             self.trainer.before_forward(call)
-            self.resume(range(first, call + 1))
+            self.show(range(first, call + 1))
 
     def begin_backward(self) -> None:
         first, calls = self.trainer.running + 1, len(self.group.uses)
         self.trainer.end_forward()
-        self.resume(range(first, calls))
+        self.show(range(first, calls))
         self.trainer.fabric.launch_sum(LOSS, lambda: None)  # an order expects it
         if self.buffers is not None:
             self.buffers.start()
@@ -170,7 +170,8 @@ class Run(Session):
 
     # Between steps.
 
-    def resume(self, calls: Sequence[int] | range) -> None:
+    def show(self, calls: Sequence[int] | range) -> None:
+        """Give the parameters of these layer calls their own class: they are up to date."""
         if self.paused:
             for call in calls:
                 for parameter in self.group.layers[call].parameters:
@@ -182,7 +183,7 @@ class Run(Session):
         with self.owner.lock:
             if self.paused:
                 self.trainer.finish()
-                self.resume(range(len(self.group.layers)))
+                self.show(range(len(self.group.layers)))
             self.take_buffers()
 
     def take_buffers(self) -> None:
