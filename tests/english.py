@@ -39,7 +39,7 @@ RULES = {
 def marks(text):
     """(rule, sentence) of each sentence of a text that breaks a rule."""
     for sentence in re.split(r"(?<=[.!?:;])\s+|\n\s*\n|\n\s*(?=- )", text):
-        flat = " ".join(sentence.split())
+        flat = re.sub(r"``[^`]*``", "code", " ".join(sentence.split()))
         found = [rule for rule, pattern in RULES.items() if pattern.search(flat) and not flat.endswith("?")]
         words = len(re.findall(r"[A-Za-z]{2,}", flat))
         found += ["long"] * (words > MOST_WORDS and flat.count(",") < words / 4)  # a list of names may be longer
@@ -84,7 +84,10 @@ def raised(tree):
 def documented(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from [(node.body[0].lineno, text)] if (text := ast.get_docstring(node)) else []
+            text = re.sub(
+                r"^(?:>>>.*|.*(?:\S {2,}\S| \| ).*)$", "", ast.get_docstring(node) or "", flags=re.M
+            )  # no diagrams
+            yield from [(node.body[0].lineno, text)] if text else []
 
 
 def commented(source):

@@ -50,7 +50,6 @@ class Noted:
     said: Mapping[str, Any]
     parts: Sequence[Part]
     times: Sequence[float]
-    under_way: bool = False  # the last time is the time of the snapshot
 
     @property
     def begin_s(self) -> float:
@@ -62,9 +61,6 @@ class Noted:
 
     def calls(self) -> Iterator[tuple[Part, float, float]]:
         yield from zip(self.parts, self.times, self.times[1:], strict=False)
-
-    def at(self, times: Sequence[float], *, under_way: bool = False) -> Noted:
-        return replace(self, times=times, under_way=under_way)
 
     def earlier(self, seconds: float) -> Noted:
         """Shift all times by ``-seconds``, to another rank's clock."""

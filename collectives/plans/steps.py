@@ -7,7 +7,7 @@ A wait is *waiting* until the peer starts its end of the message, then *transfer
 Without the peer's notes it is *either*. *Combining* and *copying* work on a message's data. A library call is *whole*.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from dear_mpi.collectives.plans.notes import Noted, Part
@@ -70,18 +70,12 @@ def starts_of(ranks: Ranks) -> dict[End, float]:
     }
 
 
-def spans_of(
-    rank: int, noted: Noted, starts: Mapping[End, float], known: Collection[int | None] = ()
-) -> Iterator[StepSpan]:
-    """Yield a rank's calls; waits are cut at the peer's start.
-
-    A running wait lasts if its peer is ``known`` not to have started.
-    """
-    for place, (part, begin_s, end_s) in enumerate(noted.calls(), start=2):
+def spans_of(rank: int, noted: Noted, starts: Mapping[End, float]) -> Iterator[StepSpan]:
+    """Yield a rank's calls; waits are cut at the peer's start."""
+    for part, begin_s, end_s in noted.calls():
         kind = AS.get(part.kind, part.kind)
         if kind == "ending":
-            lasts = noted.under_way and place == len(noted.times) and part.peer in known
-            peers_s = starts.get(other_end(rank, part), end_s if lasts else None)
+            peers_s = starts.get(other_end(rank, part))
             if peers_s is None:
                 kind = "either"
             else:
@@ -89,15 +83,12 @@ def spans_of(
                 if until_s > begin_s:
                     yield StepSpan("waiting", part.step, part.peer, begin_s, until_s, part)
                     begin_s = until_s
-                if lasts and until_s == end_s:
-                    return
         yield StepSpan(kind, part.step, part.peer, begin_s, end_s, part)
 
 
 def flows_of(ranks: Ranks, starts: Mapping[End, float]) -> Iterator[Flow]:
     for rank, noted in ranks.items():
-        calls = list(noted.calls())
-        for part, _, end_s in calls[: len(calls) - noted.under_way]:
+        for part, _, end_s in noted.calls():
             if part.kind == "ending" and part.incoming and (begin_s := starts.get(other_end(rank, part))) is not None:
                 assert part.peer is not None, "a message has a sender"
                 yield Flow(part.peer, begin_s, rank, end_s, part)

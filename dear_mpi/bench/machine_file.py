@@ -61,7 +61,7 @@ class Row:
     late: int = 0  # dropped samples: a rank was late for the start
     times_us: list[list[float]] | None = None  # all samples of each timed rank, with --raw
     rank_mean_us: Microseconds | None = None  # the mean of the ranks' means, as in OSU's benchmarks
-    over_peer_low: float | None = None  # ends of its 95 % interval (peers.py); None for too few samples
+    over_peer_low: float | None = None  # ends of its 95 % interval; None for too few samples
     over_peer_high: float | None = None
     bound_us: float | None = None  # the least time of any algorithm on the fitted network (fit.py), if known
 

@@ -152,7 +152,7 @@ def measured(
 
 
 def paced(suite: Suite, run: Callable[[int], dict[K, Samples]], transport: Transport, blocks: int) -> dict[K, Samples]:
-    """Collective: return a point's samples, including warm-up's wrong results, in at least so many blocks of turns."""
+    """Collective: return a point's samples, including warm-up's wrong results, of at least ``blocks`` blocks."""
     begin_s = time.perf_counter()
 
     def spent_s() -> float:

@@ -166,4 +166,4 @@ class Suite(Conditions):
                 complaints.append(str(error))
             else:
                 return
-        raise ValueError(f"{complaints[0]}; or native, native-best, {', '.join(OTHERS)}")
+        raise ValueError(f"{complaints[0]}; also native-best, {', '.join(OTHERS)}")

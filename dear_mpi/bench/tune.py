@@ -78,7 +78,7 @@ def rules_before(path: Path, suite: Suite, world: World) -> tuple[Rule, ...]:
             if len(given := getattr(suite, name)) > 1:
                 raise ValueError(f"{name} must be one: rules are only by size and ranks, not {', '.join(given)}")
         check_writable("--tune", path)
-        return read_rules(path) if path.exists() else ()
+        return read_rules(path) if path.is_file() else ()
 
     return said_by_rank_0(world.transport, "tune", read)
 

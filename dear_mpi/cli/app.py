@@ -1,6 +1,6 @@
 """Train with DeAR and other communication schedules, and time, explain and simulate collectives and training runs.
 
-Under mpirun, every rank runs the command, and rank 0 alone prints. Wrong input ends all ranks with exit code 2.
+Under mpirun, every rank runs the command, and only rank 0 prints. Wrong input ends all ranks with exit code 2.
 """
 
 import inspect

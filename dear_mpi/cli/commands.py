@@ -27,8 +27,8 @@ class Command(NamedTuple):
 class AddedFlag(NamedTuple):
     """A flag that an extra adds to a command of core.
 
-    With ``endings`` it takes a file with one of them, and the command calls ``write(flag, path, result)``, which is at
-    ``place``. Without, it is a switch of ``train``, and an ``Observe`` is at ``place``.
+    With ``endings`` it takes a file with one of them, and ``place`` is its ``write(flag, path, result)``. Without, it
+    is a switch of ``train``, and ``place`` an ``Observe``; or a flag of ``bench``, and ``place`` makes a ``Look``.
     """
 
     help: str

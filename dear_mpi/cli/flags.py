@@ -14,8 +14,8 @@ from dear_mpi.cli.commands import PANEL_OF, added_flags, as_typed
 from dear_mpi.training.declared import Declared, listed, options_of
 
 Flags: TypeAlias = Mapping[str, Any]
-"""What was typed, by the names of flags, and the defaults that ``with_flags`` was given. A flag's default in its table
-is shown in --help, and is not in it."""
+"""Typed values by the names of flags, and the defaults that ``with_flags`` was given. A flag's default in its table is
+only shown in --help."""
 
 Table: TypeAlias = dict[str, inspect.Parameter]
 LAST = "Output"  # the panel of extras' flags
@@ -103,7 +103,7 @@ LINK = (
 )
 RATES = (
     "Bandwidth of a rank inside its host, and of a host to others, for algorithms that ask for it, such as themis: "
-    "100gbit/10gbit, or FILE.json of dear-mpi doctor."
+    "100gbit/10gbit, or FILE.json of doctor or links."
 )
 THREADS = "Number of ranks, which run as threads of one process, without MPI."
 STALL = "Report each rank that has waited this long for a message, with the message and the cause. 0s: never."
@@ -119,7 +119,7 @@ TIMELINE = (
 RUN_FLAGS = (
     flag("device_memory", str, MEMORY, "auto")
     | flag("link", str | None, LINK, show_default="the real one")
-    | flag("rates", str | None, RATES, show_default="those of --link, else unknown")
+    | flag("rates", str | None, RATES, show_default="as --link, else unknown")
     | flag("threads", int | None, THREADS, min=1, max=MOST_THREADS, show_default="an MPI job")
     | flag("stall_after", str, STALL, STALL_AFTER)
     | flag("stall_abort", bool, ABORT, False)

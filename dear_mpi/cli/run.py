@@ -103,7 +103,7 @@ def agreed_on(error: Exception) -> Exception:
 def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..., Callable[[Table], Any]]:
     """Turn a function of a flag mapping into a command: typed flags, and these defaults.
 
-    It becomes a function from more flags, those of extras, to what Typer runs. Bad input ends the command as in
+    The result is a function from the flags of extras to the function that Typer runs. Bad input ends the command as in
     ``complaining``. ``alone`` names a command of one process: it refuses mpirun, like --threads.
     """
 

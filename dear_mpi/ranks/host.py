@@ -2,7 +2,6 @@
 
 import math
 import platform
-import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -48,11 +47,6 @@ def available_bytes() -> float:
         cached = int(stat["active_file"]) + int(stat["inactive_file"])  # file caches, dropped if memory is short
         found.append(limit - used + cached)
     return min(found)
-
-
-def page_faults() -> int:
-    """Return how often this process touched a page that the system had to provide first."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def check_room(what: str, nbytes: int, ranks: int) -> None:

@@ -1,1 +1,1 @@
-"""Show explanations, pictures, plots and tables."""
+"""Explain and prove algorithms and routes, print tables of training, and write timelines."""

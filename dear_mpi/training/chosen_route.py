@@ -105,7 +105,7 @@ def check_own(options: Exchange, schedule: str) -> None:
     chosen["wire"] = is_code(options.wire)
     if any(chosen.values()):
         what = ", ".join(name for name, matters in chosen.items() if matters)
-        raise ValueError(f"schedule {schedule!r} has a route of its own: leave out {what}")
+        raise ValueError(f"schedule {schedule!r} sets the route: leave out {what}")
 
 
 def check_sent(options: Exchange, schedule: str, route: Route, dtype: str) -> None:

@@ -154,13 +154,9 @@ def borders(policy: str, layout: Layout) -> list[int]:
     """Return where a policy cuts the flat buffer, in elements.
 
     Policies are those of ``fuse``; ``tensors``: a bucket per tensor (or several, if shorter than the grid);
-    ``cut:SIZE``: buckets of that size, regardless of tensors; ``ddp``: PyTorch's buckets; ``at:N,N,...``: at these
-    elements. Raises ValueError if the policy cannot be read, or asks for more buckets than there are layers or than a
-    run can handle.
-
-    >>> layout = Layout.of([[("a", (64,))], [("b", (64,))], [("c", (64,))]], itemsize=4, ranks=1)
-    >>> borders("layers:2", layout), borders("cut:384B", layout)
-    ([0, 128], [0, 96])
+    ``cut:SIZE``: buckets of that size, regardless of tensors; ``ddp``, ``ddp:SIZE``: PyTorch's buckets;
+    ``at:N,N,...``: at these elements. Raises ValueError if the policy cannot be read, or asks for more buckets than
+    there are layers or than a run can handle.
     """
     kind, _, argument = policy.partition(":")
     found: Sequence[int]
@@ -169,7 +165,9 @@ def borders(policy: str, layout: Layout) -> list[int]:
     elif kind == "cut":  # the finest grid
         found = range(0, layout.count, max(layout.grid, size_of(policy, argument) // layout.itemsize))
     elif policy == "ddp":
-        found = ddp_borders(layout)
+        found = ddp_borders(layout, DDP_FIRST_BYTES, DDP_BYTES)
+    elif kind == "ddp":  # a script's bucket_cap_mb
+        found = ddp_borders(layout, *[size_of(policy, argument)] * 2)
     elif kind == "at":
         found = elements(policy, argument, layout)
     else:
@@ -179,17 +177,17 @@ def borders(policy: str, layout: Layout) -> list[int]:
     return list(found)
 
 
-def ddp_borders(layout: Layout) -> list[int]:
+def ddp_borders(layout: Layout, first_bytes: int, most_bytes: int) -> list[int]:
     """Close buckets from the end of the flat buffer when they are large enough; the first one early.
 
     Source: compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp; DistributedDataParallel.
     """
-    found, size, limit = list[int](), 0, DDP_FIRST_BYTES
+    found, size, limit = list[int](), 0, first_bytes
     for tensor in reversed(range(len(layout.shapes))):
         size += layout.size(tensor) * layout.itemsize
         if size >= limit:
             found.append(layout.offsets[tensor])
-            size, limit = 0, DDP_BYTES
+            size, limit = 0, most_bytes
     return found
 
 
@@ -233,13 +231,13 @@ def fuse(policy: str, nbytes: Sequence[int]) -> Groups:
 def size_of(policy: str, size: str) -> int:
     """Return the bytes that a policy names. Raises ValueError if they cannot be read or are zero."""
     name, colon, _ = policy.partition(":")
-    if colon and name in NAMED:
+    if colon and name in NAMED and name != "ddp":
         raise ValueError(f"fusion {policy!r}: {name} takes nothing after a colon")
     try:
         if (nbytes := parse_bytes(size)) < 1:
             raise ValueError(f"size {size!r} must be above zero")
     except ValueError as error:
-        allowed = "tensors, none, layers:K, buckets:N, a size, cut:SIZE, ddp, at:N,N or FILE.py:FUNCTION"
+        allowed = "tensors, none, layers:K, buckets:N, a size, cut:SIZE, ddp, ddp:SIZE, at:N,N or FILE.py:FUNCTION"
         allowed += "; of a schedule also own, mgwfbp and horovod; in training also bo and auto"
         raise ValueError(f"fusion {policy!r}: {error}. Allowed: {allowed}") from None
     return nbytes

@@ -41,8 +41,8 @@ FUSION_BY_SIZE = (
     "inside a tensor"
 )
 FUSION_AS_GIVEN = (
-    "ddp, horovod, mgwfbp: as the source of that schedule does; own: as the source of each "
-    "schedule does; at:N,N: at these elements; FILE.py:FUNCTION: by your function"
+    "ddp, horovod, mgwfbp: as the source of that schedule does; ddp:4MB: with this bucket_cap_mb; own: as the "
+    "source of each schedule does; at:N,N: at these elements; FILE.py:FUNCTION: by your function"
 )
 TUNED = "bo: sizes are tried during training (also bo:1MB..64MB); auto: the best size is predicted"
 FUSION = f"{FUSION_BY_SIZE}; {TUNED}; {FUSION_AS_GIVEN}."
@@ -94,8 +94,8 @@ class Exchange(Declared):
     )
 
     weights: Sequence[float] | str | None = option(
-        "How fast each rank is: it has a share of the batch and of the line in proportion. 3,1,1: a number for each "
-        f"rank; {MEASURED}: as the first iterations show.",
+        "How fast each rank is: it has a share of the batch and of the flat buffer in proportion. 3,1,1: a number for "
+        f"each rank; {MEASURED}: as the first iterations show.",
         None,
         shown="all alike",
         typed=str,
@@ -145,10 +145,11 @@ class Exchange(Declared):
 @dataclass(frozen=True, kw_only=True)
 class Training(Exchange):
     """Choose the other options of training. Fusion by time is in ``fusion.py``; ``bo`` and ``auto`` are in
-    ``tuning/``."""
+    ``tuning.py``."""
 
     schedule: str = option(
-        f"Schedule, which decides when gradients travel: {', '.join(NAMES_OF_SCHEDULES)}, or FILE.py:NAME.",
+        f"Schedule, which decides when gradients travel: {', '.join(NAMES_OF_SCHEDULES)}, one of an extra, such as "
+        "lancet, or FILE.py:NAME.",
         "dear",
         may_be_file=True,
     )

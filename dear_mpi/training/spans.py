@@ -126,11 +126,11 @@ def inside_of(ranks: Sequence[Rank]) -> Inside:
         for noted in rank.noted:
             if noted.number >= first:
                 collectives[noted.number][rank.number] = noted
-    found, known = Inside(), {rank.number for rank in ranks}
+    found = Inside()
     for _, their in sorted(collectives.items()):
         starts = starts_of(their)
         for number, noted in their.items():
-            steps = spans_of(number, noted, starts, known)
+            steps = spans_of(number, noted, starts)
             found.spans[number] += [
                 Span(STEPS, each.kind, name_of(each), each.begin_s, each.end_s, said_of(each, noted)) for each in steps
             ]

@@ -37,7 +37,8 @@ def test_two_byte_sums_in_rank_order_are_rounded_once_on_any_number_of_ranks(mon
 
 def test_the_page_has_the_table_that_the_command_makes():
     """Its shape, not its digits: those of another machine may differ in the last one."""
-    lines = [line for line in (ROOT / numerics.PAGE).read_text().splitlines() if line.startswith("|")]
+    rows = (ROOT / "docs/benchmarks/rows/numerics.txt").read_text().splitlines()
+    lines = [line for line in rows if line.startswith("|")]
     first = next(number for number, line in enumerate(lines) if line.startswith("| type"))  # below that of provenance
     rows = [line.split("|")[1:-1] for line in lines[first:]]
     assert [cell.strip() for cell in rows[0][2:]] == [f"{size} ranks" for size in numerics.RANKS]

@@ -64,7 +64,7 @@ def test_its_commands_run(command, project):
 
 def test_the_gates_hold_after_the_page_was_followed(project):
     """The limits of the style, the order of rooms, and this file: what the page quotes is still there."""
-    limits = "tests/rooms.py --limit kernels dear_mpi/training"
+    limits = "tests/rooms.py --limit kernels"
     assert f"`python {limits}`" in PAGE.read_text("utf-8")
     run(f"{sys.executable} {limits}", project)
     run(f"{sys.executable} -m pytest -q -p no:cacheprovider {' '.join(GATES)}", project)

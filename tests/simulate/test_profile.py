@@ -162,7 +162,7 @@ def test_a_profile_reads_as_it_was_written(tmp_path):
     assert read_profile(file) == PROFILE
     assert json.loads(file.read_text())["uses"][1] == {
         "name": "dense",
-        "tensors": [{"key": 0, "shape": [1024, 1024], "outputs": 0, "sides": None}],
+        "tensors": [{"key": 0, "shape": [1024, 1024], "outputs": 0, "own_cost": None}],
         "forward_s": 0.03,
         "backward_s": 0.02,
         "weights_s": 0.0,

@@ -65,15 +65,6 @@ def test_sums_are_alike_on_all_ranks_and_near_those_of_float64(hosts, wire, most
     assert 0 < np.linalg.norm(first - exact) < most * np.linalg.norm(exact)
 
 
-@pytest.mark.parametrize("ranks", [3, 4, 5])
-@pytest.mark.parametrize("choices", [{"wire": "int4:between"}, {"wire": "topk:10%:between", "update": "sharded"}])
-def test_all_schedules_come_to_the_same_bits(choices, ranks):
-    """On all ranks, which ``train`` compares."""
-    found = {name: run(choices | {"schedule": name}, ranks)["params_sha256"] for name in ("sequential", "zero", "dear")}
-    assert len({*found.values()}) == 1
-    assert run(choices | {"debug": True, "clip": 100.0}, ranks)["loss"][-1] < 2.3
-
-
 def test_ranks_with_a_host_each_have_the_flat_codes_bits():
     """All of them serve all shards then, and nothing is summed inside."""
 

@@ -1,6 +1,5 @@
 """What is decided once layers have been timed: orders of an iteration, and fusion by time."""
 
-import re
 from itertools import pairwise
 
 import numpy as np
@@ -227,38 +226,7 @@ def test_a_comparison_has_each_schedule_with_each_fusion():
         assert row["hidden"] >= 0
     assert {row["speedup"] for row in rows if row["schedule"] == "wfbp"} == {1.0}
     assert len({row["params_sha256"] for row in rows}) == 1
-    wfbp, *_, eager = rows
-    assert wfbp["sent_bytes"] > 0
-    assert eager["network_s"].keys() == {"reduce_scatter", "all_gather"}
-
-
-EARLY = """
-from dear_mpi.training.routes import *
-
-gathering = (reduce_scatter("gradients"), all_gather("gradients"))
-early = Route("early", out=(Pack(), *gathering), back=(Update(), Unpack()))
-"""
-HALVES = ["reduce_scatter + all_gather", "reduce_scatter, all_gather"]
-
-
-@pytest.mark.parametrize(
-    ("route", "sent"),
-    [
-        ("full", ["all_reduce", HALVES[1]]),
-        ("sharded", HALVES),
-        ("early.py:early", 2 * HALVES[:1]),
-    ],
-)
-def test_a_comparison_names_what_is_on_the_wire(route, sent, tmp_path, monkeypatch):
-    """On the route ``sharded`` the two halves of an all_reduce travel apart, with an update between them. Where all
-    travel on the way out, a schedule that waits for the way back waits for them."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "early.py").write_text(EARLY)
-    config = Config.of(settings(iterations=2, route=route))
-    rows = run_world(lambda world: Comparison(config, world, ["wfbp", "dear"], fusions=["none"]).run(), threads=2)
-    for row, names in zip(rows, sent, strict=True):
-        assert row["network_s"].keys() == set(names.split(", "))
-        assert row["exposed_s"].keys() <= {*names.split(", "), *re.split(r", | \+ ", names), "loss"}
+    assert rows[0]["sent_bytes"] > 0
 
 
 def test_fusions_of_a_comparison_must_differ():

@@ -126,7 +126,7 @@ def test_groups_of_the_papers_models(model, policy, groups):
 
 
 ALLOWED = (
-    "Allowed: tensors, none, layers:K, buckets:N, a size, cut:SIZE, ddp, at:N,N or FILE.py:FUNCTION"
+    "Allowed: tensors, none, layers:K, buckets:N, a size, cut:SIZE, ddp, ddp:SIZE, at:N,N or FILE.py:FUNCTION"
     "; of a schedule also own, mgwfbp and horovod; in training also bo and auto"
 )
 ERRORS = {

@@ -66,21 +66,6 @@ def digest(threads, **choices):
     return run_world(lambda world: train(config, world), threads=threads)["params_sha256"]
 
 
-@pytest.mark.parametrize("threads", [1, 3, 5])
-@pytest.mark.parametrize("choices", [{"model": "mlp"}, {"model": "cnn", "iterations": 3, "wire": "bf16"}], ids=str)
-def test_same_bits_wherever_the_line_is_cut(threads, choices):
-    """Borders inside tensors: 1 kB is a part of a row, 30 kB ends inside a weight."""
-    fusions = ("tensors", "none", "cut:1kB", "cut:30kB", "25MB")
-    digests = {digest(threads, **choices | {"fusion": fusion}) for fusion in fusions}
-    assert len(digests) == 1
-
-
-@pytest.mark.parametrize("schedule", KINDS)
-def test_same_bits_under_every_schedule_where_buckets_end_inside_tensors(schedule):
-    choices = {"fusion": "cut:5kB", "optimizer": "sgd", "momentum": 0.9}
-    assert digest(3, schedule=schedule, **choices) == digest(3, schedule="sequential", **choices)
-
-
 def network(rng, *, tied):
     """An autoencoder whose two halves share a weight, or have equal ones."""
     weight, hidden = rng.standard_normal((8, 8)), Dense("hidden", rng.standard_normal((8, 8)))

@@ -365,10 +365,10 @@ def test_fsdp_gathers_the_buckets_of_a_layer_before_those_of_the_one_before_it()
     asked = []
 
     class Watched(SCHEDULES["fsdp"]):
-        def gather_again(self, index):
-            if index >= 0 and self.fabric.buckets[index] not in self.held:
-                asked.append(index)
-            super().gather_again(index)
+        def gather_again(self, last):
+            held = set(self.held)
+            super().gather_again(last)
+            asked.extend(sorted((each.index for each in self.held - held), reverse=True))
 
     rehearsed("mine", Watched, buckets, 2)
     assert asked[:4] == [3, 2, 1, 0]

@@ -124,19 +124,6 @@ def test_routes_of_codes_are_proved(wire, update):
     assert proof.summed == (find_code(wire).route is coded or wire.startswith("noise"))
 
 
-@pytest.mark.parametrize("wire", EVERY)
-def test_all_schedules_come_to_the_same_bits(wire):
-    """On all ranks, which ``train`` compares."""
-    found = {name: run({"schedule": name, "wire": wire}) for name in ("sequential", "zero", "dear-eager")}
-    assert len({report["params_sha256"] for report in found.values()}) == 1
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 5])
-@pytest.mark.parametrize("wire", installed("int8", "int4", "blocks:10%", "noise:1%"))
-def test_on_any_number_of_ranks(wire, ranks):
-    assert run({"wire": wire}, ranks=ranks)["route"] == f"full over {wire}"
-
-
 @pytest.mark.parametrize(
     "wire", installed("int8", "topk:10%", "blocks:10%", "noise:10%", "acp:4:after=3", "powersgd:4")
 )

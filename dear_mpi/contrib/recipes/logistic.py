@@ -81,7 +81,7 @@ class Problem:
 
 
 def train(
-    world: Any, problem: Problem, route: str, steps: int, to: float = 1e-8, most: int = 1000
+    world: Any, problem: Problem, route: str, steps: int, *, to: float = 1e-8, most: int = 1000
 ) -> tuple[int, Array]:
     """Return the rounds until the error is so small, and the values then."""
     margin, x = Margin(problem.best.size), problem.x[world.rank]

@@ -142,6 +142,7 @@ class OwnMean(SoftmaxCrossEntropy):
 def train(
     world: Any,
     name: str = "fastest",
+    *,
     until: float = 0.93,
     most: int = 100,
     batch: int = 16,

@@ -52,15 +52,16 @@ class Config(Training):
         allowed=DTYPES,
     )
     optimizer: str = option(
-        f"Optimiser: {', '.join(OPTIMIZERS)}. With further settings: sgd:nesterov=1, adam:beta1=0.8:epsilon=1e-6.",
+        f"Optimiser: {', '.join(OPTIMIZERS)}, or one of an extra, such as kfac. With further "
+        "settings: sgd:nesterov=1, adam:beta1=0.8:epsilon=1e-6.",
         shown="by model",
     )
-    lr: float | None = option("Learning rate.", None, shown="that of the optimiser")
-    momentum: float | None = option("Momentum factor.", None, shown="that of the optimiser")
+    lr: float | None = option("Learning rate.", None, shown="by optimiser")
+    momentum: float | None = option("Momentum factor.", None, shown="by optimiser")
     weight_decay: float | None = option(
         "Weight decay of all parameters, including biases: an L2 penalty for sgd and adam, decoupled for the others.",
         None,
-        shown="that of the optimiser",
+        shown="by optimiser",
     )
     decay: str = option(
         f"How the learning rate falls until the last iteration: {', '.join(DECAYS)}.",
@@ -72,7 +73,7 @@ class Config(Training):
     seed: int = option("Seed of the initial parameters and of the order of the data.", 0, least=0)
     context: int = option("Number of bytes of text that gpt sees at once.", 64, least=1)
     forward_time: float | None = option(
-        "Seconds that the forward pass of a synthetic model takes.", None, shown="0.1, or that of a profile"
+        "Seconds that the forward pass of a synthetic model takes.", None, shown="0.1, or as in a profile"
     )
     backward_time: float | None = option(
         "Seconds that the backward pass of a synthetic model takes.",

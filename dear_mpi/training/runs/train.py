@@ -61,7 +61,7 @@ class Observer(Protocol):
 Observe: TypeAlias = Callable[[Job, int, int, CommonClock | None], Observer]
 """Collective, before the iterations: makes an observer of a job, its number of iterations, how many of these do not
 count, and the clock of the timeline, if there is one. An extra's flag of ``train`` leads to a class of this kind, which
-also has ``show(console, what it found)``."""
+also has ``show(console, found)``."""
 
 
 def train(
@@ -79,7 +79,7 @@ def train(
     Args:
         progress: called after each iteration with its number, from 1, and the loss.
         saving: where checkpoints are, if there are any.
-        profile: file for the layer times, written by rank 0 (``profiles/profile.py``).
+        profile: file for the layer times, written by rank 0 (``training/profile.py``).
         timeline: processes the timeline of the last iterations, on rank 0.
         observers: by the keys of their results in the report.
 

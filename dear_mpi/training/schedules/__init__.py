@@ -1,5 +1,6 @@
 """Decide when each bucket communicates: a file per family of schedules."""
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -42,7 +43,7 @@ def published(name: str) -> type[Schedule]:
     return checked(name, load_extra("schedules", name))
 
 
-ALL_SCHEDULES = WithExtras[type[Schedule]](SCHEDULES | ROUNDS, "schedules", published)
+ALL_SCHEDULES = WithExtras[type[Schedule]](ChainMap(ROUNDS, SCHEDULES), "schedules", published)
 
 
 def find_schedules(names: Sequence[str]) -> dict[str, type[Schedule]]:

@@ -44,6 +44,7 @@ class HalvedTransport(EmulatedTransport):
     def __init__(self, below, link, slow):
         super().__init__(below, link)
         self.slow, self.half = slow, Port(Link(link.bandwidth / 2, link.latency_s))
+        self.outbox.ports = [*self.outbox.ports, self.half]
 
     def send_init(self, data, peer, tag):
         own, self.near = self.near, self.half if (self.rank, peer) == self.slow else self.near

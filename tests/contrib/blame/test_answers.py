@@ -59,43 +59,16 @@ def test_a_run_that_is_over_has_its_report_and_timeline_whatever_becomes_of_blam
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """The timeline of a run, and its profile."""
+    """The timeline of a run, and its report."""
     folder = tmp_path_factory.mktemp("recorded")
-    config, paths = Config.of(settings(iterations=ENOUGH)), (folder / "timeline.json", folder / "profile.json")
-    how = {"profile": paths[1], "timeline": TimelineFiles("--timeline", paths[:1]), "observers": {"blame": Blamer}}
-    report = run_world(lambda world: train(config, world, **how), threads=2)
-    return *paths, report
-
-
-def blamed_by(timeline, profile, tmp_path, **changes):
-    """The outcome of the command, with a profile of which this is changed."""
-    path = tmp_path / "changed.json"
-    path.write_text(json.dumps(json.loads(profile.read_text()) | changes))
-    return CliRunner().invoke(app, ["blame", str(timeline), "--profile", str(path)])
-
-
-def test_a_profile_of_the_same_model_on_as_large_a_batch_is_taken(recorded, tmp_path):
-    timeline, profile, report = recorded
-    assert blamed_by(timeline, profile, tmp_path).exit_code == 0
-    assert blamed_by(timeline, profile, tmp_path, ranks=4, batch=2 * report["batch"]).exit_code == 0
-
-
-def test_a_profile_of_something_else_is_refused(recorded, tmp_path):
-    timeline, profile, report = recorded
-    uses = json.loads(profile.read_text())["uses"]
-    others = [*uses[:-1], uses[-1] | {"name": "other"}]
-    run = f"and the run is of {report['model']}, 2 ranks, batch {report['batch']}"
-    wrong = [({"model": "else"}, run), ({"batch": 3 * report["batch"]}, run), ({"ranks": 4}, run)]
-    for changes, said in [*wrong, ({"uses": others}, "of other layers than the run: only")]:
-        done = blamed_by(timeline, profile, tmp_path, **changes)
-        assert done.exit_code == 2
-        assert "--profile" in done.output
-        assert said in done.output
+    config, path = Config.of(settings(iterations=ENOUGH)), folder / "timeline.json"
+    how = {"timeline": TimelineFiles("--timeline", [path]), "observers": {"blame": Blamer}}
+    return path, run_world(lambda world: train(config, world, **how), threads=2)
 
 
 def test_the_table_counts_one_rank_as_one(recorded, capsys):
     show_blame(
-        Console(), recorded[2]["blame"] | {"ranks": 1, "off": -1e-9, "suspects": {"rank": 0, "link": 1, "layer": 3}}
+        Console(), recorded[1]["blame"] | {"ranks": 1, "off": -1e-9, "suspects": {"rank": 0, "link": 1, "layer": 3}}
     )
     said = capsys.readouterr().out
     assert f"{FEWEST} iterations on 1 rank, replayed +0.0%" in said
@@ -103,7 +76,7 @@ def test_the_table_counts_one_rank_as_one(recorded, capsys):
 
 
 def test_a_written_timeline_has_the_iterations_that_the_run_had(recorded):
-    timeline, _, report = recorded
+    timeline, report = recorded
     assert report["blame"]["iterations"] == FEWEST
     (run,) = read_timeline(str(timeline)).runs
     assert blame(run).iterations == FEWEST

@@ -216,7 +216,7 @@ def test_a_layer_that_exchanges_before_one_pass_alone_is_refused():
             return x
 
     said = refused_by_all(lambda: [Ahead("b", np.ones((6, 4)))])
-    assert "layer 0: Ahead has the method exchange_forward alone" in said
+    assert "layer 0: Ahead has only the method exchange_forward" in said
 
 
 class LeavesOut(Dense):

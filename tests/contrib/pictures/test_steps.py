@@ -87,7 +87,7 @@ def test_a_picture_says_what_it_shows(algorithm, size, drawn):
     [
         (("--picture", "x.abc"), "--picture 'x.abc' must end in .png or .pdf or .svg"),
         (("--picture", "none/x.png"), "--picture 'none/x.png' cannot be written: there is no folder 'none'"),
-        (("--picture", ""), "Invalid value for '--picture': '' is no name of a file"),
+        (("--picture", ""), "--picture '.' must end in .png or .pdf or .svg"),
         (("--algorithm", "ring,naive", "--picture", "x.png"), "--picture draws one algorithm, not 2"),
     ],
 )
