@@ -5,15 +5,15 @@
     bucket 1            groups: | weight[6:8], head | norm  |          instance 1
 
 The instances have the user's class and hyperparameters, so an update has the bits of the user's optimiser. Optimisers
-that look at whole tensors (``is_elementwise``) get buckets of whole tensors. The state of a parameter that one bucket
-holds *is* the user's state; the state of a parameter in several buckets, or shards, is joined by ``collect``.
+that look at whole tensors get buckets of whole tensors. The state of a parameter that one bucket holds *is* the user's
+state; the state of a parameter in several buckets, or shards, is joined by ``collect``.
 """
 
 from __future__ import annotations
 
 import copy
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -21,31 +21,62 @@ from typing import Any
 import torch
 
 from dear_mpi.kernels.optimizer import Optimizer
-from dear_mpi.torch.tensors import tensor_of
+from dear_mpi.torch.tensors import TorchParameter, tensor_of
+
+Parts = dict[int, list[tuple[int, dict[str, Any]]]]  # of the state, with their first elements, by parameter
+A, B = slice(48), slice(48, 96)  # matrices of a trial
+WHOLE = ("Adafactor", "Muon")  # of torch.optim
+REFUSED = {
+    "LBFGS": "looks at all parameters at once and runs the model several times: take another",
+    "SparseAdam": "takes sparse gradients, which travel as dense ones: take Adam",
+}
 
 
-def is_elementwise(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimiser gives the same bits on parts of a tensor: three steps on a matrix, whole and cut."""
-    generator = torch.Generator().manual_seed(1)
-    dtype = torch.get_default_dtype()
-    values = torch.randn((6, 8), generator=generator, dtype=dtype)
-    whole, (head, tail) = [values.clone()], (values.flatten()[:13].clone(), values.flatten()[13:].clone())
-    instances = []
-    for tensors in (whole, [head, tail]):
-        instance = another(optimizer, [{**hyper(optimizer.param_groups[0]), "params": tensors}])
-        instances.append((instance, tensors))
-    try:
-        for _ in range(3):
-            grad = torch.randn((6, 8), generator=generator, dtype=dtype)
-            for instance, tensors in instances:
-                parts = [grad] if len(tensors) == 1 else [grad.flatten()[:13], grad.flatten()[13:]]
-                for tensor, part in zip(tensors, parts, strict=True):
-                    tensor.grad = part.clone()
-                with torch.no_grad():
-                    instance.step()
-    except (ValueError, TypeError, RuntimeError, IndexError):  # e.g. Muon refuses vectors
-        return False
-    return bool(torch.equal(whole[0].flatten(), torch.cat([head, tail])))
+def scope_of(optimizer: torch.optim.Optimizer) -> str:
+    """Return whether an optimiser updates elements or tensors independently: ``element`` or ``tensor``.
+
+    For each group, three steps on two matrices decide: in one instance, in one instance each, and one of them cut.
+
+    Raises:
+        ValueError: an update depends on other parameters.
+    """
+    kind = type(optimizer).__name__
+    if kind in REFUSED:
+        raise ValueError(f"optimizer {kind} {REFUSED[kind]}")
+    scope = "tensor" if kind in WHOLE else "element"
+    with torch.random.fork_rng(devices=[]):
+        for group in optimizer.param_groups:
+            together = trial(optimizer, group, [[A, B]])
+            if not torch.equal(together, trial(optimizer, group, [[A], [B]])):
+                raise ValueError(f"optimizer {kind} updates parameters that depend on each other: take another")
+            try:
+                if not torch.equal(together, trial(optimizer, group, [[A, slice(48, 61), slice(61, 96)]])):
+                    scope = "tensor"
+            except (ValueError, TypeError, RuntimeError, IndexError):  # e.g. Muon refuses vectors
+                scope = "tensor"
+    return scope
+
+
+def trial(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], instances: list[list[slice]]) -> Any:
+    """Return 96 elements after three steps of these instances, each with tensors of these elements."""
+    device = group["params"][0].device if group["params"] else None
+    values, *grads = torch.randn((4, 96), generator=torch.Generator().manual_seed(1)).to(device).unbind()
+    tensors = [(span, shaped(values[span]).clone()) for spans in instances for span in spans]
+    settings, own = hyper(group), iter(tensors)
+    if "lr" in settings:  # it may be 0 now
+        settings["lr"] = torch.full_like(rate, 0.01) if isinstance(rate := settings["lr"], torch.Tensor) else 0.01
+    made = [another(optimizer, [{**settings, "params": [next(own)[1] for _ in spans]}]) for spans in instances]
+    for grad in grads:
+        for span, tensor in tensors:
+            tensor.grad = shaped(grad[span]).clone()
+        with torch.no_grad():
+            for instance in made:
+                instance.step()
+    return torch.cat([tensor.flatten() for _, tensor in tensors])
+
+
+def shaped(values: Any) -> Any:
+    return values.view(6, 8) if len(values) == 48 else values
 
 
 def hyper(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,16 +92,16 @@ def another(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> t
     """Return an optimiser of the same class, with other parameters, no state and no hooks of the user."""
     made = object.__new__(type(optimizer))
     kept = {name: value for name, value in vars(optimizer).items() if name != "step"}  # schedulers wrap ``step``
-    hooks = {name: OrderedDict() for name, value in kept.items() if isinstance(value, OrderedDict) and "hooks" in name}
+    hooks: dict[str, Any] = {name: OrderedDict() for name in kept if name.endswith("_hooks")}
     made.__dict__.update(kept | hooks, state=defaultdict(dict), param_groups=groups)
     return made
 
 
 @dataclass
 class Piece:
-    """A tensor, or the part of it that one bucket (or shard) holds: elements ``start`` to ``stop``."""
+    """A tensor, or the part of it that one bucket (or shard) holds: elements ``start`` to ``stop`` in memory order."""
 
-    parameter: Any  # the user's
+    parameter: TorchParameter
     tensor: Any  # a leaf over the flat buffer's values
     grad: Any  # over the flat buffer's gradients, in the tensor's type
     sent: Any  # the averages as they travelled; perhaps the memory of ``grad``
@@ -78,8 +109,12 @@ class Piece:
     stop: int
 
     @property
+    def key(self) -> Any:
+        return self.parameter.tensor
+
+    @property
     def complete(self) -> bool:
-        return bool(self.stop - self.start == self.parameter.numel())
+        return bool(self.stop - self.start == self.key.numel())
 
     def average(self, factor: float) -> Any:
         """Return the averaged gradient, times a factor."""
@@ -89,7 +124,7 @@ class Piece:
 
     def of(self, whole: Any) -> Any:
         """Return this piece's part of a tensor of the parameter's shape."""
-        return whole if self.complete else whole.reshape(-1)[self.start : self.stop]
+        return whole if self.complete else self.parameter.flat(whole)[self.start : self.stop]
 
 
 class Instance:
@@ -99,21 +134,21 @@ class Instance:
         self.updates, self.pieces = updates, pieces
         groups: dict[int, list[Any]] = {}
         for piece in pieces:
-            groups.setdefault(updates.group_of[piece.parameter], []).append(piece.tensor)
+            groups.setdefault(updates.group_of[piece.key], []).append(piece.tensor)
         self.numbers = list(groups)
         made = [{**updates.groups[number], "params": tensors} for number, tensors in groups.items()]
         self.optimizer = another(updates.optimizer, made)
 
     def __call__(self, optimizer: Any, update: int, factor: float) -> None:
-        """Update with averages from the flat buffer, or only hand them to the user: see ``UserUpdates.hand_over``."""
+        """Update with averages from the flat buffer, or hand them to the user: see ``UserUpdates.handing_over``."""
         updates = self.updates
         updates.wait()
         for piece in self.pieces:
-            grad = piece.average(factor * updates.factor)
-            if updates.handing_over:
-                piece.of(piece.parameter.grad).copy_(grad)
-            else:
-                piece.tensor.grad = None if piece.parameter in updates.unused else grad
+            grad, own = piece.average(factor * updates.factor), piece.key.grad
+            if not updates.handing_over:
+                piece.tensor.grad = None if piece.key in updates.unused else grad
+            elif own is not None:
+                (own if piece.complete else piece.parameter.flat(own)[piece.start : piece.stop]).copy_(grad)
         if not updates.handing_over:
             self.step()
 
@@ -129,24 +164,25 @@ class Instance:
 class UserUpdates(Optimizer):
     """The user's optimiser, as the ``optimizer`` of a session.
 
-    Args:
-        whole: whether it must see whole tensors.
-
     Attributes:
         groups: the hyperparameters of the user's groups at the last ``step()``.
         factor, unused: of averages, and the parameters without a gradient on any rank, once ``wait`` returns.
         handing_over: whether averages go to the user (``synchronize``) in place of an update.
+        wrapped: the trained parameters.
+        gather: gathers a value from all ranks, if each updates only its shards.
     """
 
     lr = 1.0  # the groups have their own
 
-    def __init__(self, optimizer: torch.optim.Optimizer, *, whole: bool) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
-        self.scope = "tensor" if whole else "element"  # type: ignore[misc]
+        self.scope = scope_of(optimizer)  # type: ignore[misc]
         self.group_of = {
             each: number for number, group in enumerate(optimizer.param_groups) for each in group["params"]
         }
         self.instances: dict[tuple[int, int], Instance] = {}
+        self.wrapped: dict[Any, TorchParameter] = {}
+        self.gather: Callable[[Any], Sequence[Any]] | None = None
         self.factor, self.unused, self.handing_over = 1.0, frozenset[Any](), False
         self.wait: Callable[[], None] = lambda: None
         self.take()
@@ -167,15 +203,12 @@ class UserUpdates(Optimizer):
         arena, own = bucket.arena, bucket.arena.shards.of(bucket.bucket)
         layout, pieces = arena.layout, []
         for number in layout.tensors(own.start, own.stop):
-            parameter, offset = arena.parameters[number].tensor, layout.offsets[number]
+            parameter, offset = arena.parameters[number], layout.offsets[number]
             span = slice(max(own.start, offset), min(own.stop, layout.ends[number]))
-            complete = span.stop - span.start == parameter.numel()
-            shape = parameter.shape if complete else (span.stop - span.start,)
-            values, grads, wire = (
-                tensor_of(array[span]).view(shape) for array in (arena.values, arena.grads, arena.wire)
-            )
-            sent = grads if arena.wire is arena.grads else wire
-            leaf = torch.nn.Parameter(values, requires_grad=True)
+            values, grads, wire = (tensor_of(array[span]) for array in (arena.values, arena.grads, arena.wire))
+            if span.stop - span.start == parameter.tensor.numel():
+                values, grads, wire = map(parameter.shaped, (values, grads, wire))
+            leaf, sent = torch.nn.Parameter(values), grads if arena.wire is arena.grads else wire
             pieces.append(Piece(parameter, leaf, grads, sent, span.start - offset, span.stop - offset))
         made = self.instances[bucket.bucket.interval] = Instance(self, pieces)
         for piece in pieces:
@@ -184,7 +217,7 @@ class UserUpdates(Optimizer):
 
     def give(self, instance: Instance, piece: Piece) -> None:
         """Give an instance its part of the user's state."""
-        state = self.optimizer.state[piece.parameter]
+        state = self.optimizer.state[piece.key]
         if not piece.complete:
             state = {name: part_of(value, piece) for name, value in state.items()}
         instance.optimizer.state[piece.tensor] = state
@@ -200,40 +233,43 @@ class UserUpdates(Optimizer):
         """Update by the gradients that the user holds, after ``synchronize``."""
         for instance in self.instances.values():
             for piece in instance.pieces:
-                grad = piece.parameter.grad
-                piece.tensor.grad = None if grad is None else piece.of(grad)
+                grad = piece.key.grad
+                piece.tensor.grad = None if grad is None else piece.of(grad).to(piece.tensor.dtype)
             instance.step()
 
-    def collect(self, gather: Callable[[Any], Sequence[Any]] | None = None) -> None:
-        """Put the state of divided parameters together in the user's optimiser.
+    def collect(self) -> None:
+        """Put the state of divided parameters together in the user's optimiser. Collective if updates are sharded."""
+        numbers = {parameter: number for number, parameter in enumerate(self.group_of)}
+        parts: Parts = defaultdict(list)
+        for piece, state in self.states():
+            if self.gather is not None or not piece.complete:  # a complete one shares the user's dictionary
+                parts[numbers[piece.key]].append((piece.start, state))
+        if self.gather is not None:
+            ranks, parts = self.gather(dict(parts)), defaultdict(list)
+            for number, found in (item for rank in ranks for item in rank.items()):
+                parts[number].extend(found)
+        for parameter, number in numbers.items():
+            if number in parts:
+                states = [state for _, state in sorted(parts[number], key=itemgetter(0))]
+                self.optimizer.state[parameter] = joined(states, self.wrapped[parameter])
 
-        Args:
-            gather: gathers a value from all ranks, if each has only its shards.
-        """
-        names = {parameter: number for number, parameter in enumerate(self.group_of)}
-        parts: dict[int, list[tuple[int, dict[str, Any]]]] = {}
+    def states(self) -> Iterator[tuple[Piece, dict[str, Any]]]:
         for instance in self.instances.values():
             for piece in instance.pieces:
-                if gather is not None or not piece.complete:  # a complete one shares the user's dictionary
-                    state = instance.optimizer.state[piece.tensor]
-                    parts.setdefault(names[piece.parameter], []).append((piece.start, state))
-        if gather is not None:
-            ranks, parts = gather(parts), {}
-            for rank in ranks:
-                for number, found in rank.items():
-                    parts.setdefault(number, []).extend(found)
-        for parameter, number in names.items():
-            if number in parts:
-                found = [state for _, state in sorted(parts[number], key=itemgetter(0))]
-                self.optimizer.state[parameter].update(joined(found, parameter))
+                yield piece, instance.optimizer.state[piece.tensor]
+
+    def begin_cut(self) -> None:
+        """Prepare for other buckets."""
+        self.collect()
+        self.instances.clear()
 
 
-def joined(parts: Sequence[dict[str, Any]], parameter: Any) -> dict[str, Any]:
+def joined(parts: Sequence[dict[str, Any]], parameter: TorchParameter) -> dict[str, Any]:
     """Join the state of a parameter's parts. Numbers, such as a count of steps, are equal in all of them."""
     if len(parts) == 1 or not parts[0]:
         return parts[0]
     return {
-        name: torch.cat([part[name].reshape(-1) for part in parts]).reshape(parameter.shape)
+        name: parameter.shaped(torch.cat([part[name] for part in parts]))
         if isinstance(value, torch.Tensor) and value.ndim
         else value
         for name, value in parts[0].items()

@@ -7,8 +7,8 @@ jax = pytest.importorskip("jax", reason="adapters of JAX need jax (our extra 'ja
 
 import jax.numpy as jnp  # noqa: E402
 
-from dear_mpi.adapters.jax_layers import JaxLayer, JaxLoss  # noqa: E402
 from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
+from dear_mpi.contrib.jax.layers import JaxLayer, JaxLoss  # noqa: E402
 from dear_mpi.kernels.dtypes import DTYPES  # noqa: E402
 from dear_mpi.kernels.optimizers import SGD  # noqa: E402
 from dear_mpi.models.data import Batches, load_data  # noqa: E402
