@@ -1,7 +1,7 @@
 """Mark tensors whose update is in flight: any use completes the updates of this rank.
 
 PyTorch passes every use of a tensor of a subclass to ``__torch_function__``: a forward pass, ``state_dict()``, a change
-in place. So users see only current tensors, and without a layer call updates stay in flight until the next forward pass.
+in place. So users see only current tensors, and without a use updates stay in flight until the next forward pass.
 """
 
 from __future__ import annotations

@@ -37,14 +37,14 @@ HOST_TURNS = {"resnet": 15, "transformer": 8}
 PARTS = [f"{model}:{case}" for model in MODELS for case in CASES if model == "resnet" or not CASES[case][2]]
 HEAD = """How does `DistributedOptimizer` compare with torch's DDP if torch computes?
 
-- **Set-up**: one thread per rank. DDP over gloo and `DistributedOptimizer` take turns in one run; a turn is three iterations
-  after one that does not count. **hosts** are network namespaces of this machine with 1 Gbit/s links. On **busy**
-  machines a program spins on each core.
+- **Set-up**: one thread per rank. DDP over gloo and `DistributedOptimizer` take turns in one run; a turn is three
+  iterations after one that does not count. **hosts** are network namespaces of this machine with 1 Gbit/s links. On
+  **busy** machines a program spins on each core.
 - **resnet**: 1.2 million parameters, GroupNorm, 8 images of 3x32x32 per rank. **transformer**: 20 million parameters,
   2 sequences of 64 tokens per rank.
 - **Peer**: DDP with `gradient_as_bucket_view`, its own bucket sizes, and SGD with momentum and `foreach=True`.
-- **ours**: `schedule, fusion, updates`, with `algorithm="auto"` and the same SGD, one instance per bucket. Updates are full, as in DDP, unless
-  a row is called `sharded`.
+- **ours**: `schedule, fusion, updates`, with `algorithm="auto"`, and an instance of the same SGD for each bucket.
+  Updates are full, as in DDP, unless a row is called `sharded`.
 - **ms**: an iteration, the mean over ranks: the median over turns, and the distance to the farther end of its 95 %
   interval. **of DDP's time**: the median ratio of neighbouring turns with its 95 % interval. If it contains 1, the
   two are not distinguishable.
