@@ -76,7 +76,7 @@ def groups_of(module, draw):
     return [{"params": trained[cut:]}, {"params": trained[:cut], "weight_decay": 0.05, "lr": 0.02}]
 
 
-def options_of(draw, size):
+def options_of(draw):
     found = {
         "schedule": draw.choice(["dear", "dear", "dear-eager", "wfbp", "ddp", "bytescheduler", "mg-wfbp", "sequential"])
     }
