@@ -200,7 +200,7 @@ class UserUpdates(Optimizer):
         Args:
             bucket: a ``BoundBucket``.
         """
-        arena, own = bucket.arena, bucket.arena.shards.of(bucket.bucket)
+        arena, own = bucket.arena, bucket.arena.shards.own(bucket.bucket)
         layout, pieces = arena.layout, []
         for number in layout.tensors(own.start, own.stop):
             parameter, offset = arena.parameters[number], layout.offsets[number]

@@ -32,7 +32,6 @@ from dear_mpi.reporting.files import older, replacing, set_aside, tidy
 from dear_mpi.reporting.terminal import note
 from dear_mpi.training.fabric.statistic import LossScale
 from dear_mpi.training.flat_buffer.arena import Arena
-from dear_mpi.training.flat_buffer.shards import take_state, whole_state
 from dear_mpi.training.group import WorkerGroup
 
 FORMAT = 1
@@ -164,7 +163,7 @@ def buffers_of(group: WorkerGroup, saved: Mapping[str, bool]) -> Iterator[tuple[
     """Yield the arena's saved arrays, each as long as the flat buffer. Collective."""
     arena, transport = group.arena, group.world.transport
     yield VALUE, arena.values
-    named = {f"state.{number}": buffer for number, buffer in enumerate(whole_state(arena, transport))}
+    named = {f"state.{number}": buffer for number, buffer in enumerate(arena.whole_state(transport))}
     named |= {f"line.{name}": buffer for name, buffer in arena.buffers.items()}
     for name, own in saved.items():
         if not own:
@@ -216,12 +215,12 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
 
     def states() -> Iterator[Array]:
         for number, own in enumerate(arena.state):
-            buffer = own if arena.shards.ranks == 1 else array_module(own).zeros(arena.values.shape, own.dtype)
+            buffer = array_module(own).zeros(arena.values.shape, own.dtype) if arena.sharded else own
             fill_own(f"state.{number}", buffer, 1 / about.ranks)
             yield buffer
 
     fill(VALUE, arena.values)
-    take_state(arena, states())
+    arena.take_state(states())
     for name, buffer in arena.buffers.items():
         buffer[...] = 0
         if f"line.{name}" in (*about.own, *about.equal):

@@ -21,8 +21,7 @@ from typing import NamedTuple
 
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of, telling
 from dear_mpi.reporting.units import parse_bytes, whole_number
-from dear_mpi.training.flat_buffer.bucket import Cut, cut
-from dear_mpi.training.flat_buffer.layout import Layout
+from dear_mpi.training.flat_buffer.bucket import Cut, Layout, cut
 
 USUAL = "25MB"  # the default of DeAR's published code and of PyTorch's DDP
 MOST_BUCKETS = 100_000

@@ -126,7 +126,7 @@ class Profiler:
         else:
             stream, events = group.streams.compute, [*before.after, *last.within, *last.after]
         found = [event for event in events if event.what in group.arena.shards.partitions]
-        own = [group.arena.shards.of(event.what) for event in found]
+        own = [group.arena.shards.own(event.what) for event in found]
         elements = sum(group.owners.work(group.layout, span.start, span.stop) for span in own)
         if elements:
             self.update_s = float(sum(stream.seconds(event.begin, event.end) for event in found)) / elements

@@ -14,8 +14,7 @@ from dear_mpi.models.layers import Dense, Gelu, Reshape, Residual, SoftmaxCrossE
 from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training.flat_buffer.bound import BoundBucket
-from dear_mpi.training.flat_buffer.bucket import cut
-from dear_mpi.training.flat_buffer.layout import Layout
+from dear_mpi.training.flat_buffer.bucket import Layout, cut
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from tests.training_checks import KINDS, arena_of, settings, third

@@ -8,8 +8,7 @@ from dear_mpi.models.synthetic import NoLoss
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.virtual import VirtualFabric
-from dear_mpi.training.flat_buffer.bucket import cut
-from dear_mpi.training.flat_buffer.layout import Layout
+from dear_mpi.training.flat_buffer.bucket import Layout, cut
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.schedules.schedule import Schedule
 from dear_mpi.training.trainer import Trainer

@@ -17,7 +17,7 @@ from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices import Prices
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.fabric import Rules
-from dear_mpi.training.flat_buffer.layout import Layout
+from dear_mpi.training.flat_buffer.bucket import Layout
 from dear_mpi.training.fusion import fused
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.tuning import (

@@ -25,7 +25,6 @@ from dear_mpi.training.fabric.statistic import Statistic, Verdict
 from dear_mpi.training.flat_buffer.arena import Arena
 from dear_mpi.training.flat_buffer.bound import BoundBucket
 from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
-from dear_mpi.training.flat_buffer.shards import take_state, whole_state
 from dear_mpi.training.routes.stages import Collective, Stage
 
 Counts: TypeAlias = tuple[int, ...] | None  # elements of each rank; None if equal
@@ -81,9 +80,9 @@ class LiveFabric(Fabric):
         self.arena.updates = self.updates
         if hasattr(self.arena.optimizer, "begin_cut"):  # an optimiser of PyTorch
             self.arena.optimizer.begin_cut()
-        state = list(whole_state(self.arena, self.world.transport))
+        state = list(self.arena.whole_state(self.world.transport))
         self.enter(buckets)
-        take_state(self.arena, state)
+        self.arena.take_state(state)
         kept = {(bucket.interval, self.counts[bucket]) for bucket in buckets}
         self.free_plans(lambda key: (key.interval, key.counts) not in kept or key.portion != WHOLE)
         self.sides = {place: self.sides[place] for place in kept}

@@ -5,29 +5,30 @@
 
     wire     the same array as grads, or its copy in the type that travels
     state    | ...                                    |     one array per optimiser state, for this rank's
-                                                            shards (``shards.py``), once buckets are known
+                                                            shards (``owners.py``), once buckets are known
 
 An update is one pass over flat arrays, and cutting buckets anew moves no byte. A parameter with its own memory
 (``rebind=False``) or type stays in place: its gradient is packed, and its value unpacked, and read before an update.
 """
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
+from dear_mpi.collectives import make_plan
+from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.calls import copier, packer, unpacker
 from dear_mpi.kernels.optimizer import Optimizer
 from dear_mpi.kernels.slab import ALIGNMENT, Slab
 from dear_mpi.models.layer import Layer, Parameter
-from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
-from dear_mpi.training.flat_buffer.layout import Layout
+from dear_mpi.training.flat_buffer.bucket import Bucket, Cut, Layout
 from dear_mpi.training.flat_buffer.owners import Owners, Sharing
 from dear_mpi.training.flat_buffer.parameters import Call, flat_dtype, held, of_tensors, readers, trained
-from dear_mpi.training.flat_buffer.shards import Shards
 from dear_mpi.training.learning_rate import Rate, checked
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.route import Route
@@ -110,13 +111,35 @@ class Arena:
 
     def share_out(self, buckets: Cut) -> None:
         """Adopt these buckets; sharded optimiser state restarts at zero."""
-        self.sharing = Sharing(self.owners, self.layout, buckets)
-        if self.sharded:
-            self.shards = Shards(self.rank, self.owners.ranks, self.sharing.partitions)
-        else:
-            self.shards = Shards(0, 1, ALONE.partitions(self.layout, buckets))
+        self.sharing = Sharing(self.owners, self.layout, buckets, rank=self.rank)
+        self.shards = self.sharing if self.sharded else Sharing(ALONE, self.layout, buckets)
         if self.sharded or not self.state:
-            self.state = self.optimizer.new_state(self.values[: self.shards.count])
+            self.state = self.optimizer.new_state(self.values[: self.shards.held(self.shards.rank)])
+
+    def whole_state(self, transport: Transport) -> Iterator[Array]:
+        """Gather the whole optimiser state, array by array, on all ranks. Collective."""
+        shards = self.shards
+        if shards.owners.ranks == 1:
+            yield from self.state
+            return
+        counts = [shards.held(rank) for rank in range(shards.owners.ranks)]
+        for own in self.state:
+            gathered, buffer = (array_module(own).empty_like(self.values, dtype=own.dtype) for _ in range(2))
+            parts = [gathered[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
+            parts[self.rank][...] = own
+            with make_plan("all_gather", gathered, transport, algorithm="auto", alike=True, counts=counts) as plan:
+                plan()
+            for rank, part in enumerate(parts):
+                for bucket, place in shards.packed(rank).items():
+                    buffer[shards.shard(bucket, rank)] = part[place]
+            yield buffer
+
+    def take_state(self, state: Iterable[Array]) -> None:
+        """Keep this rank's part of the whole state, unless it holds all of it already."""
+        for own, buffer in zip(self.state, state, strict=True):
+            if own is not buffer:
+                for bucket, place in self.shards.state.items():
+                    own[place] = buffer[self.shards.own(bucket)]
 
     def place(self, parameter: Parameter, tensor: int) -> GradPlace:
         """Bind a parameter to the flat buffer, if unbound, and return its gradient's place."""

@@ -38,7 +38,7 @@ class BoundBucket:
 
     def __init__(self, bucket: Bucket, arena: Arena, finite: Array) -> None:
         self.bucket, self.arena, self.finite = bucket, arena, finite
-        span, own = slice(*bucket.interval), arena.shards.of(bucket)
+        span, own = slice(*bucket.interval), arena.shards.own(bucket)
         self.gradients, self.values, self.own = arena.wire[span], arena.values[span], arena.values[own]
         self.own_updates = self.updates = arena.updates
         self.rank, self.ranks, self.hosts, self.begin = arena.rank, arena.owners.ranks, arena.hosts, bucket.start

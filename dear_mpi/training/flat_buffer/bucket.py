@@ -1,19 +1,140 @@
-"""Cut the flat buffer into buckets: intervals that travel as one, at any element of the grid.
+"""Lay out trained parameters in a flat buffer, in the order of first call, and cut it into buckets.
 
-    buffer   | embedding            | block 1 | block 2      | head |..|
-    buckets  |    0     |    1      :   |  2          |  3          :  |
-                                    ^ a border is put on the next point of the grid
+    calls     0: embedding         1: block           2: head, tied to the embedding
+    buffer    | tokens | positions |.| weight | bias |................|
+              ^ offsets: each tensor begins on 16 bytes              ^ count: a multiple of the grid
+    buckets   |      0       |     1      :   |  2                    |
+                                          ^ a border is put on the next point of the grid
 
-A bucket's first call completes its gradients, and needs it first in the next forward pass. Borders are
+A **layer call** is one run of a layer in the forward pass. A shared tensor appears once, at its first call.
+Buckets travel as one. They are cut on a **grid** of ranks x 128 bytes, so a bucket's shards can be equal and share no
+cache line. A bucket's first call completes its gradients, and needs it first in the next forward pass. Borders are
 rounded up: a few bytes travel later, but no layer waits for a second bucket first.
 """
 
-from collections.abc import Iterable, Sequence
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from dear_mpi.training.flat_buffer.layout import Layout, Shape
+from dear_mpi.kernels.slab import CHUNK_BYTES, TENSOR_BYTES, round_up
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Map tensors to the flat buffer; offsets, counts and the grid are in elements.
+
+    Attributes:
+        shapes, offsets: of each tensor, in buffer order.
+        calls: the tensors that each layer call touches, in forward order.
+        grid: buckets begin and end at its multiples; with ``whole``, tensors begin there, each on 128 bytes.
+        itemsize: bytes per element of travelling gradients.
+    """
+
+    shapes: tuple[Shape, ...]
+    offsets: tuple[int, ...]
+    calls: tuple[tuple[int, ...], ...]
+    grid: int
+    itemsize: int
+    whole: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        calls: Iterable[Sequence[tuple[Hashable, Shape]]],
+        *,
+        itemsize: int,
+        ranks: int,
+        value_size: int | None = None,
+        whole: bool = False,
+    ) -> Layout:
+        """Lay out the tensors of all layer calls.
+
+        Args:
+            calls: for each layer call, its tensors: a key, equal for tied tensors, and a shape.
+            value_size: bytes per element of values, if it differs from gradients.
+
+        >>> layout = Layout.of([[("tokens", (3,))], [], [("head", (2, 2)), ("tokens", (3,))]], itemsize=4, ranks=2)
+        >>> layout.offsets, layout.calls, layout.grid, layout.count
+        ((0, 4), ((0,), (), (1, 0)), 64, 64)
+        """
+        numbers: dict[Hashable, int] = {}
+        shapes: list[Shape] = []
+        touched = []
+        for tensors in calls:
+            for key, shape in tensors:
+                if numbers.setdefault(key, len(numbers)) == len(shapes):
+                    shapes.append(tuple(shape))
+            touched.append(tuple(numbers[key] for key, _ in tensors))
+        narrowest = min(itemsize, value_size or itemsize)
+        grid = (1 if whole else ranks) * (CHUNK_BYTES // narrowest)
+        aligned = grid if whole else max(1, TENSOR_BYTES // narrowest)
+        offsets, end = [], 0
+        for shape in shapes:
+            offsets.append(end)
+            end += round_up(math.prod(shape), aligned)
+        return cls(tuple(shapes), tuple(offsets), tuple(touched), grid, itemsize, whole)
+
+    @property
+    def count(self) -> int:
+        return round_up(self.ends[-1], self.grid) if self.shapes else 0
+
+    def size(self, tensor: int) -> int:
+        return math.prod(self.shapes[tensor])
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        return tuple(offset + math.prod(shape) for offset, shape in zip(self.offsets, self.shapes, strict=True))
+
+    @cached_property
+    def users(self) -> tuple[tuple[int, ...], ...]:
+        found: list[list[int]] = [[] for _ in self.shapes]
+        for call, tensors in enumerate(self.calls):
+            for tensor in dict.fromkeys(tensors):
+                found[tensor].append(call)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def first_calls(self) -> tuple[int, ...]:
+        return tuple(users[0] for users in self.users)
+
+    @cached_property
+    def owned(self) -> list[int]:
+        """Count the elements that each layer call owns; a tensor's first call owns it."""
+        counts = [0] * len(self.calls)
+        for tensor, call in enumerate(self.first_calls):
+            counts[call] += self.size(tensor)
+        return counts
+
+    @property
+    def owned_bytes(self) -> list[int]:
+        return [owned * self.itemsize for owned in self.owned]
+
+    def point(self, element: int) -> int:
+        """Return the first possible border from an element on; the end of the flat buffer is one."""
+        if self.whole:
+            number = bisect_left(self.offsets, element)
+            return self.offsets[number] if number < len(self.offsets) else self.count
+        return min(round_up(element, self.grid), self.count)
+
+    def begin(self, call: int) -> int:
+        return self.begins[call]
+
+    @cached_property
+    def begins(self) -> dict[int, int]:
+        """Map owning layer calls to their first element; a layer call's first tensor is entered last, and stays."""
+        return dict(zip(reversed(self.first_calls), reversed(self.offsets), strict=True))
+
+    def tensors(self, start: int, stop: int) -> list[int]:
+        """List the tensors with an element in an interval."""
+        found = range(bisect_right(self.ends, start), bisect_left(self.offsets, stop))
+        return [tensor for tensor in found if self.size(tensor)]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
@@ -24,8 +25,7 @@ from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.optimizer import Optimizer
 from dear_mpi.reporting.units import decimal
-from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
-from dear_mpi.training.flat_buffer.layout import Layout
+from dear_mpi.training.flat_buffer.bucket import Bucket, Cut, Layout
 
 MEASURED = "measured"
 Weights: TypeAlias = tuple[float, ...]
@@ -141,10 +141,23 @@ class Ownership:
 
 
 class Sharing:
-    """Share out the buckets of a cut, with their update costs; others, such as portions, separately."""
+    """Share out the buckets of a cut, with their update costs; others, such as portions, separately.
 
-    def __init__(self, owners: Owners, layout: Layout, buckets: Cut) -> None:
-        self.owners, self.layout = owners, layout
+    A rank packs the optimiser state of its shards (Rajbhandari et al., ZeRO, SC 2020, section 5.1):
+
+    buffer, 3 ranks  | bucket 0          | bucket 1                   |
+    a rank's shards  |     |##|     ...  |        |####|        ...   |
+    its state        |##|####|
+
+    >>> layout = Layout.of([[("a", (96,)), ("b", (192,))]], itemsize=4, ranks=3)
+    >>> buckets = Cut([Bucket(0, 0, 96, (0,), 384), Bucket(1, 96, 288, (0,), 768)])
+    >>> sharing = Sharing(Owners(3), layout, buckets, rank=1)
+    >>> [(sharing.own(bucket), sharing.state[bucket]) for bucket in buckets]
+    [(slice(32, 64, None), slice(0, 32, None)), (slice(160, 224, None), slice(32, 96, None))]
+    """
+
+    def __init__(self, owners: Owners, layout: Layout, buckets: Cut, *, rank: int = 0) -> None:
+        self.owners, self.layout, self.rank = owners, layout, rank
         self.partitions = owners.partitions(layout, buckets)
         self.others: dict[Bucket, Partition] = {}
         self.found: dict[Bucket, tuple[float, Array]] = {}
@@ -155,6 +168,26 @@ class Sharing:
         if bucket not in self.others:
             self.others |= self.owners.partitions(self.layout, [bucket])
         return self.others[bucket]
+
+    def shard(self, bucket: Bucket, rank: int) -> slice:
+        own = self.of(bucket).shard(rank)
+        return slice(bucket.start + own.start, bucket.start + own.stop)
+
+    def own(self, bucket: Bucket) -> slice:
+        return self.shard(bucket, self.rank)
+
+    def packed(self, rank: int) -> dict[Bucket, slice]:
+        """Place a rank's shards one after the other."""
+        ends = accumulate((partition.counts[rank] for partition in self.partitions.values()), initial=0)
+        return {bucket: slice(*place) for bucket, place in zip(self.partitions, pairwise(ends), strict=True)}
+
+    @cached_property
+    def state(self) -> dict[Bucket, slice]:
+        return self.packed(self.rank)
+
+    def held(self, rank: int) -> int:
+        """Count the elements of a rank's shards."""
+        return sum(partition.counts[rank] for partition in self.partitions.values())
 
     def counts(self, bucket: Bucket) -> tuple[int, ...] | None:
         return None if self.owners.even else tuple(self.of(bucket).counts)

@@ -11,7 +11,7 @@ from dear_mpi.kernels.calls import copier
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.launch_tables import address
 from dear_mpi.models.layer import Layer, Parameter
-from dear_mpi.training.flat_buffer.layout import Layout
+from dear_mpi.training.flat_buffer.bucket import Layout
 
 Call: TypeAlias = Callable[[], object]
 READ = 1 << 18  # elements compared at a time

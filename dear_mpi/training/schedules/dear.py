@@ -18,21 +18,11 @@ from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fabric.costs import Nominal, chains_of, list_scheduled
 from dear_mpi.training.fabric.order import Key, Sequenced, turns_of
 from dear_mpi.training.flat_buffer.bucket import Bucket
-from dear_mpi.training.schedules.schedule import CollectiveSeconds, Halved, Late
+from dear_mpi.training.schedules.schedule import BackPipe, CollectiveSeconds, Late
 
 
-class Dear(Halved, Late):
-    """Reduce-scatter during the backward pass, all-gather during the next forward pass, in the order of need."""
-
-    @staticmethod
-    def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
-        """Return the bound: all-gathers begin after backward and all reduce-scatters, and end before forward does.
-
-        The paper's max(ff, ag) + max(bp, rs) includes ff + rs, but layers without parameters run while the network
-        reduces.
-        """
-        gathered, reduced = network["all_gather"], network["reduce_scatter"]
-        return max(ff + bp, gathered + max(bp, reduced))
+class FeedPipe(Late):
+    """Gather during the next forward pass, in the order of need."""
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
@@ -46,6 +36,20 @@ class Dear(Halved, Late):
     def end_backward(self) -> None:
         for bucket in self.forward_order:
             self.under_way[bucket] = self.fabric.start("all_gather", bucket)
+
+
+class Dear(BackPipe, FeedPipe):
+    """Reduce-scatter during the backward pass, all-gather during the next forward pass."""
+
+    @staticmethod
+    def bound(ff: float, bp: float, network: CollectiveSeconds) -> float:
+        """Return the bound: all-gathers begin after backward and all reduce-scatters, and end before forward does.
+
+        The paper's max(ff, ag) + max(bp, rs) includes ff + rs, but layers without parameters run while the network
+        reduces.
+        """
+        gathered, reduced = network["all_gather"], network["reduce_scatter"]
+        return max(ff + bp, gathered + max(bp, reduced))
 
 
 class DearEager(Dear):

@@ -112,10 +112,10 @@ class Schedule:
         """Finish pending work: on return all parameters are up to date."""
 
 
-class Halved(Schedule):
+class BackPipe(Schedule):
     """Start a bucket's reduce-scatter when its last gradient is ready; subclasses start the gather."""
 
-    collectives: ClassVar[tuple[str, ...]] = ("reduce_scatter", "all_gather")
+    collectives = ("reduce_scatter", "all_gather")
 
     def after_backward(self, call: int) -> None:
         for bucket in self.fabric.buckets.completed_by(call):

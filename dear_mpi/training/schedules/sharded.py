@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.flat_buffer.bucket import Bucket
 from dear_mpi.training.schedules.dear import Dear
-from dear_mpi.training.schedules.schedule import CollectiveSeconds, Halved, Options, Schedule, yes_or_no
+from dear_mpi.training.schedules.schedule import BackPipe, CollectiveSeconds, Options, Schedule, yes_or_no
 
 
-class Zero(Halved):
+class Zero(BackPipe):
     """ZeRO, stages 1 and 2: the step ends with the gathers; or they run in the next forward pass, one at a time.
 
     With ``zero:overlap_param_gather=yes`` the hook of a bucket's first layer waits for its gather and starts the next.
@@ -73,7 +73,7 @@ class Zero(Halved):
             self.finish()
 
 
-class Fsdp(Halved):
+class Fsdp(BackPipe):
     """FSDP, or ZeRO stage 3: gather parameters before forward and before backward, one bucket ahead (BACKWARD_PRE).
 
     It sends FSDP's messages at FSDP's times, but frees no memory. With ``--accumulate`` only the first forward and the

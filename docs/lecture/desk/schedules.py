@@ -7,8 +7,7 @@ from typing import Any
 from dear_mpi.contrib.pages.lanes import Names, kinds, run_lanes
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.fabric import Rules
-from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
-from dear_mpi.training.flat_buffer.layout import Layout
+from dear_mpi.training.flat_buffer.bucket import Bucket, Cut, Layout
 from dear_mpi.training.fusion import fused
 from dear_mpi.training.log import KEPT
 from dear_mpi.training.routes.stages import Collective

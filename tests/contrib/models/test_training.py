@@ -9,7 +9,6 @@ from dear_mpi.kernels.optimizers import Muon
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training import Session
-from dear_mpi.training.flat_buffer.shards import Shards
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import train
@@ -74,8 +73,7 @@ def test_owners_of_gpt_have_at_most_a_third_of_its_updates(fusion, most):
         layers = gpt((64,), 256, np.random.default_rng(0), np.dtype(np.float32))
         with Session(layers, SoftmaxCrossEntropy(), transport, optimizer=Muon(), fusion=fusion) as session:
             group = session.group
-            shards = Shards(transport.rank, 4, group.arena.sharing.partitions)
-            spans = [shards.of(bucket) for bucket in group.buckets]
+            spans = [group.arena.sharing.own(bucket) for bucket in group.buckets]
             return sum(group.owners.work(group.layout, span.start, span.stop) for span in spans) / group.layout.count
 
     shares = run_loopback(4, share)
