@@ -98,14 +98,13 @@ def read_network(text: str, ranks: int) -> Machine:
 def spelled(text: str, ranks: int) -> Network:
     levels, blocks = parse_levels("network", text, ("o", "gamma"))
     found = list[Network]()
-    for level in levels:
+    for link, named in levels:
         o, gamma = (
-            check_seconds(f"network {text!r}: {name}", parse_seconds(level.named.get(name, "0s")))
-            for name in ("o", "gamma")
+            check_seconds(f"network {text!r}: {name}", parse_seconds(named.get(name, "0s"))) for name in ("o", "gamma")
         )
         if found and gamma:
             raise ValueError(f"network {text!r}: gamma= belongs to INSIDE, as sums cost the same for all messages")
-        found.append(Network(alpha=level.link.latency_s, beta=1 / level.link.bandwidth, o=o, gamma=gamma))
+        found.append(Network(alpha=link.latency_s, beta=1 / link.bandwidth, o=o, gamma=gamma))
     if blocks is None:
         return found[0]
     try:
