@@ -250,6 +250,7 @@ def check_distinct(what: str, given: Sequence[object], meaning: Callable[[str], 
 
 
 BLOCKS = ("hosts", "per_host")
+Levels = list[tuple[Link, dict[str, str]]]  # links with their named values, such as ``o=1us``
 
 
 def parse_links(text: str) -> Link:
@@ -262,14 +263,12 @@ def parse_links(text: str) -> Link:
     return replace(inside[0], between=others[0][0], blocks=blocks) if others else inside[0]
 
 
-def parse_levels(
-    what: str, text: str, names: Sequence[str] = ()
-) -> tuple[list[tuple[Link, dict[str, str]]], Blocks | None]:
+def parse_levels(what: str, text: str, names: Sequence[str] = ()) -> tuple[Levels, Blocks | None]:
     """Parse one link, or the links inside and between hosts with the hosts; each has values of these ``names``.
 
     Raises a ValueError, which begins with ``what``, for other texts.
     """
-    found, hosts, given = list[tuple[Link, dict[str, str]]](), dict[str, str](), f"{what} {text!r}"
+    found, hosts, given = Levels(), dict[str, str](), f"{what} {text!r}"
     for part in BETWEEN_LINKS.split(text):
         of_hosts = [f"{name}={value}" for name, value in hosts.items()]
         plain, named = named_values(given, [*of_hosts, *part.split(",")])

@@ -58,8 +58,7 @@ def test_the_verdict_is_on_the_wire(name, route):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("update", ["full", "sharded"])
-@pytest.mark.parametrize("clip", [None, 1.0])
-@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize(("clip", "accumulate"), [(None, 3), (1.0, 1)])
 def test_parts_add_up_and_bounds_hold(schedule, update, clip, accumulate):
     choices = {"schedules": (schedule,), "update": update, "clip": clip, "accumulate": accumulate}
     (found,) = simulated(**choices)

@@ -41,8 +41,7 @@ def calls_of(function):
     return count
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("fusion", ["none", "cut:1MB"])
+@pytest.mark.parametrize(("schedule", "fusion"), [*((each, "none") for each in SCHEDULES), ("dear-eager", "cut:1MB")])
 def test_the_work_is_linear_in_the_number_of_layers(tmp_path, schedule, fusion):
     def work(layers):
         file = tmp_path / f"{layers}.json"
