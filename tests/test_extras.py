@@ -190,12 +190,14 @@ def test_an_extra_of_ours_that_was_deleted_is_passed_over(folder):
 
 
 def test_names_of_core_are_not_replaced(folder):
-    flags = "train.save = own:OWN_FLAG\ntrain.my-flag = own:OWN_FLAG\ntrain.2nd = own:OWN_FLAG"
+    names = ("train.save", "train.my-flag", "train.2nd", "doctor.foo")
+    flags = "\n".join(f"{name} = own:OWN_FLAG" for name in names)
     published(folder, "own", optimizers="sgd = nowhere:BAD", commands="train = nowhere:BAD", flags=flags)
     assert dear_mpi(folder, "train", *SHORT, "--optimizer", "sgd", "--lr", "0.1").stderr == "", (
         "nobody typed a flag of it"
     )
     said = dear_mpi(folder, "train", "--help").stderr
-    for name in ("train.save", "train.2nd"):
-        assert f"warning: {name!r} in the group 'dear_mpi.flags' must be COMMAND.FLAG, with a new flag" in said
+    assert "warning: train.save in the group 'dear_mpi.flags' must be a new flag" in said
+    for name in ("train.2nd", "doctor.foo"):
+        assert f"warning: {name!r} in the group 'dear_mpi.flags' must be COMMAND.FLAG, of one of train, compare" in said
     assert "--my-flag" in dear_mpi(folder, "train", "--help").stdout

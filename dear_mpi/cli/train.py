@@ -48,7 +48,7 @@ def train(flags: Flags) -> None:
     """Example: mpirun -n 4 dear-mpi train --model mlp --data digits --schedule dear"""
     check_files(files_of(Config, flags), written_by(flags))
     how: dict[str, Any] = {"profile": flags.get("profile"), "timeline": timeline_writer(flags)}
-    how["observers"] = typed_acts("train", flags)
+    how["observers"] = typed_acts("train", flags, TRAIN)
     if "save" in flags:
         how["saving"] = Saving(flags["save"], flags.get("every"), flags.get("resume", False))
     for name in ("every", "resume"):
@@ -86,7 +86,7 @@ def compare(flags: Flags) -> None:
     fusions = listed("--fusion", flags["fusion"], BETWEEN_FUSIONS) if "fusion" in flags else ()
     wires = listed("--wire", flags["wire"]) if "wire" in flags else ()
     check_files(files_of(Config, flags) | {"--schedules": schedules, "--fusion": fusions}, written_by(flags))
-    acts, timeline = typed_acts("compare", flags), timeline_writer(flags)
+    acts, timeline = typed_acts("compare", flags, COMPARE), timeline_writer(flags)
     if acts and timeline is None:
         timeline = TimelineFiles("--timeline", ())
     how: dict[str, Any] = {"timeline": timeline, "acts": acts, "fusions": fusions, "wires": wires}

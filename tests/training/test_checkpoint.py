@@ -358,8 +358,8 @@ def test_notes_that_json_cannot_hold_on_one_rank_are_refused_on_all():
 def test_what_a_killed_run_was_writing_is_gone_behind_the_next_checkpoint(tmp_path):
     """But not what another run left, whose name ends alike, and no file of the user."""
     file = tmp_path / "run.npz"
-    others = {named(tmp_path / "my-run.npz", "0" * 8), ".2024-run.npz"}
-    for name in (named(file, "0" * 8), *others):
+    others = {named(tmp_path / "my-run.npz", (1 << 22) + 1), ".2024-run.npz"}
+    for name in (named(file, (1 << 22) + 1), *others):
         (tmp_path / name).write_bytes(b"a part of it")
     run(2, 2, Saving(file))
     assert {path.name for path in tmp_path.iterdir()} == {"run.npz", *others}

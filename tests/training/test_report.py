@@ -152,7 +152,7 @@ def test_the_best_fusions_are_compared_as_any_others(capsys):
     )
     console().print(best_table([first | fused, other | fused]))
     shown = capsys.readouterr().out.splitlines()
-    assert [line.split()[-1] for line in shown if line.startswith((" wfbp", " dear"))] == ["baseline", "tell"]
+    assert [line.split()[-1] for line in shown if line.startswith(("wfbp", "dear"))] == ["baseline", "tell"]
 
 
 def test_the_ideal_gain_is_that_of_the_bounds():
