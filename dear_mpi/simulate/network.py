@@ -57,10 +57,10 @@ class Machine:
             "beta_s_per_B": network.beta,
             "gamma_s_per_B": network.gamma,
             "o_s": network.o,
-            "hosts": None if network.hosts is None else len(set(network.hosts)),
-            "alpha_between_s": None if between is None else between.alpha,
-            "beta_between_s_per_B": None if between is None else between.beta,
-            "o_between_s": None if between is None else between.o,
+            "hosts": network.hosts and len(set(network.hosts)),
+            "alpha_between_s": between and between.alpha,
+            "beta_between_s_per_B": between and between.beta,
+            "o_between_s": between and between.o,
         }
 
 
