@@ -127,22 +127,6 @@ def test_the_title_names_what_is_not_usual(chosen, said):
     assert [line[: len(each)] for line, each in zip(lines, said, strict=True)] == said
 
 
-def test_pieces_are_of_a_segment():
-    """So a tree hands on in turn what is else one message."""
-    chosen = {"schedules": ("wfbp",), "algorithms": ("double_tree",)}
-    (pieces,), (whole,) = (simulated(**chosen, segment_bytes=nbytes) for nbytes in (1 << 16, 1 << 28))
-    assert pieces.row["iteration_s"] < whole.row["iteration_s"]
-
-
-@pytest.mark.parametrize("route", USERS)
-def test_users_routes_are_drawn(route):
-    found = simulated(route=USERS[route])
-    (run,) = timeline_of(found).runs
-    kinds = {span.kind for rank in run.ranks for span in rank.spans}
-    assert {"forward", "backward", "update"} <= kinds
-    assert kinds & {"all_gather", "all_reduce", "reduce_scatter"}
-
-
 def test_each_wire_has_rows_over_one_baseline():
     """What one wire has among several is what it has alone; a schedule with rounds stands once."""
     choices = {"schedules": ("wfbp", "dear", "local:4"), "network": "1gbit,50us"}

@@ -6,14 +6,12 @@ tested everywhere, and so are a few times that it once found.
 
 import os
 import shutil
-from dataclasses import replace
 
 import pytest
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, programs, runner_of
-from dear_mpi.collectives.program.cost import Simulation, cost
+from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.network import Network
-from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from tests.simulate import simgrid
 from tests.simulate.simgrid import trace_lines, write_traces
@@ -52,34 +50,6 @@ def test_cost_agrees_with_simgrid(name, collective, size):
     written = programs(name, collective, size)
     time_s = simgrid.replay(written, COUNT, 4, **LINK)
     assert cost(written, COUNT, 4, Network(**LINK)).time_s == pytest.approx(time_s, rel=CLOSE)
-
-
-@needs_simgrid
-@pytest.mark.parametrize("size", RANKS)
-@pytest.mark.parametrize("name", [name for name, collective in SERVED if collective == "all_reduce"])
-def test_latency_agrees_with_simgrid(name, size):
-    """A buffer of 64 KiB, of which latency is the larger part; SimGrid's messages have 16 bytes more."""
-    written, count = programs(name, "all_reduce", size), 2**14
-    borders = Partition.of(count, size).chunks(written[0].parts)
-    run = Simulation(written, lambda each: 4 * (borders[each.stop] - borders[each.start]) + 16, Network(**LINK))
-    run.to_the_end()
-    assert run.time_s == pytest.approx(simgrid.replay(written, count, 4, **LINK), rel=CLOSE)
-
-
-@needs_simgrid
-def test_ranks_without_work_do_not_end_the_replay():
-    steps = [(), (Step(sends=(Send(2, range(3)),)),), (Step(receives=(Receive(1, range(3)),)),)]
-    written = [Program("broadcast", rank, 3, steps[rank]) for rank in range(3)]
-    assert simgrid.replay(written, 10**6, 4, **LINK) == pytest.approx(4.005e-3, rel=1e-4)
-
-
-@needs_simgrid
-def test_a_program_that_blocks_is_told():
-    written = programs("ring", "all_reduce", 3)
-    silent = Step(receives=written[2].steps[0].receives)
-    written[2] = replace(written[2], steps=(silent, *written[2].steps[1:]))
-    with pytest.raises(ValueError, match=r"SimGrid did not say how long it took; it says: .*Deadlock"):
-        simgrid.replay(written, 9, 4, **LINK)
 
 
 def test_a_trace_posts_receives_first_and_keeps_the_order_of_a_pair():
