@@ -76,7 +76,9 @@ class Prices:
         for pieces, group in grouped(sorted({*asked} - {*found}), partial(self.pieces, function)).items():
             key = algorithm, collective, pieces
             if key not in self.replays:
-                self.replays[key] = self.replay(function, pieces)
+                rates, even = self.network.rates, self.network.ports
+                ranks = find_stand_ins(function, self.ranks, self.hosts, pieces, rates=rates, even=even)
+                self.replays[key] = find_lockstep(ranks, self.network) or ranks
             times = self.replays[key].seconds(self.network, np.array(group) // self.itemsize, self.itemsize)
             found.update(zip(group, times.tolist(), strict=True))
         return np.array([found[each] for each in asked])
@@ -99,11 +101,6 @@ class Prices:
             raise ValueError(f"algorithm {algorithm!r} sends no messages, so it has no price on a network")
         for collective in collectives:
             find_algorithm(algorithm, collective)
-
-    def replay(self, function: Algorithm, pieces: int) -> Lockstep | StandIns:
-        rates, even = self.network.rates, self.network.ports
-        ranks = find_stand_ins(function, self.ranks, self.hosts, pieces, rates=rates, even=even)
-        return find_lockstep(ranks, self.network) or ranks
 
 
 @dataclass(frozen=True)
