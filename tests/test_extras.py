@@ -69,6 +69,7 @@ MODULE = """
 from dataclasses import dataclass
 from dear_mpi.collectives.algorithms import ring
 from dear_mpi.kernels.optimizers import SGD
+from dear_mpi.models.networks import mlp
 from dear_mpi.training.routes.wires import Blocks
 from dear_mpi.cli.commands import AddedFlag
 from dear_mpi.training.routes import Kind, coded
@@ -80,6 +81,10 @@ OWN_FLAG = AddedFlag("Do nothing.", "own:nothing")
 @dataclass(frozen=True)
 class OwnOptimizer(SGD):
     pass
+
+
+def own_model(shape, classes, rng, dtype):
+    return mlp(shape, classes, rng, dtype)
 
 
 def own_ring(rank, size):
@@ -106,18 +111,30 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_wires_optimizers_and_algorithms_of_a_package_do_what_ours_do(folder):
+def test_models_wires_optimizers_and_algorithms_of_a_package_do_what_ours_do(folder):
     published(
         folder,
         "own",
+        models="mine = own:own_model",
         wires="mine = own:OWN_WIRE",
         optimizers="mine = own:OwnOptimizer",
         algorithms="mine = own:own_ring\nwrong = own:wrong_ring",
     )
     file, found = folder / "found.json", []
-    for given in (["int8", "sgd", "ring"], ["mine", "mine", "mine"]):
-        flags = zip(("--wire", "--optimizer", "--algorithm"), given, strict=True)
-        dear_mpi(folder, "train", *SHORT, "--lr", "0.1", *(word for pair in flags for word in pair), "--json", file)
+    for given in (["mlp", "int8", "sgd", "ring"], ["mine"] * 4):
+        flags = zip(("--model", "--wire", "--optimizer", "--algorithm"), given, strict=True)
+        dear_mpi(
+            folder,
+            "train",
+            *SHORT,
+            "--fusion",
+            "none",
+            "--lr",
+            "0.1",
+            *(word for pair in flags for word in pair),
+            "--json",
+            file,
+        )
         found.append(json.loads(file.read_text())["params_sha256"])
     assert found[0] == found[1]
     assert "Proved for 1 to 4 ranks" in dear_mpi(folder, "explain", "--algorithm", "mine", "--check").stdout
@@ -128,6 +145,7 @@ def test_wires_optimizers_and_algorithms_of_a_package_do_what_ours_do(folder):
     ("group", "flags"),
     [
         ("schedules", ["--schedule", "bad"]),
+        ("models", ["--model", "bad"]),
         ("wires", ["--wire", "bad"]),
         ("optimizers", ["--optimizer", "bad"]),
         ("algorithms", ["--algorithm", "bad"]),

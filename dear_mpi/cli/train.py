@@ -45,7 +45,7 @@ def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
 
 @with_flags(TRAIN)
 def train(flags: Flags) -> None:
-    """Example: mpirun -n 4 dear-mpi train --model cnn --data digits --schedule dear"""
+    """Example: mpirun -n 4 dear-mpi train --model mlp --data digits --schedule dear"""
     check_files(files_of(Config, flags), written_by(flags))
     how: dict[str, Any] = {"profile": flags.get("profile"), "timeline": timeline_writer(flags)}
     how["observers"] = typed_acts("train", flags, TRAIN)
@@ -111,8 +111,8 @@ def compare_and_show(
     return Output(rows, {as_typed(name): partial(act, found) for name, act in acts.items()})
 
 
-# (a) handwritten digits, a convolutional network, DeAR over rings, to its test accuracy.
-DIGITS = {"model": "cnn", "data": "digits", "schedule": "dear", "fusion": "layers:1"}
+# (a) handwritten digits, a multilayer perceptron, DeAR over rings, to its test accuracy.
+DIGITS = {"model": "mlp", "data": "digits", "schedule": "dear", "fusion": "layers:1"}
 # (b) ResNet-50 has 102.2 MB of fp32 gradients; a ring on 4 ranks sends 2 * 3/4 of them in each direction: 153 MB, which
 # take four times the forward pass at this bandwidth. There the bounds of DeAR and WFBP with equal buckets differ most:
 # 1.25.

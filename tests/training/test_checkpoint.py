@@ -26,7 +26,7 @@ WAYS = [
     {},
     {"wire": "bf16", "optimizer": "sgd", "momentum": 0.9},
     {"wire": "fp16", "loss_scale": "dynamic", "clip": 1.0},
-    {"model": "cnn", "fusion": "cut:5kB", "accumulate": 2},
+    {"fusion": "cut:5kB", "accumulate": 2},
 ]
 
 
@@ -139,14 +139,14 @@ def test_what_is_decided_from_times_needs_no_iterations_that_are_not_left(
 
 @pytest.mark.parametrize(
     ("choices", "said"),
-    [
+    installed(
         ({"model": "cnn"}, "it is of another model: its parameter 0 is ('dense1.weight', (64, 128)), and here it is"),
         ({"dtype": "fp64"}, "it has the dtype float32, and this run has float64"),
         ({"optimizer": "sgd"}, "it has the optimizer Adam, and this run has SGD"),
         ({"iterations": 4}, "the checkpoint has all of the 4 iterations"),
         ({"seed": 4}, "the checkpoint is of a run with seed 3, not 4"),
         ({"batch": 30}, "the checkpoint is of a run with batch 32, not 30"),
-    ],
+    ),
 )
 def test_that_of_another_run_is_refused(choices, said, tmp_path):
     file = saved(tmp_path)
