@@ -34,7 +34,7 @@ from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.watchdog import Watchdog
 from dear_mpi.torch.checks import check_eager, facts_of
 from dear_mpi.torch.run import Clip, Run
-from dear_mpi.torch.tensors import contiguous, tensor_of
+from dear_mpi.torch.tensors import dense, octets
 from dear_mpi.torch.underway import Starts
 from dear_mpi.torch.updates import UserUpdates
 from dear_mpi.training.session import REPORT_S
@@ -105,9 +105,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """Take rank 0's parameters and buffers."""
         with torch.no_grad():
             for tensor in (*self.model.parameters(), *self.model.buffers()):
-                array = contiguous(tensor)
-                broadcast(array.reshape(-1).view("u1"), self.world)
-                tensor.copy_(tensor_of(array))
+                broadcast(octets(whole := dense(tensor)), self.world)
+                tensor.copy_(whole)
 
     # What schedulers and scalers see.
 
