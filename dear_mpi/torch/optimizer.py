@@ -23,7 +23,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from threading import RLock
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.autograd import Variable
@@ -227,15 +227,12 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             found = f"was called {self.parts} of {self.accumulate} times" if self.parts else "has reached no parameter"
             raise ValueError(f"{what} has no new gradients: backward() {found} since the last step()")
         for parameter, (grad, version) in self.sent.items():
-            if parameter.grad is not grad or (grad is not None and grad._version != version):
-                self.changed(parameter)
-        exact = {"rtol": 0.0, "atol": 0.0, "equal_nan": True}
-        if self.probe is not None and not torch.allclose(self.probe, self.smallest.grad, **exact):
-            self.changed(self.smallest)  # GradScaler.unscale_ counts no version
-
-    def changed(self, parameter: Any) -> NoReturn:
-        name = self.names[parameter]
-        raise ValueError(f"the gradient of {name} was changed after backward() had sent it: {SYNCHRONIZE}")
+            same = parameter.grad is grad and getattr(grad, "_version", 0) == version
+            if same and parameter is self.smallest and self.probe is not None:  # GradScaler.unscale_ counts no version
+                same = torch.allclose(self.probe, grad, rtol=0.0, atol=0.0, equal_nan=True)
+            if not same:
+                name = self.names[parameter]
+                raise ValueError(f"the gradient of {name} was changed after backward() had sent it: {SYNCHRONIZE}")
 
     def running(self) -> Run:
         """Return the session. The first time, make it, and send the gradients of the first iteration."""
@@ -311,7 +308,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if self.sending:
             if self.session is not None:
                 self.session.end_backward()
-            self.sent = {each: (each.grad, None if each.grad is None else each.grad._version) for each in self.names}
+            self.sent = {each: (each.grad, getattr(each.grad, "_version", 0)) for each in self.names}
             probed = self.device.type == "cpu" and self.smallest.grad is not None
             self.probe = self.smallest.grad.clone() if probed else None
             self.state_now = READY
