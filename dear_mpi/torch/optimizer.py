@@ -333,6 +333,6 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def __enter__(self) -> DistributedOptimizer:
         return self
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if error is None:
+    def __exit__(self, kind: Any, *error: Any) -> None:
+        if kind is None:
             self.close()

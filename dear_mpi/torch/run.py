@@ -20,7 +20,7 @@ from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.gpu import use_gpu
 from dear_mpi.ranks.streams import Streams, cuda_streams, host_streams
-from dear_mpi.torch.tensors import TorchParameter, tensor_of
+from dear_mpi.torch.tensors import TorchParameter, dense, tensor_of
 from dear_mpi.torch.underway import places_of, under_way
 from dear_mpi.torch.updates import text_of
 from dear_mpi.training.attendance import END
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 ANEW = "begin a new DistributedOptimizer for that"
 EARLY = "updates shards while backward() runs, before step()"
-STEP, BUFFERS = "the step's sums", "the buffers of rank 0"
 FIRST = 4  # sums before those of parameters
 
 
@@ -193,6 +192,9 @@ class Run(Session):
         if self.group.arena.sharded and self.trainer.rules.all_started:
             raise ValueError(f"schedule {self.last!r} {EARLY}: take dear, or update='full'")
 
+    def exchange(self, number: int, label: str, plan: Any) -> Any:
+        return self.group.fabric.submit((EXCHANGE, number), label, lambda turn: [Step(EXCHANGE, number, label, plan)])
+
     @on_stream
     def average(self, tokens: float | None) -> None:
         """Complete the averages, and hand them to the user."""
@@ -291,7 +293,7 @@ class Tally:
         check = crc32(text_of(self.run.updates.groups).encode()) & 0xFFFF  # its square is exact
         self.own[:FIRST] = (tokens is not None, tokens or 0, check, check**2)
         self.sums[...] = self.own
-        self.handle = self.fabric.submit((EXCHANGE, 0), STEP, lambda turn: [Step(EXCHANGE, 0, STEP, self.plan)])
+        self.handle = self.run.exchange(0, "the step's sums", self.plan)
         self.known = False
 
     def wait(self) -> None:
@@ -329,31 +331,22 @@ class Buffers:
     def __init__(self, run: Run) -> None:
         self.run, slab = run, run.group.slab
         self.places = [(own._buffers, name) for own in run.model.modules() for name, _ in own.named_buffers("", False)]
-        self.places.sort(key=lambda place: -place[0][place[1]].itemsize)  # for views at aligned addresses
-        sizes = [each.nbytes for each in self.tensors]
-        self.bytes = slab.zeros(sum(sizes), np.dtype("u1"))
+        self.sizes = [own[name].nbytes for own, name in self.places]
+        self.bytes = slab.zeros(sum(self.sizes), np.dtype("u1"))
         self.plan = make_plan("broadcast", self.bytes, run.world.transport, algorithm="auto", slab=slab)
         run.group.plans.callback(self.plan.free)
-        parts = tensor_of(self.bytes).split(sizes)
-        self.views = [part.view(each.dtype).view(each.shape) for part, each in zip(parts, self.tensors, strict=True)]
-        self.handle: Any = None
-
-    @property
-    def tensors(self) -> list[Any]:
-        """Return the buffers, which modules may replace."""
-        return [own[name] for own, name in self.places]
 
     def start(self) -> None:
-        if self.run.world.rank == 0:
-            torch._foreach_copy_(self.views, self.tensors)
-        step = Step(EXCHANGE, 1, BUFFERS, self.plan)
-        self.handle = self.run.group.fabric.submit((EXCHANGE, 1), BUFFERS, lambda turn: [step])
+        flat = tensor_of(self.bytes)
+        if self.run.world.rank == 0:  # a module may replace its buffers
+            torch.cat([dense(own[name]).reshape(-1).view(torch.uint8) for own, name in self.places], out=flat)
+        self.handle = self.run.exchange(1, "the buffers of rank 0", self.plan)
 
     def take(self) -> None:
         self.run.group.fabric.block(self.handle)
-        if self.run.world.rank:
-            with torch.no_grad():
-                torch._foreach_copy_(self.tensors, self.views)
+        for (own, name), part in zip(self.places, tensor_of(self.bytes).split(self.sizes), strict=True):
+            buffer = own[name]
+            buffer.copy_(part.clone().view(buffer.dtype).view(buffer.shape))  # in a copy, at an aligned address
 
 
 def needed_by(model: Any, started: Container[Any], names: Container[Any]) -> dict[Any, list[Any]]:

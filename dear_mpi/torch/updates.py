@@ -24,7 +24,6 @@ from dear_mpi.kernels.optimizer import Optimizer
 from dear_mpi.torch.tensors import TorchParameter, tensor_of
 
 A, B = slice(48), slice(48, 96)  # matrices of a trial
-WHOLE = ("Adafactor", "Muon")  # of torch.optim
 REFUSED = {
     "LBFGS": "looks at all parameters at once and runs the model several times: take another",
     "SparseAdam": "takes sparse gradients, which travel as dense ones: take Adam",
@@ -42,7 +41,7 @@ def scope_of(optimizer: torch.optim.Optimizer) -> str:
     kind = type(optimizer).__name__
     if kind in REFUSED:
         raise ValueError(f"optimizer {kind} {REFUSED[kind]}")
-    scope = "tensor" if kind in WHOLE else "element"
+    scope = "element"
     with torch.random.fork_rng(devices=[]):
         for group in optimizer.param_groups:
             alone = trial(optimizer, group, [A])
