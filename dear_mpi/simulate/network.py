@@ -154,7 +154,7 @@ def slowest(found: MachineFile) -> dict[str, Network]:
 
 
 def read_rates(text: str) -> tuple[float, float]:
-    """Read ``--rates``: bytes/s of a rank inside its host, and of a host to others; from a text or the doctor's file."""
+    """Read ``--rates``: bytes/s of a rank inside its host, and of a host to others; a text or a file of the doctor."""
     if not text.endswith(".json"):
         return parse_rates(text)
     kinds = slowest(read_file("rates", text))
