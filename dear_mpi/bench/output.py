@@ -7,19 +7,21 @@ Only rows of the table begin with blanks; all its other lines begin with ``#``. 
 import csv
 import io
 import json
+import statistics
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.text import Text
 
 from dear_mpi.bench.backends import candidate, label, labels
 from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.fit import MOST_RANKS, Fit
-from dear_mpi.bench.layouts import average_lines, fitted, left_out, nccl_lines, osu_lines, time_text
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.run import Report, is_noisy, merit, ratio_mark, shown, spread
+from dear_mpi.bench.suite import Suite
+from dear_mpi.collectives.program.extras import WithExtras
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_SAMPLES
@@ -29,6 +31,47 @@ from dear_mpi.reporting.units import format_bytes, format_hosts, grouped, plural
 WIDTH = 110
 LEAST_NAME = 12  # characters of an algorithm's name
 STARTS = {"barrier": "ranks leave a barrier", "clock": "ranks wait for a moment of a clock that all have set"}
+SAMPLES = {  # of all ranks, and of the first one of a pair
+    "isolated": ("a sample is one call, from its start to its end on {}", "the slowest rank", "the first rank"),
+    "streaming": (
+        *("a sample is the mean over calls in a row{}; barriers between calls are not timed", " and over ranks"),
+        ", on the first rank",
+    ),
+}
+
+
+def fitted(value: float, width: int) -> str:
+    """Format a number in at most ``width`` characters: with 2, 1 or 0 decimals, else with an exponent.
+
+    >>> [fitted(value, 7) for value in (0.123, 9999.994, 12345.67, 1e7 - 1, 1e9)], fitted(1e9, 6)
+    (['0.12', '9999.99', '12345.7', '9999999', '1.0e+09'], '1e+09')
+    """
+    texts = [f"{value:{form}}" for form in (".2f", ".1f", ".0f", ".1e", ".0e")]
+    return next((text for text in texts if len(text) <= width), texts[-1])
+
+
+def time_text(rows: Sequence[Row]) -> str:
+    """Describe the measurement of one cadence's times."""
+    form, *ends = SAMPLES[rows[0].cadence]
+    least, most = min(row.samples for row in rows), max(row.samples for row in rows)
+    samples = f"{least} to {plural(most, 'sample')}" if least < most else plural(most, "sample")
+    sample = form.format(ends[OPERATIONS[rows[0].collective].pair])
+    return f"median over {samples}, in us; {sample} ({rows[0].cadence})"
+
+
+def average_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Return nccl-tests' two sums over rows; the mean is without rows with an interval wider than the median."""
+    wrong, quiet = sum(row.wrong for row in rows), [row.busbw_GBps for row in rows if not is_noisy(row)]
+    yield f"Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
+    yield f"Avg bus bandwidth    : {statistics.fmean(quiet) if quiet else 0.0:g}"
+
+
+def left_out(report: Report) -> Iterator[str]:
+    """List candidates that were not measured, with the reason and the sizes."""
+    for why, places in grouped(report.left_out, lambda each: each[0]).items():
+        sizes = grouped(dict.fromkeys(places), lambda each: each[1])
+        where = (f"{name} of {', '.join(format_bytes(each[2]) for each in same)}" for name, same in sizes.items())
+        yield f"left out: {why} ({'; '.join(where)})"
 
 
 def spread_text(row: Row) -> str:
@@ -200,24 +243,28 @@ def markdown_lines(report: Report) -> Iterator[str]:
     yield from (f"- {text}" for text in (*columns(report.rows), model, fit_text(report.fit), *clocks(report)))
 
 
-FORMATS: dict[str, Callable[[Report], Iterator[str] | Iterator[Text]]] = {
-    "table": table_lines,
-    "nccl": nccl_lines,
-    "osu": osu_lines,
-    "csv": csv_lines,
-    "markdown": markdown_lines,
-}
+class Format(NamedTuple):
+    """How rows are printed; extras add some (``dear_mpi.formats``)."""
+
+    lines: Callable[[Report], Iterator[str] | Iterator[Text]]
+    names_missing: bool = False  # whether the lines name missing candidates
+    suited: Callable[[Suite, Mapping[str, Any]], Suite] = lambda suite, flags: suite  # adapts a suite, or refuses it
+
+
+FORMATS = WithExtras(
+    {"table": Format(table_lines, names_missing=True), "csv": Format(csv_lines), "markdown": Format(markdown_lines)},
+    "formats",
+)
 DEFAULT = "table"
 
 
 def show_bench(world: World, report: Report, form: str = DEFAULT) -> None:
     """Print the rows. If a format cannot show missing candidates, notes on standard error name them."""
-    lines = lookup("format", form, FORMATS)
+    chosen = lookup("format", form, FORMATS)
     if world.rank:
         return
     screen = console(world)
-    for line in lines(report):
+    for line in chosen.lines(report):
         screen.print(line, soft_wrap=True, markup=False, emoji=False)
-    if lines not in (table_lines, nccl_lines):
-        for text in left_out(report):
-            note(world, text)
+    for text in () if chosen.names_missing else left_out(report):
+        note(world, text)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -22,11 +22,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from rich.console import Console
 
-from dear_mpi.bench.backends import BEST, LIBRARY, candidate, label
-from dear_mpi.bench.case import OPERATIONS, Case, Prepared, Samples, job_us, of_job, row_of
+from dear_mpi.bench.backends import BEST, LIBRARY, candidate
+from dear_mpi.bench.case import OPERATIONS, Case, Samples, job_us, of_job, row_of
 from dear_mpi.bench.fit import Fit, fit_network, programs_of, time_s
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.overlap import OverlapRow, overlap_of
 from dear_mpi.bench.suite import Key, Suite
 from dear_mpi.bench.timing import LATE, AtBarrier, Context, Interleaved, decided_start, needed_bytes, own_cost
 from dear_mpi.collectives.plans.tuning import default_segment
@@ -44,7 +43,6 @@ from dear_mpi.reporting.units import format_bytes, grouped
 
 K = TypeVar("K")
 BLOCKS, FEWEST_IN_A_BLOCK = 4, 11  # at least, if some candidates take turns separately: blocks, and turns of each
-NONBLOCKING = "native-nonblocking"
 MOST_SAMPLES = 10_000  # per candidate at a point, unless --iterations asks for more
 WARM_UP_SHARE = 0.25  # the most of a point's time
 MORE_BLOCKS = 3  # the most, if too few samples count; a clock start's lead grows with each
@@ -62,7 +60,6 @@ class Report:
     fit: Fit | None  # the network that explains the rows
     names: tuple[str, ...]  # of the requested candidates
     left_out: list[tuple[str, str, int]] = field(default_factory=list)  # why a row is missing, its collective and size
-    overlap: list[OverlapRow] = field(default_factory=list)
     own_cost: dict[str, Any] | None = None  # of the loop
     clock: dict[str, Any] | None = None
 
@@ -105,7 +102,6 @@ def bench(suite: Suite, world: World, progress: Callable[[str], object] = lambda
 def bench_once(suite: Suite, world: World, progress: Callable[[str], object]) -> Report:
     transport, hosts = world.transport, world.transport.hosts
     context, rows, left_out = Context.of(world, suite), list[Row](), list[tuple[str, str, int]]()
-    cases = {case: suite.keys(case, world.size) for case in suite.cases(world.size)}
     with ExitStack() as stack, context.streams.compute.use():
         libraries = {
             name: stack.enter_context(session(world))
@@ -115,23 +111,20 @@ def bench_once(suite: Suite, world: World, progress: Callable[[str], object]) ->
         own = own_cost(transport, [each for each in suite.collectives if each in COLLECTIVES] or ["all_reduce"])
         room = float(min(transport.gather_values(available_bytes() / world.ranks_here)))
         too_large = {"all": f"more memory than the {room / 2**30:.3g} GiB that each rank can have"}
-        for case, keys in list(cases.items()):
+        for case in suite.cases(world.size):
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
             fits = needed_bytes(case, suite.names, hosts) <= room
-            samples, missing = measured(case, keys, suite, context) if fits else ({}, too_large)
+            samples, missing = measured(case, suite.keys(case, world.size), suite, context) if fits else ({}, too_large)
             left_out += [(f"{name}: {why}", case.collective, case.nbytes) for name, why in missing.items()]
             for (name, cut), found in samples.items():
                 library = libraries.get(name, transport.name)
                 rows.append(row_of(case, name, found, backend=library, hosts=world.ranks_per_host, segment_bytes=cut))
-            if not samples:
-                del cases[case]
         if not rows:
             whys = dict.fromkeys(why for why, _, _ in left_out)
             raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(whys)}")
-        overlap = overlapped(cases, context, suite) if suite.overlap else []
     model = partial(modelled, against_peers(rows), hosts, transport.rates)
     fit, rows = said_by_rank_0(transport, "bench", model, asleep=True)
-    return Report(rows, fit, suite.names, left_out, overlap, own, context.start.report())
+    return Report(rows, fit, suite.names, left_out, own, context.start.report())
 
 
 def measured(
@@ -285,32 +278,3 @@ def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
             best[row.case] = min(best.get(row.case, row), row, key=merit)
     fastest = set(map(id, best.values()))
     return [row for row in rows if row.algorithm in names or id(row) in fastest]
-
-
-def overlapped(cases: Mapping[Case, Sequence[Key]], context: Context, suite: Suite) -> list[OverlapRow]:
-    """Collective: run our plans and MPI's non-blocking call during compute; ``budget_s`` is for each case."""
-    found, transport = list[OverlapRow](), context.world.transport
-    for case, keys in cases.items():
-        theirs = [(NONBLOCKING, keys[0][1])] * (transport.native is not None)
-        with ready(case, [*ours(keys), *theirs], context) as calls:
-            for name, each in calls.items():
-                taken = overlap_of(case, each, transport, suite.tests, suite.budget_s / len(calls))
-                found += [{"algorithm": name, **row} for row in taken]
-    return found
-
-
-def ours(keys: Sequence[Key]) -> list[Key]:
-    return [key for key in keys if candidate(key[0]).is_plan]
-
-
-@contextmanager
-def ready(case: Case, keys: Sequence[Key], context: Context) -> Iterator[dict[str, Prepared]]:
-    """Prepare candidates on buffers of zeros, which stay zeros; by label, without those that cannot run."""
-    several = len({cut for _, cut in keys}) > 1
-    interleaved = Interleaved(case, keys, context)
-    found = {}
-    for (name, cut), (each, data) in interleaved.ready.items():
-        data.clear()
-        found[label(name, each.chosen, cut if several else None)] = each
-    yield found
-    interleaved.free()

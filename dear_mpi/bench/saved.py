@@ -1,4 +1,4 @@
-"""Describe where and how a run was made, read saved runs, and check that two runs are comparable."""
+"""Describe where and how a run was made, and read saved runs."""
 
 import os
 import platform
@@ -32,11 +32,6 @@ SETTINGS = (
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "JWT")
 # Rows that agree in these columns are one point: all choices, and the start of samples.
 CHOSEN = (*KIND, "start", "algorithm", "memory", "segment_bytes", "bytes")
-# Keys of ``provenance`` that are compared: all but the cores of each rank.
-HEAD = (
-    *("host", "date", "version", "commit", "command", "mpi", "launcher", "hosts", "cores", "clock", "cpu", "kernel"),
-    *("congestion_control", "versions", "environment"),
-)
 
 Point: TypeAlias = tuple[Any, ...]
 
@@ -132,44 +127,3 @@ def read_run(text: str) -> Run:
         if times > 1:
             raise ValueError(f"it has {times} rows of one point ({', '.join(map(str, point))})")
     return Run(text, rows, {name: value for name, value in content.items() if name != "rows"})
-
-
-def check_comparable(one: Run, other: Run) -> None:
-    """Raise a one-line ValueError if runs share no point, or only one has emulated links."""
-    emulated = [any("EMULATED" in row.backend for row in run.rows) for run in (one, other)]
-    if emulated[0] != emulated[1]:
-        real, slowed = (other, one) if emulated[0] else (one, other)
-        raise ValueError(f"links are emulated in {slowed.name} and real in {real.name}: they cannot be compared")
-    if one.points.keys() & other.points.keys():
-        return
-    for name in CHOSEN:
-        values = [dict.fromkeys(getattr(row, name) for row in run.rows) for run in (one, other)]
-        if not values[0].keys() & values[1].keys():
-            here, there = (", ".join(map(str, each)) for each in values)
-            alike = "; bench --start barrier makes them alike" * (name == "start")
-            raise ValueError(
-                f"no point is in both runs: {name} is {here} in {one.name}, and {there} in {other.name}{alike}"
-            )
-    raise ValueError(f"no point is in both {one.name} and {other.name}: a point is {', '.join(CHOSEN)}")
-
-
-def heads(runs: Sequence[Run]) -> dict[str, str]:
-    """Return where and how one side's runs were made, as a text by name."""
-    found: dict[str, dict[str, None]] = {}
-    for run in runs:
-        libraries = ", ".join(dict.fromkeys(row.backend for row in run.rows))
-        known = {name: run.head[name] for name in HEAD if name in run.head} | {"library": libraries}
-        for name, value in {**known, "ranks on each host": run.rows[0].hosts}.items():
-            found.setdefault(name, {})[text_of(value)] = None
-    return {name: "; ".join(values) for name, values in found.items()}
-
-
-def text_of(value: Any) -> str:
-    """Format a value of the head.
-
-    >>> text_of(["dear-mpi", "bench"]), text_of({"numpy": "2"}), text_of(4)
-    ('dear-mpi bench', 'numpy 2', '4')
-    """
-    if isinstance(value, Mapping):
-        value = [f"{name} {each}" for name, each in value.items()]
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -28,7 +28,7 @@ from dear_mpi.training.declared import option, parsed, several
 
 Key = tuple[str, int]  # a candidate and its segment_bytes
 
-MOST_ASKED, MOST_TESTS = 10**7, 10**6  # samples: all of all ranks are kept; calls of advance
+MOST_ASKED = 10**7  # samples: all of all ranks are kept
 OPS = ("sum", "average", "prod", "min", "max")
 ALGORITHMS_HELP = (
     f"What to compare; the first is the baseline. Ours: {', '.join(ALGORITHMS)}, auto, FILE.py:FUNCTION, and function: "
@@ -93,14 +93,6 @@ class Suite(Conditions):
         least=0,
         most=MOST_ASKED,
     )
-    overlap: bool = option(
-        "Also run our plans and MPI's non-blocking call during compute, and report how much of them is hidden.",
-        False,
-        flag="--overlap",
-    )
-    tests: int = option(
-        "With --overlap: calls of advance(), or of MPI_Test, during the compute.", 16, least=0, most=MOST_TESTS
-    )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -147,8 +139,6 @@ class Suite(Conditions):
         for name in self.collectives:
             if world.size < 2 and OPERATIONS[name].is_messages:
                 raise ValueError(f"collective {name!r} needs at least 2 ranks, not {world.size}")
-        if self.overlap and self.device != "cpu":
-            raise ValueError("overlap needs the device cpu: the compute is the host's")
         for case in self.cases(world.size):
             check_exact(case, world.size)
         for name in self.names:

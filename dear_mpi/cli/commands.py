@@ -41,7 +41,7 @@ class AddedFlag(NamedTuple):
 PANELS = {
     "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
     "context iterations warmup pieces device seed",
-    "How measured": "budget precision cadence start overlap tests",
+    "How measured": "budget precision cadence start",
     "Peers": "algorithms at_least",
     "Compute": "forward_time backward_time update_time ranks_per_core straggler",
     "Communication": "schedule schedules fusion algorithm network update weights route wire segment memory "
@@ -80,11 +80,6 @@ COMMANDS = {
         "dear_mpi.cli.train:demo",
     ),
     "bench": Command("Time our collectives, the MPI library's and gloo's, in turns.", "dear_mpi.cli.bench:bench"),
-    "bench-diff": Command(
-        "Report at which sizes one saved run of bench is slower than another: exit code 1 if any is, 3 if it cannot "
-        "tell.",
-        "dear_mpi.cli.bench_diff:bench_diff",
-    ),
     "doctor": Command(
         "Report the MPI, GPUs and links of this job, with problems and remedies.",
         "dear_mpi.cli.doctor:doctor",

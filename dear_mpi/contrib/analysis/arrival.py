@@ -35,6 +35,7 @@ from dear_mpi.bench.timing import Context, Interleaved
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.collectives.transports.wait_policy import crowd_of
+from dear_mpi.contrib.analysis.ready import same_case
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.kernels.lookup import lookup
@@ -313,8 +314,3 @@ def arrival(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:
         return Look({"arrival": found}, partial(show, found=found))
 
     return look
-
-
-def same_case(row: Row, case: Case) -> bool:
-    facts = {"collective": case.collective, "bytes": case.nbytes, **case.facts}
-    return all(getattr(row, name) == value for name, value in facts.items())

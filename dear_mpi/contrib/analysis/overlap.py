@@ -15,8 +15,9 @@ A pass is one NumPy call of a 64th of pure: a thread gets the interpreter lock a
 Source: OSU Micro-Benchmarks 7.4, osu_iallreduce.c and do_compute_and_probe in osu_util_mpi.c.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from time import perf_counter
@@ -26,12 +27,19 @@ import numpy as np
 from rich.console import Console
 
 from dear_mpi.bench.case import Case, Prepared
+from dear_mpi.bench.run import Look, Report
+from dear_mpi.bench.suite import Suite
+from dear_mpi.bench.timing import Context
 from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.contrib.analysis.ready import ours, ready, same_case
+from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import table
-from dear_mpi.reporting.units import format_bytes, grouped, plural
+from dear_mpi.reporting.units import format_bytes, grouped, plural, whole_number
 
 OverlapRow: TypeAlias = dict[str, Any]
 
+NONBLOCKING = "native-nonblocking"
+TESTS, MOST_TESTS = "16", 10**6
 NUMBERS, PASSES = (1024, 2**17), 64  # the fewest and the most numbers in a pass; passes in a time of pure
 WARM_UP, TURNS = 3, (5, 100)  # uncounted turns; the fewest and the most counted turns
 WAYS = ("tests", "thread")
@@ -174,3 +182,39 @@ def show_overlap(screen: Console, found: Sequence[OverlapRow]) -> None:
     for kind, rows in grouped(found, kind_of).items():
         groups, left = grouped(rows, lambda row: row["bytes"]).values(), ("algorithm", "carried on by")
         screen.print(table(groups, COLUMNS, left=left, title=f"{kind}: what hides behind compute", caption=DEFINITION))
+
+
+def overlapped(cases: Sequence[Case], suite: Suite, world: World, tests: int) -> list[OverlapRow]:
+    """Collective: run our plans and MPI's non-blocking call during compute; ``suite.budget_s`` is for each case."""
+    context, found = Context.of(world, suite), list[OverlapRow]()
+    with context.streams.compute.use():
+        for case in cases:
+            keys = suite.keys(case, world.size)
+            theirs = [(NONBLOCKING, keys[0][1])] * (world.transport.native is not None)
+            with ready(case, [*ours(keys), *theirs], context) as calls:
+                for name, each in calls.items():
+                    taken = overlap_of(case, each, world.transport, tests, suite.budget_s / len(calls))
+                    found += [{"algorithm": name, **row} for row in taken]
+    return found
+
+
+def overlap(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:
+    if flags.get("device", "cpu") != "cpu":
+        raise ValueError("--overlap needs --device cpu: the compute is the host's")
+    tests = whole_number(flags.get("tests", TESTS))
+    if tests is None or tests > MOST_TESTS:
+        raise ValueError(f"--tests must be a whole number of at most {MOST_TESTS}, not {flags['tests']!r}")
+
+    def look(world: World, suite: Suite, report: Report) -> Look:
+        cases = [case for case in suite.cases(world.size) if any(same_case(row, case) for row in report.rows)]
+        found = overlapped(cases, suite, world, tests)
+        return Look({"overlap": found}, partial(show_overlap, found=found))
+
+    return look
+
+
+def tests(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:
+    """Check the flag, which ``overlap`` reads."""
+    if not flags.get("overlap"):
+        raise ValueError("--tests is the number of calls during the compute of --overlap: give both")
+    return lambda world, suite, report: Look({}, lambda screen: None)

@@ -14,7 +14,7 @@ Source for several launches: Hunold and Carpen-Amarie, MPI Benchmarking Revisite
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, variance
 from typing import Any
@@ -23,11 +23,16 @@ from rich.console import Console
 
 from dear_mpi.bench.case import job_us
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.saved import CHOSEN, HEAD, Point, Run, check_comparable, heads, point_of
+from dear_mpi.bench.saved import CHOSEN, Point, Run, point_of
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, holm, quantile, tail, worth_one
 from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, grouped, plural
 
+# Keys of ``provenance`` that are compared: all but the cores of each rank.
+HEAD = (
+    *("host", "date", "version", "commit", "command", "mpi", "launcher", "hosts", "cores", "clock", "cpu", "kernel"),
+    *("congestion_control", "versions", "environment"),
+)
 IN_TITLE = CHOSEN.index("algorithm")  # the columns of a point before the algorithm
 CHANCE = 0.05  # that any point of equal runs is reported as slower
 LEAST_US = 1e-6
@@ -155,6 +160,47 @@ def compare_runs(a: Sequence[Run], b: Sequence[Run], at_least: float) -> Diff:
     pairs = {name: (texts[0].get(name, "-"), texts[1].get(name, "-")) for name in told}
     differs = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     return Diff(a, b, at_least, points, (alone[0], alone[1]), differs)
+
+
+def check_comparable(one: Run, other: Run) -> None:
+    """Raise a one-line ValueError if runs share no point, or only one has emulated links."""
+    emulated = [any("EMULATED" in row.backend for row in run.rows) for run in (one, other)]
+    if emulated[0] != emulated[1]:
+        real, slowed = (other, one) if emulated[0] else (one, other)
+        raise ValueError(f"links are emulated in {slowed.name} and real in {real.name}: they cannot be compared")
+    if one.points.keys() & other.points.keys():
+        return
+    for name in CHOSEN:
+        values = [dict.fromkeys(getattr(row, name) for row in run.rows) for run in (one, other)]
+        if not values[0].keys() & values[1].keys():
+            here, there = (", ".join(map(str, each)) for each in values)
+            alike = "; bench --start barrier makes them alike" * (name == "start")
+            raise ValueError(
+                f"no point is in both runs: {name} is {here} in {one.name}, and {there} in {other.name}{alike}"
+            )
+    raise ValueError(f"no point is in both {one.name} and {other.name}: a point is {', '.join(CHOSEN)}")
+
+
+def heads(runs: Sequence[Run]) -> dict[str, str]:
+    """Return where and how one side's runs were made, as a text by name."""
+    found: dict[str, dict[str, None]] = {}
+    for run in runs:
+        libraries = ", ".join(dict.fromkeys(row.backend for row in run.rows))
+        known = {name: run.head[name] for name in HEAD if name in run.head} | {"library": libraries}
+        for name, value in {**known, "ranks on each host": run.rows[0].hosts}.items():
+            found.setdefault(name, {})[text_of(value)] = None
+    return {name: "; ".join(values) for name, values in found.items()}
+
+
+def text_of(value: Any) -> str:
+    """Format a value of the head.
+
+    >>> text_of(["dear-mpi", "bench"]), text_of({"numpy": "2"}), text_of(4)
+    ('dear-mpi bench', 'numpy 2', '4')
+    """
+    if isinstance(value, Mapping):
+        value = [f"{name} {each}" for name, each in value.items()]
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def launches(runs: Sequence[Run]) -> dict[Point, list[Row]]:
