@@ -33,22 +33,20 @@ ROOMS = {
         "reporting": ["ranks"],
         "models": [],
         "training": ["ranks", "reporting", "models"],
-        "adapters": ["reporting", "models", "training"],
+        "torch": ["ranks", "reporting", "models", "training"],
         "see": ["ranks", "reporting", "models", "training"],
         "bench": ["ranks", "reporting", "models", "training/declared"],
         "simulate": ["ranks", "reporting", "models", "training", "bench"],
-        "doctor": ["ranks", "reporting", "bench/machine_file"],
-        "cli": ["ranks", "reporting", "models", "training", "see", "bench", "simulate", "doctor"],
+        "cli": ["ranks", "reporting", "models", "training", "see", "bench", "simulate"],
         "contrib": [
             "ranks",
             "reporting",
             "models",
             "training",
-            "adapters",
+            "torch",
             "see",
             "bench",
             "simulate",
-            "doctor",
             "cli",
         ],
     },
@@ -109,8 +107,9 @@ def may_import(module, name):
     if target != layer or not rooms:
         return LAYERS.index(target) <= LAYERS.index(layer)
     room = inside.partition("/")[0]
-    if found.startswith("contrib"):  # core imports no extra, and no extra imports another
-        return inside.split("/")[:2] == found.split("/")[:2]
+    if found.startswith("contrib"):  # core imports no extra, and an extra only itself and contrib/look
+        own = inside.split("/")[:2]
+        return own[0] == "contrib" and found.split("/")[1] in (*own[1:], "look")
     allowed = [room, *rooms[room]] if room in rooms else rooms
     return any(f"{found}/".startswith(f"{entry}/") for entry in allowed)
 

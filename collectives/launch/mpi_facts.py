@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ctypes import CDLL, byref, c_int
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dear_mpi.collectives.launch.launcher import child_environment, launch_of
 
@@ -30,10 +30,7 @@ print("" if MPI.get_vendor()[0] == "Open MPI" or loaded("libpmix") else MPI.get_
 
 @dataclass(frozen=True)
 class MpiFacts:
-    """``library``: first line of the version string; ``device``: MPICH's, else "".
-
-    ``threads_suffice``: one thread at a time may call MPI, as the engine's thread needs.
-    """
+    """``device``: MPICH's, else ""; ``threads_suffice``: one thread at a time may call MPI, as the engine's needs."""
 
     library: str
     device: str
@@ -91,18 +88,13 @@ def mpi_facts() -> MpiFacts:
 def without_pmix() -> str | None:
     """Return the name of an MPI library without PMIx, or None.
 
-    A child tries it: such a library ends a process that Open MPI's mpirun started.
+    A child tries: such a library ends a process that Open MPI's mpirun started.
     """
-    return said_by_child(LOAD).strip() or None
-
-
-def said_by_child(code: str, **variables: str) -> str:
-    """Return what code prints in a Python process outside this job; "" if it fails or takes a minute."""
-    command, environment = [sys.executable, "-c", code], child_environment(os.environ) | variables
+    how: dict[str, Any] = {"env": child_environment(os.environ), "capture_output": True, "text": True, "timeout": 60}
     try:
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
+        return subprocess.run([sys.executable, "-c", LOAD], check=True, **how).stdout.strip() or None
     except (OSError, subprocess.SubprocessError):
-        return ""
+        return None
 
 
 def queries(comm: "MPI.Intracomm") -> dict[str, bool | str | None]:

@@ -19,7 +19,7 @@ from dear_mpi.bench.backends import candidate, label, labels
 from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.fit import MOST_RANKS, Fit
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.run import Report, is_noisy, merit, ratio_mark, shown, spread
+from dear_mpi.bench.run import Report, is_noisy, merit, ratio_mark, shown
 from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.program.extras import WithExtras
 from dear_mpi.kernels.lookup import lookup
@@ -75,8 +75,9 @@ def left_out(report: Report) -> Iterator[str]:
 
 
 def spread_text(row: Row) -> str:
-    found = spread(row)
-    return f"{'-' if found is None else fitted(found, 6)}{'!' * is_noisy(row)}"
+    """Return half of the median's interval, in % of the median."""
+    half = fitted(50 * (row.ci_high_us - row.ci_low_us) / row.p50_us, 6)
+    return f"{'-' if row.samples < FEWEST_SAMPLES else half}{'!' * is_noisy(row)}"
 
 
 # They are a column if rows differ, else a line above the rows. Memory: of the buffers.

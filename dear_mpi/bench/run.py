@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
@@ -117,8 +117,8 @@ def bench_once(suite: Suite, world: World, progress: Callable[[str], object]) ->
             samples, missing = measured(case, suite.keys(case, world.size), suite, context) if fits else ({}, too_large)
             left_out += [(f"{name}: {why}", case.collective, case.nbytes) for name, why in missing.items()]
             for (name, cut), found in samples.items():
-                library = libraries.get(name, transport.name)
-                rows.append(row_of(case, name, found, backend=library, hosts=world.ranks_per_host, segment_bytes=cut))
+                where = {"backend": libraries.get(name, transport.name), "hosts": world.ranks_per_host}
+                rows.append(row_of(case, name, found, segment_bytes=cut, **where))
         if not rows:
             whys = dict.fromkeys(why for why, _, _ in left_out)
             raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(whys)}")
@@ -171,9 +171,7 @@ def paced(suite: Suite, run: Callable[[int], dict[K, Samples]], transport: Trans
     warm_s = spent_s()
     if suite.iterations is not None:
         parts = [suite.iterations // blocks + (number < suite.iterations % blocks) for number in range(blocks)]
-        found, *more = [run(part) for part in parts if part]
-        for later in more:
-            found = together(found, later)
+        found = reduce(together, [run(part) for part in parts if part])
     else:
         turns = FEWEST_SAMPLES if blocks == 1 else FEWEST_IN_A_BLOCK
         fewest, found = blocks * turns, run(turns)
@@ -265,16 +263,8 @@ def merit(row: Row) -> tuple[bool, float]:
     return row.wrong > 0, row.p50_us
 
 
-def spread(row: Row) -> float | None:
-    """Return half of the median's interval, in % of the median; None for too few samples."""
-    return None if row.samples < FEWEST_SAMPLES else 50 * (row.ci_high_us - row.ci_low_us) / row.p50_us
-
-
 def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
     """Return the rows of the named candidates; ``native-best`` stands for MPI's best row in each case."""
-    best: dict[tuple[object, ...], Row] = {}
-    for row in rows if LIBRARY + BEST in names else ():
-        if candidate(row.algorithm).is_library:
-            best[row.case] = min(best.get(row.case, row), row, key=merit)
-    fastest = set(map(id, best.values()))
+    calls = [row for row in rows if LIBRARY + BEST in names and candidate(row.algorithm).is_library]
+    fastest = {id(min(same, key=merit)) for same in grouped(calls, lambda row: row.case).values()}
     return [row for row in rows if row.algorithm in names or id(row) in fastest]

@@ -37,7 +37,7 @@ from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.collectives.transports.wait_policy import crowd_of
 from dear_mpi.ranks.clock import CommonClock
-from dear_mpi.ranks.streams import Stream, Streams, open_streams
+from dear_mpi.ranks.streams import Streams, open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import note
 
@@ -166,30 +166,24 @@ CALLS = 100, 10  # in sequence: with small buffers, and with others
 COST_TRIALS, TRIAL_CALLS = 11, 20  # the loop's cost is their median
 
 
-def streaming(run: Callable[[], object], between: Callable[[], object], calls: int, stream: Stream) -> float:
+def in_a_row(
+    run: Callable[[], object],
+    between: Callable[[], object],
+    calls: int,
+    mark: Callable[[], Any] = time.perf_counter,
+    seconds: Callable[[Any, Any], float] = lambda begin_s, end_s: end_s - begin_s,
+) -> float:
     """Return the mean seconds of calls in sequence, each to the end of its last kernel; ``between`` is not timed.
 
     The first call warms the caches.
     """
-    mark, seconds, elapsed_s = stream.mark, stream.seconds, 0.0
+    elapsed_s = 0.0
     run()
     for _ in repeat(None, calls):
         between()
         begin = mark()
         run()
         elapsed_s += seconds(begin, mark())
-    return elapsed_s / calls
-
-
-def on_host(run: Callable[[], object], between: Callable[[], object], calls: int) -> float:
-    """Measure like ``streaming``, on the host only, which reads the clock without a call in between."""
-    clock, elapsed_s = time.perf_counter, 0.0
-    run()
-    for _ in repeat(None, calls):
-        between()
-        begin_s = clock()
-        run()
-        elapsed_s += clock() - begin_s
     return elapsed_s / calls
 
 
@@ -210,7 +204,7 @@ def own_cost(transport: Transport, collectives: Iterable[str]) -> dict[str, Any]
     between = quick_barrier(transport)
 
     def cost_us(run: Callable[[], object]) -> float:
-        return 1e6 * median(on_host(run, between, TRIAL_CALLS) for _ in range(COST_TRIALS))
+        return 1e6 * median(in_a_row(run, between, TRIAL_CALLS) for _ in range(COST_TRIALS))
 
     found = transport.gather_values({name: cost_us(run) for name, run in calls.items()})
     most = {name: max(each[name] for each in found) for name in calls}
@@ -300,16 +294,14 @@ class Interleaved:
             return elapsed_s if in_time else math.nan, errors
         data.clear()
         self.transport.barrier()
-        loop = on_host if self.case.device == "cpu" else partial(streaming, stream=self.stream)
-        return loop(prepared.run, self.between, CALLS[self.case.nbytes > SMALL_BYTES]), errors
+        marks = () if self.case.device == "cpu" else (mark, self.stream.seconds)
+        return in_a_row(prepared.run, self.between, CALLS[self.case.nbytes > SMALL_BYTES], *marks), errors
 
     def in_time(self, times_s: list[list[float]]) -> tuple[list[list[float]], int]:
         """Return samples with all ranks in time, by timed rank, for one part of a call; and count the dropped ones."""
         kept = [sample for sample in zip(*times_s, strict=True) if not any(map(math.isnan, sample))]
-        operation, parts = self.case.operation, self.case.operation.parts * self.case.window
-        timed = times_s[:1] if operation.pair else times_s
-        found = [[sample[rank] / parts for sample in kept] for rank in range(len(timed))]
-        return found, len(times_s[0]) - len(kept)
+        parts, timed = self.case.operation.parts * self.case.window, 1 if self.case.operation.pair else len(times_s)
+        return [[sample[rank] / parts for sample in kept] for rank in range(timed)], len(times_s[0]) - len(kept)
 
     def free(self) -> None:
         for prepared, _ in self.ready.values():

@@ -38,9 +38,11 @@ def of_collective(rows: list[Row]) -> list[Rule]:
     ours = sorted((row for row in rows if may_be_chosen(row.algorithm)), key=lambda row: row.bytes)
     if not ours:
         return []
-    best: list[Row] = []
+    best = list[Row]()
     for group in grouped(ours, lambda row: row.bytes).values():
-        best.append(chosen_row(group, best[-1] if best else None))
+        fastest = min(group, key=lambda row: row.p50_us)
+        as_good = [row for row in group if row.p50_us <= fastest.ci_high_us]
+        best.append(next((row for row in as_good if best and key(row) == key(best[-1])), as_good[0]))
     borders = [(row, math.isqrt(row.bytes * later.bytes)) for row, later in pairwise(best) if key(row) != key(later)]
     shared = {row.bytes: row for row in rows if runner_of(row.algorithm) == "shared"}
     ratios = [shared[row.bytes].p50_us / row.p50_us for row in best if row.bytes in shared]
@@ -53,13 +55,6 @@ def of_collective(rows: list[Row]) -> list[Rule]:
 
 def key(row: Row) -> tuple[str, int]:
     return row.algorithm, row.segment_bytes
-
-
-def chosen_row(rows: list[Row], below: Row | None) -> Row:
-    """Return the row that ``auto`` takes at one size, given the next smaller size's row."""
-    best = min(rows, key=lambda row: row.p50_us)
-    as_good = [row for row in rows if row.p50_us <= best.ci_high_us]
-    return next((row for row in as_good if below is not None and key(row) == key(below)), as_good[0])
 
 
 def rules_before(path: Path, suite: Suite, world: World) -> tuple[Rule, ...]:

@@ -37,7 +37,7 @@ def bench(flags: Flags) -> None:
     if flags.get("raw") and "json_file" not in flags:
         raise ValueError("--raw needs --json FILE: that is where samples are written")
     suite = form.suited(Suite(**chosen(Suite, flags)), flags)
-    acts = typed_acts("bench", flags)
+    acts = typed_acts("bench", flags, FLAGS)
     writers = {as_typed(name): act for name, act in acts.items() if isinstance(flags[name], Path)}
     looks = [act(flags) for name, act in acts.items() if not isinstance(flags[name], Path)]
     command = partial(bench_and_show, suite=suite, flags=flags, writers=writers, looks=looks)

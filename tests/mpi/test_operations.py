@@ -139,15 +139,15 @@ def test_calls_that_go_on_beside_compute(comm):
 @pytest.mark.parametrize("collective", ["ping_pong", "bandwidth", "all_gather"])
 def test_messages_of_a_pair_in_a_row_have_no_barriers(comm, monkeypatch, collective):
     """They wait for each other by themselves, and OSU's have none."""
-    seen, loop = [], timing.on_host
+    seen, loop = [], timing.in_a_row
 
-    def on_host(run, between, calls):
+    def in_a_row(run, between, calls):
         if calls == 3:  # not those of the loop's own cost
             seen.append(between)
         return loop(run, between, calls)
 
     monkeypatch.setattr(timing, "CALLS", (3, 3))
-    monkeypatch.setattr(timing, "on_host", on_host)
+    monkeypatch.setattr(timing, "in_a_row", in_a_row)
     measured(collective, algorithms=("native",), cadence="streaming", placements=("out",))
     assert seen
     assert {between is int for between in seen} == {collective != "all_gather"}

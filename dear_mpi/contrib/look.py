@@ -1,0 +1,128 @@
+"""What several extras share: how timelines look (kinds, colours, titles, the shown window), and columns of text."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from dear_mpi.collectives.plans.steps import Ranks
+from dear_mpi.reporting.units import plural
+from dear_mpi.training.spans import Rank, Run, Span, Timeline
+
+COLORS = {  # by kind, in the order of the legend; all readers can tell them apart; compute is blue
+    "forward": "#56B4E9",
+    "backward": "#0072B2",
+    "weights": "#332288",
+    "wait": "#D55E0047",
+    "update": "#009E73",
+    "reduce_scatter": "#E69F00",
+    "all_gather": "#F0E442",
+    "all_reduce": "#CC79A7",
+    "exchange": "#B08D6E",
+    "other": "#999999",
+}
+SAID = {  # names that differ from the kind
+    "wait": "compute waits: exposed",
+    "weights": "weights, delayed",
+    "other": "loss and other small ones",
+    "waiting": "waiting for the peer",
+    "either": "waiting or transfer",
+    "whole": "in the MPI library",
+}
+DARK = ("backward", "weights", "update", "transfer", "whole", "combining")  # with white letters
+MOST_RUNS, MOST_RANKS = 6, 8  # shown; ranks: over all runs
+SHOWN = 2  # iterations
+LONG = 80  # characters of a fact
+TOLD = ("fusion", "algorithm", "device", "transport")
+
+
+def label(name: object) -> str:
+    """Shorten the name of a model, schedule or fusion.
+
+    >>> label("synthetic:resnet50"), label("cut:4MB"), label("folder/mine.py:Mine")
+    ('resnet50', 'cut:4MB', 'mine.py:Mine')
+    """
+    return PurePath(str(name).removeprefix("synthetic:")).name
+
+
+def short(span: Span) -> str:
+    """Return a span's label: a layer's name, or a bucket's number."""
+    if span.kind in ("forward", "backward", "weights"):
+        return span.name.removeprefix(f"{span.kind} ").removeprefix("of ")
+    return span.name.partition("bucket ")[2].partition(" ")[0]
+
+
+def clock_of(timeline: Timeline) -> str:
+    if not timeline.live:
+        return "of the virtual fabric"
+    worst_us = max(run.uncertainty_s for run in timeline.runs) * 1e6
+    return f"that of rank 0, within {worst_us:.1f} us" if worst_us else "one for all ranks"
+
+
+def title_of(timeline: Timeline) -> str:
+    """Describe the runs, and whether times are live or predicted."""
+    runs, sizes = timeline.runs, {run.size for run in timeline.runs}
+    words = [", ".join(map(label, different(timeline.facts.get("model", []))))]
+    words += ["under", label(runs[0].name)] * (len(runs) == 1)
+    words += ["on", plural(max(sizes), "rank")] * (len(sizes) == 1)
+    return f"{'Live' if timeline.live else 'Predicted'}: {' '.join(filter(None, words))}"
+
+
+def different(fact: Any) -> list[Any]:
+    """Return the distinct values of a fact, over all runs."""
+    return list(dict.fromkeys(fact)) if isinstance(fact, list | tuple) else [fact]
+
+
+def origins(timeline: Timeline, few: int) -> Iterator[str]:
+    """Describe the source of times, and what is left out from rank ``few`` on."""
+    facts = timeline.facts
+    values = {name: [str(each) for each in different(facts[name])] for name in TOLD if facts.get(name)}
+    told = [  # a fusion by borders is long
+        f"{name} {', '.join(each if len(each) <= LONG else f'{each[: LONG - 3]}...' for each in found)}"
+        for name, found in values.items()
+    ]
+    if "origin" in facts:
+        yield facts["origin"]
+        told = told[:1]  # it contains the others
+    left = [f"{len(timeline.runs) - MOST_RUNS} more runs"] * (len(timeline.runs) > MOST_RUNS)
+    left += [f"ranks from {few} on"] * any(len(run.ranks) > few for run in timeline.runs)
+    told += [f"not shown: {' and '.join(left)}"] * bool(left)
+    yield "; ".join([*told, "numbers on the wire are those of buckets"])
+
+
+def window_of(run: Run) -> tuple[float, float]:
+    """Return the window of the last iterations, from the first rank's start to the last rank's end, in seconds.
+
+    It covers everything if a rank has completed no iteration.
+    """
+    shown = [rank.iterations[-SHOWN:] for rank in run.ranks]
+    if not all(shown):
+        return run.begin_s, run.end_s
+    return min(each[0].begin_s for each in shown), max(each[-1].end_s for each in shown)
+
+
+def last_iteration(run: Run) -> tuple[float, float]:
+    """Return the last iteration's seconds and exposed seconds, on its slowest rank."""
+    longest = max(run.ranks, key=lambda rank: rank.iterations[-1].end_s - rank.iterations[-1].begin_s)
+    last = longest.iterations[-1]
+    return last.end_s - last.begin_s, sum(span.seconds for span in longest.within(last, "wait"))
+
+
+def timeline_of(title: str, runs: Mapping[str, Ranks], uncertainty_s: float) -> Timeline:
+    """Return a timeline of named collectives, with each rank's events on one clock."""
+    found = []
+    for name, each in runs.items():
+        ranks = (Rank(f"rank {number}", (), (), number, (noted,)) for number, noted in each.items())
+        found.append(Run(name, tuple(ranks), len(each), uncertainty_s))
+    return Timeline(live=True, runs=tuple(found), facts={"title": title})
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Align lines of columns, two spaces apart: the first column to the left, all others to the right.
+
+    >>> list(aligned([["", "us"], ["ring", "12.5"]]))
+    ['        us', 'ring  12.5']
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for first, *others in lines:
+        texts = (text.rjust(width) for text, width in zip(others, widths[1:], strict=True))
+        yield "  ".join([first.ljust(widths[0]), *texts])

@@ -1,0 +1,205 @@
+"""Run unchanged DDP and FSDP over our algorithms: a backend of ``torch.distributed``.
+
+    from dear_mpi.torch.backend import init_process_group
+    init_process_group(MPI.COMM_WORLD, algorithm="mine.py:my_ring")
+    model = torch.nn.parallel.DistributedDataParallel(model)
+
+A group's thread runs its collectives in their starting order while the caller computes, and completes each ``Work``.
+Tensors are in host memory. All bytes go over the given communicator, so ``torch.distributed`` needs no address and no
+port: each rank has a separate store.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+import numpy as np
+import torch.distributed as dist
+
+from dear_mpi.collectives import all_gather, all_reduce, barrier, broadcast, reduce, reduce_scatter, transport_of
+from dear_mpi.collectives.plans.functions import exchange
+from dear_mpi.collectives.plans.runners import check_algorithm
+from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.kernels.array import Array
+from dear_mpi.reporting.units import check_seconds
+from dear_mpi.torch.group import Call, Calls, TorchGroup, check_fits, collective, counts, cut, for_each, only
+from dear_mpi.torch.tensors import contiguous, octets
+
+__all__ = ["DearGroup", "init_process_group"]
+
+NAME = "dear"
+Arrays = Sequence[Array]
+Tensors = Sequence[Any]
+Lists = Sequence[Tensors]
+OPS = {"SUM": "sum", "AVG": "average", "PRODUCT": "prod", "MIN": "min", "MAX": "max"}  # PyTorch's names and ours
+OPS |= {"BAND": "band", "BOR": "bor", "BXOR": "bxor"}
+
+
+def init_process_group(comm: Any, *, algorithm: str = "ring", stall_after_s: float = 0.0, **options: Any) -> None:
+    """Collective: create torch.distributed's default group from all ranks of a communicator.
+
+    Args:
+        comm: an mpi4py communicator, or a ``Transport``.
+        algorithm: of all-reduce, reduce-scatter and all-gather; broadcast and reduce use a binomial tree, and gather,
+            scatter and all-to-all direct messages.
+        stall_after_s: report a rank's wait after this time (``docs/faults.md``); 0: never.
+        options: more of ``make_plan``, such as ``segment_bytes``.
+
+    Raises:
+        ArgumentError, MismatchError: there is no such algorithm, or ranks differ in their arguments; on all ranks.
+    """
+    transport = transport_of(comm)
+    options = {"algorithm": algorithm, **options}
+
+    def facts() -> dict[str, object]:
+        check_algorithm(algorithm, transport, "all_reduce")
+        return {**options, "stall_after_s": check_seconds("stall_after_s", stall_after_s)}
+
+    agree(transport, "init_process_group", facts)
+    make = partial(group_of, transport, options, stall_after_s)
+    dist.Backend.register_backend(NAME, make, extended_api=True, devices=["cpu"])
+    dist.init_process_group(NAME, store=dist.HashStore(), rank=transport.rank, world_size=transport.size)
+
+
+def group_of(transport: Transport, options: dict[str, Any], stall_after_s: float, asked: Any, _: Any) -> "DearGroup":
+    """Create the group that torch.distributed asks for: the default one, or one of the named ranks.
+
+    Each group gets a separate communicator, made by its ranks only, even if several groups have all ranks: their
+    threads start collectives in no common order. Without an MPI communicator only the default group exists (ValueError
+    for others). A communicator stays until the program ends, because a thread may still wait on it.
+    """
+    native, ranks = transport.native, list(asked.global_ranks_in_group)  # the default group names no ranks
+    if not ranks:
+        own = transport if native is None else transport_of(native.Dup())
+    elif native is None:
+        raise ValueError(f"a second group (ranks {ranks}) needs MPI, not the transport {transport.name!r}")
+    else:
+        everyone = native.Get_group()
+        some = everyone.Incl(ranks)
+        own = transport_of(native.Create_group(some))
+        for group in (everyone, some):
+            group.Free()
+    return DearGroup(own, options, asked.group_id, stall_after_s)
+
+
+class DearGroup(TorchGroup):
+    """A group of ranks over our collectives, with the methods that torch.distributed calls."""
+
+    def __init__(self, transport: Transport, options: dict[str, Any], name: str, stall_after_s: float = 0.0) -> None:
+        super().__init__(transport, name, stall_after_s)
+        self.options = options
+
+    def getBackendName(self) -> str:
+        return NAME
+
+    @collective
+    def allreduce(self, arrays: Arrays, tensors: Tensors, opts: Any) -> Calls:
+        op = op_of(opts)
+        return [partial(all_reduce, array, self.transport, op=op, **self.options) for array in arrays]
+
+    allreduce_coalesced = allreduce
+
+    @collective
+    def reduce(self, arrays: Arrays, tensors: Tensors, opts: Any) -> Calls:
+        """Reduce to the root: only its tensor changes."""
+        how = {"root": opts.rootRank, "op": op_of(opts)}
+        own = arrays if self.rank() == opts.rootRank else [array.copy() for array in arrays]
+        return [partial(reduce, array, self.transport, **how) for array in own]
+
+    @collective
+    def broadcast(self, arrays: Arrays, tensors: Tensors, opts: Any) -> Calls:
+        return [partial(broadcast, octets(array), self.transport, root=opts.rootRank) for array in arrays]
+
+    @collective
+    def allgather(self, arrays: Arrays, outputs: Lists, given: Tensors, opts: Any = None) -> Calls:
+        """Gather tensors, which may differ in size between ranks."""
+        (tensors,), (own,) = outputs, given
+        check_fits("tensor", own, tensors[self.rank()])
+        sizes = [array.nbytes for array in arrays]
+        whole, own = np.empty(sum(sizes), np.uint8), octets(contiguous(own))
+        gathered = zip(arrays, np.split(whole, np.cumsum(sizes)[:-1]), strict=True)
+        copies = [partial(np.copyto, octets(array), piece) for array, piece in gathered]
+        return [partial(all_gather, own, self.transport, out=whole, **counts(sizes), **self.options), *copies]
+
+    @collective
+    def all_gather_single_coalesced(self, arrays: Arrays, outputs: Tensors, given: Tensors, opts: Any = None) -> Calls:
+        """Gather the ranks' tensors into an output, in rank order."""
+        calls: list[Call] = []
+        for array, output, own in zip(arrays, outputs, given, strict=True):
+            check_fits("output_tensor", output, own, self.size())
+            rows = octets(array).reshape(self.size(), -1)
+            calls.append(partial(np.copyto, rows[self.rank()], octets(contiguous(own))))
+            calls.append(partial(all_gather, rows, self.transport, **self.options))
+        return calls
+
+    def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> Any:
+        return self.all_gather_single_coalesced([output], [given], opts)
+
+    @collective
+    def reduce_scatter_single_coalesced(self, arrays: Arrays, outputs: Tensors, given: Tensors, opts: Any) -> Calls:
+        """Reduce a shard for each rank, in rank order, into the sum of this rank's shards."""
+        for output, whole in zip(outputs, given, strict=True):
+            check_fits("input", whole, output, self.size())
+        return [self.scattered(*pair, opts) for pair in zip(arrays, map(contiguous, given), strict=True)]
+
+    def reduce_scatter_single(self, output: Any, given: Any, opts: Any) -> Any:
+        return self.reduce_scatter_single_coalesced([output], [given], opts)
+
+    @collective
+    def reduce_scatter(self, arrays: Arrays, outputs: Tensors, given: Lists, opts: Any) -> Calls:
+        """Reduce and scatter shards, which may differ in size."""
+        (output,), (shards,), (array,) = outputs, given, arrays
+        check_fits("output", output, shards[self.rank()])
+        whole = np.concatenate([contiguous(shard).reshape(-1) for shard in shards])
+        return [self.scattered(array, whole, opts, **counts([shard.numel() for shard in shards]))]
+
+    def scattered(self, array: Array, whole: Array, opts: Any, **sizes: Any) -> Call:
+        """Return the call that writes a shard of ``whole``'s sum into an array."""
+        out, options = array.reshape(-1), {**sizes, **self.options}
+        return partial(reduce_scatter, whole.reshape(-1), self.transport, out=out, op=op_of(opts), **options)
+
+    @collective
+    def gather(self, arrays: Arrays, outputs: Lists, given: Tensors, opts: Any) -> Calls:
+        """Gather into the root's list of outputs; other ranks give no list."""
+        (own,) = given
+        outgoing, incoming = only(opts.rootRank, contiguous(own), self.size()), for_each(arrays, self.size())
+        return [partial(exchange, self.transport, "gather", outgoing, incoming)]
+
+    @collective
+    def scatter(self, arrays: Arrays, outputs: Tensors, given: Lists, opts: Any) -> Calls:
+        """Scatter the root's list; other ranks give no list."""
+        (array,), (tensors,) = arrays, given or [[]]
+        outgoing = for_each(list(map(contiguous, tensors)), self.size())
+        incoming = only(opts.rootRank, array, self.size())
+        return [partial(exchange, self.transport, "scatter", outgoing, incoming)]
+
+    @collective
+    def alltoall(self, arrays: Arrays, outputs: Tensors, given: Tensors, opts: Any = None) -> Calls:
+        outgoing = for_each(list(map(contiguous, given)), self.size())
+        return [partial(exchange, self.transport, "all_to_all", outgoing, for_each(arrays, self.size()))]
+
+    @collective
+    def all_to_all_single(
+        self, arrays: Arrays, output: Any, given: Any, output_sizes: Any, given_sizes: Any, *opts: Any
+    ) -> Calls:
+        """Exchange slices of the first dimension, in the given sizes or of equal size."""
+        outgoing = cut(contiguous(given), given_sizes, self.size())
+        incoming = cut(arrays[0], output_sizes, self.size())
+        return [partial(exchange, self.transport, "all_to_all_single", outgoing, incoming)]
+
+    @collective
+    def barrier(self, arrays: Arrays, outputs: Any, opts: Any = None) -> Calls:
+        return [partial(barrier, self.transport)]
+
+    def send(self, *arguments: Any) -> NoReturn:
+        raise NotImplementedError(f"backend {NAME!r} does not offer send and receive between two ranks")
+
+    recv = recv_anysource = send
+
+
+def op_of(opts: Any) -> str:
+    name = opts.reduceOp.op.name
+    if name not in OPS:
+        raise ValueError(f"reduction {name} is not offered by backend {NAME!r}. Allowed: {', '.join(OPS)}")
+    return OPS[name]
