@@ -125,7 +125,12 @@ class Suite(Conditions):
         self.check()
         if not self.budget_s > 0:
             raise ValueError(f"budget must be above 0 s, not {self.budget_s:g} s")
-        known: dict[str, Mapping[str, object]] = {"collective": OPERATIONS, "placement": PLACEMENTS, "dtype": TYPES, "op": dict.fromkeys(OPS)}
+        known: dict[str, Mapping[str, object]] = {
+            "collective": OPERATIONS,
+            "placement": PLACEMENTS,
+            "dtype": TYPES,
+            "op": dict.fromkeys(OPS),
+        }
         for name, allowed in known.items():
             for each in getattr(self, f"{name}s"):
                 lookup(name, each, allowed)
