@@ -1,8 +1,4 @@
-"""Print a benchmark on rank 0 in a format of ``FORMATS``; this file has the table, CSV and Markdown.
-
-Only rows of the table begin with blanks; all its other lines begin with ``#``. Settings that all rows share come first;
-``--json`` has all figures.
-"""
+"""Print a benchmark on rank 0. Only rows of the table begin with blanks; its other lines begin with ``#``."""
 
 import csv
 import io
@@ -32,10 +28,13 @@ WIDTH = 110
 LEAST_NAME = 12  # characters of an algorithm's name
 STARTS = {"barrier": "ranks leave a barrier", "clock": "ranks wait for a moment of a clock that all have set"}
 SAMPLES = {  # of all ranks, and of the first one of a pair
-    "isolated": ("a sample is one call, from its start to its end on {}", "the slowest rank", "the first rank"),
+    "isolated": (
+        "a sample is one call, from its start to its end on the slowest rank",
+        "a sample is one call, from its start to its end on the first rank",
+    ),
     "streaming": (
-        *("a sample is the mean over calls in a row{}; barriers between calls are not timed", " and over ranks"),
-        ", on the first rank",
+        "a sample is the mean over calls in a row and over ranks; barriers between calls are not timed",
+        "a sample is the mean over calls in a row, on the first rank; barriers between calls are not timed",
     ),
 }
 
@@ -51,23 +50,20 @@ def fitted(value: float, width: int) -> str:
 
 
 def time_text(rows: Sequence[Row]) -> str:
-    """Describe the measurement of one cadence's times."""
-    form, *ends = SAMPLES[rows[0].cadence]
     least, most = min(row.samples for row in rows), max(row.samples for row in rows)
     samples = f"{least} to {plural(most, 'sample')}" if least < most else plural(most, "sample")
-    sample = form.format(ends[OPERATIONS[rows[0].collective].pair])
+    sample = SAMPLES[rows[0].cadence][OPERATIONS[rows[0].collective].pair]
     return f"median over {samples}, in us; {sample} ({rows[0].cadence})"
 
 
 def average_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """Return nccl-tests' two sums over rows; the mean is without rows with an interval wider than the median."""
+    """Return nccl-tests' two sums; the mean is without noisy rows."""
     wrong, quiet = sum(row.wrong for row in rows), [row.busbw_GBps for row in rows if not is_noisy(row)]
     yield f"Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
     yield f"Avg bus bandwidth    : {statistics.fmean(quiet) if quiet else 0.0:g}"
 
 
 def left_out(report: Report) -> Iterator[str]:
-    """List candidates that were not measured, with the reason and the sizes."""
     for why, places in grouped(report.left_out, lambda each: each[0]).items():
         sizes = grouped(dict.fromkeys(places), lambda each: each[1])
         where = (f"{name} of {', '.join(format_bytes(each[2]) for each in same)}" for name, same in sizes.items())
@@ -112,7 +108,7 @@ def table_lines(report: Report) -> Iterator[Text]:
 
 
 def comments(*texts: str) -> Iterator[Text]:
-    """Format lines that begin with ``#``; long texts are folded and indented."""
+    """Begin lines with ``#``, folded and indented."""
     for text in texts:
         indent = " " * (len(text) - len(text.lstrip()) + 4)
         lines = textwrap.wrap(text, WIDTH - 2, subsequent_indent=indent, break_on_hyphens=False) or [""]
@@ -120,7 +116,6 @@ def comments(*texts: str) -> Iterator[Text]:
 
 
 def title(rows: Sequence[Row]) -> str:
-    """Return a title for the rows of one collective and number of ranks."""
     first = rows[0]
     others = {row.algorithm: row.backend for row in rows if row.backend != first.backend}
     over = ", ".join([f"over {first.backend}", *(f"{name}: {library}" for name, library in others.items())])
@@ -128,7 +123,6 @@ def title(rows: Sequence[Row]) -> str:
 
 
 def meaning(rows: Sequence[Row]) -> Iterator[str]:
-    """Explain the rows of one collective and number of ranks: sizes, times, bandwidths."""
     first, operation = rows[0], OPERATIONS[rows[0].collective]
     start = " or ".join(STARTS[each] for each in dict.fromkeys(row.start for row in rows))
     here = f" (n = {plural(first.ranks, 'rank')}: {operation.factor(first.ranks):.3g})" * ("n" in operation.busbw)
@@ -162,7 +156,6 @@ def lines_of(rows: Sequence[Row]) -> Iterator[Text]:
 
 
 def columns(rows: Sequence[Row]) -> Iterator[str]:
-    """Explain the columns after the time."""
     yield (
         f"±%: half of the 95 % interval of the median, in % of the median; - of fewer than {FEWEST_SAMPLES} samples. "
         "!: the interval is wider than the median, so the row tells nothing"
@@ -191,7 +184,6 @@ def fit_text(fit: Fit | None) -> str:
 
 
 def clocks(report: Report) -> Iterator[str]:
-    """Describe the loop's cost, and the difference of the ranks' clocks."""
     if own := report.own_cost:
         calls = ", ".join(f"{name} {us:.2f} us" for name, us in own["self_us"].items())
         alone = f"; MPI's call of 4 B on a communicator of one rank: {calls}" if calls else ""
@@ -212,7 +204,7 @@ def object_of(row: Row, *, raw: bool) -> dict[str, Any]:
 
 
 def csv_lines(report: Report) -> Iterator[str]:
-    """Format a line of the names of ``--json``, then one per row. Unknown values are empty, lists are JSON."""
+    """Unknown values are empty, lists are JSON."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -234,7 +226,6 @@ MARKDOWN: dict[str, Callable[[Row], str]] = {
 
 
 def markdown_lines(report: Report) -> Iterator[str]:
-    """Format a table of the shown candidates, and explain its columns."""
     yield f"| {' | '.join(MARKDOWN)} |"
     yield "|---" * len(MARKDOWN) + "|"
     for row in shown(report.rows, report.names):
@@ -260,7 +251,7 @@ DEFAULT = "table"
 
 
 def show_bench(world: World, report: Report, form: str = DEFAULT) -> None:
-    """Print the rows. If a format cannot show missing candidates, notes on standard error name them."""
+    """Print the rows, and notes about missing candidates if the format does not name them."""
     chosen = lookup("format", form, FORMATS)
     if world.rank:
         return

@@ -1,12 +1,12 @@
-"""Run the benchmark, from a suite to a ``Report``. Candidates are our plans, MPI calls, and gloo.
+"""Run the benchmark, from a suite to a ``Report``.
 
 A point is measured until the medians are known well, or its time is over:
 
     warm-up | 6 turns | as many again, while some median is not known well enough and there is time | ...
 
-Rows are compared with the fastest MPI call, their peer. The fastest of many similar calls may have been lucky, so all
-calls that are not clearly slower than it are rivals. A ratio's upper end is the highest upper end over the rivals. Its
-lower end is the highest lower end of widened intervals, so that the chance of any too high end is 2.5 % (Bonferroni).
+Rows are compared with the fastest MPI call, their peer. It may have been lucky, so all calls that are not clearly
+slower are rivals: a ratio's upper end is the highest over rivals, its lower end the highest of widened intervals, so
+that any end is too high with a chance of 2.5 % (Bonferroni).
 """
 
 from __future__ import annotations
@@ -54,8 +54,6 @@ class LateStarts(Exception):
 
 @dataclass(frozen=True)
 class Report:
-    """The results of a run."""
-
     rows: list[Row]
     fit: Fit | None  # the network that explains the rows
     names: tuple[str, ...]  # of the requested candidates
@@ -85,10 +83,9 @@ def agreed(suite: Suite, world: World) -> Suite:
 
 
 def bench(suite: Suite, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
-    """Collective: measure a suite; return a row per case and candidate, in order.
+    """Collective: return a row per case and candidate, in order; measured again from barriers if many starts are late.
 
-    If many starts are late, the whole run is measured again, from barriers. Raises an ArgumentError on all ranks if
-    something is not allowed, or a candidate is not available.
+    Raises an ArgumentError on all ranks if something is not allowed or available.
     """
     suite = agreed(suite, world)
     suite = replace(suite, start=decided_start(world, suite))
@@ -109,7 +106,7 @@ def bench_once(suite: Suite, world: World, progress: Callable[[str], object]) ->
             if (session := candidate(name).session) is not None and transport.native is not None
         }
         own = own_cost(transport, [each for each in suite.collectives if each in COLLECTIVES] or ["all_reduce"])
-        room = float(min(transport.gather_values(available_bytes() / world.ranks_here)))
+        room = min(transport.gather_values(available_bytes() / world.ranks_here))
         too_large = {"all": f"more memory than the {room / 2**30:.3g} GiB that each rank can have"}
         for case in suite.cases(world.size):
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
@@ -117,8 +114,8 @@ def bench_once(suite: Suite, world: World, progress: Callable[[str], object]) ->
             samples, missing = measured(case, suite.keys(case, world.size), suite, context) if fits else ({}, too_large)
             left_out += [(f"{name}: {why}", case.collective, case.nbytes) for name, why in missing.items()]
             for (name, cut), found in samples.items():
-                where = {"backend": libraries.get(name, transport.name), "hosts": world.ranks_per_host}
-                rows.append(row_of(case, name, found, segment_bytes=cut, **where))
+                library, here = libraries.get(name, transport.name), world.ranks_per_host
+                rows.append(row_of(case, name, found, backend=library, hosts=here, segment_bytes=cut))
         if not rows:
             whys = dict.fromkeys(why for why, _, _ in left_out)
             raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(whys)}")
@@ -130,9 +127,9 @@ def bench_once(suite: Suite, world: World, progress: Callable[[str], object]) ->
 def measured(
     case: Case, keys: Sequence[Key], suite: Suite, context: Context
 ) -> tuple[dict[Key, Samples], dict[str, str]]:
-    """Collective: return a case's samples by candidate, and the reasons why some are missing.
+    """Collective: return a case's samples by candidate, and why some are missing.
 
-    Raises a LateStarts if ranks were late for most starts of a candidate, or too few of its samples count.
+    Raises a LateStarts if most starts of a candidate were late, or too few samples count.
     """
     interleaved = Interleaved(case, keys, context)
     blocks = BLOCKS if any(candidate(name).session for name, _ in keys) else 1
@@ -145,14 +142,14 @@ def measured(
 
 
 def paced(suite: Suite, run: Callable[[int], dict[K, Samples]], transport: Transport, blocks: int) -> dict[K, Samples]:
-    """Collective: return a point's samples, including warm-up's wrong results, of at least ``blocks`` blocks."""
+    """Collective: return a point's samples, of at least ``blocks`` blocks, with warm-up's wrong results."""
     begin_s = time.perf_counter()
 
     def spent_s() -> float:
         return float(transport.gather_values(time.perf_counter() - begin_s)[0])
 
     def enough() -> bool:
-        """Return whether all medians are known well. Similar neighbouring samples count less."""
+        """Whether all medians are known well; similar neighbouring samples count less."""
         for samples in found.values():
             times_s = of_job(samples.times_s, suite.cadence).tolist()
             if len(times_s) < FEWEST_SAMPLES:
@@ -195,7 +192,7 @@ def together(found: dict[K, Samples], later: dict[K, Samples]) -> dict[K, Sample
 
 
 def modelled(rows: Sequence[Row], hosts: Sequence[int], rates: Rates | None) -> tuple[Fit | None, list[Row]]:
-    """Return the network that explains the rows, and the rows with its prediction and bound."""
+    """Return the network that explains the rows, and rows with its prediction and bound."""
     fit = fit_network(rows, hosts, rates)
     if fit is None:
         return fit, list(rows)
@@ -210,9 +207,8 @@ def modelled(rows: Sequence[Row], hosts: Sequence[int], rates: Rates | None) -> 
 def bound_us(row: Row, network: Network) -> float | None:
     """Return the least time of any algorithm; None for unlimited bandwidth.
 
-    A message takes o + alpha to begin, and costs its receiver o. In between, busbw's bytes must pass one side of some
-    rank's port (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009). Some
-    algorithms have one round. Sums are free.
+    o + alpha to begin, o to receive; busbw's bytes must pass one side of some rank's port (Patarasuk and Yuan,
+    Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009). Sums are free.
     """
     if row.collective not in COLLECTIVES or row.ranks == 1 or not network.beta:
         return None
@@ -221,7 +217,7 @@ def bound_us(row: Row, network: Network) -> float | None:
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:
-    """Add each row's peer: the fastest MPI call in its case, or the first candidate without MPI."""
+    """Add each row's peer: its case's fastest MPI call, or the first candidate without MPI."""
     found = dict[int, Row]()
     for places in grouped(range(len(rows)), lambda place: rows[place].case).values():
         found |= zip(places, in_one_case([rows[place] for place in places]), strict=True)
@@ -247,24 +243,24 @@ def in_one_case(rows: Sequence[Row]) -> list[Row]:
 
 
 def is_noisy(row: Row) -> bool:
-    """Return whether the interval of the median is wider than the median; the row is then useless."""
+    """Whether the median's interval is wider than the median."""
     return row.median_us.is_noisy
 
 
 def ratio_mark(row: Row) -> str:
-    """Return a star if the interval of the time over the peer's excludes 1."""
+    """Return a star if the interval of the ratio excludes 1."""
     low, high = row.over_peer_low, row.over_peer_high
     is_clear = low is not None and high is not None and (high < 1 or low > 1)
     return "*" * (is_clear and not is_noisy(row))
 
 
 def merit(row: Row) -> tuple[bool, float]:
-    """Return a sort key: right results first, then the fastest."""
+    """A sort key: right results first, then the fastest."""
     return row.wrong > 0, row.p50_us
 
 
 def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-    """Return the rows of the named candidates; ``native-best`` stands for MPI's best row in each case."""
+    """Return the named rows; ``native-best`` is MPI's best in each case."""
     calls = [row for row in rows if LIBRARY + BEST in names and candidate(row.algorithm).is_library]
     fastest = {id(min(same, key=merit)) for same in grouped(calls, lambda row: row.case).values()}
     return [row for row in rows if row.algorithm in names or id(row) in fastest]

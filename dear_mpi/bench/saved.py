@@ -37,15 +37,14 @@ Point: TypeAlias = tuple[Any, ...]
 
 
 def now() -> str:
-    """Return the time in UTC, in ISO 8601."""
+    """Return UTC in ISO 8601."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def provenance(world: World, began: str) -> dict[str, Any]:
     """Collective: describe where and how a run was made, on rank 0; ``began`` is its start time.
 
-    ``ranks`` has each rank's host and cores. Processors, kernels and TCP's congestion control are texts; semicolons
-    separate differing ones.
+    Texts that differ between ranks are joined by semicolons.
     """
     made = commit(Path(__file__).parents[1]) if world.rank == 0 else None  # only one process asks git
     here = platform.node(), sorted(own_cores()), cpu_model(), system(), read(CONGESTION), made
@@ -78,7 +77,6 @@ def provenance(world: World, began: str) -> dict[str, Any]:
 
 
 def git(folder: Path, *arguments: str) -> str | None:
-    """Return git's output in a folder; None if it fails or is missing."""
     try:
         said = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
     except OSError:
@@ -97,7 +95,7 @@ def commit(package: Path) -> str | None:
 
 @dataclass(frozen=True)
 class Run:
-    """A run's rows, its file's name, and the rest of the file (``head``)."""
+    """``head``: the file's other keys."""
 
     name: str
     rows: Sequence[Row]
@@ -113,7 +111,7 @@ def point_of(row: Row) -> Point:
 
 
 def read_runs(what: str, files: Sequence[str]) -> list[Run]:
-    """Read files of ``bench --json``. Raises a ValueError for other files, and for equal names."""
+    """Read files of ``bench --json``; a ValueError for others, and for equal names."""
     check_distinct(what, files)
     return list(map(read_run, files))
 

@@ -40,8 +40,6 @@ BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DE
 
 @dataclass(frozen=True)
 class Suite(Conditions):
-    """The flags of ``bench``. The first algorithm is the baseline."""
-
     sizes: tuple[int, ...] = option(
         "Sizes of the buffer, with commas; 4B:64MiB stands for 4B, 16B, ... 64MiB, 4:64M:x2 for 4B, 8B, ...",
         typed=str,
@@ -99,7 +97,6 @@ class Suite(Conditions):
         return self.algorithms or lookup("device", self.device, DEFAULTS)
 
     def cases(self, ranks: int) -> list[Case]:
-        """Return all cases, each once."""
         conditions = {each.name: getattr(self, each.name) for each in fields(Conditions)}
         chosen = product(self.collectives, self.dtypes, self.ops, self.placements, self.sizes)
         return list(
@@ -110,10 +107,7 @@ class Suite(Conditions):
         )
 
     def keys(self, case: Case, ranks: int) -> list[Key]:
-        """Return a case's candidates and their segments, with each MPI call by its name.
-
-        Candidates without segments get the largest one in all cases.
-        """
+        """Return a case's candidates and segments (the largest, if they have none), with each MPI call by its name."""
         cuts = [cut for cut in sorted(self.segments) if cut < case.nbytes]
         cuts += sorted(set(self.segments) - set(cuts))[:1]
         names = dict.fromkeys(call for name in self.names for call in calls_of(name, case, ranks))
@@ -121,7 +115,6 @@ class Suite(Conditions):
         return [(name, cut) for name in names for cut in (cuts if candidate(name).segments else [whole])]
 
     def check_for(self, world: World) -> None:
-        """Raise a ValueError if these ranks cannot measure something."""
         self.check()
         if not self.budget_s > 0:
             raise ValueError(f"budget must be above 0 s, not {self.budget_s:g} s")
@@ -151,7 +144,7 @@ class Suite(Conditions):
                 self.check_served(name)
 
     def check_served(self, name: str) -> None:
-        """Raise a ValueError if an algorithm is unknown, or has no program for this suite."""
+        """Raise a ValueError if an algorithm has no program for this suite."""
         complaints = []
         for collective in [each for each in self.collectives if each in COLLECTIVES] or COLLECTIVES:
             try:

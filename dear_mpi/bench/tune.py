@@ -1,7 +1,7 @@
-"""Convert measured rows to rules of ``auto``: the fastest of our algorithms at each size.
+"""Convert rows to rules of ``auto``: the fastest of our algorithms at each size.
 
-If others are within its interval, the next smaller size's algorithm is preferred, then the first named. Some ranks and
-buffers cannot use shared memory, so a shared-memory algorithm that is fastest overall gets an additional rule.
+Within its interval, the next smaller size's algorithm is preferred, then the first named. Not all ranks can use shared
+memory: if that is fastest overall, it gets an additional rule.
 """
 
 import math
@@ -23,18 +23,17 @@ from dear_mpi.reporting.units import grouped
 
 
 def may_be_chosen(name: str) -> bool:
-    """Return whether ``auto`` may choose an algorithm. User algorithms are excluded: a table of rules has no code."""
+    """Whether ``auto`` may choose it: not a user's, a table of rules has no code."""
     return name in ALGORITHMS and runner_of(name) == "messages"
 
 
 def tuned(rows: Sequence[Row]) -> list[Rule]:
-    """Return the rules for these rows' collectives and numbers of ranks."""
     groups = grouped((row for row in rows if not row.wrong), lambda row: (row.collective, row.ranks))
     return [rule for group in groups.values() for rule in of_collective(group)]
 
 
 def of_collective(rows: list[Row]) -> list[Rule]:
-    """Return one collective's rules on one number of ranks. Borders are geometric means of two sizes."""
+    """Borders are geometric means of two sizes."""
     ours = sorted((row for row in rows if may_be_chosen(row.algorithm)), key=lambda row: row.bytes)
     if not ours:
         return []
@@ -58,11 +57,9 @@ def key(row: Row) -> tuple[str, int]:
 
 
 def rules_before(path: Path, suite: Suite, world: World) -> tuple[Rule, ...]:
-    """Collective: return the file's existing rules, before a run.
+    """Collective: return the file's rules, before a run.
 
-    Raises:
-        ArgumentError: it is no table of rules or not writable, no algorithm can be chosen, or the run has several
-            dtypes, ops or placements.
+    Raises an ArgumentError for other files, nothing to choose, or several dtypes, ops or placements.
     """
 
     def read() -> tuple[Rule, ...]:
@@ -79,7 +76,7 @@ def rules_before(path: Path, suite: Suite, world: World) -> tuple[Rule, ...]:
 
 
 def write_tuned(path: Path, before: Sequence[Rule], rows: Sequence[Row], mpi: str) -> None:
-    """Replace the rules of these rows' collectives on this number of ranks; ``mpi`` is the library's name."""
+    """Replace the rules of these collectives on this number of ranks."""
     new = tuned(rows)
     mine = {(rule.collective, rule.ranks) for rule in new}
     kept = [rule for rule in before if (rule.collective, rule.ranks) not in mine]

@@ -7,12 +7,9 @@
     overlap (OMB)  max(0, 100 (1 - (overall - compute meanwhile) / pure)), without the time of tests in the compute
     exposed        overall - compute by itself: the price of the collective, including slower compute
 
-Times are means over turns and ranks, from a barrier on. The collective progresses by ``tests``, which are calls of
-``advance`` (``MPI_Test``) between passes, or in a ``thread``, as in training.
-
-A pass is one NumPy call of a 64th of pure: a thread gets the interpreter lock about as often as in a training loop.
-
-Source: OSU Micro-Benchmarks 7.4, osu_iallreduce.c and do_compute_and_probe in osu_util_mpi.c.
+Times are means over turns and ranks, from a barrier on. ``tests``: calls of ``advance`` (``MPI_Test``) between passes;
+``thread``: as in training. A pass is a NumPy call of a 64th of pure. Source: OSU Micro-Benchmarks 7.4,
+osu_iallreduce.c and do_compute_and_probe in osu_util_mpi.c.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +43,7 @@ WAYS = ("tests", "thread")
 
 
 class Driven:
-    """A prepared collective, with simultaneous compute: passes over a private array."""
+    """A prepared collective, with passes over a private array."""
 
     def __init__(self, prepared: Prepared, transport: Transport, thread: ThreadPoolExecutor, tests: int) -> None:
         assert prepared.startable is not None, "the caller has seen it"
@@ -65,24 +62,20 @@ class Driven:
         self.call.wait()
 
     def seconds(self, call: Callable[[], object]) -> float:
-        """Return the seconds of a call after a barrier."""
         self.transport.barrier()
         begin = perf_counter()
         call()
         return perf_counter() - begin
 
     def last(self, wanted_s: float) -> None:
-        """Make compute take ``wanted_s``, by larger passes first, then by more passes."""
+        """Make compute take ``wanted_s``: larger passes first, then more."""
         count = int(self.numbers.size * wanted_s / self.seconds(self.compute_all))
         self.numbers = np.ones(min(max(count, NUMBERS[0]), NUMBERS[1]))
         for _ in range(2):  # the second time with the final loop, while other ranks compute
             self.passes = max(1, round(self.passes * wanted_s / self.seconds(self.compute_all)))
 
     def turn(self) -> dict[str, tuple[float, float, float]]:
-        """Collective: take one turn, and return seconds on this rank.
-
-        They are overall, compute and tests, by kind of progress; ``apart`` has pure and compute by themselves.
-        """
+        """Collective: seconds (overall, compute, tests) by kind of progress; ``apart``: (pure, compute, 0)."""
         apart = self.seconds(self.pure), self.seconds(self.compute_all), 0.0
         self.transport.barrier()
         by_tests = self.by_tests()
@@ -117,10 +110,7 @@ class Driven:
 
 
 def overlap_of(case: Case, prepared: Prepared, transport: Transport, tests: int, seconds: float) -> list[OverlapRow]:
-    """Collective: run a prepared collective during compute; return a row for each kind of progress.
-
-    Fill the buffer with zeros. ``tests`` are in each compute, ``seconds`` for all turns.
-    """
+    """Collective: return a row for each kind of progress. Fill the buffer with zeros. ``seconds``: of all turns."""
     with ThreadPoolExecutor(1) as thread:
         driven = Driven(prepared, transport, thread, tests)
         pure_s = [driven.seconds(driven.pure) for _ in range(2 * WARM_UP)][WARM_UP:]
@@ -172,7 +162,7 @@ DEFINITION = (
 
 
 def kind_of(row: OverlapRow) -> str:
-    """Name all but algorithm and size, for example: all_reduce, 2 ranks, fp32, sum, in place, over MPICH."""
+    """Name all but algorithm and size."""
     op = [row["op"]] * (row["op"] != "none")
     about = [row["collective"], plural(row["ranks"], "rank"), row["dtype"], *op, row["placement"]]
     return f"{', '.join(about)}, over {row['backend']}"
