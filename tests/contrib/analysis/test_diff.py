@@ -11,7 +11,7 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import holm, quantile, tail
 from tests.bench.runs import SIZES, run_of
 
-REPEATS = 200
+REPEATS = 100
 
 
 def without_samples(run):
@@ -136,7 +136,7 @@ def scaled(row, by):
     return replace(row, p50_us=middle, ci_low_us=0.99 * middle, ci_high_us=1.01 * middle, times_us=None)
 
 
-def told_apart(rng, before, after, repeats=200, at_least=0.0, **how):
+def told_apart(rng, before, after, repeats=100, at_least=0.0, **how):
     found = [compare_runs(launches(rng, before), launches(rng, after, **how), at_least) for _ in range(repeats)]
     return np.mean([bool(each.slower) for each in found])
 

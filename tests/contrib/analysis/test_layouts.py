@@ -108,14 +108,6 @@ def test_the_readers_read_what_those_tools_print():
     assert read_osu(said) == [("OSU MPI Allreduce Latency Test", "MPI_CHAR", [row])]
 
 
-def test_both_placements_stand_in_a_line():
-    lines = read_nccl(printed("nccl", *placed_rows()))
-    assert [(line.size, line.out_of_place.time_us, line.in_place.time_us) for line in lines[::2]] == [
-        (64, 128.0, 64.0),
-        (64, 384.0, 192.0),
-    ]
-
-
 @settings(max_examples=60, deadline=None)
 @given(odd_rows(), st.tuples(TIMES, TIMES, TIMES))
 def test_osus_readers_read_any_row(made, times):
