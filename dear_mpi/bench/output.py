@@ -52,8 +52,9 @@ def fitted(value: float, width: int) -> str:
 def time_text(rows: Sequence[Row]) -> str:
     least, most = min(row.samples for row in rows), max(row.samples for row in rows)
     samples = f"{least} to {plural(most, 'sample')}" if least < most else plural(most, "sample")
-    sample = SAMPLES[rows[0].cadence][OPERATIONS[rows[0].collective].pair]
-    return f"median over {samples}, in us; {sample} ({rows[0].cadence})"
+    cadence = rows[0].cadence
+    sample = SAMPLES[cadence][OPERATIONS[rows[0].collective].pair]
+    return f"median over {samples}, in us; {sample} ({cadence})"
 
 
 def average_lines(rows: Sequence[Row]) -> Iterator[str]:
@@ -168,8 +169,8 @@ def columns(rows: Sequence[Row]) -> Iterator[str]:
 
 def fit_text(fit: Fit | None) -> str:
     if fit is None:
-        needed = "two sizes of an algorithm of ours that sends messages"
-        return f"No network fitted: that needs {needed}, on 2 to {MOST_RANKS} ranks."
+        needed = f"two sizes of an algorithm of ours that sends messages, on 2 to {MOST_RANKS} ranks"
+        return f"No network fitted: that needs {needed}."
     network = fit.network
     beta, gamma = (f"{1e-9 / value:.2f} GB/s" if value else "no limit" for value in (network.beta, network.gamma))
     if "gamma" not in fit.told:
@@ -209,7 +210,7 @@ def csv_lines(report: Report) -> Iterator[str]:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in report.rows:
-        values = object_of(row, raw=False).values()
+        values = (getattr(row, name) for name in COLUMNS)
         writer.writerow([json.dumps(value) if isinstance(value, list) else value for value in values])
     yield from file.getvalue().splitlines()
 
@@ -250,7 +251,7 @@ FORMATS = WithExtras(
 DEFAULT = "table"
 
 
-def show_bench(world: World, report: Report, form: str = DEFAULT) -> None:
+def show_bench(world: World, report: Report, form: str) -> None:
     """Print the rows, and notes about missing candidates if the format does not name them."""
     chosen = lookup("format", form, FORMATS)
     if world.rank:

@@ -114,11 +114,11 @@ def bench_once(suite: Suite, world: World, progress: Callable[[str], object]) ->
             samples, missing = measured(case, suite.keys(case, world.size), suite, context) if fits else ({}, too_large)
             left_out += [(f"{name}: {why}", case.collective, case.nbytes) for name, why in missing.items()]
             for (name, cut), found in samples.items():
-                library, here = libraries.get(name, transport.name), world.ranks_per_host
-                rows.append(row_of(case, name, found, backend=library, hosts=here, segment_bytes=cut))
+                library = libraries.get(name, transport.name)
+                rows.append(row_of(case, name, found, backend=library, hosts=world.ranks_per_host, segment_bytes=cut))
         if not rows:
-            whys = dict.fromkeys(why for why, _, _ in left_out)
-            raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(whys)}")
+            whys = "; ".join(dict.fromkeys(why for why, _, _ in left_out))
+            raise ArgumentError(f"bench: nothing can be measured here: {whys}")
     model = partial(modelled, against_peers(rows), hosts, transport.rates)
     fit, rows = said_by_rank_0(transport, "bench", model, asleep=True)
     return Report(rows, fit, suite.names, left_out, own, context.start.report())
@@ -193,10 +193,9 @@ def together(found: dict[K, Samples], later: dict[K, Samples]) -> dict[K, Sample
 
 def modelled(rows: Sequence[Row], hosts: Sequence[int], rates: Rates | None) -> tuple[Fit | None, list[Row]]:
     """Return the network that explains the rows, and rows with its prediction and bound."""
-    fit = fit_network(rows, hosts, rates)
+    found, fit = list[Row](), fit_network(rows, hosts, rates)
     if fit is None:
         return fit, list(rows)
-    found = []
     for row in rows:
         written = programs_of(row, hosts, rates)
         model_us = time_s(row, written, fit.network) * 1e6 if written else None
@@ -237,8 +236,11 @@ def in_one_case(rows: Sequence[Row]) -> list[Row]:
             others = [cut[each] for each in rivals if each != place]
             ratios = [cut[place].over(each, len(others)) for each in others]
             low, high = max(each.low for each in ratios), max(each.high for each in ratios)
-        over = row.p50_us / peer.p50_us
-        found.append(replace(row, peer=peer.algorithm, over_peer=over, over_peer_low=low, over_peer_high=high))
+        found.append(
+            replace(
+                row, peer=peer.algorithm, over_peer=row.p50_us / peer.p50_us, over_peer_low=low, over_peer_high=high
+            )
+        )
     return found
 
 

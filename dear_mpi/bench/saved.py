@@ -49,8 +49,7 @@ def provenance(world: World, began: str) -> dict[str, Any]:
     made = commit(Path(__file__).parents[1]) if world.rank == 0 else None  # only one process asks git
     here = platform.node(), sorted(own_cores()), cpu_model(), system(), read(CONGESTION), made
     hosts, cores, *texts, commits = zip(*world.transport.gather_values(here), strict=True)
-    clock = time.get_clock_info("perf_counter")
-    environment = child_environment(os.environ)
+    clock, environment = time.get_clock_info("perf_counter"), child_environment(os.environ)
     kept = (
         name for name in sorted(environment) if name.startswith(SETTINGS) and not any(map(name.upper().count, SECRETS))
     )
@@ -90,7 +89,7 @@ def commit(package: Path) -> str | None:
     if name is None or git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     changed = git(package, "status", "--porcelain", "--untracked-files=no")
-    return f"{name}, with changes that are in no commit" if changed else f"{name}, unchanged"
+    return f"{name}, {'with changes that are in no commit' if changed else 'unchanged'}"
 
 
 @dataclass(frozen=True)

@@ -208,8 +208,7 @@ def wanted_memory(name: str, case: Case, hosts: Sequence[int]) -> str:
 def needed_bytes(case: Case, names: Sequence[str], hosts: Sequence[int]) -> int:
     """Return a rank's least memory: buffer, data, expected result, second buffer; for each kind."""
     homes = {wanted_memory(name, case, hosts) for name in names}
-    received = case.window if case.placement == "out" else 0
-    return (3 + received) * case.nbytes * len(homes)
+    return (3 + case.window * (case.placement == "out")) * case.nbytes * len(homes)
 
 
 class Interleaved:
@@ -242,7 +241,7 @@ class Interleaved:
         # A backend's threads that still work would disturb others: these backends take turns separately.
         alone = [key for key in self.ready if candidate(key[0]).session]
         groups = [key for key in self.ready if key not in alone], alone
-        skipped = int(all(groups))  # the first turn after another group does not count
+        skipped = all(groups)  # the first turn after another group does not count
         self.start.prepare()
         for group, number in itertools.product(groups, range(-skipped, turns)):
             self.turn += 1

@@ -80,6 +80,5 @@ def write_tuned(path: Path, before: Sequence[Rule], rows: Sequence[Row], mpi: st
     new = tuned(rows)
     mine = {(rule.collective, rule.ranks) for rule in new}
     kept = [rule for rule in before if (rule.collective, rule.ranks) not in mine]
-    machine = {"host": platform.node(), "cores": os.cpu_count(), "mpi": mpi}
     with replacing("--tune", path) as file:
-        write_rules(file, machine, [*kept, *new])
+        write_rules(file, {"host": platform.node(), "cores": os.cpu_count(), "mpi": mpi}, [*kept, *new])
