@@ -199,7 +199,7 @@ def test_imports_inside_an_ordered_room_point_down(room, module):
         ("training", "session", "__init__", False),
         ("bench", "run", "timing.Interleaved", True),
         ("bench", "timing", "run.bench", False),
-        ("bench", "output", "diff.Diff", False),
+        ("bench", "output", "saved.Run", False),
     ],
 )
 def test_order_inside_a_room(room, module, name, allowed):

@@ -70,7 +70,7 @@ def test_rows(comm, collective):
         assert row.peer.startswith("native")
         assert row.chosen == row.algorithm or row.algorithm == "auto"
     assert all(answer == report for answer in comm.allgather(report))
-    run_world(lambda world: show_bench(world, report))
+    run_world(lambda world: show_bench(world, report, "table"))
 
 
 @pytest.mark.parametrize("collective", OPERATIONS)
