@@ -6,7 +6,7 @@ publish such a function as an entry point in the group ``dear_mpi.algorithms`` (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dear_mpi.collectives.algorithms.mirror import MIRROR, family
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE, Rates
-from dear_mpi.collectives.program.program import COLLECTIVES, Algorithm, Program, Step, asks_for, write_program
+from dear_mpi.collectives.program.program import COLLECTIVES, Algorithm, Program, Step, write_program
 from dear_mpi.kernels.lookup import lookup
 
 if TYPE_CHECKING:
@@ -23,69 +23,57 @@ if TYPE_CHECKING:
 __all__ = ["ALGORITHMS", "RUNNER", "find_algorithm", "programs", "runner_of"]
 
 
-def by_name(*functions: Algorithm) -> dict[str, Algorithm]:
-    return {function.__name__: function for function in functions}
-
-
-def gathering(its: Any) -> dict[str, Algorithm]:
-    return family(its.all_gather)
-
-
 class Rows(Mapping[str, dict[str, Algorithm]]):
-    """Import the file of an algorithm on the first lookup of its row: a job uses a few of them.
+    """An algorithm's functions by collective. Its file is imported on the first lookup: a job uses a few of them.
 
     Args:
-        makers: functions that make the row of an algorithm from its module.
-        modules: the module of each algorithm that is not named like its module.
+        written: module, and the name of its function for each collective; reductions are derived by mirroring.
     """
 
-    def __init__(self, makers: Mapping[str, Callable[[Any], dict[str, Algorithm]]], modules: Mapping[str, str]) -> None:
-        self.makers, self.modules, self.made = makers, modules, dict[str, dict[str, Algorithm]]()
+    def __init__(self, written: Mapping[str, tuple[str, Mapping[str, str]]]) -> None:
+        self.written, self.made = written, dict[str, dict[str, Algorithm]]()
 
     def __getitem__(self, name: str) -> dict[str, Algorithm]:
         if name not in self.made:
-            make = self.makers[name]
-            self.made[name] = make(import_module(f"dear_mpi.collectives.algorithms.{self.modules.get(name, name)}"))
+            file, functions = self.written[name]
+            module = import_module(f"dear_mpi.collectives.algorithms.{file}")
+            row = {collective: getattr(module, function) for collective, function in functions.items()}
+            for collective in MIRROR.keys() & functions:
+                row = family(row[collective], collective) | row
+            self.made[name] = {collective: row[collective] for collective in COLLECTIVES if collective in row}
         return self.made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.makers)
+        return iter(self.written)
 
     def __len__(self) -> int:
-        return len(self.makers)
+        return len(self.written)
 
 
+GATHER, SUM = {"all_gather": "all_gather"}, {"all_reduce": "all_reduce"}
 ALGORITHMS = Rows(
     {
-        "naive": lambda its: by_name(
-            its.reduce_scatter, its.all_gather, its.all_reduce, its.broadcast, its.reduce, its.all_to_all
-        ),
-        "ring": lambda its: by_name(its.reduce_scatter, its.all_gather, its.all_reduce),
-        "bidirectional": gathering,
-        "pairwise": lambda its: gathering(its) | by_name(its.all_to_all),
-        "ordered": gathering,
-        "shared": gathering,  # the same as ordered, without messages
-        "bruck": gathering,
-        "recursive_doubling": lambda its: by_name(its.all_reduce),
-        "rabenseifner": gathering,
-        "swing": gathering,
-        "binomial": lambda its: family(its.broadcast),
-        "double_tree": lambda its: by_name(its.all_reduce),
-        "hierarchical": gathering,
-        "torus": gathering,
-        "themis": gathering,
-    },
-    {"shared": "ordered"},
+        "naive": ("naive", {name: name for name in COLLECTIVES}),
+        "ring": ("ring", {name: name for name in ("reduce_scatter", "all_gather", "all_reduce")}),
+        "bidirectional": ("bidirectional", GATHER),
+        "pairwise": ("pairwise", GATHER | {"all_to_all": "all_to_all"}),
+        "ordered": ("ordered", GATHER),
+        "shared": ("ordered", GATHER),  # the same, without messages
+        "bruck": ("bruck", GATHER),
+        "recursive_doubling": ("recursive_doubling", SUM),
+        "rabenseifner": ("rabenseifner", GATHER),
+        "binomial": ("binomial", {"broadcast": "broadcast"}),
+        "hierarchical": ("hierarchical", GATHER),
+    }
 )
 
 # The levels of ``hierarchical``, for the stages of routes. One without the other leaves partial results,
 # so nobody may choose one.
 LEVELS = Rows(
     {
-        INSIDE: lambda its: family(its.inside, "all_gather"),
-        BETWEEN: lambda its: family(its.between, "all_gather") | {"all_to_all": its.exchange},
-    },
-    {INSIDE: "hierarchical", BETWEEN: "hierarchical"},
+        INSIDE: ("hierarchical", {"all_gather": "inside"}),
+        BETWEEN: ("hierarchical", {"all_gather": "between", "all_to_all": "exchange"}),
+    }
 )
 
 # Algorithms with another runner (plans/runners/) than ``messages``. ``native`` has no program.
@@ -121,8 +109,15 @@ def served_by(name: str) -> dict[str, Algorithm]:
 
 
 def is_ours(name: str) -> bool:
-    """Return whether the tests prove this algorithm."""
+    """Return whether core's tests prove this algorithm."""
     return name in ALGORITHMS or name in LEVELS
+
+
+def is_installed(name: str) -> bool:
+    """Return whether core or an installed extra has this algorithm; not a user's file."""
+    from dear_mpi.collectives.program.extras import entry_points_of
+
+    return name in ALGORITHMS or name in entry_points_of("algorithms")
 
 
 def check_whole(name: str) -> None:
@@ -144,12 +139,6 @@ def programs(
         raise ValueError(f"size must be at least 1, not {size}")
     algorithm = find_algorithm(name, collective)
     return [write_program(algorithm, rank, size, hosts=hosts, rates=rates, pieces=pieces) for rank in range(size)]
-
-
-def lacks_rates(name: str, hosts: Sequence[int], rates: Rates | None) -> bool:
-    if rates is not None or len(set(hosts)) < 2:
-        return False
-    return any(asks_for(function, "rates") for function in served_by(name).values())
 
 
 def in_file(name: str) -> bool:

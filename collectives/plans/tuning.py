@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, convert
 from msgspec.structs import asdict, replace
 
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS, RUNNER, runner_of, served_by
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS, RUNNER, is_installed, runner_of, served_by
 from dear_mpi.collectives.lowering.instructions import WINDOW
 from dear_mpi.collectives.program.json_file import reading
 
@@ -138,7 +138,7 @@ def alike(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     chosen = [rule for rule in rules if rule.collective == "reduce_scatter"] if not all_reduces else []
     for rule in all_reduces:
         algorithm = rule.algorithm
-        if not {*halves} <= {*ALGORITHMS.get(algorithm, halves)}:
+        if not all(serves(algorithm, half) for half in halves):
             algorithm = pick(by_messages, "reduce_scatter", rule.ranks, rule.up_to_bytes or 1 << 62).algorithm
         chosen.append(replace(rule, algorithm=algorithm))
     others = (rule for rule in rules if rule.collective not in ("all_reduce", *halves))
@@ -153,7 +153,7 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
     with reading("rules", path, "dear-mpi bench --tune") as content:
         rules = convert(content, Table).rules
         for number, rule in enumerate(rules):
-            if rule.algorithm not in NAMES:  # a data file runs no code and refers to no others
+            if rule.algorithm not in NAMES and not is_installed(rule.algorithm):  # a data file runs no user's code
                 said = f"must be one of {', '.join(NAMES)}, not {rule.algorithm!r}"
                 raise ValueError(f"rules[{number}].algorithm {said}")
     return rules

@@ -175,7 +175,7 @@ def test_the_slowest_links_of_a_doctor_are_rates(tmp_path):
 def test_files_without_rates_are_refused(content, said, tmp_path):
     file = tmp_path / "doctor.json"
     file.write_text(json.dumps(content))
-    assert_one_line(CliRunner().invoke(app, ["explain", "--algorithm", "themis", "--rates", str(file)]), said)
+    assert_one_line(CliRunner().invoke(app, ["explain", "--algorithm", "ring", "--rates", str(file)]), said)
 
 
 def test_cuts_finer_than_the_grid_are_those_of_the_grid():

@@ -128,13 +128,6 @@ def test_the_title_names_what_is_not_usual(chosen, said):
     assert [line[: len(each)] for line, each in zip(lines, said, strict=True)] == said
 
 
-def test_pieces_are_of_a_segment():
-    """So a tree hands on in turn what is else one message."""
-    chosen = {"schedules": ("wfbp",), "algorithms": ("double_tree",)}
-    (pieces,), (whole,) = (simulated(**chosen, segment_bytes=nbytes) for nbytes in (1 << 16, 1 << 28))
-    assert pieces.row["iteration_s"] < whole.row["iteration_s"]
-
-
 @pytest.mark.parametrize("route", USERS)
 def test_users_routes_are_drawn(route):
     found = simulated(route=USERS[route])

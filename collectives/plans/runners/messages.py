@@ -13,12 +13,11 @@ launches so far, the caller's included. A buffer passes from a stream to MPI onl
 launches of a run are not waited for: they are in order on the stream.
 """
 
-import sys
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from copy import copy
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from dear_mpi.collectives.algorithms.registry import (
     algorithm_source,
     find_algorithm,
     is_ours,
-    lacks_rates,
     load_algorithm,
     programs,
 )
@@ -75,17 +73,9 @@ def proven(
     return written
 
 
-@cache
-def say_that_rates_lack(algorithm: str) -> None:
-    what = f"algorithm {algorithm!r} works without the rates inside and between hosts, which are unknown"
-    print(f"dear-mpi: {what}: give --rates, or Transport.rates", file=sys.stderr, flush=True)
-
-
 def prepare(task: Task) -> InstructionRun:
     call, transport = task.call, task.transport
     vrank, hosts = (transport.rank - call.root) % transport.size, call.hosts(transport)
-    if transport.rank == 0 and lacks_rates(call.algorithm, hosts, transport.rates):
-        say_that_rates_lack(call.algorithm)
     if is_ours(call.algorithm):
         write, rates = find_algorithm(call.algorithm, call.collective), transport.rates
         program = write_program(write, vrank, transport.size, hosts=hosts, rates=rates, pieces=call.pieces)
