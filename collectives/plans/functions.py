@@ -15,16 +15,15 @@ import ctypes
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
 from dear_mpi.collectives.plans.call import MESSAGE_BYTES, PLAIN
-from dear_mpi.collectives.plans.make_plan import make_plan, transport_of, workspace_of
+from dear_mpi.collectives.plans.make_plan import make_plan, transport_of
 from dear_mpi.collectives.plans.notes import Part
-from dear_mpi.collectives.plans.plan import BoundInstruction, InstructionRun, Plan, RunningOperation
+from dear_mpi.collectives.plans.plan import Act, InstructionRun, Plan, RunningOperation, waiting
 from dear_mpi.collectives.program.errors import MismatchError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Request, Transport
@@ -228,19 +227,18 @@ class CachedPlan:
 
     def bind(self, target: Array) -> Plan | None:
         """Bind to private memory or to the target's; None if the algorithm cannot be bound again."""
-        call, transport = self.plan.call, self.plan.transport
-        address, dtype = 0, call.x.dtype
+        call, address, dtype = self.plan.call, 0, self.plan.call.x.dtype
         if self.private:
             buffer: Array = np.empty(call.count, dtype)
         else:  # an array in the target's memory that does not keep it alive
             address = target.ctypes.data
             memory: Any = (ctypes.c_char * call.nbytes).from_address(address)
             buffer = np.frombuffer(memory, np.uint8).view(dtype)
-        run = self.plan.run.on(buffer)
+        task = self.plan.task.on(buffer)
+        run = self.plan.run.on(task)
         if run is None:
             return None
-        call = replace(call, x=buffer, out=None)
-        self.plan = self.plans[address] = Plan(run, workspace_of(call, transport.rank, transport.size), call, transport)
+        self.plan = self.plans[address] = Plan(run, task)
         if len(self.plans) > MOST_ARRAYS:
             self.plans.pop(next(iter(self.plans))).free()
         return self.plan
@@ -275,9 +273,8 @@ def exchange_alone(transport: Transport, what: str, outgoing: Sequence[Array], i
             for start in range(0, array.size * (peer != transport.rank), MESSAGE_BYTES):
                 requests.append(prepare(array[start : start + MESSAGE_BYTES], peer, tag))
                 ends.append(Part("ending", peer=peer, incoming=is_incoming))
-    begins = [end._replace(kind="starting") for end in ends]
-    begin = BoundInstruction((), [request.Start for request in requests], begins)
-    messages = InstructionRun(transport.rank, [begin, BoundInstruction(requests, (), ends)], requests)
+    begins = [Act(end._replace(kind="starting"), request.Start) for end, request in zip(ends, requests, strict=True)]
+    messages = InstructionRun(transport.rank, [*begins, *map(waiting, ends, requests)], requests)
     operation = RunningOperation(messages, what, transport)
     operation.attempt(operation.whole)
     messages.free()

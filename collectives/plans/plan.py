@@ -11,95 +11,69 @@ From ``start`` to the end of a run the arrays belong to the plan; the transport 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import wraps
-from itertools import accumulate
 from operator import length_hint
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from dear_mpi.collectives.plans.call import Call
+from dear_mpi.collectives.plans.call import Task
 from dear_mpi.collectives.plans.notes import WAITS, Notes, Part
 from dear_mpi.collectives.program.errors import CollectiveError, TransportError
 from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.array import Array, Event
 
-if TYPE_CHECKING:
-    from dear_mpi.kernels.slab import Slab
-
-__all__ = ["Plan", "Workspace"]
+__all__ = ["Plan"]
 
 T = TypeVar("T")
 Action: TypeAlias = Callable[[], object]
 
 
-@dataclass(frozen=True)
-class Task:
-    """A runner's input."""
+class Act(NamedTuple):
+    """A call of a run; a wait also has a ``test`` to poll."""
 
-    call: Call  # checked on all ranks; algorithm and segments are chosen
-    buffer: Array  # flat; updated in place
-    transport: Transport
-    tag: int  # of this plan's messages, equal on all ranks
-    slab: Slab | None = None  # for side buffers
-    reached: Any = None  # memory of all ranks (``Reach``), if reachable
-
-    @property
-    def op(self) -> str:
-        return "sum" if self.call.op == "average" else self.call.op  # the plan scales the sum
-
-    def on(self, buffer: Array) -> Task:
-        return replace(self, buffer=buffer, call=replace(self.call, x=buffer, out=None))
+    part: Part
+    call: Action
+    test: Callable[[], bool] | None = None
 
 
-@dataclass(frozen=True)
-class BoundInstruction:
-    """Wait for all ``waits``, then do all ``actions``; ``parts`` describe these calls."""
-
-    waits: Sequence[Request | Event]
-    actions: Sequence[Action]
-    parts: Sequence[Part]
-
-
-def straight(instructions: Sequence[BoundInstruction]) -> list[Action]:
-    return [call for each in instructions for call in (*(wait.Wait for wait in each.waits), *each.actions)]
+def waiting(part: Part, wait: Request | Event) -> Act:
+    return Act(part, wait.Wait, wait.Test)
 
 
 class InstructionRun:
-    """Runs instructions, blocking or polling; errors become a TransportError that names step and peer."""
+    """Makes calls in order, blocking or polling; errors become a TransportError that names step and peer."""
 
-    def __init__(self, rank: int, instructions: Sequence[BoundInstruction], requests: Sequence[Request]) -> None:
-        self.rank, self.instructions, self.requests = rank, instructions, requests
-        self.calls = straight(instructions)
-        self.parts = [part for each in instructions for part in each.parts]
-        self.tests = [tuple(wait.Test for wait in each.waits) for each in instructions]
-        # Index of each instruction's first call; last, the number of calls.
-        self.starts = list(accumulate((len(each.waits) + len(each.actions) for each in instructions), initial=0))
-        self.position = self.waited = 0
+    def __init__(self, rank: int, acts: Sequence[Act], requests: Sequence[Request]) -> None:
+        self.rank, self.requests = rank, requests
+        self.parts = [act.part for act in acts]
+        self.calls = [act.call for act in acts]
+        self.tests = [act.test for act in acts]
+        self.position = 0  # of the next call, unless calls are being made
         self.left: Iterator[Action] | None = None
 
     def start(self) -> None:
-        self.position, self.waited, self.left = 0, 0, None
-        if not self.instructions[0].waits:
-            self.finish(self.instructions[0])
+        """Make all calls before the first wait."""
+        self.position, self.left = 0, None
+        while self.position < len(self.calls) and self.tests[self.position] is None:
+            self.calls[self.position]()
+            self.position += 1
 
     def advance(self) -> bool:
         try:
-            while self.position < len(self.instructions):
-                instruction = self.instructions[self.position]
-                for test in self.tests[self.position][self.waited :]:
-                    if not test():
-                        return False
-                    self.waited += 1
-                self.finish(instruction)
+            while self.position < len(self.calls):
+                test = self.tests[self.position]
+                if test is None:
+                    self.calls[self.position]()
+                elif not test():
+                    return False
+                self.position += 1
         except Exception as error:
             raise self.failure(error) from error
         return True
 
     def wait(self) -> None:
-        self.go(self.calls[self.starts[self.position] + self.waited :])
+        self.go(self.calls[self.position :])
 
     def whole(self, note: Callable[[float], object] | None = None) -> None:
         self.go(self.calls, note)
@@ -119,32 +93,21 @@ class InstructionRun:
                     note(clock())
         except Exception as error:
             raise self.failure(error) from error
-        self.position, self.waited, self.left = len(self.instructions), 0, None
+        self.position, self.left = len(self.calls), None
 
-    def progress(self) -> tuple[int, ...]:
-        left, calls = self.left, self.calls  # read once: a watchdog calls from another thread
-        if left is None:
-            return self.position, self.waited
-        done = max(len(calls) - length_hint(left) - 1, 0)
-        position = bisect_right(self.starts, done) - 1
-        return position, done - self.starts[position]
+    def progress(self) -> int:
+        left = self.left  # read once: a watchdog calls from another thread
+        return self.position if left is None else max(len(self.calls) - length_hint(left) - 1, 0)
 
     def waits_for(self) -> str:
-        (position, waited), instructions = self.progress(), self.instructions
-        parts = instructions[min(position, len(instructions) - 1)].parts if instructions else ()
-        return str(parts[waited]) if waited < len(parts) and parts[waited].kind in WAITS else ""
-
-    def finish(self, instruction: BoundInstruction) -> None:
-        self.position += 1
-        self.waited = 0
-        for action in instruction.actions:
-            action()
+        position, parts = self.progress(), self.parts
+        return str(parts[position]) if position < len(parts) and parts[position].kind in WAITS else ""
 
     def failure(self, error: Exception) -> TransportError:
-        place = self.waits_for() or f"after instruction {self.progress()[0]} of {len(self.instructions)}"
+        place = self.waits_for() or f"after call {self.progress()} of {len(self.calls)}"
         return TransportError(f"rank {self.rank}, {place}: {error}")
 
-    def on(self, buffer: Array) -> InstructionRun | None:
+    def on(self, task: Task) -> InstructionRun | None:
         """Bind to another buffer of this count and type; None if the other ranks are needed.
 
         Both runs share side buffers, so only one may run at a time.
@@ -154,17 +117,7 @@ class InstructionRun:
     def free(self) -> None:
         for request in self.requests:
             request.Free()
-        self.requests, self.instructions, self.calls, self.parts, self.tests = (), (), [], [], []
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """A run's flat buffer, its result, and the copies around it."""
-
-    buffer: Array
-    result: Array
-    before: Sequence[Callable[[], object]] = ()
-    after: Sequence[Callable[[], object]] = ()
+        self.requests, self.calls, self.parts, self.tests = (), [], [], []
 
 
 def alone(method: Callable[[Plan], T]) -> Callable[[Plan], T]:
@@ -229,7 +182,7 @@ class RunningOperation:
             raise
 
     def progress(self) -> tuple[int, ...]:
-        return (self.number, *self.run.progress())
+        return self.number, self.run.progress()
 
     def waits_for(self) -> str:
         message = self.run.waits_for()
@@ -239,9 +192,10 @@ class RunningOperation:
 class Plan(RunningOperation):
     """A prepared collective: call it, or start it, compute, and wait."""
 
-    def __init__(self, run: InstructionRun, work: Workspace, call: Call, transport: Transport) -> None:
+    def __init__(self, run: InstructionRun, task: Task) -> None:
+        call, transport = task.call, task.transport
         super().__init__(run, call.collective, transport)
-        self.call, self.result, self.before, self.after = call, work.result, work.before, work.after
+        self.task, self.call, self.result, self.before, self.after = task, call, task.result, task.before, task.after
         self.algorithm, self.how = call.algorithm, f" ({call.algorithm})"
         self.said = {"collective": call.collective, "algorithm": call.algorithm}
         self.segment_bytes = call.segment * call.x.dtype.itemsize

@@ -31,9 +31,9 @@ from dear_mpi.collectives.algorithms.registry import (
 )
 from dear_mpi.collectives.lowering.instructions import WINDOW, SideBuffer, write_instructions
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion, messages
-from dear_mpi.collectives.plans.call import Call
+from dear_mpi.collectives.plans.call import Call, Task
 from dear_mpi.collectives.plans.notes import Part
-from dear_mpi.collectives.plans.plan import Action, BoundInstruction, InstructionRun, Task
+from dear_mpi.collectives.plans.plan import Act, Action, InstructionRun, waiting
 from dear_mpi.collectives.plans.tuning import window_of
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.program import Program, renamed, write_program
@@ -123,9 +123,9 @@ class MessagesRun(InstructionRun):
         self.beside = self.side_memory(Slab.pinned(buffer) if staged else slab or Slab.beside(buffer))
         self.bind_all()
 
-    def on(self, buffer: Array) -> "MessagesRun":
+    def on(self, task: Task) -> "MessagesRun":
         other = copy(self)
-        other.buffer = buffer
+        other.buffer = task.buffer
         other.bind_all()
         return other
 
@@ -148,30 +148,27 @@ class MessagesRun(InstructionRun):
             init[message.incoming](self.beside.get(number, self.elements(number)), message.peer, self.tag)
             for number, message in enumerate(self.listing.messages)
         ]
-        super().__init__(self.rank, list(self.bound(requests)), requests)
+        super().__init__(self.rank, list(self.acts(requests)), requests)
 
-    def bound(self, requests: Sequence[Request]) -> Iterator[BoundInstruction]:
-        """Bind the instructions; on a GPU an event may cut one in two, see [Note: Host and device]."""
+    def acts(self, requests: Sequence[Request]) -> Iterator[Act]:
+        """Bind the instructions; on a GPU starts may wait for an event, see [Note: Host and device]."""
         launched = True  # the caller may have launched kernels that write the buffer
         for instruction in self.listing.instructions:
-            waits = [requests[number] for number in instruction.waits]
-            parts, actions = [self.part("ending", number) for number in instruction.waits], list[Action]()
+            for number in instruction.waits:
+                yield waiting(self.part("ending", number), requests[number])
             if instruction.merges:
-                actions.append(self.merge(instruction.merges))
-                parts.append(self.part("merging", instruction.merges[0]))
+                yield Act(self.part("merging", instruction.merges[0]), self.merge(instruction.merges))
+                launched = True
             for number in instruction.starts:
                 if number in self.beside and not self.listing.messages[number].incoming:  # it leaves from a side buffer
-                    actions.append(copier(self.beside[number], self.elements(number)))
-                    parts.append(self.part("copying", number))
-            starts = [requests[number].Start for number in instruction.starts]
-            started = [self.part("starting", number) for number in instruction.starts]
-            launched = launched or bool(actions)
-            if self.settled is not None and launched and starts:
-                yield BoundInstruction(waits, [*actions, self.settled.record], [*parts, Part("copying")])
-                yield BoundInstruction([self.settled], starts, [Part("device"), *started])
+                    yield Act(self.part("copying", number), copier(self.beside[number], self.elements(number)))
+                    launched = True
+            if self.settled is not None and launched and instruction.starts:
+                yield Act(Part("copying"), self.settled.record)
+                yield waiting(Part("device"), self.settled)
                 launched = False
-            else:
-                yield BoundInstruction(waits, [*actions, *starts], [*parts, *started])
+            for number in instruction.starts:
+                yield Act(self.part("starting", number), requests[number].Start)
 
     def part(self, kind: str, number: int) -> Part:
         message = self.listing.messages[number]
