@@ -73,18 +73,6 @@ def rates_of(inside: float, port: float, hosts: Sequence[int]) -> Rates:
     return Rates(inside, port / max(map(len, by_host(hosts))))
 
 
-def rates_of_first(ranks: int, hosts: Sequence[int], rates: Rates | None) -> Rates | None:
-    """Return the rates of the first ranks: fewer may share a host's port.
-
-    >>> rates_of_first(2, [0, 1, 0, 1], Rates(8e9, 1e9))
-    Rates(inside=8000000000.0, between=2000000000.0)
-    """
-    if rates is None:
-        return None
-    inside, between = rates
-    return rates_of(inside, between * max(map(len, by_host(hosts))), hosts[:ranks])
-
-
 @dataclass(frozen=True)
 class Blocks:
     """Ranks on consecutive hosts: ``hosts`` of equally many ranks, or ``per_host`` ranks on all but the last."""

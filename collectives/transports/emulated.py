@@ -139,10 +139,6 @@ class EmulatedTransport(Wrapper[Transport]):
     def name(self) -> str:
         return f"EMULATED link of {self.link} over {self.below.name}"
 
-    def part(self, ranks: int) -> EmulatedTransport | None:
-        below = self.below.part(ranks)
-        return None if below is None else EmulatedTransport(below, self.link, tuple(self.hosts[:ranks]))
-
     def reach(self, array: Array) -> None:
         """Return None: all ranks are apart."""
 

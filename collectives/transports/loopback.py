@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
@@ -17,7 +16,7 @@ import numpy as np
 
 from dear_mpi.collectives.launch.neighbours import Neighbour, blame
 from dear_mpi.collectives.program.errors import TransportError
-from dear_mpi.collectives.program.hosts import Lane, Rates, rates_of_first
+from dear_mpi.collectives.program.hosts import Lane, Rates
 from dear_mpi.collectives.transports.transport import OneThread, Request, Waits
 from dear_mpi.kernels.array import Array, library_of, synchronize
 from dear_mpi.kernels.calls import copier
@@ -129,11 +128,11 @@ class LoopbackTransport:
         return max(map(float, self.gather_values(moment_s)))
 
     def barrier(self, *, asleep: bool = False) -> None:
-        with nullcontext() if asleep else self.waits.meeting("barrier"):
-            try:
-                self.hub.barrier.wait()
-            except threading.BrokenBarrierError:
-                raise TransportError(self.hub.failure or "a rank ended early") from None
+        meet = self.hub.barrier.wait
+        try:
+            meet() if asleep else self.waits.meet("barrier", meet)
+        except threading.BrokenBarrierError:
+            raise TransportError(self.hub.failure or "a rank ended early") from None
 
     def send_note(self, note: Any, tag: int) -> bool:
         self.hub.notes.append((self.rank, tag, note))
@@ -141,14 +140,6 @@ class LoopbackTransport:
 
     def received_notes(self, tag: int) -> list[Any]:
         return [note for rank, its_tag, note in list(self.hub.notes) if rank != self.rank and its_tag == tag]
-
-    def part(self, ranks: int) -> "LoopbackTransport | None":
-        hub = self.gather_values(Hub(ranks, self.hosts[:ranks]) if self.rank == 0 else None)[0]
-        if self.rank >= ranks:
-            return None
-        part = LoopbackTransport(hub, self.rank)
-        part.waits, part.rates = self.waits, rates_of_first(ranks, self.hosts, self.rates)
-        return part
 
     def free(self) -> None:
         """Do nothing: the group holds only memory."""

@@ -1,8 +1,7 @@
 """Define how bytes move between two ranks: the protocol of MPI, threads and emulated links."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from pathlib import Path
 from threading import get_ident
@@ -54,21 +53,20 @@ class Awaited(Protocol):
 class Waits:
     """A rank's current wait, for its watchdog. One thread writes, others read, so there is no lock.
 
-    ``number`` counts collectives; ``monitor`` tells other ranks; ``alarms`` are called when a wait takes too long.
+    ``number`` counts collectives; ``monitor`` tells other ranks.
     """
 
     def __init__(self, monitor: Any) -> None:
         self.now: Awaited | None = None
         self.number = 0
         self.monitor = monitor
-        self.alarms: list[Callable[[], object]] = []
 
-    @contextmanager
-    def meeting(self, what: str) -> Iterator[None]:
+    def meet(self, what: str, call: Callable[..., T], *arguments: Any) -> T:
+        """Make a call that waits for all ranks."""
         self.number += 1
         self.now = Meeting(what)
         try:
-            yield
+            return call(*arguments)
         finally:
             self.now = None
 
@@ -188,12 +186,6 @@ class Transport(Protocol):
     def received_notes(self, tag: int) -> list[Any]:
         """Return the notes received with this tag; any thread may call."""
 
-    def part(self, ranks: int) -> "Transport | None":
-        """Collective: return the first ``ranks`` ranks as a group, which they ``free``; None on others.
-
-        Its waits count as waits of this transport.
-        """
-
     def free(self) -> None:
         """Collective: release the group."""
 
@@ -213,10 +205,6 @@ class Wrapper(Generic[T]):
 
 class StagedTransport(Wrapper[Transport]):
     """A transport that plans never give device memory."""
-
-    def part(self, ranks: int) -> "StagedTransport | None":
-        below = self.below.part(ranks)
-        return None if below is None else StagedTransport(below)
 
     def takes(self, array: Array) -> bool:
         return library_of(array) == "numpy"

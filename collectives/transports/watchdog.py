@@ -66,8 +66,6 @@ class Watchdog:
             self.waits.monitor.post(progress, what)
         if before < self.after_s <= self.waited_s:
             self.say(f"has waited {self.after_s:g} s for {what}; {self.waits.monitor.blame()}")
-            for alarm in self.waits.alarms:
-                alarm()
             if self.abort:
                 self.end(f"ends the job after a stall of {self.after_s:g} s, as asked")
         elif why := self.doomed(self.waited_s):

@@ -17,7 +17,7 @@ import numpy as np
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.collectives.algorithms.registry import programs, runner_of
 from dear_mpi.collectives.program.cost import cost
-from dear_mpi.collectives.program.hosts import Rates, rates_of_first
+from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.kernels.array import Array
@@ -42,13 +42,13 @@ class Fit:
 def programs_of(row: Row, hosts: Sequence[int] = (), rates: Rates | None = None) -> list[Program]:
     """Return the programs of messages that a row ran; empty if it ran something else.
 
-    ``hosts`` and ``rates`` describe the whole job; the row ran on its first ranks. Default: one host.
+    ``hosts`` has each rank's host. Default: one host.
     """
     if runner_of(row.chosen) != "messages":
         return []
-    pieces, rates = -(-row.bytes // row.segment_bytes), rates_of_first(row.ranks, hosts, rates)
+    pieces = -(-row.bytes // row.segment_bytes)
     try:
-        return programs(row.chosen, row.collective, row.ranks, hosts=hosts[: row.ranks], rates=rates, pieces=pieces)
+        return programs(row.chosen, row.collective, row.ranks, hosts=hosts, rates=rates, pieces=pieces)
     except ValueError:
         return []
 
