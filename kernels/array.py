@@ -7,8 +7,10 @@ point in that order. Before another stream, or MPI, uses a buffer, the host must
 wrote it: without the wait, results are sometimes wrong and no error is raised.
 """
 
+import contextlib
 import importlib
 import sys
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
@@ -64,3 +66,40 @@ def synchronize(array: Array) -> None:
     if event is not None:
         event.record()
         event.Wait()
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """``number`` is the index in this process; ``address``, on the PCI bus, is the same in all processes."""
+
+    number: int
+    count: int
+    name: str
+    address: str
+
+
+def use_gpu(local_rank: int) -> None:
+    """Select GPU ``local_rank`` modulo their number. Call it before MPI starts, which binds to the GPU in use."""
+    # CuPy raises CUDA's errors as RuntimeErrors
+    with contextlib.suppress(ImportError, RuntimeError, ZeroDivisionError):
+        import cupy
+
+        cupy.cuda.Device(local_rank % cupy.cuda.runtime.getDeviceCount()).use()
+
+
+def current_gpu() -> Gpu:
+    try:
+        import cupy
+
+        count = cupy.cuda.runtime.getDeviceCount()
+        if count == 0:
+            raise RuntimeError("CUDA finds none")
+        device = cupy.cuda.Device()
+        name = cupy.cuda.runtime.getDeviceProperties(device.id)["name"]
+        return Gpu(int(device.id), count, name.decode() if isinstance(name, bytes) else name, device.pci_bus_id)
+    except ImportError as error:
+        lacking = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
+        why = "CuPy is not installed" if lacking else f"CuPy cannot be imported: {error}"
+        raise ValueError(f"{why} (pip install cupy-cuda13x or -cuda12x: our extras cuda13, cuda12)") from None
+    except RuntimeError as error:
+        raise ValueError(f"there is no GPU that can be used: {error} (see what nvidia-smi shows)") from None

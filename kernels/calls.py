@@ -18,7 +18,7 @@ from dear_mpi.kernels.array import Array, kernels_for
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype, is_floating
 
 if TYPE_CHECKING:
-    from dear_mpi.kernels.optimizer import Optimizer
+    from dear_mpi.kernels.optimizers import Optimizer
 
 Call: TypeAlias = Callable[[], object]
 UpdateCall: TypeAlias = "Callable[[Optimizer, int, float], object]"

@@ -18,7 +18,7 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import C_TYPES
 from dear_mpi.kernels.launch_tables import COMBINE_PART, PART, THREADS, address, block_table, grid_of, row_table
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.kernels.optimizer import Optimizer
+from dear_mpi.kernels.optimizers import Optimizer
 
 SOURCES = Path(__file__).parent / "cuda"
 # Without fused multiply-add, every kernel gives the bits of its NumPy reference. It costs no time: kernels are bound by

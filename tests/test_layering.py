@@ -324,7 +324,7 @@ from importlib import import_module
 for name in sys.argv[1:]:
     import_module(name)
 from dear_mpi.collectives import programs, verify
-from dear_mpi.collectives.lowering.instructions import write_instructions
+from dear_mpi.collectives.lowering.messages import write_instructions
 from dear_mpi.collectives.lowering.messages import messages
 ring = programs("ring", "all_reduce", 4)
 verify(ring)

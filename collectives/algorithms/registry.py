@@ -1,26 +1,76 @@
-"""List the algorithms by name. To add one, write its file and add a line here.
+"""List the algorithms by name, and derive reductions. To add an algorithm, write its file and add a line here.
 
-An algorithm can also be a user's: ``path/to/mine.py:my_ring`` is the function ``my_ring`` of that file. A package may
-publish such a function as an entry point in the group ``dear_mpi.algorithms`` (``program/extras.py``).
+An algorithm can also be a function in a user's file, ``path/to/mine.py:my_ring``, or an entry point of a package in the
+group ``dear_mpi.algorithms`` (``program/extras.py``).
+
+Reductions are distributions that run backwards:
+
+    all_gather          chunk 0 goes    0 --> 1 --> 3         (a tree for each chunk, away from its owner)
+                                        0 --> 2
+    its mirror image    chunk 0 goes    0 <-- 1 <-- 3         (the same tree, towards the owner, adding up)
+                                        0 <-- 2
+
+In an all-gather every rank gets every chunk once, so a chunk's paths form a tree rooted at its owner. Reverse the
+steps, turn receives into sends, and sends into receives that combine: every rank adds its contribution once, after all
+from below it have arrived. Both in turn are an all-reduce with equal bits on all ranks. A broadcast gives a reduction
+to its root.
+
+Source: Chan et al., Collective communication: theory, practice, and experience, CCPE 19 (2007): duality.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dear_mpi.collectives.algorithms.mirror import MIRROR, family
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE, Rates
-from dear_mpi.collectives.program.program import COLLECTIVES, Algorithm, Program, Step, write_program
+from dear_mpi.collectives.program.program import COLLECTIVES, Algorithm, Program, Receive, Send, Step, write_program
 from dear_mpi.kernels.lookup import lookup
 
 if TYPE_CHECKING:
     from dear_mpi.collectives.program.user_file import Source
 
 __all__ = ["ALGORITHMS", "RUNNER", "find_algorithm", "programs", "runner_of"]
+
+
+MIRROR = {"all_gather": "reduce_scatter", "broadcast": "reduce"}
+
+
+def family(forth: Algorithm, collective: str | None = None) -> dict[str, Algorithm]:
+    """Return the three collectives of an ``all_gather`` or ``broadcast`` by name.
+
+    >>> from dear_mpi.collectives.algorithms.pairwise import all_gather
+    >>> print(family(all_gather)["reduce_scatter"](0, 2))
+    rank 0 of 2, reduce_scatter
+      step 0: send chunk 1 to rank 1; receive chunk 0 from rank 1, combined with local data
+    """
+    name = collective or forth.__name__
+
+    @wraps(forth)
+    def back(*args: object, **options: object) -> Program:
+        program = forth(*args, **options)
+        return replace(program, collective=MIRROR[name], steps=mirrored(program))
+
+    @wraps(forth)
+    def all_reduce(*args: object, **options: object) -> Program:
+        program = forth(*args, **options)
+        return replace(program, collective="all_reduce", steps=mirrored(program) + program.steps)
+
+    return {MIRROR[name]: back, name: forth, "all_reduce": all_reduce}
+
+
+def mirrored(program: Program) -> tuple[Step, ...]:
+    return tuple(
+        Step(
+            tuple(Send(receive.peer, receive.chunks) for receive in step.receives),
+            tuple(Receive(send.peer, send.chunks, combine=True) for send in step.sends),
+        )
+        for step in reversed(program.steps)
+    )
 
 
 class Rows(Mapping[str, dict[str, Algorithm]]):
@@ -145,22 +195,24 @@ def in_file(name: str) -> bool:
     return ":" in name or name.endswith(".py")
 
 
-def algorithm_source(spec: str) -> Source:
-    from dear_mpi.collectives.program.extras import extra_in_file
+def algorithm_source(spec: str) -> Source | None:
+    """Return the source of a user's function; None for an installed one."""
     from dear_mpi.collectives.program.user_file import source_of
 
-    return source_of(spec if in_file(spec) else extra_in_file("algorithms", spec), "algorithm", "my_ring")
+    return source_of(spec, "algorithm", "my_ring") if in_file(spec) else None
 
 
 def load_algorithm(spec: str) -> dict[str, Algorithm]:
-    """Load a user's function and return its collective and those derived by mirroring.
+    """Load a user's or an extra's function; return its collective and those derived by mirroring.
 
     It is tried for two ranks. A ProgramError in any call reports a failure, or a program of another collective or rank:
     its mirror image would pass for the right one.
     """
+    from dear_mpi.collectives.program.extras import load_extra
     from dear_mpi.collectives.program.user_file import Endless, in_time, load, telling
 
-    algorithm, collective = load(algorithm_source(spec)), ""
+    source, collective = algorithm_source(spec), ""
+    algorithm = load_extra("algorithms", spec) if source is None else load(source)
 
     @wraps(algorithm)
     def write(rank: int, size: int, **options: Any) -> Program:
@@ -170,17 +222,16 @@ def load_algorithm(spec: str) -> dict[str, Algorithm]:
                 program = in_time(lambda: algorithm(rank, size, **options))
         except Endless as error:
             raise ProgramError(f"algorithm {spec!r} {error} ({where})") from None
-        due, found = f"a Program {where}", type(program).__name__
-        if isinstance(program, Program):
-            steps = program.steps
-            if not isinstance(steps, tuple | list) or not all(isinstance(step, Step) for step in steps):
-                due, found = f"steps {where} that are a tuple of Step", f"{steps!r:.60}"
-            else:
-                due = f"a program of {collective or program.collective} {where}"
-                found = f"of {program.collective} for rank {program.rank} of {program.size}"
-                if due == f"a program {found}":
-                    return program
-        raise ProgramError(f"algorithm {spec!r} must return {due}, not {found}")
+        if not isinstance(program, Program):
+            fault = f"a Program {where}, not {type(program).__name__}"
+        elif not isinstance(program.steps, tuple | list) or not all(isinstance(step, Step) for step in program.steps):
+            fault = f"steps {where} that are a tuple of Step, not {program.steps!r:.60}"
+        elif (program.rank, program.size) != (rank, size) or (collective or program.collective) != program.collective:
+            found = f"of {program.collective} for rank {program.rank} of {program.size}"
+            fault = f"a program of {collective or program.collective} {where}, not {found}"
+        else:
+            return program
+        raise ProgramError(f"algorithm {spec!r} must return {fault}")
 
     collective = write_program(write, 0, 2).collective  # from here on every call must return this one
     return family(write, collective) if collective in MIRROR else {collective: write}

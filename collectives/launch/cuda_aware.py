@@ -21,8 +21,7 @@ import numpy as np
 from dear_mpi.collectives.launch.launcher import child_environment
 from dear_mpi.collectives.launch.mpi_facts import queries
 from dear_mpi.collectives.program.errors import ArgumentError, MismatchError
-from dear_mpi.kernels.array import Array, library_of
-from dear_mpi.kernels.gpu import current_gpu
+from dear_mpi.kernels.array import Array, current_gpu, library_of
 from dear_mpi.kernels.lookup import lookup
 
 if TYPE_CHECKING:

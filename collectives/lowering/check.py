@@ -11,8 +11,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NoReturn
 
-from dear_mpi.collectives.lowering.instructions import WINDOW, InstructionList, SideBuffer, write_instructions
-from dear_mpi.collectives.lowering.messages import WHOLE, Grid, Portion, messages
+from dear_mpi.collectives.lowering.messages import (
+    WHOLE,
+    WINDOW,
+    Grid,
+    InstructionList,
+    Portion,
+    SideBuffer,
+    messages,
+    write_instructions,
+)
 from dear_mpi.collectives.lowering.phases import Move, Operand, Share
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import Lane

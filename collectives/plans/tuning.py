@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, convert
 from msgspec.structs import asdict, replace
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, RUNNER, is_installed, runner_of, served_by
-from dear_mpi.collectives.lowering.instructions import WINDOW
+from dear_mpi.collectives.lowering.messages import WINDOW
 from dear_mpi.collectives.program.json_file import reading
 
 Count = Annotated[int, Meta(ge=1)]

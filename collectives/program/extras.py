@@ -5,7 +5,6 @@ they start. The other groups are read on a name that core does not have. A place
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -50,25 +49,9 @@ def load_extra(group: str, name: str) -> Any:
     Raises:
         ValueError: it cannot be imported; the message names the entry point and its package.
     """
-    with naming_the_package(group, name) as found:
-        return found.load()
-
-
-def extra_in_file(group: str, name: str) -> str:
-    """Return the place of an entry point as users write it, ``FILE.py:NAME``. Raises as ``load_extra``."""
-    with naming_the_package(group, name) as found:
-        module, _, inside = found.value.partition(":")
-        spec = find_spec(module)
-        if spec is None or spec.origin is None:
-            raise ImportError(f"there is no module {module}")
-        return f"{spec.origin}:{inside}"
-
-
-@contextmanager
-def naming_the_package(group: str, name: str) -> Iterator["EntryPoint"]:
     found = entry_points_of(group)[name]
     try:
-        yield found
+        return found.load()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # sys.exit() as well, which would end the command in silence

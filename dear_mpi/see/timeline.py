@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import convert, to_builtins
 
-from dear_mpi.collectives.plans.steps import Flow, Ranks
+from dear_mpi.collectives.plans.notes import Flow, Ranks
 from dear_mpi.collectives.program.extras import entry_points_of, load_extra
 from dear_mpi.reporting.files import check_ending, replacing
 from dear_mpi.see.look import clock_of

@@ -19,9 +19,8 @@ from dear_mpi.bench.run import Look, Report, ours, ready
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.timing import Context
 from dear_mpi.cli.files import timeline_writer
-from dear_mpi.collectives.plans.notes import Noted, Notes
+from dear_mpi.collectives.plans.notes import KINDS, Noted, Notes, Ranks, StepSpan, spans_of, starts_of
 from dear_mpi.collectives.plans.plan import Plan
-from dear_mpi.collectives.plans.steps import KINDS, Ranks, StepSpan, spans_of, starts_of
 from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import table
