@@ -31,7 +31,7 @@ class Span(NamedTuple):
     """Record an action of a rank, in seconds; spans of one lane do not overlap.
 
     ``kind`` is one of ``KINDS``; ``other`` is a sum of the loss or of statistics. In the lane ``steps`` it is a kind of
-    ``collectives/plans/steps.py``. ``args`` holds details by name.
+    ``collectives/plans/notes.py``. ``args`` holds details by name.
     """
 
     lane: str

@@ -6,7 +6,7 @@
 
 Partners at powers of two are up to P/2 hops apart and share the ring's links; Swing's are a third as far away in the
 long run. The all-gather takes far partners first, with little data. If P is no power of two, some ranks act in pairs
-(``rabenseifner.py``); the original skips double data.
+(``collectives/algorithms/rabenseifner.py``); the original skips double data.
 
 Cost for n bytes on P = 2^k ranks: Rabenseifner's if all pairs are equally near, less on a torus. A rank's chunks are
 scattered, so it sends many small messages.

@@ -5,7 +5,7 @@
             phase 1    chunk 0   0 --> 3 --> (0)          chunk 1   0 --> 1 --> 2 --> (0)
             phase 2    chunk 0   0 --> 1 --> 2 --> (0)    chunk 1   0 --> 3 --> (0)
 
-In ``hierarchical.py`` one dimension always rests. Here some chunks take the other order, which sends Q times the bytes
+In ``hierarchical`` one dimension always rests. Here some chunks take the other order, which sends Q times the bytes
 between hosts and 1/R of the bytes inside. It pays if the inside is the bottleneck: (Q-1)/b > (R-1)/(R b') for rates b
 inside and b' between hosts. Each chunk in turn takes the order that leaves the fuller dimension emptier. (The paper
 sends it to the emptier dimension first, which is equal for small chunks.)

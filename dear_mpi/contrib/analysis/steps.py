@@ -1,6 +1,6 @@
 """Split a collective's time by step: waiting for peers, transfer, combining, copying.
 
-``collectives/plans/steps.py`` defines these kinds. A rank's calls are sequential, so these times, and the time outside
+``collectives/plans/notes.py`` defines these kinds. A rank's calls are sequential, so these times, and the time outside
 of steps, add up to the collective's time on it. Clocks are compared before and after (``ranks/clock.py``).
 """
 
