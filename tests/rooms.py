@@ -57,8 +57,8 @@ LAYERS = list(ROOMS)
 
 # Folders and modules of training, lowest first: each may import itself and those before it, for types, too.
 TRAINING = (
-    *("declared", "learning_rate", "routes", "line", "log", "spans", "fusion", "fabric", "plan_cost"),
-    *("schedules", "trainer", "virtual_trainer", "options", "chosen_route", "layer_use", "group", "profile"),
+    *("declared", "learning_rate", "routes", "flat_buffer", "log", "spans", "fusion", "fabric", "plan_cost"),
+    *("schedules", "trainer", "virtual_trainer", "options", "chosen_route", "layer_call", "group", "profile"),
     *("profiler", "tuning", "decisions", "checkpoint", "attendance", "session", "recorder", "runs"),
 )
 

@@ -12,9 +12,9 @@ from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.layer import Parameter
 from dear_mpi.models.layers import Dense
-from dear_mpi.training.line.arena import Arena
-from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.line.parameters import layout_of, line_dtype
+from dear_mpi.training.flat_buffer.arena import Arena
+from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
+from dear_mpi.training.flat_buffer.parameters import flat_dtype, layout_of
 from dear_mpi.training.routes.find import CODES
 from dear_mpi.training.schedules import SCHEDULES
 from tests.pages import Page
@@ -53,9 +53,9 @@ def installed(*cases):
     return [case for case in cases if wire(case) not in OF_EXTRAS - set(CODES)]
 
 
-def cut_of(*uses):
+def cut_of(*calls):
     """Buckets with parameters of these uses of layers."""
-    return Cut(tuple(Bucket(i, 32 * i, 32 * i + 32, group, 128) for i, group in enumerate(uses)))
+    return Cut(tuple(Bucket(i, 32 * i, 32 * i + 32, group, 128) for i, group in enumerate(calls)))
 
 
 def schedules_for(choices):
@@ -76,14 +76,14 @@ def settings(**choices):
 def session_script():
     """The script of docs/how-to/model.md for a model of one's own, and how many lines of code it has."""
     (script,) = (block for block in Page.of("how-to/model.md").blocks if "Session(" in block)
-    return script, sum(bool(line.partition("#")[0].strip()) for line in script.splitlines())
+    return script, sum(bool(buffer.partition("#")[0].strip()) for buffer in script.splitlines())
 
 
 def arena_of(layers, *, wire="fp64", ranks=1, optimizer=None):
-    """The memory of a model's line, on the host."""
+    """The memory of a model's buffer, on the host."""
     wire = DTYPES[wire]
     layout = layout_of(layers, wire, ranks)
-    slab = Slab.beside(np.zeros(1), Arena.nbytes(layout, line_dtype(layers), wire))
+    slab = Slab.beside(np.zeros(1), Arena.nbytes(layout, flat_dtype(layers), wire))
     return Arena(layers, layout, wire=wire, optimizer=optimizer or SGD(), slab=slab)
 
 

@@ -4,7 +4,7 @@
                 0 begins      1 begins       2 begins
     backward      ... | 1 is there | 2 is there | 0 ...     in autograd's order
 
-A **use** (layer call) begins when a module starts and needs parameters, at least its direct ones. One watched pass,
+A **layer call** begins when a module starts and needs parameters, at least its direct ones. One watched pass,
 with discarded results, finds the order and each operation's parameters: a parameter that another module takes earlier
 is needed there. A parameter without influence on the output belongs to the first use: its zero gradient is certain only
 when autograd ends, and the first use's gradients come last.
@@ -40,7 +40,7 @@ OUTSIDE = (
 
 
 @dataclass(eq=False)
-class TorchUse:
+class TorchCall:
     """A part of a forward pass, a layer for the session: the parameters that are needed from its start on."""
 
     trained: list[TorchParameter]
@@ -73,7 +73,7 @@ class TorchModule:
         watch.run(tensor_of(example.copy()))  # a module may change its input
         needed = {each: watch.needed.get(id(each.tensor), 0) for each in self.parameters if each.trained}
         starts = sorted(set(needed.values()))
-        self.uses = [TorchUse([each for each in needed if needed[each] == start]) for start in starts]
+        self.uses = [TorchCall([each for each in needed if needed[each] == start]) for start in starts]
         self.uses[0].frozen = tuple(each for each in self.parameters if not each.trained)
         self.begins = watch.begins(starts, self.uses)
         self.between = Between(module, self.parameters)
@@ -210,7 +210,7 @@ class Watch(TorchDispatchMode):  # type: ignore[misc]
             if id(each) in self.known:
                 self.needed.setdefault(id(each), len(self.starts) - 1)
 
-    def begins(self, starts: list[int], uses: list[TorchUse]) -> dict[tuple[Any, int], int]:
+    def begins(self, starts: list[int], uses: list[TorchCall]) -> dict[tuple[Any, int], int]:
         """Map starts of modules to the uses that begin there.
 
         A module needs its direct parameters when it runs, even if it ran later, or not at all, in this pass.

@@ -42,7 +42,7 @@ class Parameter:
     grad: Array
     trained: bool = True
     rebind: bool = True
-    line: Any = field(default=None, repr=False)  # its session's flat buffer, weakly
+    buffer: Any = field(default=None, repr=False)  # its session's flat buffer, weakly
     outputs: int | None = 0
     optimizer: Optimizer | None = None
 
@@ -122,15 +122,15 @@ class Loss(Protocol):
         """Return the gradient of ``scale`` times that sum."""
 
 
-def in_order(layers: Sequence[Layer], uses: Sequence[int] | None = None) -> list[Layer]:
+def in_order(layers: Sequence[Layer], calls: Sequence[int] | None = None) -> list[Layer]:
     """Return the layers in execution order; a repeated layer is a copy with shared parameters and separate memory.
 
-    ValueError: ``uses`` names a layer that does not exist.
+    ValueError: ``calls`` names a layer that does not exist.
     """
     found: list[Layer] = []
-    for number in range(len(layers)) if uses is None else uses:
+    for number in range(len(layers)) if calls is None else calls:
         if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < len(layers):
-            raise ValueError(f"uses must be of numbers below {len(layers)}, the layers of the model, not {number}")
+            raise ValueError(f"calls must be of numbers below {len(layers)}, the layers of the model, not {number}")
         layer = layers[number]
         seen = any(layer is other for other in found)
         found.append(copy.deepcopy(layer, {id(each): each for each in layer.parameters}) if seen else layer)

@@ -217,10 +217,10 @@ def explain_route(name: str, *, wire: str | None = None) -> None:
         RouteError: the route does not train; all output comes before.
     """
     route, screen = find_route(name, wire=wire), console()
-    table = Table("way", "leg", "thread", "reads", "writes", title=f"Route {route.name}")
-    for way, legs in (("out", route.out), ("back", route.back)):
-        for leg in legs:
-            table.add_row(way, f"{leg}{when(leg)}", leg.on, ", ".join(leg.reads), ", ".join(leg.writes))
+    table = Table("way", "stage", "thread", "reads", "writes", title=f"Route {route.name}")
+    for way, stages in (("out", route.out), ("back", route.back)):
+        for stage in stages:
+            table.add_row(way, f"{stage}{when(stage)}", stage.on, ", ".join(stage.reads), ", ".join(stage.writes))
     screen.print(table)
     lines = [f"{way}: {what}" for way, what in STARTED.items()]
     try:

@@ -18,9 +18,9 @@ from dear_mpi.kernels.lookup import lookup
 from dear_mpi.models.synthetic import Module, both_passes, load_modules, measured_seconds, shares_of
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.training.fabric.costs import Costs, Noise, steady
-from dear_mpi.training.line.bucket import Cut
-from dear_mpi.training.line.layout import Layout
-from dear_mpi.training.line.owners import Owners, Ownership, Sharing
+from dear_mpi.training.flat_buffer.bucket import Cut
+from dear_mpi.training.flat_buffer.layout import Layout
+from dear_mpi.training.flat_buffer.owners import Owners, Ownership, Sharing
 from dear_mpi.training.profile import Profile, Tensor
 from dear_mpi.training.routes.find import is_code
 

@@ -22,10 +22,10 @@ from dear_mpi.training.chosen_route import check_sent
 from dear_mpi.training.fabric.costs import Price, portions_of, whole_cost
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.statistic import COUNT
+from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
 from dear_mpi.training.fusion import PassTimes, borders, by_time, check_file, fused, is_by_time
-from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.routes.legs import Collective
 from dear_mpi.training.routes.route import Route
+from dear_mpi.training.routes.stages import Collective
 from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
 from dear_mpi.training.virtual_trainer import Prediction, network_s, predict, rehearse
 
@@ -98,30 +98,30 @@ class Scenario:
         """Return the prices of these buckets, computed at once; prices of portions are computed on demand."""
         names, route = (*schedule.collectives, *schedule.extras), self.settings.route_of(schedule)
         longest = self.model.sharing(buckets).longest
-        for leg in dict.fromkeys(leg for name in names for leg in route.collectives(name)):
-            if not leg.few:
-                sizes = [self.nbytes(route, leg, bucket, longest(bucket)) for bucket in buckets]
-                self.prices.seconds(leg.algorithm(self.algorithm), leg.name, sizes)
+        for stage in dict.fromkeys(stage for name in names for stage in route.collectives(name)):
+            if not stage.few:
+                sizes = [self.nbytes(route, stage, bucket, longest(bucket)) for bucket in buckets]
+                self.prices.seconds(stage.algorithm(self.algorithm), stage.name, sizes)
 
         @cache
-        def price(leg: Collective, bucket: Bucket) -> float:
-            size = 0 if leg.few else self.nbytes(route, leg, bucket, longest(bucket))
-            return self.few_s() if leg.few else self.prices.one_s(leg.algorithm(self.algorithm), leg.name, size)
+        def price(stage: Collective, bucket: Bucket) -> float:
+            size = 0 if stage.few else self.nbytes(route, stage, bucket, longest(bucket))
+            return self.few_s() if stage.few else self.prices.one_s(stage.algorithm(self.algorithm), stage.name, size)
 
         return price
 
     def portions(self, route: Route, collective: str, bucket: Bucket) -> int:
         """Return the number of portions that a collective can be split into."""
-        legs = route.collectives(collective)
-        if len(legs) != 1 or legs[0].op != "sum" or legs[0].line in route.codes:
+        stages = route.collectives(collective)
+        if len(stages) != 1 or stages[0].op != "sum" or stages[0].buffer in route.codes:
             return 1
-        return portions_of(self.nbytes(route, legs[0], bucket), self.prices.ranks, self.prices.segment_bytes)
+        return portions_of(self.nbytes(route, stages[0], bucket), self.prices.ranks, self.prices.segment_bytes)
 
-    def nbytes(self, route: Route, leg: Collective, bucket: Bucket, longest: int | None = None) -> int:
+    def nbytes(self, route: Route, stage: Collective, bucket: Bucket, longest: int | None = None) -> int:
         """Return the bytes of a bucket in a collective, in equal shards, or in shards priced as the longest one."""
         wire, ranks = self.model.layout.itemsize, self.prices.ranks
         sizes: dict[str, Any] = {"wire": wire, "values": self.model.value_size, "shapes": bucket.shapes}
-        return round_up(route.nbytes(leg.line, bucket.count, ranks=ranks, longest=longest, **sizes), ranks * wire)
+        return round_up(route.nbytes(stage.buffer, bucket.count, ranks=ranks, longest=longest, **sizes), ranks * wire)
 
     def exchange_s(self) -> dict[int, float]:
         """Return the seconds of each exchanging layer, in each pass."""

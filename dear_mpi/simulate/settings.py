@@ -13,7 +13,7 @@ from dear_mpi.reporting.units import check_distinct, check_seconds, parse_stragg
 from dear_mpi.simulate.network import MOST_RANKS, PRESETS
 from dear_mpi.training.chosen_route import SEVERAL, Wire, check_wires, pairs, serve_halves
 from dear_mpi.training.declared import BETWEEN, BETWEEN_FUSIONS, again, listed, option, several
-from dear_mpi.training.line.owners import MEASURED, Ownership, measured
+from dear_mpi.training.flat_buffer.owners import MEASURED, Ownership, measured
 from dear_mpi.training.options import ALL_OPTIMIZERS, FUSION_AS_GIVEN, FUSION_BY_SIZE, NAMES, TABLES, Exchange, Training
 from dear_mpi.training.profile import Profile, read_profile
 from dear_mpi.training.routes.find import is_code

@@ -2,7 +2,7 @@
 
 Use ``Session`` for your own model; the command line uses ``Job`` (``runs/job.py``).
 
-Read bottom-up: ``routes/``, ``line/``, ``log.py``, ``fusion.py``, ``fabric/``, ``schedules/``, ``trainer.py``,
+Read bottom-up: ``routes/``, ``flat_buffer/``, ``log.py``, ``fusion.py``, ``fabric/``, ``schedules/``, ``trainer.py``,
 ``group.py``; then decisions from measured times: ``profiler.py``, ``tuning.py``, ``decisions.py``; then
 ``checkpoint.py``, ``session.py`` and ``runs/`` (for commands). ``TRAINING`` in tests/rooms.py has this order.
 """

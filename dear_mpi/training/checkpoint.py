@@ -3,7 +3,7 @@
     value.0, value.1, ...      of each tensor of the flat buffer, in its shape
     state.0.0, state.0.1, ...  the optimiser's arrays for it
     state.0@2.1, ...           of rank 2, if ranks differ
-    line.residual@2.1, ...     the buffers of a route that each rank keeps
+    buffer.residual@2.1, ...     the buffers of a route that each rank keeps
     about                      JSON: names, the optimiser, how far training has come, the loss scale, notes
 
 The state contains no buckets and no schedules, so training can continue with others. On another number of ranks,
@@ -31,9 +31,9 @@ from dear_mpi.models.layer import Parameter
 from dear_mpi.reporting.files import older, replacing, set_aside, tidy
 from dear_mpi.reporting.terminal import note
 from dear_mpi.training.fabric.statistic import LossScale
+from dear_mpi.training.flat_buffer.arena import Arena
+from dear_mpi.training.flat_buffer.shards import take_state, whole_state
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.line.arena import Arena
-from dear_mpi.training.line.shards import take_state, whole_state
 
 FORMAT = 1
 VALUE = "value"
@@ -127,7 +127,7 @@ def saved_by(group: WorkerGroup) -> dict[str, bool]:
     """Return the names of the saved arrays except values, and whether each rank has its own."""
     own = group.proof.state == "own"
     return {f"state.{number}": own for number in range(len(group.arena.state))} | {
-        f"line.{name}": kind == "own" for name, kind in group.route.lines.items() if kind in ("own", "equal")
+        f"line.{name}": kind == "own" for name, kind in group.route.buffers.items() if kind in ("own", "equal")
     }
 
 
@@ -153,19 +153,19 @@ def snapshot(group: WorkerGroup, parameters: Sequence[Parameter], notes: Any, *,
         notes=notes,
     )
     arrays = {"about": np.frombuffer(msgspec.json.encode(about), np.uint8)}
-    for name, line in lines_of(group, saved):
+    for name, buffer in buffers_of(group, saved):
         for tensor in range(len(arena.layout.shapes) if keep else 0):
-            array = to_host(arena.view(line, tensor)).copy()
+            array = to_host(arena.view(buffer, tensor)).copy()
             arrays[f"{name}.{tensor}"] = array.view(stored(array.dtype))
     return arrays
 
 
-def lines_of(group: WorkerGroup, saved: Mapping[str, bool]) -> Iterator[tuple[str, Array]]:
+def buffers_of(group: WorkerGroup, saved: Mapping[str, bool]) -> Iterator[tuple[str, Array]]:
     """Yield the arena's saved arrays, each as long as the flat buffer. Collective."""
     arena, transport = group.arena, group.world.transport
     yield VALUE, arena.values
-    named = {f"state.{number}": line for number, line in enumerate(whole_state(arena, transport))}
-    named |= {f"line.{name}": line for name, line in arena.lines.items()}
+    named = {f"state.{number}": buffer for number, buffer in enumerate(whole_state(arena, transport))}
+    named |= {f"line.{name}": buffer for name, buffer in arena.buffers.items()}
     for name, own in saved.items():
         if not own:
             yield name, named[name]
@@ -193,47 +193,47 @@ def restore(group: WorkerGroup, parameters: Sequence[Parameter], arrays: dict[st
 
     about = msgspec.json.decode(said_by_rank_0(transport, what, checked), type=About)  # each rank decodes its own copy
 
-    def fill(name: str, line: Array) -> None:
+    def fill(name: str, buffer: Array) -> None:
         """Copy tensors from rank 0 into an array as long as the flat buffer. Collective."""
         for tensor in range(len(arena.layout.shapes) if transport.rank == 0 else 0):
-            arena.view(line, tensor)[...] = group.streams.put(arrays[f"{name}.{tensor}"].view(line.dtype))
-        with make_plan("broadcast", line, transport, algorithm="binomial") as plan:
+            arena.view(buffer, tensor)[...] = group.streams.put(arrays[f"{name}.{tensor}"].view(buffer.dtype))
+        with make_plan("broadcast", buffer, transport, algorithm="binomial") as plan:
             plan()
 
-    def fill_own(name: str, line: Array, share: float) -> None:
+    def fill_own(name: str, buffer: Array, share: float) -> None:
         """Fill each rank's own array; on other ranks, or if it must be equal, with ``share`` of the sum. Collective."""
         if name not in about.own:
-            return fill(name, line)
-        row = line.copy()
-        line[...] = 0
+            return fill(name, buffer)
+        row = buffer.copy()
+        buffer[...] = 0
         for rank, each in enumerate(about.rows(name)):
             fill(each, row)
             if about.ranks != transport.size or not saved.get(name):
-                line += (share * row).astype(line.dtype)
+                buffer += (share * row).astype(buffer.dtype)
             elif rank == transport.rank:
-                line[...] = row
+                buffer[...] = row
         return None
 
     def states() -> Iterator[Array]:
         for number, own in enumerate(arena.state):
-            line = own if arena.shards.ranks == 1 else array_module(own).zeros(arena.values.shape, own.dtype)
-            fill_own(f"state.{number}", line, 1 / about.ranks)
-            yield line
+            buffer = own if arena.shards.ranks == 1 else array_module(own).zeros(arena.values.shape, own.dtype)
+            fill_own(f"state.{number}", buffer, 1 / about.ranks)
+            yield buffer
 
     fill(VALUE, arena.values)
     take_state(arena, states())
-    for name, line in arena.lines.items():
-        line[...] = 0
+    for name, buffer in arena.buffers.items():
+        buffer[...] = 0
         if f"line.{name}" in (*about.own, *about.equal):
-            fill_own(f"line.{name}", line, 1 / transport.size)
+            fill_own(f"line.{name}", buffer, 1 / transport.size)
     group.restored(about.iterations, about.updates, about.loss_scale)
     own = [name for name in about.own if name in saved]
     if own and about.ranks != transport.size:
         sums = [f"an equal share of the sum of {name.replace('.', ' ')}" for name in own if name.startswith("line.")]
         shares = [*sums, *["the mean of the optimiser's states"] * (len(sums) < len(own))]
         note(group.world, f"{what} is of {about.ranks} ranks: each of these ranks gets {' and '.join(shares)}")
-    lines = [name for name in (*about.own, *about.equal) if name.startswith("line.") and name not in saved]
-    if lost := ", ".join(name.replace(".", " ") for name in lines):
+    buffers = [name for name in (*about.own, *about.equal) if name.startswith("line.") and name not in saved]
+    if lost := ", ".join(name.replace(".", " ") for name in buffers):
         said = f"the route {group.route.name!r} does not keep what {what} has of {lost}: it is lost"
         note(group.world, f"the run goes on, but {said}")
     return about.notes

@@ -63,7 +63,7 @@ def check_choice(
         if "second all_gather" in schedule.extras and not proof.alike:
             what = "gathers values again, which must be the same on all ranks"
             raise ValueError(f"schedule {name!r} {what}: on the route {route.name!r} they differ between rounds")
-    if options.weights is not None and any(leg.alone for leg in route.updates):  # few examples would count as many
+    if options.weights is not None and any(stage.alone for stage in route.updates):  # few examples would count as many
         what = "each rank updates by its own gradients, which count as those of all"
         raise ValueError(f"weights must be left out: on the route {route.name!r} {what}")
     return proof

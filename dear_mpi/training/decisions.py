@@ -18,10 +18,10 @@ from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.reporting.terminal import note
 from dear_mpi.training.fabric.costs import Costs, whole_cost
 from dear_mpi.training.fabric.order import Sequenced
+from dear_mpi.training.flat_buffer.bucket import Cut
+from dear_mpi.training.flat_buffer.owners import MEASURED, measured
 from dear_mpi.training.fusion import USUAL, PassTimes, by_time, check_file, fused, is_by_time
 from dear_mpi.training.group import WorkerGroup
-from dear_mpi.training.line.bucket import Cut
-from dear_mpi.training.line.owners import MEASURED, measured
 from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.schedules import own_fusion
 from dear_mpi.training.tuning import Tuning, tuning_of
@@ -84,7 +84,7 @@ class Decisions:
     def rehearse(self, name: str, buckets: Cut, *, order: Sequenced | None = None) -> None:
         group = self.group
         how: dict[str, Any] = {"split": group.split, "accumulate": group.options.accumulate, "order": order}
-        rehearse(group.schedules[name], group.rules(name, buckets), len(group.layout.uses), **how)
+        rehearse(group.schedules[name], group.rules(name, buckets), len(group.layout.calls), **how)
 
     def cut(self, fusion: str, *, tuned: bool = False) -> None:
         """Continue with other buckets; stop tuning unless ``tuned``. Raises ArgumentError if that is not allowed."""

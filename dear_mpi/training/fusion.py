@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from dear_mpi.collectives.program.user_file import is_in_file, load, source_of, telling
 from dear_mpi.reporting.units import parse_bytes, whole_number
-from dear_mpi.training.line.bucket import Cut, cut
-from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.flat_buffer.bucket import Cut, cut
+from dear_mpi.training.flat_buffer.layout import Layout
 
 USUAL = "25MB"  # the default of DeAR's published code and of PyTorch's DDP
 MOST_BUCKETS = 100_000
@@ -60,7 +60,7 @@ def by_time(policy: str, layout: Layout, times: PassTimes, cost: Cost) -> str:
         with telling(f"fusion {policy!r} fails"):
             begins = [index(each) for each in list(call(layout, times, cost))]
         if wrong := [each for each in begins if not 0 <= each < max(1, layout.count)]:
-            allowed = f"elements of the line, from 0 to {layout.count - 1}"
+            allowed = f"elements of the flat buffer, from 0 to {layout.count - 1}"
             raise ValueError(f"fusion {policy!r} must return a list of {allowed}, not {wrong[0]}")
         begins = sorted({0, *begins})
     else:

@@ -25,11 +25,11 @@ from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.live import LiveFabric, LossMeter
 from dear_mpi.training.fabric.statistic import LossScale
-from dear_mpi.training.layer_use import LayerUse, split_uses
-from dear_mpi.training.line.arena import Arena
-from dear_mpi.training.line.bucket import Cut
-from dear_mpi.training.line.owners import Ownership, Weights
-from dear_mpi.training.line.parameters import layout_of, line_dtype, of_tensors
+from dear_mpi.training.flat_buffer.arena import Arena
+from dear_mpi.training.flat_buffer.bucket import Cut
+from dear_mpi.training.flat_buffer.owners import Ownership, Weights
+from dear_mpi.training.flat_buffer.parameters import flat_dtype, layout_of, of_tensors
+from dear_mpi.training.layer_call import LayerCall, split_calls
 from dear_mpi.training.options import Options
 from dear_mpi.training.plan_cost import WirePrices
 from dear_mpi.training.schedules import Schedule
@@ -50,11 +50,11 @@ class WorkerGroup:
     ) -> None:
         self.layers, self.world, self.options, self.schedules = layers, world, options, dict(schedules)
         self.streams, self.plans = open_streams(options.device), ExitStack()
-        self.split = split_uses(layers)  # layer calls with a two-part backward pass
-        self.dtype = line_dtype(layers)
+        self.split = split_calls(layers)  # layer calls with a two-part backward pass
+        self.dtype = flat_dtype(layers)
         self.route, self.proof = chosen_route(options, name_of(self.dtype), self.schedules, world.transport.hosts)
         self.check_algorithm()
-        self.wire = DTYPES[options.line_type(self.route, name_of(self.dtype))]
+        self.wire = DTYPES[options.flat_type(self.route, name_of(self.dtype))]
         ownership = Ownership(options.optimizer, options.weights)
         self.layout = layout_of(layers, self.wire, world.size, whole=ownership.whole or self.route.whole)
         self.route.check_shapes(self.layout.shapes)
@@ -65,8 +65,8 @@ class WorkerGroup:
         """Check that the algorithm has the route's collectives and supports this transport. Raises ValueError."""
         algorithm, route = self.options.algorithm, self.route
         for name, schedule in self.schedules.items():
-            legs = [leg for each in schedule.collectives for leg in route.collectives(each)]
-            wanted = dict.fromkeys(leg.name for leg in legs if leg.algorithm(algorithm) == algorithm)
+            stages = [stage for each in schedule.collectives for stage in route.collectives(each)]
+            wanted = dict.fromkeys(stage.name for stage in stages if stage.algorithm(algorithm) == algorithm)
             try:
                 check_algorithm(algorithm, self.world.transport, *wanted)
             except ValueError as error:
@@ -102,7 +102,7 @@ class WorkerGroup:
                 put=self.streams.put,
             )
         complaints: list[str] = []
-        self.uses = [LayerUse(number, layer, self.arena, complaints) for number, layer in enumerate(self.layers)]
+        self.calls = [LayerCall(number, layer, self.arena, complaints) for number, layer in enumerate(self.layers)]
 
     def open(self, world: World, engine: Engine, loss: Loss, model: Model | None) -> None:
         """Make the plans and the trainers."""
@@ -118,7 +118,7 @@ class WorkerGroup:
         self.plans.callback(self.meter.plan.free)
         how: Any = {"model": model, "accumulate": options.accumulate, "debug": options.debug}
         self.trainers = {
-            name: Trainer(self.uses, loss, self.meter, *self.begun(name), **how) for name in self.schedules
+            name: Trainer(self.calls, loss, self.meter, *self.begun(name), **how) for name in self.schedules
         }
 
     def begun(self, name: str) -> tuple[Schedule, Rules]:
@@ -161,14 +161,14 @@ class WorkerGroup:
         fabric.settled = fabric.iteration  # averaging equal values again may change bits
         for bucket, handle in fabric.late.items():
             fabric.wait_for(handle)
-            for leg in route.last:
-                if leg.after:
-                    fabric.carry_out(leg, bucket, 1.0)
+            for stage in route.last:
+                if stage.after:
+                    fabric.carry_out(stage, bucket, 1.0)
         fabric.late.clear()
         how: dict[str, Any] = {"algorithm": "auto", "op": "average", "alike": True}
         with make_plan("all_reduce", self.arena.values, self.world.transport, **how) as plan:
             plan()
-        self.arena.begin_lines()
+        self.arena.begin_buffers()
         for bound in fabric.bound.values():
             bound.unpack()
 

@@ -19,7 +19,7 @@ from dear_mpi.kernels.array import Array
 
 Seconds: TypeAlias = Callable[[Any, Any], Any]  # from one mark to another; on the virtual fabric perhaps over ranks
 KEPT = 3  # iterations
-EXCHANGE = "exchange"  # of a layer, before a pass; its number is the number of the use
+EXCHANGE = "exchange"  # of a layer, before a pass; its number is the number of the layer call
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +27,7 @@ class Event:
     """Record one action of a rank."""
 
     kind: str  # ``forward``, ``backward``, ``weights``, ``wait``, ``update``; for the engine see ``Step``
-    number: int  # of the layer call (use), or of the bucket
+    number: int  # of the layer call, or of the bucket
     begin: Any  # marks
     end: Any
     what: Any = ""  # the carried or awaited object, printed by ``str``; for an update the bucket

@@ -24,9 +24,9 @@ from dear_mpi.kernels.optimizers import OPTIMIZERS, SGD, Optimizer
 from dear_mpi.reporting.units import SEGMENT, parse_bytes
 from dear_mpi.training.declared import Declared, option, parsed
 from dear_mpi.training.fabric.statistic import LossScale, Norm, Statistic
+from dear_mpi.training.flat_buffer.owners import MEASURED, check_weights, parse_weights
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.learning_rate import Rate, rates_of
-from dear_mpi.training.line.owners import MEASURED, check_weights, parse_weights
 from dear_mpi.training.routes.find import FULL, MINE, ROUTES, UPDATES, check_carries, find_code, find_route, is_code
 from dear_mpi.training.routes.find import NAMES as WIRES
 from dear_mpi.training.routes.route import Route
@@ -135,7 +135,7 @@ class Exchange(Declared):
         """Return the chosen route. Raises ValueError. ``halves``: see ``find_route`` in ``routes/find.py``."""
         return find_route(self.route_name, wire=self.wire, halves=halves)
 
-    def line_type(self, route: Route, dtype: str) -> str:
+    def flat_type(self, route: Route, dtype: str) -> str:
         """Return the type of gradients in the flat buffer. Raises ValueError if the wire format cannot carry them."""
         wire = self.wire or route.wire or dtype
         check_carries(wire, dtype)

@@ -15,7 +15,7 @@ from dear_mpi.kernels.array import array_module
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.fabric.costs import Price, WireCost
 from dear_mpi.training.fabric.live import LiveFabric
-from dear_mpi.training.routes.legs import Collective
+from dear_mpi.training.routes.stages import Collective
 
 RUNS, RUNS_OF_ALL = 5, 3  # of one plan, and of all buckets' plans; the best run counts
 SMALL_BYTES, LARGE_BYTES = 16 * 1024, 8 * 1024 * 1024
@@ -31,17 +31,17 @@ def communication(fabric: LiveFabric, collectives: Iterable[str]) -> dict[str, f
     found = dict.fromkeys(collectives, 0.0)
     for collective in found:
         fabric.prepare([collective])
-        for leg in fabric.route.collectives(collective):
-            share = share_of(fabric, leg)
-            plans = [fabric.plan(leg, bucket) for bucket in fabric.buckets] if share else []
+        for stage in fabric.route.collectives(collective):
+            share = share_of(fabric, stage)
+            plans = [fabric.plan(stage, bucket) for bucket in fabric.buckets] if share else []
             found[collective] += share * (measured_s(fabric, plans) if link is None else modelled_s(link, hosts, plans))
     return found
 
 
-def share_of(fabric: LiveFabric, leg: Collective) -> float:
+def share_of(fabric: LiveFabric, stage: Collective) -> float:
     """Return the share of iterations that run this stage, by how often compressed payloads have fitted so far."""
     seen = sum(fabric.tally)
-    return leg.share if leg.fits is None or not seen else fabric.tally[leg.fits] / seen
+    return stage.share if stage.fits is None or not seen else fabric.tally[stage.fits] / seen
 
 
 def measured_s(fabric: LiveFabric, plans: Sequence[Plan]) -> float:
@@ -63,12 +63,14 @@ def traffic(fabric: LiveFabric, collectives: Iterable[str]) -> tuple[float, floa
 
     The plans must be prepared.
     """
-    legs, period = [leg for each in collectives for leg in fabric.route.collectives(each)], fabric.route.period
-    plans = [fabric.plan(leg, bucket) for leg in legs for bucket in fabric.buckets]
+    stages, period = [stage for each in collectives for stage in fabric.route.collectives(each)], fabric.route.period
+    plans = [fabric.plan(stage, bucket) for stage in stages for bucket in fabric.buckets]
     if any(runner_of(plan.algorithm) != "messages" for plan in plans):
         return None
     sent = np.array([(each.messages, each.nbytes) for each in plan_costs(plans, Network())])  # (plans, 2, ranks)
-    times = np.repeat([round(share_of(fabric, leg) * period) for leg in legs], len(fabric.buckets))  # per interval
+    times = np.repeat(
+        [round(share_of(fabric, stage) * period) for stage in stages], len(fabric.buckets)
+    )  # per interval
     messages, nbytes = np.tensordot(times, sent, 1).max(axis=1).tolist()
     return (messages, nbytes) if period == 1 else (messages / period, nbytes / period)
 
@@ -126,24 +128,24 @@ class WirePrices:
 
     def of(self, names: Iterable[str]) -> Price:
         """Return prices of these collectives and extras, equal on all ranks. Collective; overwrites gradients."""
-        for leg in (leg for name in names for leg in self.fabric.route.collectives(name)):
-            if leg not in self.costs:
-                self.costs[leg] = self.cost(leg)
-        return lambda leg, bucket: self.costs[leg](self.fabric.arena.nbytes_of(leg.line, bucket))
+        for stage in (stage for name in names for stage in self.fabric.route.collectives(name)):
+            if stage not in self.costs:
+                self.costs[stage] = self.cost(stage)
+        return lambda stage, bucket: self.costs[stage](self.fabric.arena.nbytes_of(stage.buffer, bucket))
 
-    def cost(self, leg: Collective) -> WireCost:
+    def cost(self, stage: Collective) -> WireCost:
         """Fit a line through two sizes. Collective."""
         wire, grid = self.fabric.arena.wire, self.fabric.arena.layout.grid
-        if leg.few:
-            return WireCost(self.seconds(leg, grid), 0.0)
+        if stage.few:
+            return WireCost(self.seconds(stage, grid), 0.0)
         sizes = [min(round_up(nbytes // wire.itemsize, grid), wire.size) for nbytes in (SMALL_BYTES, LARGE_BYTES)]
-        small, large = ((size * wire.itemsize, self.seconds(leg, size)) for size in sizes)
+        small, large = ((size * wire.itemsize, self.seconds(stage, size)) for size in sizes)
         return WireCost(0.0, large[1] / large[0]) if small[0] == large[0] else WireCost.through(small, large)
 
-    def seconds(self, leg: Collective, count: int) -> float:
+    def seconds(self, stage: Collective, count: int) -> float:
         """Time ``count`` elements, or a few more to give ranks equal parts. Collective."""
         fabric, wire, transport = self.fabric, self.fabric.arena.wire, self.fabric.world.transport
         count = round_up(count, transport.size)
         x = wire[:count] if count <= wire.size else array_module(wire).zeros(count, wire.dtype)
-        with make_plan(leg.name, x, transport, **fabric.options | leg.options(fabric.options["algorithm"])) as plan:
+        with make_plan(stage.name, x, transport, **fabric.options | stage.options(fabric.options["algorithm"])) as plan:
             return plan_s(fabric, plan, timed=self.timed)

@@ -83,7 +83,7 @@ class Profiler:
         last, times = fabric.log.last, trainer.times
         taken = fold((*last.within, *last.engine), fabric.seconds, lambda event: (event.kind, event.number))
         forward_s, input_s, weights_s, exchange_s = (
-            np.array([taken.get((kind, use), 0.0) for use in range(len(trainer.uses))])
+            np.array([taken.get((kind, use), 0.0) for use in range(len(trainer.calls))])
             for kind in ("forward", "backward", "weights", EXCHANGE)
         )
         length_s = times.iteration_s - times.exposed_s
@@ -103,10 +103,10 @@ class Profiler:
         """Return the engine's seconds of compression in the last iteration, measured and nominal."""
         group = self.group
         size, seconds, buckets = group.world.size, group.streams.communication.seconds, dict(enumerate(group.buckets))
-        legs = {leg.label: leg for leg in group.route.legs if leg.compute_s(1, size)}
-        found = [event for event in group.fabric.log.last.engine if event.kind in legs and event.number in buckets]
+        stages = {stage.label: stage for stage in group.route.stages if stage.compute_s(1, size)}
+        found = [event for event in group.fabric.log.last.engine if event.kind in stages and event.number in buckets]
         share = share_served(group.world.transport.hosts)
-        said = [legs[event.kind].served_s(buckets[event.number].count, size, share) for event in found]
+        said = [stages[event.kind].served_s(buckets[event.number].count, size, share) for event in found]
         return sum(float(seconds(event.begin, event.end)) for event in found), sum(said)
 
     def handoffs_s(self) -> tuple[float, int, float, int]:
@@ -139,7 +139,7 @@ class Profiler:
         """
         if not self.samples:
             raise ValueError("a profile needs an iteration, and note() after it")
-        group, uses = self.group, len(self.group.uses)
+        group, uses = self.group, len(self.group.calls)
         own: list[float] = middle(np.array(self.samples), len(self.samples) // 4, by=-1).tolist()
         ranks: list[list[float]] = group.world.transport.gather_values(own)
         lengths = [seconds[-1] for seconds in ranks]
@@ -192,20 +192,22 @@ class Profiler:
         counts, because early ranks wait for others.
         """
         group, alone_s = self.group, dict[tuple[str, int], float]()
-        legs = [leg for each in group.schedules[self.schedule].collectives for leg in group.route.collectives(each)]
-        for leg in legs:
+        stages = [
+            stage for each in group.schedules[self.schedule].collectives for stage in group.route.collectives(each)
+        ]
+        for stage in stages:
             for bucket in group.buckets:
-                key = leg.label, bucket.index
-                alone_s[key] = min(price(leg, bucket), alone_s.get(key, math.inf))
+                key = stage.label, bucket.index
+                alone_s[key] = min(price(stage, bucket), alone_s.get(key, math.inf))
         own = [self.carried_s.get(key, math.inf) for key in alone_s]
         with np.errstate(divide="ignore", invalid="ignore"):
             found = np.min(group.world.transport.gather_values(own), axis=0) / [*alone_s.values()]
         factor = float(np.median(found[np.isfinite(found)])) if np.isfinite(found).any() else 1.0
-        return lambda leg, bucket: factor * price(leg, bucket)
+        return lambda stage, bucket: factor * price(stage, bucket)
 
     def use(self, number: int, seconds: Sequence[float]) -> Use:
-        layout, layer = self.group.layout, self.group.uses[number].layer
-        own = [(tensor, self.group.arena.parameters[tensor]) for tensor in layout.uses[number]]
+        layout, layer = self.group.layout, self.group.calls[number].layer
+        own = [(tensor, self.group.arena.parameters[tensor]) for tensor in layout.calls[number]]
         costs = {tensor: each.cost(each.optimizer) for tensor, each in own if each.optimizer}
         tensors = tuple(Tensor(tensor, layout.shapes[tensor], each.outputs, costs.get(tensor)) for tensor, each in own)
         return Use(layer_name(layer, number), tensors, *seconds)

@@ -76,7 +76,7 @@ def done_by(session: Session, *, kept: int = KEPT) -> Rank:
         return zero_s - stream.seconds(mark, zero)
 
     host = f" on host {transport.hosts[transport.rank]}" * (len(set(transport.hosts)) > 1)
-    layers = [layer_name(use.layer, number) for number, use in enumerate(group.uses)]
+    layers = [layer_name(call.layer, number) for number, call in enumerate(group.calls)]
     own = rank_of(log, f"rank {transport.rank}{host}", layers, clock, kept=kept)
     # Include the notes of the previous iteration: other ranks may run its collectives in theirs.
     numbers = [each.number - 1 for each in own.iterations[:1]]

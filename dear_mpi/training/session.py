@@ -56,7 +56,7 @@ class Session:
         layers: with ``parameters``, ``forward(x)`` and ``backward(dy)``, see ``dear_mpi.models.layer``.
         loss: with ``forward(outputs, targets)`` and ``backward(scale)``, see ``dear_mpi.models.layer``.
         comm: an mpi4py communicator, a ``Transport`` or a ``World``; one session at a time may use it.
-        uses: indices of the layers in execution order, default: the order of ``layers``; a layer may run several times.
+        calls: indices of the layers in execution order, default: the order of ``layers``; a layer may run several times.
         schedules: several schedules that take turns on the model.
         options: see ``Options``.
 
@@ -74,7 +74,7 @@ class Session:
         loss: Loss,
         comm: Any,
         *,
-        uses: Sequence[int] | None = None,
+        calls: Sequence[int] | None = None,
         schedules: Sequence[str] = (),
         name: str = "session",
         **options: Any,
@@ -88,7 +88,7 @@ class Session:
                 raise ValueError(f"schedules must be a sequence of names, not {schedules!r}")
             self.schedules = find_schedules(schedules or [self.options.schedule])
             self.layers = tuple(self.options.optimizer.adapted(self.layers))
-            return self.build(uses)
+            return self.build(calls)
 
         with ExitStack() as stack:
             stack.callback(self.leave)
@@ -103,9 +103,9 @@ class Session:
             self.open(self.engine)
             self.stack, self.closed = stack.pop_all(), False
 
-    def build(self, uses: Sequence[int] | None) -> dict[str, Any]:
+    def build(self, calls: Sequence[int] | None) -> dict[str, Any]:
         """Make all objects that need no communication; return the facts that must be equal on all ranks."""
-        layers = in_order(self.layers, uses)
+        layers = in_order(self.layers, calls)
         facts = self.options.facts() | {"model": model_of(layers, self.loss), PARAMETERS: self.parameters_sha256()}
         facts |= {"schedules": tuple(source_text(name, "schedule", MINE) for name in self.schedules)}
         self.group = WorkerGroup(layers, self.world, self.options, self.schedules)

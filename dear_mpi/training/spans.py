@@ -181,8 +181,8 @@ def places(kind: str, layers: Sequence[str], count: int) -> Iterator[str]:
     """Name ``count`` layer calls in pass order, with the part of the batch if several."""
     ordered = layers if kind == "forward" else layers[::-1]
     for place in range(count):
-        part, use = divmod(place, len(ordered))
-        yield ordered[use] + (f", part {part + 1} of {count // len(ordered)}" if count > len(ordered) else "")
+        part, call = divmod(place, len(ordered))
+        yield ordered[call] + (f", part {part + 1} of {count // len(ordered)}" if count > len(ordered) else "")
 
 
 def common(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

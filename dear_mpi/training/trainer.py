@@ -5,8 +5,8 @@ A gradient's path: a backward pass writes it into its bucket and calls ``gradien
 
 Layer calls may run in any order, but hooks run in one order, equal on all ranks:
 
-    forward    before a use begins, the hooks of all earlier uses are called.
-    backward   the gradients of a use are handed on after the gradients of all later uses.
+    forward    before a layer call begins, the hooks of all earlier layer calls are called.
+    backward   the gradients of a layer call are handed on after the gradients of all later layer calls.
 
 No rank can deadlock: the dry run has shown that the schedule never waits forever in hooks of this order, and a gradient
 that is not ready is held back on its rank only, at most until the backward pass ends; then it is zero. (PyTorch's DDP
@@ -45,14 +45,14 @@ class Model(Protocol):
     def forward(self, x: Array, trainer: "Trainer") -> Any:
         """Return its output, or None if it cannot continue.
 
-        Call ``trainer.before_forward(use)`` before a layer call, or a later one, needs its parameters.
+        Call ``trainer.before_forward(call)`` before a layer call, or a later one, needs its parameters.
         """
 
     def backward(self, dy: Any, trainer: "Trainer") -> None:
         """Write all gradients. Without ``dy`` any gradients will do.
 
-        Before a layer call, call ``trainer.before_backward(use)``; after it ``ran`` and ``gradients_ready``. If the
-        order is unknown, call ``before_backward`` of the last one once, and ``trainer.wrote(use)`` for each.
+        Before a layer call, call ``trainer.before_backward(call)``; after it ``ran`` and ``gradients_ready``. If the
+        order is unknown, call ``before_backward`` of the last one once, and ``trainer.wrote(call)`` for each.
         """
 
 
@@ -68,14 +68,14 @@ class Trainer:
     In the first iteration, and always with ``debug``, gradients are NaN before layers write them.
 
     Args:
-        uses: the layer calls, ``LayerUse`` or ``VirtualUse``.
+        calls: the layer calls, ``LayerCall`` or ``VirtualCall``.
         meter: sums the losses of all ranks, ``LossMeter`` or ``VirtualMeter``.
-        model: runs the passes; default: a loop over ``uses``.
+        model: runs the passes; default: a loop over ``calls``.
     """
 
     def __init__(
         self,
-        uses: Sequence[Any],
+        calls: Sequence[Any],
         loss: Loss,
         meter: Any,
         schedule: Schedule,
@@ -85,9 +85,9 @@ class Trainer:
         accumulate: int = 1,
         debug: bool = False,
     ) -> None:
-        self.uses, self.loss, self.meter, self.schedule = tuple(uses), loss, meter, schedule
+        self.calls, self.loss, self.meter, self.schedule = tuple(calls), loss, meter, schedule
         self.fabric, self.rules = meter.fabric, rules
-        self.model = model or LayerLoop(self.uses, self.fabric)
+        self.model = model or LayerLoop(self.calls, self.fabric)
         self.accumulate, self.debug = accumulate, debug
         self.done, self.first = 0, True  # iterations, including those before a checkpoint
         self.examples = 0  # of this rank, in the last iteration
@@ -150,9 +150,9 @@ class Trainer:
         """Return whether this pass completes the gradients of the batch."""
         return self.part == self.accumulate - 1
 
-    def before_forward(self, use: int) -> None:
+    def before_forward(self, call: int) -> None:
         """Call the hooks of a layer call that is about to begin, after any missing hooks of earlier ones."""
-        while self.running < use:
+        while self.running < call:
             self.after_forward()
             self.running, self.over = self.running + 1, False
             self.hook("before_forward", self.running)
@@ -168,46 +168,46 @@ class Trainer:
 
     def end_forward(self) -> None:
         """Call the hooks of layer calls that the forward pass skipped."""
-        self.before_forward(len(self.uses) - 1)
+        self.before_forward(len(self.calls) - 1)
         self.after_forward()
 
     def begin_backward(self) -> None:
-        self.running, self.next, self.written = len(self.uses), len(self.uses) - 1, set[int]()
+        self.running, self.next, self.written = len(self.calls), len(self.calls) - 1, set[int]()
 
-    def before_backward(self, use: int) -> None:
-        while self.running > max(use, 0):
+    def before_backward(self, call: int) -> None:
+        while self.running > max(call, 0):
             self.running -= 1
             if self.last_part:
                 self.hook("before_backward", self.running)
         self.begin_s = self.fabric.now()
 
-    def gradients_ready(self, use: int) -> None:
-        """Hand on all ready gradients, up to the first layer call whose gradients are missing.
+    def gradients_ready(self, call: int) -> None:
+        """Hand on all ready gradients, up to the first call whose gradients are missing.
 
         The schedule learns only of the last part.
         """
         whole = self.last_part or not self.model.sums
         if whole:
-            self.uses[use].check_written()
-        self.written.add(use)
+            self.calls[call].check_written()
+        self.written.add(call)
         while self.next in self.written:
             ready, self.next = self.next, self.next - 1
             self.before_backward(ready)  # if its gradients came before a later layer call's
             if whole:
-                self.uses[ready].after_backward(last=self.last_part)
+                self.calls[ready].after_backward(last=self.last_part)
             if self.last_part:
                 self.rules.wrote(ready)
                 self.hook("after_backward", ready)
 
-    def wrote(self, use: int) -> None:
+    def wrote(self, call: int) -> None:
         """Note that a layer call ran backward and its gradients are ready; the model picks the next one."""
-        self.ran("backward", use)
-        self.gradients_ready(use)
+        self.ran("backward", call)
+        self.gradients_ready(call)
         self.before_backward(self.next)
 
     def end_backward(self) -> None:
         self.hook("end_backward")
-        self.rules.end_backward([each.use for each in self.fabric.delayed])
+        self.rules.end_backward([each.call for each in self.fabric.delayed])
 
     def end_iteration(self) -> tuple[float, Times]:
         """Return the loss of the whole job and the times. Raises as ``iteration``."""
@@ -218,13 +218,13 @@ class Trainer:
         self.times = times_of(self.fabric.log.last, self.fabric.seconds)
         return loss, self.times
 
-    def ran(self, what: str, use: int) -> None:
+    def ran(self, what: str, call: int) -> None:
         """Log that a layer call ran since ``begin_s``."""
-        self.fabric.log.did(what, use, self.begin_s, self.fabric.now())
+        self.fabric.log.did(what, call, self.begin_s, self.fabric.now())
 
-    def hook(self, name: str, *use: int) -> None:
-        self.rules.point = name, use  # for errors
-        getattr(self.schedule, name)(*use)
+    def hook(self, name: str, *call: int) -> None:
+        self.rules.point = name, call  # for errors
+        getattr(self.schedule, name)(*call)
 
     def flush(self) -> None:
         self.fabric.rules = self.rules
@@ -263,7 +263,7 @@ class Trainer:
 
     @property
     def complaints(self) -> Sequence[str]:  # faults of this rank's layers
-        return self.model.faults[:1] or [complaint for use in self.uses[:1] for complaint in use.complaints]
+        return self.model.faults[:1] or [complaint for call in self.calls[:1] for complaint in call.complaints]
 
     def complain(self) -> dict[str, Any]:
         said = [*self.complaints, *[self.trouble] * (not self.fabric.common and bool(self.trouble))]
@@ -282,29 +282,29 @@ class LayerLoop:
     faults: Sequence[str] = ()
     sums = False
 
-    def __init__(self, uses: Sequence[Any], fabric: Fabric) -> None:
-        self.uses, self.fabric = uses, fabric
+    def __init__(self, calls: Sequence[Any], fabric: Fabric) -> None:
+        self.calls, self.fabric = calls, fabric
 
     def forward(self, x: Array, trainer: Trainer) -> Array:
-        for number, use in enumerate(self.uses):
+        for number, call in enumerate(self.calls):
             exchange = self.exchange(number, x, back=False)
             trainer.before_forward(number)
             x = self.received(number, exchange, x)
             trainer.begin_s = self.fabric.now()
-            x = use.forward(x, inspect=trainer.first)
+            x = call.forward(x, inspect=trainer.first)
             trainer.after_forward()
         return x
 
     def backward(self, dy: Array, trainer: Trainer) -> None:
-        for number in reversed(range(len(self.uses))):
-            use = self.uses[number]
+        for number in reversed(range(len(self.calls))):
+            call = self.calls[number]
             exchange = self.exchange(number, dy, back=True)
             trainer.before_backward(number)
             dy = self.received(number, exchange, dy)
-            use.before_backward(dy, inspect=trainer.debug or trainer.first)
-            late = trainer.last_part and use.split and trainer.schedule.delays_weights(number)
+            call.before_backward(dy, inspect=trainer.debug or trainer.first)
+            late = trainer.last_part and call.split and trainer.schedule.delays_weights(number)
             trainer.begin_s = self.fabric.now()
-            dy = use.backward(dy, late=late)
+            dy = call.backward(dy, late=late)
             trainer.ran("backward", number)
             if late:
                 self.fabric.delayed.append(Delayed(number, partial(self.write_weights, number, trainer)))
@@ -313,9 +313,9 @@ class LayerLoop:
 
     def exchange(self, number: int, given: Array, *, back: bool) -> Handle | None:
         """Start the exchange of a layer before a pass, if it has one."""
-        if not self.uses[number].exchanging:
+        if not self.calls[number].exchanging:
             return None
-        act, key = self.uses[number].exchange(given, back=back), (EXCHANGE, number)
+        act, key = self.calls[number].exchange(given, back=back), (EXCHANGE, number)
         label = f"exchange of layer {number}"
         return self.fabric.submit(key, label, lambda turn: [Step(*key, label, act)])
 
@@ -324,13 +324,13 @@ class LayerLoop:
         if exchange is None:
             return given
         self.fabric.wait_for(exchange)
-        found: Array = self.uses[number].received
+        found: Array = self.calls[number].received
         return found
 
     def write_weights(self, number: int, trainer: Trainer) -> None:
         """Run the delayed half of a backward pass, when a hook of the schedule asks for it."""
         point, trainer.begin_s = trainer.rules.point, self.fabric.now()
-        self.uses[number].backward_weights()
+        self.calls[number].backward_weights()
         trainer.ran("weights", number)
         trainer.gradients_ready(number)
         trainer.rules.point = point

@@ -23,7 +23,7 @@ from dear_mpi.training.fabric.costs import Costs, Nominal, Price, alike, steady
 from dear_mpi.training.fabric.fabric import Rules, ScheduleError
 from dear_mpi.training.fabric.order import LOSS, SUMS, Key, Sequenced
 from dear_mpi.training.fabric.virtual import VirtualFabric, between, last, of_rank
-from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
 from dear_mpi.training.log import EXCHANGE, KEPT, Log, Times, fold, kind_of
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
@@ -45,7 +45,7 @@ class Exposed:
     collective: str
     bucket: Bucket | None
     seconds: float
-    use: int | None = None  # the layer call that exchanges; the sum of the loss has neither this nor a bucket
+    call: int | None = None  # the layer call that exchanges; the sum of the loss has neither this nor a bucket
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ class Tally:
 
     def exposed(self, key: Key, seconds: float) -> Exposed:
         if key[0] == EXCHANGE:
-            return Exposed(EXCHANGE, None, seconds, use=key[1])
+            return Exposed(EXCHANGE, None, seconds, call=key[1])
         if key in SUMS:
             return Exposed(SUMS[key], None, seconds)
         return Exposed(key[0], self.fabric.buckets[key[1]], seconds)
@@ -122,7 +122,7 @@ class Tally:
 
 
 @dataclass(eq=False)
-class VirtualUse:
+class VirtualCall:
     """Simulate a layer call that only takes time."""
 
     fabric: VirtualFabric
@@ -189,8 +189,8 @@ class VirtualTrainer(Trainer):
 
     def __init__(self, kind: type[Schedule], rules: Rules, costs: Costs, *, kept: int = 1) -> None:
         fabric = VirtualFabric(rules, costs, kept=kept)
-        uses = [VirtualUse(fabric, number) for number in range(len(costs.forward_s))]
-        super().__init__(uses, NoLoss(), VirtualMeter(fabric), kind(fabric), rules, accumulate=costs.parts)
+        calls = [VirtualCall(fabric, number) for number in range(len(costs.forward_s))]
+        super().__init__(calls, NoLoss(), VirtualMeter(fabric), kind(fabric), rules, accumulate=costs.parts)
         self.virtual = fabric
         self.first = False  # no gradients to inspect, and no flush after that
 
@@ -211,7 +211,7 @@ class VirtualTrainer(Trainer):
 def rehearse(
     schedule: type[Schedule],
     rules: Rules,
-    uses: int,
+    calls: int,
     *,
     split: Iterable[int] = (),
     accumulate: int = 1,
@@ -221,7 +221,7 @@ def rehearse(
 
     Args:
         rules: new, with the buckets.
-        uses: layer calls in a forward pass.
+        calls: layer calls in a forward pass.
         split: the layer calls with a two-part backward pass.
         accumulate: forward passes in an iteration.
         order: decided from layer times, if any.
@@ -229,7 +229,7 @@ def rehearse(
     Raises:
         ScheduleError: the schedule breaks a rule, would wait forever, never ends, or fails.
     """
-    nothing = [0.0] * uses
+    nothing = [0.0] * calls
     costs = Costs(forward_s=nothing, backward_s=nothing, weights_s=dict.fromkeys(split, 0.0), parts=accumulate)
 
     def run() -> None:
@@ -307,7 +307,7 @@ def best_order(schedule: Schedule, rules: Rules, costs: Costs) -> Sequenced | No
 
     def price(collective: str, bucket: Bucket) -> float:
         jobs = rules.route.jobs[collective][: 1 if rules.judged else None]  # the return comes after the check
-        return sum(leg.share * fabric.act(leg, bucket, WHOLE, back=False) for job in jobs for leg in job)
+        return sum(stage.share * fabric.act(stage, bucket, WHOLE, back=False) for job in jobs for stage in job)
 
     beside = {name: getattr(costs, name) for name in ("portions", "weights_s", "exchange_s", "loss_s")}
     nominal = Nominal(costs.forward_s, costs.backward_s, price, judged=rules.judged, **beside)

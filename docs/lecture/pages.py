@@ -22,7 +22,7 @@ OURS = ("look.css", "controls.css", "board.css", "chart.css", "tables.css", "lan
 PARTS = ("elements.js", "units.js", "theme.js", "sliders.js", "player.js", "ticks.js")
 # Of dear_mpi/contrib/pages/web.
 SHARED = (*PARTS, "program.js", "words.js", "ways.js", "cells.js", "board.js", "lanes.js")
-VIEWS = ("stepper.js", "lanesview.js", "legs.js", "curves.js")
+VIEWS = ("stepper.js", "lanesview.js", "stages.js", "curves.js")
 LECTURE = (*VIEWS, "store.js", "engine.js", "colours.js", "editor.js", "cell.js", "figures.js", "lecture.js")
 SLIDES = (*VIEWS, "colours.js", "slides.js")
 ON_SLIDES = ("ring", "break", "route")  # exercises whose answers are shown

@@ -8,12 +8,12 @@ from dear_mpi.models.synthetic import NoLoss
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.virtual import VirtualFabric
-from dear_mpi.training.line.bucket import cut
-from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.flat_buffer.bucket import cut
+from dear_mpi.training.flat_buffer.layout import Layout
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.schedules.schedule import Schedule
 from dear_mpi.training.trainer import Trainer
-from dear_mpi.training.virtual_trainer import VirtualMeter, VirtualUse
+from dear_mpi.training.virtual_trainer import VirtualCall, VirtualMeter
 
 USES = 5
 LAYOUT = Layout.of([[(use, (40,))] for use in range(USES)], itemsize=4, ranks=2)
@@ -59,7 +59,7 @@ def calls_of(schedule, model=None, *, accumulate=1, iterations=3):
         setattr(Spy, name, spy(name))
     rules = Rules("spy", BUCKETS, schedule)
     fabric = VirtualFabric(rules, Costs(forward_s=[0.0] * USES, backward_s=[0.0] * USES))
-    uses = [VirtualUse(fabric, number) for number in range(USES)]
+    uses = [VirtualCall(fabric, number) for number in range(USES)]
     trainer = Trainer(uses, NoLoss(), VirtualMeter(fabric), Spy(fabric), rules, model=model, accumulate=accumulate)
     trainer.first = False
     for _ in range(iterations):
@@ -102,7 +102,7 @@ def test_gradients_are_handed_on_as_soon_as_their_predecessors_have_been():
     rules = Rules("listens", BUCKETS, Schedule)
     rules.end_backward = rules.before_layer = lambda *_: None  # it starts nothing
     fabric = VirtualFabric(rules, Costs(forward_s=[0.0] * USES, backward_s=[0.0] * USES))
-    uses = [VirtualUse(fabric, number) for number in range(USES)]
+    uses = [VirtualCall(fabric, number) for number in range(USES)]
     trainer = Trainer(uses, NoLoss(), VirtualMeter(fabric), Listens(fabric), rules, model=Model([], ()))
     trainer.first = False
     trainer.iteration(np.zeros(2), np.zeros(2), 2)

@@ -139,7 +139,7 @@ def test_layers_may_be_tied_frozen_used_twice_and_given_integers():
         middle = JaxLayer("middle", middle_of, rng.normal(size=(4, 4)).astype("f4"))
         middle.parameters[0].trained = False
         last = JaxLayer("head", head_of, first.parameters[0])
-        options = {"uses": [0, 1, 1, 2], "schedule": schedule, "optimizer": SGD(0.1), "fusion": "none"}
+        options = {"calls": [0, 1, 1, 2], "schedule": schedule, "optimizer": SGD(0.1), "fusion": "none"}
         with Session([first, middle, last], JaxLoss(cross_entropy), transport, **options) as session:
             x = np.random.default_rng(transport.rank).integers(0, 5, (10, 6, 3))
             losses = [session.step(each, each[:, 0] % 5) for each in x]

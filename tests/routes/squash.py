@@ -1,13 +1,13 @@
-"""A leg of one's own: each rank makes its large gradients smaller before they are summed."""
+"""A stage of one's own: each rank makes its large gradients smaller before they are summed."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dear_mpi.training.routes import Leg, Pack, Route, Unpack, Update, all_gather, reduce_scatter
+from dear_mpi.training.routes import Pack, Route, Stage, Unpack, Update, all_gather, reduce_scatter
 
 
 @dataclass(frozen=True, kw_only=True)
-class Squash(Leg):
+class Squash(Stage):
     """g becomes g / (1 + |g| / limit): a small one hardly changes, and none is larger than the limit."""
 
     limit: float
@@ -20,7 +20,7 @@ class Squash(Leg):
             memory.write("gradients", rank, shard, memory.symbol("code", before))
 
     def bind(self, bucket):
-        gradients = bucket.line("gradients")
+        gradients = bucket.buffer("gradients")
 
         def squash(factor):
             gradients[...] /= 1 + abs(gradients) / self.limit

@@ -10,7 +10,7 @@ from dear_mpi.models.synthetic import Module
 from dear_mpi.simulate.model import Model, synthetic_model
 from dear_mpi.simulate.scenario import straggling
 from dear_mpi.training.fabric.costs import Costs
-from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.flat_buffer.layout import Layout
 from dear_mpi.training.schedules import SCHEDULES, find_schedule
 from tests.simulate.predicted import predicted
 
@@ -54,7 +54,7 @@ def random_prices(rng):
         name: (rng.choice((0.0, rng.expovariate(20.0))), scale * rng.expovariate(1.0) / 8192)
         for name in ("all_reduce", "reduce_scatter", "all_gather", "negotiation")
     }
-    return lambda buckets: lambda leg, bucket: sum_of(lines["negotiation" if leg.few else leg.name], bucket)
+    return lambda buckets: lambda stage, bucket: sum_of(lines["negotiation" if stage.few else stage.name], bucket)
 
 
 def sum_of(line, bucket):
@@ -91,7 +91,7 @@ def test_layers_without_parameters_hide_what_backward_does_not(schedule):
     modules = [Module("a", (), 9.0), Module("b", (1_000_000,), 1.0)]
     model = synthetic_model("a", modules, ranks=2, forward_s=0.4, backward_s=0.05)
     seconds = {"all_reduce": 0.4, "reduce_scatter": 0.2, "all_gather": 0.2, "second all_gather": 0.2}
-    found = predicted(model, schedule, "own", lambda _: lambda leg, _: seconds[leg.label])
+    found = predicted(model, schedule, "own", lambda _: lambda stage, _: seconds[stage.label])
     assert len(found.buckets) == 1
     if schedule == "fsdp":
         assert (found.iteration_s, found.bound_s) == pytest.approx((0.85, 0.6)), "its gathers wait for the hooks"

@@ -13,8 +13,8 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.models.synthetic import load_modules
 from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.network import read_machine, read_network, read_rates
+from dear_mpi.training.flat_buffer.bucket import cut
 from dear_mpi.training.fusion import borders
-from dear_mpi.training.line.bucket import cut
 from tests.cli_checks import assert_one_line
 from tests.simulate.test_profile import changed
 

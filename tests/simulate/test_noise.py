@@ -9,7 +9,7 @@ from dear_mpi.simulate.model import Model
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training.fabric.costs import Costs
-from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.flat_buffer.layout import Layout
 from dear_mpi.training.log import Log
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.virtual_trainer import Tally

@@ -9,8 +9,8 @@ from dear_mpi.models.synthetic import Module, load_modules
 from dear_mpi.simulate.model import measured_model, synthetic_model
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.training.line.bucket import cut
-from dear_mpi.training.line.owners import Ownership, Sharing
+from dear_mpi.training.flat_buffer.bucket import cut
+from dear_mpi.training.flat_buffer.owners import Ownership, Sharing
 from dear_mpi.training.profile import Profile, Tensor, Use
 from dear_mpi.training.routes.find import SHARDED
 from tests.simulate.predicted import predicted
@@ -67,7 +67,9 @@ def test_updates_take_the_time_of_the_costliest_owner_under_each_prediction():
     assert whole == pytest.approx(3584)
     assert sorted(own) == pytest.approx([0, *(3584 * cost for cost in costs)])
     assert sharing.longest(bucket) == 1536
-    found = predicted(model, "dear", "own", lambda _: lambda leg, _: 3.0, route=SHARDED, ranks=RANKS, work=sharing.work)
+    found = predicted(
+        model, "dear", "own", lambda _: lambda stage, _: 3.0, route=SHARDED, ranks=RANKS, work=sharing.work
+    )
     assert found.iteration_s == pytest.approx(1 + 2 + 3 + 8 * max(costs) + 3)
 
 

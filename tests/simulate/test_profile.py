@@ -256,8 +256,8 @@ def test_a_bad_profile_is_one_line(content, said, tmp_path):
 
 def test_codes_take_as_many_times_as_long_as_in_the_profile():
     rows = [simulated(profile=replace(PROFILE, code_factor=factor), wire="int8") for factor in (None, 3.0)]
-    legs = rows[0].scenario.settings.chosen_route.legs
-    said_s = sum(leg.compute_s(COUNT, 4) for leg in legs)
+    stages = rows[0].scenario.settings.chosen_route.stages
+    said_s = sum(stage.compute_s(COUNT, 4) for stage in stages)
     once, thrice = (each.row["iteration_s"] for each in rows)
     assert thrice - once == pytest.approx(2 * said_s)
     assert "codes: 3 times as long as their wire says" in heading(rows[1:])

@@ -101,7 +101,7 @@ def test_rows_of_a_users_fusion_are_those_of_its_cut(tmp_path):
 
 MINE = """
 def cut(layout, times, network):
-    assert len(times.forward_s) == len(times.backward_s) == len(layout.uses) and network(0) < network(1 << 20)
+    assert len(times.forward_s) == len(times.backward_s) == len(layout.calls) and network(0) < network(1 << 20)
     return [layout.begin(60)]
 """
 

@@ -37,7 +37,7 @@ def one_layer(name, route, *, judged=False, ranks=RANKS):
     model = replace(model, costs=replace(model.costs, update_s=8.0 / model.layout.count))
     seconds = {"all_reduce": 6.0, "reduce_scatter": 3.0, "all_gather": 3.0}
     how = {"route": route, "judged": judged, "ranks": ranks, "verdict_s": 0.5}
-    prices = lambda _: lambda leg, _: seconds[leg.name]  # noqa: E731
+    prices = lambda _: lambda stage, _: seconds[stage.name]  # noqa: E731
     return predicted(model, name, "own", prices, **how)
 
 

@@ -42,7 +42,7 @@ def iteration(model, schedule, fusion, all_reduce_s, alpha_s=0.0):
     halves = {"all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5, "second all_gather": 0.5, "negotiation": 0.0}
 
     def prices(buckets):
-        return lambda leg, bucket: halves[leg.label] * (alpha_s + beta * bucket.nbytes)
+        return lambda stage, bucket: halves[stage.label] * (alpha_s + beta * bucket.nbytes)
 
     found = predicted(model, schedule, fusion, prices)
     return found.iteration_s, found

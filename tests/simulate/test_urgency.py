@@ -14,7 +14,7 @@ from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.scenario import buckets_of
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.routes.find import FULL, SHARDED
-from dear_mpi.training.routes.legs import all_gather, all_reduce, reduce_scatter
+from dear_mpi.training.routes.stages import all_gather, all_reduce, reduce_scatter
 from dear_mpi.training.schedules import find_schedule
 from dear_mpi.training.virtual_trainer import VirtualTrainer, best_order
 from tests.simulate.predicted import predicted
@@ -22,7 +22,7 @@ from tests.simulate.test_bounds import random_model, random_prices
 
 SETTINGS = 1000
 FUSIONS = ("own", "none", "tensors", "layers:2", "cut:1KB")
-LEGS = [each("gradients") for each in (all_reduce, reduce_scatter, all_gather)]
+STAGES = [each("gradients") for each in (all_reduce, reduce_scatter, all_gather)]
 
 
 def arrivals(ready_s, sent, loss_s, credit=1):
@@ -70,9 +70,9 @@ def setting(number, schedule, credit):
     done_s, ready_s, sent = 0.0, {}, {}
     for use, backward_s in reversed([*enumerate(model.costs.backward_s)]):
         done_s += backward_s
-        ready_s |= {bucket.index: done_s for bucket in found.buckets if bucket.uses[0] == use}
+        ready_s |= {bucket.index: done_s for bucket in found.buckets if bucket.calls[0] == use}
     for bucket in found.buckets:
-        whole, out, back = (prices(found.buckets)(leg, bucket) for leg in LEGS)
+        whole, out, back = (prices(found.buckets)(stage, bucket) for stage in STAGES)
         back += model.costs.update_s * bucket.count / 2 * (route is SHARDED)
         halves = schedule == "dear-eager" or (judged and route is SHARDED)
         sent[bucket.index] = [out, back] if halves else [whole if route is FULL else out + back]
@@ -97,7 +97,7 @@ def test_an_order_for_a_faster_wire_makes_the_most_urgent_bucket_wait():
     def iteration_s(planned, real):
         """With an order that was planned for so many seconds of all collectives, where they take others."""
         costs = [
-            replace(model.costs, price=lambda leg, bucket, s=s: s / 2 * bucket.count / model.layout.count)
+            replace(model.costs, price=lambda stage, bucket, s=s: s / 2 * bucket.count / model.layout.count)
             for s in (planned, real)
         ]
         trainer = VirtualTrainer(kind, rules.another(), costs[1])

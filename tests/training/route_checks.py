@@ -132,9 +132,9 @@ def bytes_between(wire, hosts, count=1 << 16):
         ) as of:
             (schedule,), fabric = of.group.schedules.values(), of.group.fabric
             plans = [
-                fabric.plan(leg, fabric.buckets[0])
+                fabric.plan(stage, fabric.buckets[0])
                 for name in schedule.collectives
-                for leg in fabric.route.collectives(name)
+                for stage in fabric.route.collectives(name)
             ]
             sent = [pair for each in plan_costs(plans, Network()) for pair in each.link_nbytes.items()]
             return sum(nbytes for (sender, receiver), nbytes in sent if hosts[sender] != hosts[receiver])

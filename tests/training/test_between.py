@@ -86,7 +86,7 @@ def test_what_was_lost_survives_a_break(tmp_path):
 
 
 def residual(of):
-    return of.group.arena.lines["residual"]
+    return of.group.arena.buffers["residual"]
 
 
 def test_what_was_lost_is_sent_from_other_hosts_and_other_buckets():
@@ -128,8 +128,8 @@ def test_bytes_between_hosts(per_host, times):
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
-        ({"link": None}, "'full over int4:between' has legs between hosts, and all ranks are on one"),
-        ({"ranks": 2}, "has legs between hosts, and all ranks are on one"),
+        ({"link": None}, "'full over int4:between' has stages between hosts, and all ranks are on one"),
+        ({"ranks": 2}, "has stages between hosts, and all ranks are on one"),
         ({"loss_scale": "dynamic"}, "what codes have lost would be of another scale"),
         ({"algorithm": "inside hosts", "wire": "fp32"}, "is one level of hierarchical, with partial results"),
     ],

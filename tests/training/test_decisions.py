@@ -73,8 +73,8 @@ def test_an_order_is_for_what_collectives_took_in_training(link, monkeypatch):
         profiler.carried_s = {("all_reduce", 0): took_s[profiler.group.world.rank]}
 
     def ordered(schedule, rules, costs):
-        (leg,) = rules.route.collectives("all_reduce")
-        found[schedule.fabric.world.rank] = costs.price(leg, rules.buckets[0])
+        (stage,) = rules.route.collectives("all_reduce")
+        found[schedule.fabric.world.rank] = costs.price(stage, rules.buckets[0])
 
     def body(world):
         options = {"schedule": "bytescheduler", "fusion": "buckets:1"}
@@ -149,7 +149,7 @@ def test_gathers_come_last_where_all_gradients_are_looked_at():
 def eager_order(transport, nominal):
     with Session(layers(), SoftmaxCrossEntropy(), transport, schedule="dear-eager", fusion="none") as session:
         session.group.buckets = session.group.fabric.buckets
-        uses = len(session.group.uses)
+        uses = len(session.group.calls)
         full = Nominal([1.0] * uses, [2.0] * uses, nominal.price, judged=nominal.judged)
         return list(DearEager(session.group.fabric).ordered(full))
 
@@ -172,7 +172,7 @@ def test_costs_of_the_wire_are_those_of_the_emulated_link():
     def body(world):
         with Job(Config.of(settings()), world, ["wfbp", "dear"]) as job:
             job.group.prices.of(["all_reduce", "reduce_scatter"])
-            return {leg.name: cost for leg, cost in job.group.prices.costs.items()}
+            return {stage.name: cost for stage, cost in job.group.prices.costs.items()}
 
     found = run_world(body, link=parse_link("8gbit,1ms"), threads=4)
     assert found["all_reduce"].alpha == pytest.approx(6e-3)
@@ -193,7 +193,7 @@ def test_a_collective_is_priced_by_what_carries_it_out_and_what_travels(update):
                 session.group.buckets[1],
             )
             price = session.group.route.priced(prices)
-            costs = {leg.label: cost for leg, cost in session.group.prices.costs.items()}
+            costs = {stage.label: cost for stage, cost in session.group.prices.costs.items()}
             wire, values = bucket.count * 4, bucket.count * 8
             assert session.group.arena.values.itemsize == 8
             assert price("reduce_scatter", bucket) == costs["reduce_scatter"](wire)

@@ -11,9 +11,9 @@ from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.synthetic import load_modules
 from dear_mpi.ranks.world import World
+from dear_mpi.training.flat_buffer.bucket import cut
+from dear_mpi.training.flat_buffer.layout import Layout
 from dear_mpi.training.fusion import PassTimes, borders, by_time, fuse
-from dear_mpi.training.line.bucket import cut
-from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from tests.training_checks import settings
@@ -193,8 +193,8 @@ def test_a_users_function_cuts(body, found, tmp_path):
         ("return 1 / 0", "fails: ZeroDivisionError: division by zero"),
         ("return None", "fails: TypeError: 'NoneType' object is not iterable"),
         ("return [0.5]", "fails: TypeError: 'float' object cannot be interpreted as an integer"),
-        ("return [192]", "must return a list of elements of the line, from 0 to 191, not 192"),
-        ("return [-1]", "must return a list of elements of the line, from 0 to 191, not -1"),
+        ("return [192]", "must return a list of elements of the flat buffer, from 0 to 191, not 192"),
+        ("return [-1]", "must return a list of elements of the flat buffer, from 0 to 191, not -1"),
     ],
 )
 def test_what_a_users_function_does_wrong_is_told(body, said, tmp_path):

@@ -42,5 +42,5 @@ def test_who_waits_wakes_up_and_who_comes_later_does_not():
 def test_an_iteration_has_them_where_nothing_hides_them():
     """1 s forward, 2 s back, a collective of 6 s, and the sum of the loss, which is over before it is waited for."""
     model = synthetic_model("a", [Module("a", (1024,), 1.0)], ranks=2, forward_s=1.0, backward_s=2.0)
-    found = predicted(model, "sequential", "own", lambda _: lambda leg, _: 6.0, ranks=2, start_s=0.25, wake_s=0.125)
+    found = predicted(model, "sequential", "own", lambda _: lambda stage, _: 6.0, ranks=2, start_s=0.25, wake_s=0.125)
     assert found.iteration_s == 1 + 2 + 0.25 + 6 + 0.125

@@ -16,11 +16,11 @@ from dear_mpi.models.layer import Parameter
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.models.networks import gpt
 from dear_mpi.training import Session
+from dear_mpi.training.flat_buffer.bucket import Bucket, cut
+from dear_mpi.training.flat_buffer.layout import Layout
+from dear_mpi.training.flat_buffer.owners import Owners, placed
+from dear_mpi.training.flat_buffer.shards import Shards
 from dear_mpi.training.fusion import fused
-from dear_mpi.training.line.bucket import Bucket, cut
-from dear_mpi.training.line.layout import Layout
-from dear_mpi.training.line.owners import Owners, placed
-from dear_mpi.training.line.shards import Shards
 from dear_mpi.training.schedules import SCHEDULES
 
 TOKENS, CONTEXT = 11, 6

@@ -15,7 +15,7 @@ from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training import SGD, Session
 from dear_mpi.training.fabric.fabric import Rules, ScheduleError
 from dear_mpi.training.fabric.order import Order, Turn, turns_of
-from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
 from dear_mpi.training.routes import Route, Unpack, Update, all_gather
 from dear_mpi.training.routes.find import ROUTES, SHARDED
 from dear_mpi.training.schedules import SCHEDULES

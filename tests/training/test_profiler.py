@@ -168,7 +168,7 @@ def test_buckets_may_be_cut_anew_between_notes(update):
 
 @pytest.mark.parametrize(("wire", "codes", "share"), [("int8", 4, 1), ("int8:between", 4, 0.5), ("fp32", 0, 1)])
 def test_codes_are_beside_what_their_wire_says(wire, codes, share):
-    """Each leg takes a second. On two hosts of two, a rank serves half of a bucket between them."""
+    """Each stage takes a second. On two hosts of two, a rank serves half of a bucket between them."""
 
     def body(transport):
         layers = [Spends(Clock(), "weight", 0.0, np.ones(64, np.float32))]
@@ -180,8 +180,8 @@ def test_codes_are_beside_what_their_wire_says(wire, codes, share):
                 session.step(np.zeros((2, 1)), np.zeros((2, 1)))
                 profiler.note()
             (bucket,) = group.buckets
-            legs = [(leg, share if leg.level else 1) for leg in group.route.legs]
-            said_s = sum(leg.compute_s(int(part * bucket.count), int(part * 4)) for leg, part in legs)
+            stages = [(stage, share if stage.level else 1) for stage in group.route.stages]
+            said_s = sum(stage.compute_s(int(part * bucket.count), int(part * 4)) for stage, part in stages)
             return profiler.profile("mine"), said_s
 
     (found, said_s), *_ = run_loopback(4, body)

@@ -19,7 +19,7 @@ from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.fabric import Rules, ScheduleError
 from dear_mpi.training.fabric.order import Order
-from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
 from dear_mpi.training.routes.find import SHARDED
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
@@ -354,7 +354,7 @@ def test_a_file_that_is_not_there_is_named():
 def timed(schedule, price, *, forward_s=1.0, backward_s=2.0, iterations=4):
     """Seconds of the last iteration, and of waiting in it."""
     layers = {"forward_s": [forward_s / USES] * USES, "backward_s": [backward_s / USES] * USES}
-    costs = Costs(**layers, price=lambda leg, bucket: price(leg.label, bucket))
+    costs = Costs(**layers, price=lambda stage, bucket: price(stage.label, bucket))
     trainer = VirtualTrainer(schedule, Rules("test", BUCKETS, schedule), costs)
     return [trainer.one() for _ in range(iterations)][-1]
 

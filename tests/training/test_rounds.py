@@ -72,7 +72,7 @@ def test_a_mutant_is_refused_or_ranks_end_alike(name, what, mutant):
     found = verdict(mutant)
     if isinstance(found, str):
         assert found.startswith("route '")
-        assert "line '" in found
+        assert "buffer '" in found
         assert " of bucket 0" in found
     else:
         (alike,) = {tuple(trained(mutant, engine=engine, iterations=6)) for engine in (Early, Late)}
@@ -114,9 +114,9 @@ def test_a_time_of_sums_comes_first():
 
 
 class Lines(dict):
-    """A bucket's memory, as far as legs of rounds need it."""
+    """A bucket's memory, as far as stages of rounds need it."""
 
-    def line(self, name):
+    def buffer(self, name):
         return self[name]
 
 
@@ -252,7 +252,7 @@ def test_what_is_late_is_over_before_other_messages_travel():
 def test_times_that_leave_a_gap_or_overlap_are_seen(until, first):
     out = (Pack(), reduce_scatter("gradients", until=until), reduce_scatter("gradients", first=first))
     back = (all_gather("gradients", until=until), all_gather("gradients", first=first), Update(on=MAIN), Unpack())
-    with pytest.raises(RouteError, match=r"line '(gradients|values|layers)'"):
+    with pytest.raises(RouteError, match=r"buffer '(gradients|values|layers)'"):
         prove(Route("two times", out, back))
 
 
@@ -351,6 +351,6 @@ def test_what_is_under_way_at_the_end_is_used_before_the_average():
 
 def test_the_first_round_of_a_staggered_bucket_is_longer():
     route = diloco(4, staggered=True)
-    (sent,) = (leg for leg in route.out if leg.every > 1 and leg.on == ENGINE)
+    (sent,) = (stage for stage in route.out if stage.every > 1 and stage.on == ENGINE)
     ends = [[at for at in range(14) if sent.is_due(at - route.shift(bucket, 2))] for bucket in range(2)]
     assert ends == [[3, 7, 11], [5, 9, 13]]

@@ -19,9 +19,9 @@ from dear_mpi.ranks.world import run_world
 from dear_mpi.training import Adam, Session
 from dear_mpi.training.routes import ENGINE, MAIN, Pack, Route, Unpack, Update, all_gather, all_reduce, reduce_scatter
 from dear_mpi.training.routes.find import FULL, SHARDED, find_route
-from dear_mpi.training.routes.legs import Collective
 from dear_mpi.training.routes.proof import RouteError, prove
 from dear_mpi.training.routes.route import joined
+from dear_mpi.training.routes.stages import Collective
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import Saving, train
 from dear_mpi.training.schedules import SCHEDULES
@@ -32,7 +32,7 @@ from tests.training_checks import settings
 
 NAMES = {name: f"{ROOT}/tests/routes/{name}.py:{name}" for name in ("half", "local", "int8", "squash")}
 USERS = {name: find_route(path) for name, path in NAMES.items()}
-OTHER_LINE = {
+OTHER_BUFFER = {
     "gradients": "values",
     "values": "gradients",
     "codes": "values",
@@ -69,44 +69,44 @@ def test_users_routes_are_what_they_say():
     assert (found["squash"].alike, found["squash"].exact, found["squash"].state) == (True, False, "shard")
 
 
-def test_a_leg_of_ones_own_changes_what_is_summed():
-    """The leg of the page, at a limit that changes no bit, and at one that changes much."""
+def test_a_stage_of_ones_own_changes_what_is_summed():
+    """The stage of the page, at a limit that changes no bit, and at one that changes much."""
     route = USERS["squash"]
-    pack, leg, collective = route.out
-    mild, strong = (replace(route, out=(pack, replace(leg, limit=limit), collective)) for limit in (1e30, 0.01))
+    pack, stage, collective = route.out
+    mild, strong = (replace(route, out=(pack, replace(stage, limit=limit), collective)) for limit in (1e30, 0.01))
     assert trained(mild) == EXACT != trained(strong)
     shown = {block.partition("\n")[0]: block.partition("\n")[2] for block in Page.of("how-to/route.md").blocks}
     for name in ("half", "local", "int8", "squash"):
         assert shown[f"# my_{name}.py"] == (ROOT / "tests" / "routes" / f"{name}.py").read_text()
 
 
-def with_legs(route, legs, border):
-    """A route with other legs, of which the first so many are on the way out."""
-    return replace(route, out=tuple(legs[:border]), back=tuple(legs[border:]))
+def with_stages(route, stages, border):
+    """A route with other stages, of which the first so many are on the way out."""
+    return replace(route, out=tuple(stages[:border]), back=tuple(stages[border:]))
 
 
 def mutants(route):
-    """Each leg left out, doubled, swapped with the next one, of another line or level, on another thread."""
-    legs, border = route.legs, len(route.out)
-    for number, leg in enumerate(legs):
-        before, after = legs[:number], legs[number + 1 :]
+    """Each stage left out, doubled, swapped with the next one, of another line or level, on another thread."""
+    stages, border = route.stages, len(route.out)
+    for number, stage in enumerate(stages):
+        before, after = stages[:number], stages[number + 1 :]
         out = number < border
-        yield f"{leg} left out", with_legs(route, before + after, border - out)
-        yield f"{leg} doubled", with_legs(route, (*before, leg, leg, *after), border + out)
+        yield f"{stage} left out", with_stages(route, before + after, border - out)
+        yield f"{stage} doubled", with_stages(route, (*before, stage, stage, *after), border + out)
         if after:
-            yield f"{leg} swapped", with_legs(route, (*before, after[0], leg, *after[1:]), border)
-        line = getattr(leg, "line", None)
+            yield f"{stage} swapped", with_stages(route, (*before, after[0], stage, *after[1:]), border)
+        line = getattr(stage, "buffer", None)
         if line:
             yield (
-                f"{leg} of another line",
-                with_legs(route, (*before, replace(leg, line=OTHER_LINE[line]), *after), border),
+                f"{stage} of another line",
+                with_stages(route, (*before, replace(stage, buffer=OTHER_BUFFER[line]), *after), border),
             )
-        if leg.level:
-            for level in (each for each in (INSIDE, BETWEEN, "") if each != leg.level):
-                other = replace(leg, level=level)
-                yield f"{leg} as if {level or 'all at once'}", with_legs(route, (*before, other, *after), border)
-        other = replace(leg, on=MAIN if leg.on == ENGINE else ENGINE)
-        yield f"{leg} on another thread", with_legs(route, (*before, other, *after), border)
+        if stage.level:
+            for level in (each for each in (INSIDE, BETWEEN, "") if each != stage.level):
+                other = replace(stage, level=level)
+                yield f"{stage} as if {level or 'all at once'}", with_stages(route, (*before, other, *after), border)
+        other = replace(stage, on=MAIN if stage.on == ENGINE else ENGINE)
+        yield f"{stage} on another thread", with_stages(route, (*before, other, *after), border)
 
 
 @cache
@@ -130,7 +130,7 @@ def test_a_mutant_is_refused_or_has_the_same_bits(name, what, mutant):
     found = verdict(mutant)
     if isinstance(found, str):
         assert found.startswith(f"route '{name}': ")
-        assert "line '" in found
+        assert "buffer '" in found
         assert " of bucket 0" in found
         assert goes_wrong(mutant), found
     else:
@@ -158,7 +158,7 @@ def test_a_mutant_of_another_route_is_refused_or_ranks_end_alike(name, what, mut
     found = verdict(mutant)
     if isinstance(found, str):
         assert found.startswith(f"route '{name}': ")
-        assert "line '" in found
+        assert "buffer '" in found
         assert " of bucket 0" in found
     else:
         iterations = 2 * mutant.period
@@ -166,36 +166,36 @@ def test_a_mutant_of_another_route_is_refused_or_ranks_end_alike(name, what, mut
         assert len(set(alike)) == 1
 
 
-def legs_to_draw():
+def stages_to_draw():
     for on in (MAIN, ENGINE):
         yield from (Pack(on=on), Unpack(on=on), Update(on=on), Update(on=on, shard=True))
     for line in ("gradients", "values"):
         yield from (reduce_scatter(line), all_gather(line), all_reduce(line))
 
 
-LEGS = tuple(legs_to_draw())
+STAGES = tuple(stages_to_draw())
 
 
 def random_route(number):
     """One of ours, with one to three changes."""
     draw = random.Random(number)
     route = draw.choice((FULL, SHARDED))
-    legs, border = list(route.legs), len(route.out)
+    stages, border = list(route.stages), len(route.out)
     for _ in range(draw.randint(1, 3)):
-        place = draw.randrange(len(legs))
+        place = draw.randrange(len(stages))
         change = draw.choice(("drop", "insert", "replace", "swap", "border"))
-        if change == "drop" and len(legs) > 2:
-            del legs[place]
+        if change == "drop" and len(stages) > 2:
+            del stages[place]
         elif change == "insert":
-            legs.insert(place, draw.choice(LEGS))
+            stages.insert(place, draw.choice(STAGES))
         elif change == "replace":
-            legs[place] = draw.choice(LEGS)
+            stages[place] = draw.choice(STAGES)
         elif change == "swap":
-            other = draw.randrange(len(legs))
-            legs[place], legs[other] = legs[other], legs[place]
+            other = draw.randrange(len(stages))
+            stages[place], stages[other] = stages[other], stages[place]
         else:
-            border = draw.randint(1, len(legs) - 1)
-    return with_legs(Route(f"number {number}", (), ()), legs, min(border, len(legs) - 1))
+            border = draw.randint(1, len(stages) - 1)
+    return with_stages(Route(f"number {number}", (), ()), stages, min(border, len(stages) - 1))
 
 
 def test_random_routes_are_refused_exactly_where_they_go_wrong():
@@ -253,7 +253,7 @@ def test_what_codes_have_lost_is_shared_out_on_another_number_of_ranks():
                 draw = np.random.default_rng(transport.rank)
                 session.step(draw.standard_normal((4, 6)), draw.integers(0, 4, 4))
             kept = session.state()
-            return kept, session.group.arena.lines["residual"].copy()
+            return kept, session.group.arena.buffers["residual"].copy()
 
     before = run_loopback(3, body)
     after = run_loopback(2, lambda transport: body(transport, before[0][0]))
@@ -321,45 +321,45 @@ def test_explain_shows_a_route_and_what_was_found(tmp_path):
     )
     wrong = CliRunner().invoke(app, ["explain", "--route", f"{tmp_path}/mine.py:mine"])
     assert wrong.exit_code == 2
-    assert "leg 1 (update all on the engine thread), at line 'values' of bucket 0" in wrong.output
+    assert "stage 1 (update all on the engine thread), at buffer 'values' of bucket 0" in wrong.output
 
 
 @pytest.mark.parametrize(
-    ("leg", "said"),
+    ("stage", "said"),
     [
         (
             all_reduce("foo"),
-            "leg 1 (all_reduce foo), at line 'foo' of bucket 0, must be of one of the lines gradients, values",
+            "stage 1 (all_reduce foo), at buffer 'foo' of bucket 0, must be of one of the buffers gradients, values",
         ),
-        (all_reduce("state"), "must be of one of the lines gradients, values"),
-        (Collective(name="broadcast", line="gradients"), "must be one of reduce_scatter, all_gather, all_reduce"),
+        (all_reduce("state"), "must be of one of the buffers gradients, values"),
+        (Collective(name="broadcast", buffer="gradients"), "must be one of reduce_scatter, all_gather, all_reduce"),
         (all_gather("gradients", every=0), "must have a whole number above 0 in every, not 0"),
         (all_gather("gradients", every=2.5), "must have a whole number above 0 in every, not 2.5"),
     ],
 )
-def test_legs_that_cannot_be_are_refused(leg, said):
-    route = replace(FULL, out=(FULL.out[0], leg, *FULL.out[1:]))
+def test_stages_that_cannot_be_are_refused(stage, said):
+    route = replace(FULL, out=(FULL.out[0], stage, *FULL.out[1:]))
     assert said in verdict(route)
 
 
 class Undeclared(Update):
-    """Reads what no leg has said to be there."""
+    """Reads what no stage has said to be there."""
 
     reads = ("gradients", "control")
 
 
-def test_legs_without_a_comma_are_no_tuple(tmp_path):
+def test_stages_without_a_comma_are_no_tuple(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "from dear_mpi.training.routes import *\nmine = Route('mine', out=(Pack()), back=(Update(), Unpack()))\n"
     )
-    with pytest.raises(ValueError, match="must have a tuple of legs in out, not Pack"):
+    with pytest.raises(ValueError, match="must have a tuple of stages in out, not Pack"):
         find_route(f"{file}:mine")
 
 
-def test_a_line_that_no_leg_declares_is_refused():
-    route = replace(FULL, back=(*(Undeclared(on=MAIN) if isinstance(leg, Update) else leg for leg in FULL.back),))
-    assert "line 'control' of bucket 0, must have this line in lines, with its kind" in verdict(route)
+def test_a_line_that_no_stage_declares_is_refused():
+    route = replace(FULL, back=(*(Undeclared(on=MAIN) if isinstance(stage, Update) else stage for stage in FULL.back),))
+    assert "buffer 'control' of bucket 0, must have this buffer in buffers, with its kind" in verdict(route)
 
 
 def test_codes_need_their_wire_and_are_gathered():
@@ -368,16 +368,16 @@ def test_codes_need_their_wire_and_are_gathered():
         replace(codes, out=(*codes.out[:2], all_reduce("codes"), codes.out[3]))
     )
     other = replace(codes.out[3], wire=type(codes.out[3].wire)())
-    assert "must have the wire that encodes this line, the same object" in verdict(
+    assert "must have the wire that encodes this buffer, the same object" in verdict(
         replace(codes, out=(*codes.out[:3], other))
     )
 
 
 def test_a_race_of_the_two_threads_is_refused():
-    """Right where the engine is early, and where it is late; wrong where the update is between its two legs."""
+    """Right where the engine is early, and where it is late; wrong where the update is between its two stages."""
     out = (Pack(), reduce_scatter("values", op="average"), all_gather("values"))
     back = (Update(alone=True, on=MAIN), all_reduce("values", op="average"), Unpack())
-    assert "line 'values' of bucket 0" in verdict(Route("race", out, back))
+    assert "buffer 'values' of bucket 0" in verdict(Route("race", out, back))
 
 
 def test_buckets_are_cut_anew_on_a_users_route():

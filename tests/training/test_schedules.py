@@ -15,7 +15,7 @@ from dear_mpi.ranks.world import World, run_world
 from dear_mpi.reporting.units import parse_link
 from dear_mpi.training.fabric.engine import PlanHandle
 from dear_mpi.training.fabric.live import LiveFabric
-from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
 from dear_mpi.training.log import Log, times_of, waits_s
 from dear_mpi.training.plan_cost import communication
 from dear_mpi.training.routes.find import FULL
@@ -71,7 +71,7 @@ def test_a_bound_needs_what_its_schedule_starts_and_no_more():
     def prepared(world, schedule):
         with Job(Config.of(settings()), world, [schedule]) as job:
             network = communication(job.group.fabric, SCHEDULES[schedule].collectives)
-            return set(network), {leg.label for leg, *_ in job.group.fabric.plans}
+            return set(network), {stage.label for stage, *_ in job.group.fabric.plans}
 
     for name, schedule in SCHEDULES.items():
         wanted = set(schedule.collectives)

@@ -17,8 +17,8 @@ from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices import Prices
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.fabric import Rules
+from dear_mpi.training.flat_buffer.layout import Layout
 from dear_mpi.training.fusion import fused
-from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.tuning import (
     HIGH,
@@ -64,8 +64,8 @@ class Problem:
         segment = default_segment(range(RANKS))
         prices = Prices(read_network(self.network, RANKS).network, ranks=RANKS, segment_bytes=segment)
 
-        def price(leg, bucket):
-            key = "ring", leg.name, bucket.nbytes
+        def price(stage, bucket):
+            key = "ring", stage.name, bucket.nbytes
             return prices.found[key] if key in prices.found else float(prices.seconds(*key[:2], key[2:])[0])
 
         return Costs(forward_s=self.synthetic.costs.forward_s, backward_s=self.synthetic.costs.backward_s, price=price)

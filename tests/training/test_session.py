@@ -117,7 +117,7 @@ REFUSED = [
     ({"optimizer": "adam"}, "session: optimizer must be an Optimizer, such as Adam(lr=0.001)"),
     ({"wire": "fp99"}, "session: wire 'fp99' is unknown"),
     ({"accumulate": 1.5}, "session: accumulate must be a whole number of at least 1, not 1.5"),
-    ({"uses": [0, 1, 5]}, "session: uses must be of numbers below 3, the layers of the model, not 5"),
+    ({"calls": [0, 1, 5]}, "session: calls must be of numbers below 3, the layers of the model, not 5"),
     ({"schedules": "dear"}, "schedules must be a sequence of names, not 'dear'"),
     ({"optimizer": lambda rank: AdamW(0.1) if rank else Adam(0.1)}, "session: optimizer must be the same on all ranks"),
     ({"layers": lambda rank: [*layers()[:1], Other() if rank else Gelu()]}, "of Dense, Gelu, SoftmaxCrossEntropy"),
@@ -198,16 +198,16 @@ def test_a_total_may_be_0_only_if_the_loss_is():
 
 def test_a_layer_of_the_session_runs_where_the_order_says():
     def body(transport, order):
-        with Session(layers(), SoftmaxCrossEntropy(), transport, uses=order) as session:
-            return session.group.layout.uses
+        with Session(layers(), SoftmaxCrossEntropy(), transport, calls=order) as session:
+            return session.group.layout.calls
 
     assert on_all(lambda transport: body(transport, [0, 1, 2]), 1) == [((0, 1), (), (2, 3))]
 
     def other(transport):
         turned = [Dense("b", np.eye(6)), Dense("a", np.eye(6))]
-        with Session(turned, SoftmaxCrossEntropy(), transport, uses=[1, 0, 1], fusion="none") as session:
+        with Session(turned, SoftmaxCrossEntropy(), transport, calls=[1, 0, 1], fusion="none") as session:
             loss = [session.step(np.ones((2, 6)), np.zeros(2, int)) for _ in range(20)]
-            return session.group.layout.uses, loss[-1] < loss[0]
+            return session.group.layout.calls, loss[-1] < loss[0]
 
     assert on_all(other, 2) == [(((0, 1), (2, 3), (0, 1)), True)] * 2
 

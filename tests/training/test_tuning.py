@@ -13,8 +13,8 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_bytes, parse_link
 from dear_mpi.training import Adam, Session
+from dear_mpi.training.flat_buffer.layout import Layout
 from dear_mpi.training.fusion import borders
-from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.plan_cost import plan_s
 from dear_mpi.training.profile import read_profile
 from dear_mpi.training.runs.compare import Comparison

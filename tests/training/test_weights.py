@@ -13,8 +13,8 @@ from dear_mpi.models.synthetic import ComputeTime
 from dear_mpi.ranks.world import World
 from dear_mpi.training import Session, trainer
 from dear_mpi.training.fabric.live import LiveFabric
+from dear_mpi.training.flat_buffer.owners import check_weights, known, measured, parse_weights
 from dear_mpi.training.fusion import BY_TIME
-from dear_mpi.training.line.owners import check_weights, known, measured, parse_weights
 from dear_mpi.training.log import Times
 from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config

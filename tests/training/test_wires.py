@@ -161,17 +161,17 @@ def steps(transport, iterations=4, *, spoil=None, each=None, **options):
 
 def wrong_decoder(session):
     """From now on this rank decodes another scale."""
-    leg = next(leg for leg in session.group.route.back if hasattr(leg, "wire"))
-    decode = type(leg.wire).decode
+    stage = next(stage for stage in session.group.route.back if hasattr(stage, "wire"))
+    decode = type(stage.wire).decode
     bound = session.group.fabric
 
     def twice(codes, x):
-        decode(leg.wire, codes, x)
+        decode(stage.wire, codes, x)
         x *= 2
 
     bound.calls.clear()
     bound.steps.clear()
-    object.__setattr__(leg.wire, "decode", twice)
+    object.__setattr__(stage.wire, "decode", twice)
 
 
 def other_mask(session):
@@ -182,7 +182,7 @@ def other_mask(session):
 
 def other_rate(session):
     """From now on this rank's outer optimiser has another learning rate."""
-    outer = next(leg for leg in session.group.route.back if isinstance(leg, Outer))
+    outer = next(stage for stage in session.group.route.back if isinstance(stage, Outer))
     object.__setattr__(outer, "lr", 0.1)
 
 
@@ -237,7 +237,7 @@ def test_a_gradient_that_is_not_finite_ends_training_on_all_ranks(wire):
         ({"wire": "int8:between=4"}, "wire 'int8:between=4' must be written like 'int8', or int8:error=no, or int8:"),
         ({"wire": "int8:between="}, "wire 'int8:between=' must be written like 'int8', or int8:error=no, or int8:"),
         ({"wire": "blocks:10%:between"}, "wire 'blocks:10%:between' must be written like 'blocks:10%'"),
-        ({"wire": "int8:between"}, "'full over int8:between' has legs between hosts, and all ranks are on one"),
+        ({"wire": "int8:between"}, "'full over int8:between' has stages between hosts, and all ranks are on one"),
         ({"wire": "acp:0"}, "the rank of a wire must be a whole number above zero, not '0'"),
         ({"wire": "powersgd:-2"}, "the rank of a wire must be a whole number above zero, not '-2'"),
         ({"wire": "acp:four"}, "the rank of a wire must be a whole number above zero, not 'four'"),
@@ -286,7 +286,7 @@ def test_an_option_of_a_wire_is_given_once(text, option):
 
 def test_what_one_wire_encodes_no_other_decodes():
     route = replace(find_route("full", wire="int8"), back=find_route("full", wire="int4").back)
-    with pytest.raises(RouteError, match="must have the wire that encodes this line"):
+    with pytest.raises(RouteError, match="must have the wire that encodes this buffer"):
         prove(route)
 
 
@@ -321,14 +321,14 @@ class Memory:
 
 
 @pytest.mark.parametrize("error", ["residual", None])
-def test_a_price_has_the_calls_and_the_elements_of_a_leg(error, monkeypatch):
+def test_a_price_has_the_calls_and_the_elements_of_a_stage(error, monkeypatch):
     prices = [f"{act}{what}_s" for act in ("encode", "decode") for what in ("", "_call")]
-    for leg in (leg for leg in coded("mine", Counting(), error=error).legs if isinstance(leg, OfCodes)):
+    for stage in (stage for stage in coded("mine", Counting(), error=error).stages if isinstance(stage, OfCodes)):
         Counting.seen = {"encode": [], "decode": []}
-        leg.bind(Memory())(1.0)
+        stage.bind(Memory())(1.0)
         found = []
         for price in prices:
             for each in prices:
                 monkeypatch.setattr(Counting, each, float(each == price), raising=False)
-            found.append(leg.compute_s(Memory.ranks * Memory.width, Memory.ranks))
-        assert found == [figure for seen in Counting.seen.values() for figure in (sum(seen), len(seen))], str(leg)
+            found.append(stage.compute_s(Memory.ranks * Memory.width, Memory.ranks))
+        assert found == [figure for seen in Counting.seen.values() for figure in (sum(seen), len(seen))], str(stage)

@@ -10,7 +10,7 @@ from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layers import Dense, Reshape
 from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import World
-from dear_mpi.training.layer_use import Copies
+from dear_mpi.training.layer_call import Copies
 from dear_mpi.training.runs.compare import Comparison
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train

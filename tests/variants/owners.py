@@ -12,7 +12,7 @@ from dear_mpi.models.data import Batches, load_digits
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.models.networks import gpt, mlp
 from dear_mpi.training import SGD, Session
-from dear_mpi.training.routes.legs import Update
+from dear_mpi.training.routes.stages import Update
 from tests.variants.target import Target, mean_ms, trained
 
 RANKS, LOOKS, SPEEDS = 4, 5, (1, 3, 3, 3)
@@ -46,9 +46,9 @@ class Updates:
 
     def look(self, session: Session) -> float:
         fabric, begin = session.group.fabric, perf_counter()
-        for leg in (leg for leg in fabric.route.legs if isinstance(leg, Update)):
+        for stage in (stage for stage in fabric.route.stages if isinstance(stage, Update)):
             for bucket in fabric.buckets:
-                fabric.carry_out(leg, bucket, 1.0)
+                fabric.carry_out(stage, bucket, 1.0)
         return perf_counter() - begin
 
 

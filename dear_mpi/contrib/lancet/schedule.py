@@ -24,7 +24,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from dear_mpi.training.schedules import Dear, Fsdp, Nominal, Schedule
 
-# By use: itself if its weights are not delayed, else the use that they are written before; -1 for the end.
+# By use: itself if its weights are not delayed, else the layer call that they are written before; -1 for the end.
 Plan: TypeAlias = tuple[int, ...]
 
 
@@ -42,29 +42,29 @@ class LateWeights(Schedule):
     plan: Plan | None = None  # before the decision, all wait until the next layer's exchange has begun
 
     def orders(self, nominal: Nominal) -> Sequence[Plan]:
-        uses = range(len(nominal.backward_s))
-        return [*(tuple(max(-1, use - far) for use in uses) for far in self.distances), fitted(nominal)]
+        calls = range(len(nominal.backward_s))
+        return [*(tuple(max(-1, call - far) for call in calls) for far in self.distances), fitted(nominal)]
 
     def take(self, decided: Plan) -> None:
         self.plan = decided
 
-    def due(self, use: int) -> int:
-        return use - 1 if self.plan is None else self.plan[use]
+    def due(self, call: int) -> int:
+        return call - 1 if self.plan is None else self.plan[call]
 
-    def delays_weights(self, use: int) -> bool:
-        return self.due(use) < use
+    def delays_weights(self, call: int) -> bool:
+        return self.due(call) < call
 
-    def before_backward(self, use: int) -> None:
-        self.write_due(use)
-        super().before_backward(use)
+    def before_backward(self, call: int) -> None:
+        self.write_due(call)
+        super().before_backward(call)
 
     def end_backward(self) -> None:
         self.write_due(-1)
         super().end_backward()
 
-    def write_due(self, use: int) -> None:
+    def write_due(self, call: int) -> None:
         """Let layers write the gradients due before this use runs backward."""
-        while self.fabric.delayed and self.due(self.fabric.delayed[0].use) >= use:
+        while self.fabric.delayed and self.due(self.fabric.delayed[0].call) >= call:
             self.fabric.write_weights()
 
 
@@ -83,10 +83,10 @@ class LancetFsdp(LateWeights, Fsdp):
 
     distances = (0, 1, 2, 4, 8, 16, 32, 64)
 
-    def before_backward(self, use: int) -> None:
-        for bucket in self.fabric.buckets.needed_by(use)[-1:]:  # under way before any layer writes
+    def before_backward(self, call: int) -> None:
+        for bucket in self.fabric.buckets.needed_by(call)[-1:]:  # under way before any layer writes
             self.gather_again(bucket)
-        super().before_backward(use)
+        super().before_backward(call)
 
 
 BASES: dict[str, type[Schedule]] = {"dear": Lancet, "fsdp": LancetFsdp}
@@ -101,14 +101,14 @@ def fitted(nominal: Nominal) -> Plan:
     """
     plan, waiting = list(range(len(nominal.backward_s))), deque[int]()
     room_s = sum(nominal.exchange_s.values())  # of this exchange and later ones
-    for use in reversed(plan):
-        exchange_s = left_s = nominal.exchange_s.get(use, 0.0)
+    for call in reversed(plan):
+        exchange_s = left_s = nominal.exchange_s.get(call, 0.0)
         while waiting and left_s and (left_s == exchange_s or nominal.weights_s[waiting[0]] <= 2 * left_s):
-            plan[waiting[0]] = use
+            plan[waiting[0]] = call
             left_s = max(0.0, left_s - nominal.weights_s[waiting.popleft()])
         room_s -= exchange_s
-        if use in nominal.weights_s:
-            waiting.append(use)
+        if call in nominal.weights_s:
+            waiting.append(call)
         while waiting and sum(nominal.weights_s[each] for each in list(waiting)[1:]) >= room_s:
             waiting.popleft()
     return tuple(plan)

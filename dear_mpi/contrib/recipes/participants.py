@@ -26,10 +26,10 @@ from dear_mpi.training import SGD, Session, run_world
 from dear_mpi.training.routes import (
     MAIN,
     BucketMemory,
-    Leg,
     Memory,
     Pack,
     Route,
+    Stage,
     Unpack,
     Update,
     all_gather,
@@ -65,7 +65,7 @@ class Participants:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TakePart(Leg):
+class TakePart(Stage):
     """values *= ranks / participants, or 0: the average over all ranks is then the mean of those that take part.
 
     To the proof, which knows no draws, these are the values: what it is on the average of all draws.
@@ -75,7 +75,7 @@ class TakePart(Leg):
     on: str = MAIN
     reads = ("values",)
     writes = ("share",)
-    lines: ClassVar[Mapping[str, str]] = {"share": "scratch"}
+    buffers: ClassVar[Mapping[str, str]] = {"share": "scratch"}
 
     def objection(self, ranks: int) -> str:
         return self.participants.objection(ranks)
@@ -84,7 +84,7 @@ class TakePart(Leg):
         memory.compute("", self.reads, "share")
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        share, values = map(bucket.line, ("share", "values"))
+        share, values = map(bucket.buffer, ("share", "values"))
         ranks, count = bucket.ranks, self.participants.count
 
         def take_part(factor: float) -> None:
@@ -98,7 +98,7 @@ class TakePart(Leg):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adopt(Leg):
+class Adopt(Stage):
     """values = share, of which all ranks have the average now."""
 
     on: str = MAIN
@@ -109,7 +109,7 @@ class Adopt(Leg):
         memory.compute("", self.reads, "values")
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        share, values = map(bucket.line, ("share", "values"))
+        share, values = map(bucket.buffer, ("share", "values"))
         return lambda factor: np.copyto(values, share)
 
 

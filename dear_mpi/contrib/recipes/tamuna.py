@@ -22,12 +22,12 @@ from dear_mpi.training.routes import (
     MAIN,
     ROW_BYTES,
     BucketMemory,
-    Leg,
     Memory,
     OfCodes,
     Pack,
     Route,
     Shape,
+    Stage,
     Unpack,
     Update,
     all_gather,
@@ -78,7 +78,9 @@ class OfMasks(OfCodes):
     wire: Masks
     codes: str = "sent"
 
-    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
+    def payload_bytes(
+        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
+    ) -> int:
         kept = -(-longest * self.wire.senders // self.wire.taking_part(ranks))
         return ranks * round_up(itemsize * kept, ROW_BYTES)
 
@@ -88,7 +90,7 @@ class OfMasks(OfCodes):
         return "" if fits else f"2 <= senders <= clients <= ranks must be, not {senders} of {clients} clients"
 
     def rows(self, bucket: BucketMemory) -> Array:
-        rows: Array = bucket.rows(self.codes).view(bucket.line("gradients").dtype)
+        rows: Array = bucket.rows(self.codes).view(bucket.buffer("gradients").dtype)
         return rows
 
     def places(self, bucket: BucketMemory, shard: int) -> list[Array]:
@@ -97,19 +99,19 @@ class OfMasks(OfCodes):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Correct(Leg):
+class Correct(Stage):
     """values += control."""
 
     on: str = MAIN
     reads = ("values", "control")
     writes = ("values",)
-    lines: ClassVar[Mapping[str, str]] = {"control": "own"}
+    buffers: ClassVar[Mapping[str, str]] = {"control": "own"}
 
     def prove(self, memory: Memory) -> None:
         memory.compute("code", self.reads, "values")
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        values, control = map(bucket.line, self.reads)
+        values, control = map(bucket.buffer, self.reads)
         return lambda factor: np.add(values, control, out=values)
 
 
@@ -144,7 +146,7 @@ class Mean(OfMasks):
 
     reads = ("sent",)
     writes = ("mean",)
-    lines: ClassVar[Mapping[str, str]] = {"mean": "scratch"}
+    buffers: ClassVar[Mapping[str, str]] = {"mean": "scratch"}
 
     def prove(self, memory: Memory) -> None:
         for rank in range(memory.size):
@@ -170,7 +172,7 @@ class Adopt(OfMasks):
     on: str = MAIN
     reads = ("mean", "values", "control")
     writes = ("values", "control")
-    lines: ClassVar[Mapping[str, str]] = {"control": "own"}
+    buffers: ClassVar[Mapping[str, str]] = {"control": "own"}
 
     def prove(self, memory: Memory) -> None:
         memory.compute("lost", self.reads, "control")
@@ -178,11 +180,11 @@ class Adopt(OfMasks):
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
         eta = self.wire.eta(bucket.ranks)
-        lines = [[bucket.shard(line, shard) for line in self.reads] for shard in range(bucket.ranks)]
-        wire = bucket.line("gradients").dtype
+        buffers = [[bucket.shard(buffer, shard) for buffer in self.reads] for shard in range(bucket.ranks)]
+        wire = bucket.buffer("gradients").dtype
 
         def adopt(factor: float) -> None:
-            for shard, (mean, values, control) in enumerate(lines):
+            for shard, (mean, values, control) in enumerate(buffers):
                 at = self.places(bucket, shard)[bucket.rank]
                 control[at] += eta * (mean[at] - values[at].astype(wire))
                 values[...] = mean

@@ -17,7 +17,7 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype
-from dear_mpi.training.routes import FULL, SHARDED, BucketMemory, Kind, Leg, Memory, Route, share
+from dear_mpi.training.routes import FULL, SHARDED, BucketMemory, Kind, Memory, Route, Stage, share
 
 SEED = 20211209
 
@@ -39,7 +39,7 @@ class Noise:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AddNoise(Leg):
+class AddNoise(Stage):
     """Add noise to this rank's shard of the gradients."""
 
     wire: Noise

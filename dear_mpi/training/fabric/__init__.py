@@ -1,6 +1,6 @@
 """Move buckets through their route, live or virtually, as a schedule directs.
 
-``fabric.py`` is the common part, with the rules for schedules; ``live.py`` runs stages (legs) with plans and an engine
+``fabric.py`` is the common part, with the rules for schedules; ``live.py`` runs stages with plans and an engine
 (``engine.py``), ``virtual.py`` with a clock and prices (``costs.py``). ``order.py`` orders the engine's work, and
 ``statistic.py`` checks gradients on all ranks before use.
 """

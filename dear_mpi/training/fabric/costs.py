@@ -18,13 +18,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dear_mpi.training.fabric.order import Key
-from dear_mpi.training.line.bucket import Bucket, Cut, cut
-from dear_mpi.training.line.layout import Layout
-from dear_mpi.training.routes.legs import Collective
+from dear_mpi.training.flat_buffer.bucket import Bucket, Cut, cut
+from dear_mpi.training.flat_buffer.layout import Layout
 from dear_mpi.training.routes.route import Route
+from dear_mpi.training.routes.stages import Collective
 
 Price: TypeAlias = Callable[[Collective, Bucket], float]
-# Slowdown of a layer call (use), on all ranks or on each. Arguments: the pass, counted from 0 over forward and
+# Slowdown of a layer call, on all ranks or on each. Arguments: the pass, counted from 0 over forward and
 # backward; the place in it, 2 x use forward and 2 x use + 1 backward.
 Noise: TypeAlias = Callable[[int, int], Any]
 
@@ -41,11 +41,11 @@ def steady(number: int, place: int) -> float:
 class Costs:
     """List the costs of an iteration, in seconds; by default everything is free."""
 
-    forward_s: Sequence[float] = ()  # of each use, in forward order, for one part of a batch
+    forward_s: Sequence[float] = ()  # of each layer call, in forward order, for one part of a batch
     backward_s: Sequence[float] = ()
-    weights_s: Mapping[int, float] = field(default_factory=dict)  # of uses with a second half of backward
-    exchange_s: Mapping[int, float] = field(default_factory=dict)  # of a use's exchange before each pass
-    price: Price = lambda leg, bucket: 0.0
+    weights_s: Mapping[int, float] = field(default_factory=dict)  # of layer calls with a second half of backward
+    exchange_s: Mapping[int, float] = field(default_factory=dict)  # of a layer call's exchange before each pass
+    price: Price = lambda stage, bucket: 0.0
     parts: int = 1  # into which a batch is split
     loss_s: float = 0.0  # of the loss sum
     verdict_s: float = 0.0  # of the global gradient check
@@ -116,14 +116,14 @@ def chains_of(
 
     If ``broken``, each portion is a link.
     """
-    ready_s = list(accumulate(reversed(nominal.backward_s)))[::-1]  # when each use has run backward
+    ready_s = list(accumulate(reversed(nominal.backward_s)))[::-1]  # when each layer call has run backward
     found = []
     for bucket in buckets:
         counts = [nominal.portions(each, bucket) if broken else 1 for each in collectives]
         parts = [(each, count) for each, count in zip(collectives, counts, strict=True) for _ in range(count)]
         keys = tuple((each, bucket.index) for each, _ in parts)
         seconds = tuple(nominal.price(each, bucket) / count for each, count in parts)
-        found.append(Chain(keys, seconds, ready_s[bucket.uses[0]], urgency=bucket.uses[0]))
+        found.append(Chain(keys, seconds, ready_s[bucket.calls[0]], urgency=bucket.calls[0]))
     return found
 
 

@@ -1,10 +1,10 @@
-"""Define the interface that schedules drive: buckets move through the stages (legs) of a route.
+"""Define the interface that schedules drive: buckets move through the stages of a route.
 
     start("reduce_scatter")   the way out      main thread: pack | engine: reduce ...
     start("all_gather")       the way back     engine: ... gather
     wait, update                               main thread: update, unpack
 
-``Fabric`` decides for the live and the virtual fabric which legs are due, and on which thread. ``Rules`` check a
+``Fabric`` decides for the live and the virtual fabric which stages are due, and on which thread. ``Rules`` check a
 schedule: they record the state of every bucket, and refuse steps that would change the parameters. An error names the
 bucket and the point of the iteration.
 
@@ -21,11 +21,11 @@ from typing import Any, ClassVar, NoReturn
 
 from dear_mpi.collectives.lowering.messages import Portion
 from dear_mpi.training.fabric.order import SUMS, VERDICT, Delayed, Handle, Key, Sequenced, Step, Turn, completed, sliced
-from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
 from dear_mpi.training.log import Log
 from dear_mpi.training.routes.find import FULL
-from dear_mpi.training.routes.legs import ENGINE, LOOK, Leg, Update
 from dear_mpi.training.routes.route import EXTRAS, Route, reduces
+from dear_mpi.training.routes.stages import ENGINE, LOOK, Stage, Update
 
 
 class Fabric(ABC):
@@ -64,12 +64,12 @@ class Fabric(ABC):
         """Return a handle that is over, without a turn of the engine."""
 
     @abstractmethod
-    def act(self, leg: Leg, bucket: Bucket, portion: Portion, *, back: bool) -> Any:
-        """Return the engine's act for a leg, see ``Step``; ``back``: on the way back."""
+    def act(self, stage: Stage, bucket: Bucket, portion: Portion, *, back: bool) -> Any:
+        """Return the engine's act for a stage, see ``Step``; ``back``: on the way back."""
 
     @abstractmethod
-    def carry_out(self, leg: Leg, bucket: Bucket, factor: float) -> None:
-        """Run a leg on this thread."""
+    def carry_out(self, stage: Stage, bucket: Bucket, factor: float) -> None:
+        """Run a stage on this thread."""
 
     @abstractmethod
     def put_in_order(self, order: Sequenced | None) -> None:
@@ -122,12 +122,12 @@ class Fabric(ABC):
             self.sent_in[bucket] = self.iteration
         self.do(self.route.begins[collective], bucket)
         key = collective, bucket.index
-        legs = [leg for leg in self.due(jobs[0], bucket) if leg is not LOOK or self.judged]
+        stages = [stage for stage in self.due(jobs[0], bucket) if stage is not LOOK or self.judged]
         if not self.route.delay:
-            handle = self.launch(key, legs, bucket, back=not reducing)
+            handle = self.launch(key, stages, bucket, back=not reducing)
         else:
-            if legs:
-                self.late[bucket] = self.launch(key, legs, bucket, back=not reducing)
+            if stages:
+                self.late[bucket] = self.launch(key, stages, bucket, back=not reducing)
             handle = self.finished(key, f"{collective} of {bucket}")
         self.rules.started(handle)
         if len(jobs) > 1:
@@ -136,17 +136,17 @@ class Fabric(ABC):
             self.count_out()
         return handle
 
-    def do(self, legs: Sequence[Leg], bucket: Bucket, factor: float = 1.0) -> None:
-        """Run the due legs. After a round was ended early, no leg is late."""
-        for leg in self.due(legs, bucket):
-            if leg.after and bucket not in self.late:
+    def do(self, stages: Sequence[Stage], bucket: Bucket, factor: float = 1.0) -> None:
+        """Run the due stages. After a round was ended early, no stage is late."""
+        for stage in self.due(stages, bucket):
+            if stage.after and bucket not in self.late:
                 continue
-            if leg.after:
+            if stage.after:
                 self.wait_for(self.late.pop(bucket))
-            begin = self.now() if leg.timed else None
-            self.carry_out(leg, bucket, factor)
-            if leg.timed:
-                self.log.did(leg.label, bucket.index, begin, self.now(), bucket)
+            begin = self.now() if stage.timed else None
+            self.carry_out(stage, bucket, factor)
+            if stage.timed:
+                self.log.did(stage.label, bucket.index, begin, self.now(), bucket)
 
     def count_out(self) -> None:
         """Count a bucket on its way out; after the last, start the check and deferred ways back."""
@@ -157,21 +157,21 @@ class Fabric(ABC):
                 self.verdict_handle = self.launch_sum(VERDICT, self.look)
         if not (self.judged and self.reduced):
             for each in self.returning:
-                legs = self.due(self.route.ways["back", ENGINE], each)
-                self.backs[each] = self.launch(("all_gather", each.index), legs, each, back=True)
+                stages = self.due(self.route.ways["back", ENGINE], each)
+                self.backs[each] = self.launch(("all_gather", each.index), stages, each, back=True)
             self.returning.clear()
 
-    def launch(self, key: Key, legs: Sequence[Leg], bucket: Bucket, *, back: bool = False) -> Handle:
-        """Submit legs, to run in order in their turn; ``back``: on the way back."""
+    def launch(self, key: Key, stages: Sequence[Stage], bucket: Bucket, *, back: bool = False) -> Handle:
+        """Submit stages, to run in order in their turn; ``back``: on the way back."""
 
-        def step(leg: Leg, portion: Portion) -> Step:
-            what = bucket if isinstance(leg, Update) else f"{leg.label} of {bucket}"
-            return Step(leg.label, bucket.index, what, self.act(leg, bucket, portion, back=back))
+        def step(stage: Stage, portion: Portion) -> Step:
+            what = bucket if isinstance(stage, Update) else f"{stage.label} of {bucket}"
+            return Step(stage.label, bucket.index, what, self.act(stage, bucket, portion, back=back))
 
         def steps(turn: Turn) -> list[Step]:
             found = self.steps.get(turn)
             if found is None:
-                found = [step(leg, turn.portion) for leg in sliced(turn, legs)]
+                found = [step(stage, turn.portion) for stage in sliced(turn, stages)]
                 found = found or [Step(*key, f"nothing of {bucket}", self.idle)]
                 if self.route.steady:
                     self.steps[turn] = found
@@ -182,11 +182,11 @@ class Fabric(ABC):
     def launch_sum(self, key: Key, act: Any) -> Handle:
         return self.submit(key, SUMS[key], lambda turn: [Step(*key, SUMS[key], act)])
 
-    def due(self, legs: Sequence[Leg], bucket: Bucket) -> Sequence[Leg]:
+    def due(self, stages: Sequence[Stage], bucket: Bucket) -> Sequence[Stage]:
         if self.route.steady:
-            return legs
+            return stages
         iteration, shift = self.sent_in[bucket], self.route.shift(bucket.index, len(self.buckets))
-        return [leg for leg in legs if leg.is_due(iteration - shift * (leg.every > 1))]
+        return [stage for stage in stages if stage.is_due(iteration - shift * (stage.every > 1))]
 
     def write_weights(self) -> None:
         if not self.delayed:
@@ -277,22 +277,22 @@ class Rules:
             self.refuse(f"has an order in which an all_gather goes before the last reduction, {what}")
         self.followed = given
 
-    def before_layer(self, use: int) -> None:
-        for bucket in self.buckets.needed_by(use):
+    def before_layer(self, call: int) -> None:
+        for bucket in self.buckets.needed_by(call):
             entry = self.entries[bucket]
             if not entry.updated:
                 lacks = "has not been updated" if entry.awaited else "was not waited for"
-                self.refuse(f"lets layer {use} run though {bucket} {lacks}")
+                self.refuse(f"lets layer {call} run though {bucket} {lacks}")
 
-    def wrote(self, use: int) -> None:
-        for bucket in self.buckets.needed_by(use):
+    def wrote(self, call: int) -> None:
+        for bucket in self.buckets.needed_by(call):
             if self.entries[bucket].updated:
-                self.entries[bucket] = Entry(missing=set(bucket.uses), updated=False)
+                self.entries[bucket] = Entry(missing=set(bucket.calls), updated=False)
             entry = self.entries[bucket]
             if entry.started:
                 started = next(iter(entry.started))
-                self.refuse(f"has started the {started} of {bucket} before layer {use} wrote its gradients")
-            entry.missing.discard(use)
+                self.refuse(f"has started the {started} of {bucket} before layer {call} wrote its gradients")
+            entry.missing.discard(call)
 
     def start(self, collective: str, bucket: Bucket) -> None:
         entry, reducing = self.entries.get(bucket), reduces(collective)
@@ -308,7 +308,7 @@ class Rules:
         if not reducing and self.route.updates_under_way and self.followed is None:
             self.check_judged(f"starts the all_gather of {bucket}")
         if entry.updated or entry.missing:
-            missing = ", ".join(map(str, sorted(entry.missing or set(bucket.uses))))
+            missing = ", ".join(map(str, sorted(entry.missing or set(bucket.calls))))
             self.refuse(f"starts the {collective} of {bucket} before layer {missing} wrote gradients")
         self.reduced += reducing
 
@@ -321,7 +321,7 @@ class Rules:
             allowed = ", ".join(self.extras) or "none"
             self.refuse(f"starts the {extra} of {bucket}, which is not among its extras, {allowed}")
         entry = self.entries.get(bucket)
-        if EXTRAS[extra].line == "values" and (entry is None or not (entry.updated or entry.missing)):
+        if EXTRAS[extra].buffer == "values" and (entry is None or not (entry.updated or entry.missing)):
             self.refuse(f"starts the {extra} of {bucket}, whose values are not the new ones")
 
     def awaited(self, handle: Handle) -> None:

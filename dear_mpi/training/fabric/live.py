@@ -22,18 +22,18 @@ from dear_mpi.training.fabric.engine import Engine, PlanHandle
 from dear_mpi.training.fabric.fabric import Fabric
 from dear_mpi.training.fabric.order import LOSS, SUMS, Key, Sequenced, Step, Turn
 from dear_mpi.training.fabric.statistic import Statistic, Verdict
-from dear_mpi.training.line.arena import Arena
-from dear_mpi.training.line.bound import BoundBucket
-from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.line.shards import take_state, whole_state
-from dear_mpi.training.routes.legs import Collective, Leg
+from dear_mpi.training.flat_buffer.arena import Arena
+from dear_mpi.training.flat_buffer.bound import BoundBucket
+from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
+from dear_mpi.training.flat_buffer.shards import take_state, whole_state
+from dear_mpi.training.routes.stages import Collective, Stage
 
 Counts: TypeAlias = tuple[int, ...] | None  # elements of each rank; None if equal
-Place: TypeAlias = tuple[tuple[int, int], Counts]  # interval of the line, and owners
+Place: TypeAlias = tuple[tuple[int, int], Counts]  # interval of the flat buffer, and owners
 
 
 class PlanKey(NamedTuple):
-    leg: Collective
+    stage: Collective
     interval: tuple[int, int]
     counts: Counts
     portion: Portion
@@ -55,7 +55,7 @@ class LiveFabric(Fabric):
         self.arena, self.world, self.engine = arena, world, engine
         self.compute = engine.streams.compute
         self.plans: dict[PlanKey, Plan] = {}
-        self.sides: dict[Place, dict[str, Array]] = {}  # by line
+        self.sides: dict[Place, dict[str, Array]] = {}  # by buffer
         self.settled = 0  # iteration of the last early end of a round
         self.tally = [0, 0]  # how often codes of a bucket did not fit, and did
         super().__init__(buckets, arena.route, engine.log)
@@ -71,7 +71,7 @@ class LiveFabric(Fabric):
             bound.side = self.sides.setdefault((bucket.interval, self.counts[bucket]), {})
             bound.tally = self.tally
             bound.look = self.verdict and self.verdict.add
-        self.calls: dict[tuple[int, int], Callable[[float], object]] = {}  # by the leg's identity and bucket
+        self.calls: dict[tuple[int, int], Callable[[float], object]] = {}  # by the stage's identity and bucket
 
     def cut(self, buckets: Cut) -> None:
         """Continue with other buckets after a flush. Collective.
@@ -97,13 +97,13 @@ class LiveFabric(Fabric):
         for bound in self.bound.values():
             bound.own_updates = bound.updates = updates
             bound.unpack()
-        self.arena.begin_lines()
+        self.arena.begin_buffers()
 
     def prepare(self, names: Iterable[str]) -> None:
         """Make the missing plans of collectives. Collective; nothing may be under way."""
-        legs = dict.fromkeys(leg for name in names for leg in self.route.collectives(name))
-        for leg, bucket in product(legs, self.buckets):
-            self.make(leg, bucket, WHOLE)
+        stages = dict.fromkeys(stage for name in names for stage in self.route.collectives(name))
+        for stage, bucket in product(stages, self.buckets):
+            self.make(stage, bucket, WHOLE)
 
     def prepare_turns(self, orders: Iterable[Sequenced]) -> None:
         """Make the portions' plans for these orders, free others. Collective; nothing may be under way."""
@@ -111,47 +111,47 @@ class LiveFabric(Fabric):
         due = {(self.buckets[turn.bucket].interval, turn.portion) for turn in turns}
         self.free_plans(lambda key: key.portion != WHOLE and (key.interval, key.portion) not in due)
         for turn in turns:
-            for leg in self.route.collectives(turn.collective):
-                self.make(leg, self.buckets[turn.bucket], turn.portion)
+            for stage in self.route.collectives(turn.collective):
+                self.make(stage, self.buckets[turn.bucket], turn.portion)
 
     def free_plans(self, unwanted: Callable[[PlanKey], bool]) -> None:
         self.steps.clear()
         for key in filter(unwanted, list(self.plans)):
             self.plans.pop(key).free()
 
-    def key(self, leg: Collective, bucket: Bucket, portion: Portion) -> PlanKey:
-        return PlanKey(leg, bucket.interval, self.counts.get(bucket), portion)
+    def key(self, stage: Collective, bucket: Bucket, portion: Portion) -> PlanKey:
+        return PlanKey(stage, bucket.interval, self.counts.get(bucket), portion)
 
-    def make(self, leg: Collective, bucket: Bucket, portion: Portion) -> None:
+    def make(self, stage: Collective, bucket: Bucket, portion: Portion) -> None:
         """Make a plan, if missing. Collective."""
-        if (key := self.key(leg, bucket, portion)) not in self.plans:
-            array = self.bound[bucket].travels(leg.line, self.options["slab"])
-            options = self.options | leg.options(self.options["algorithm"]) | {"portion": portion}
-            if self.bound[bucket].has_elements(leg.line):
+        if (key := self.key(stage, bucket, portion)) not in self.plans:
+            array = self.bound[bucket].travels(stage.buffer, self.options["slab"])
+            options = self.options | stage.options(self.options["algorithm"]) | {"portion": portion}
+            if self.bound[bucket].has_elements(stage.buffer):
                 options |= {"counts": key.counts}
             if portion != WHOLE:  # reuse the choices for the whole
-                whole = self.plan(leg, bucket)
+                whole = self.plan(stage, bucket)
                 options |= {"algorithm": whole.algorithm, "segment_bytes": whole.segment_bytes}
-            self.plans[key] = make_plan(leg.name, array, self.world.transport, **options)
-        self.plans[key].noted(f"{leg.label} of {bucket}", self.log.notes, collective=leg.label, bucket=bucket.index)
+            self.plans[key] = make_plan(stage.name, array, self.world.transport, **options)
+        self.plans[key].noted(f"{stage.label} of {bucket}", self.log.notes, collective=stage.label, bucket=bucket.index)
 
-    def plan(self, leg: Collective, bucket: Bucket, portion: Portion = WHOLE) -> Plan:
-        return self.plans[self.key(leg, bucket, portion)]
+    def plan(self, stage: Collective, bucket: Bucket, portion: Portion = WHOLE) -> Plan:
+        return self.plans[self.key(stage, bucket, portion)]
 
     def portions(self, collective: str, bucket: Bucket) -> int:
         """Count a collective's portions, equally on all ranks, also for buckets without plans."""
-        leg, *others = self.route.collectives(collective) or [None]
-        if leg is None or others or leg.op != "sum" or leg.line in self.route.codes:
+        stage, *others = self.route.collectives(collective) or [None]
+        if stage is None or others or stage.op != "sum" or stage.buffer in self.route.codes:
             return 1
-        plan = self.plans.get(self.key(leg, bucket, WHOLE)) or self.plan(leg, self.buckets[0])
+        plan = self.plans.get(self.key(stage, bucket, WHOLE)) or self.plan(stage, self.buckets[0])
         if runner_of(plan.algorithm) != "messages":
             return 1
-        return portions_of(self.arena.nbytes_of(leg.line, bucket), self.world.size, plan.segment_bytes)
+        return portions_of(self.arena.nbytes_of(stage.buffer, bucket), self.world.size, plan.segment_bytes)
 
     def chosen(self, collectives: Sequence[str]) -> list[str]:
         """Return each bucket's algorithm in the first, reducing collective."""
-        (leg, *_) = self.route.collectives(collectives[0])
-        return ["hierarchical" if leg.level else self.plan(leg, bucket).algorithm for bucket in self.buckets]
+        (stage, *_) = self.route.collectives(collectives[0])
+        return ["hierarchical" if stage.level else self.plan(stage, bucket).algorithm for bucket in self.buckets]
 
     def judge(self, statistics: Sequence[Statistic]) -> None:
         """Check all gradients before use from now on. Collective."""
@@ -171,14 +171,14 @@ class LiveFabric(Fabric):
     def finished(self, key: Key, label: str) -> PlanHandle:
         return self.engine.finished(key, label)
 
-    def act(self, leg: Leg, bucket: Bucket, portion: Portion, *, back: bool) -> Callable[[], object]:
-        if isinstance(leg, Collective):
-            plan = self.plan(leg, bucket, portion)
+    def act(self, stage: Stage, bucket: Bucket, portion: Portion, *, back: bool) -> Callable[[], object]:
+        if isinstance(stage, Collective):
+            plan = self.plan(stage, bucket, portion)
             late = back and self.route.updates_under_way
             act = partial(self.unless_skipped, lambda factor: plan(), back=True) if late else plan
         else:
-            act = partial(self.unless_skipped, self.call(leg, bucket), back=back)
-        return act if leg.fits is None else partial(self.bound[bucket].where, act, fits=leg.fits)
+            act = partial(self.unless_skipped, self.call(stage, bucket), back=back)
+        return act if stage.fits is None else partial(self.bound[bucket].where, act, fits=stage.fits)
 
     def unless_skipped(self, call: Callable[[float], object], *, back: bool) -> None:
         """Run on the engine's thread, unless the check, complete before a way back, skips."""
@@ -187,14 +187,14 @@ class LiveFabric(Fabric):
             with np.errstate(all="ignore"):  # a later check reports non-finite values once
                 call(factor)
 
-    def call(self, leg: Leg, bucket: Bucket) -> Callable[[float], object]:
-        key = id(leg), bucket.index
+    def call(self, stage: Stage, bucket: Bucket) -> Callable[[float], object]:
+        key = id(stage), bucket.index
         if key not in self.calls:
-            self.calls[key] = leg.bind(self.bound[bucket])
+            self.calls[key] = stage.bind(self.bound[bucket])
         return self.calls[key]
 
-    def carry_out(self, leg: Leg, bucket: Bucket, factor: float) -> None:
-        self.call(leg, bucket)(factor)
+    def carry_out(self, stage: Stage, bucket: Bucket, factor: float) -> None:
+        self.call(stage, bucket)(factor)
 
     def put_in_order(self, order: Sequenced | None) -> None:
         self.engine.follow(order)

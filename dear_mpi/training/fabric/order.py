@@ -19,10 +19,10 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
 from dear_mpi.training.log import EXCHANGE
-from dear_mpi.training.routes.legs import Collective, Leg
 from dear_mpi.training.routes.route import reduces
+from dear_mpi.training.routes.stages import Collective, Stage
 
-Key: TypeAlias = tuple[str, int]  # a collective and its bucket's index; or an exchange and the number of a use
+Key: TypeAlias = tuple[str, int]  # a collective and its bucket's index; or an exchange and the number of a layer call
 LOSS: Key = ("loss", 0)  # the sum over ranks, started after the forward pass
 VERDICT: Key = ("verdict", 0)  # the global gradient check, after the last reduction
 SUMS = {LOSS: "all_reduce of the loss", VERDICT: "all_reduce of the statistics"}  # sums without a bucket
@@ -64,7 +64,7 @@ class Step(NamedTuple):
 class Delayed(NamedTuple):
     """Hold a layer call that has yet to write its weight gradients."""
 
-    use: int
+    call: int
     write: Callable[[], None]
 
 
@@ -111,11 +111,11 @@ def completed(order: Sequenced, *, judged: bool, returns: bool) -> list[Key | Tu
     return found
 
 
-def sliced(turn: Turn, legs: Sequence[Leg]) -> list[Leg]:
-    """Select a turn's legs: those before the collective in the first turn, those after it in the last."""
-    at = next((number for number, leg in enumerate(legs) if isinstance(leg, Collective)), len(legs))
-    before, after = legs[:at] if turn.begins else (), legs[at + 1 :] if turn.ends else ()
-    return [*before, *legs[at : at + 1], *after]
+def sliced(turn: Turn, stages: Sequence[Stage]) -> list[Stage]:
+    """Select a turn's stages: those before the collective in the first turn, those after it in the last."""
+    at = next((number for number, stage in enumerate(stages) if isinstance(stage, Collective)), len(stages))
+    before, after = stages[:at] if turn.begins else (), stages[at + 1 :] if turn.ends else ()
+    return [*before, *stages[at : at + 1], *after]
 
 
 class Order(Generic[T]):

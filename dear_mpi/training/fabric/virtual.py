@@ -20,9 +20,9 @@ from dear_mpi.kernels.slab import round_up
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.fabric import Fabric, Rules
 from dear_mpi.training.fabric.order import Handle, Key, Order, Sequenced, Step, Turn
-from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.flat_buffer.bucket import Bucket
 from dear_mpi.training.log import Event, Log
-from dear_mpi.training.routes.legs import Collective, Leg, Update
+from dear_mpi.training.routes.stages import Collective, Stage, Update
 
 
 def portion_of(bucket: Bucket, portion: Portion) -> Bucket:
@@ -54,16 +54,16 @@ class VirtualFabric(Fabric):
     def put_in_order(self, order: Sequenced | None) -> None:
         self.order = self.order.replaced(order)
 
-    def act(self, leg: Leg, bucket: Bucket, portion: Portion, *, back: bool) -> float:
-        """Return a leg's seconds; packing, unpacking and the fallback of codes are free."""
-        if isinstance(leg, Collective):
-            return self.costs.price(leg, portion_of(bucket, portion)) if leg.share else 0.0
-        return last(self.computed_s(leg, bucket))
+    def act(self, stage: Stage, bucket: Bucket, portion: Portion, *, back: bool) -> float:
+        """Return a stage's seconds; packing, unpacking and the fallback of codes are free."""
+        if isinstance(stage, Collective):
+            return self.costs.price(stage, portion_of(bucket, portion)) if stage.share else 0.0
+        return last(self.computed_s(stage, bucket))
 
-    def computed_s(self, leg: Leg, bucket: Bucket) -> Any:
-        seconds: Any = self.costs.code_factor * leg.served_s(bucket.count, self.costs.ranks, self.costs.served)
-        if isinstance(leg, Update):
-            seconds = seconds + self.costs.update_seconds(leg.elements(*self.costs.work_of(bucket)))
+    def computed_s(self, stage: Stage, bucket: Bucket) -> Any:
+        seconds: Any = self.costs.code_factor * stage.served_s(bucket.count, self.costs.ranks, self.costs.served)
+        if isinstance(stage, Update):
+            seconds = seconds + self.costs.update_seconds(stage.elements(*self.costs.work_of(bucket)))
         return self.costs.compute(seconds)
 
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> VirtualHandle:
@@ -89,8 +89,8 @@ class VirtualFabric(Fabric):
             self.rules.refuse(f"{said}, {self.order.next}: it would wait for ever")
         self.clock_s = later(self.clock_s, handle.event.end, self.costs.wake_s)
 
-    def carry_out(self, leg: Leg, bucket: Bucket, factor: float) -> None:
-        self.clock_s = self.clock_s + self.computed_s(leg, bucket)
+    def carry_out(self, stage: Stage, bucket: Bucket, factor: float) -> None:
+        self.clock_s = self.clock_s + self.computed_s(stage, bucket)
 
     def spend(self, seconds: Any) -> None:
         self.clock_s = self.clock_s + self.costs.compute(seconds)

@@ -1,21 +1,22 @@
 """Define what happens to a bucket, as data; schedules decide when it happens.
 
-``legs.py`` and ``codes.py`` define stages (legs), ``route.py`` orders them, and ``proof.py`` proves that a route
+``stages.py`` and ``codes.py`` define stages, ``route.py`` orders them, and ``proof.py`` proves that a route
 trains. ``find.py`` looks up routes and wires by name. All names here are public, for route files and for packages that
 publish a wire (a ``Kind``).
 """
 
 from dear_mpi.training.routes.codes import ROW_BYTES, Decode, Encode, InRows, OfCodes, Recall
 from dear_mpi.training.routes.find import FULL, SHARDED, Kind, coded, share, whole
-from dear_mpi.training.routes.legs import (
+from dear_mpi.training.routes.route import Route
+from dear_mpi.training.routes.stages import (
     ENGINE,
     MAIN,
     Act,
     BucketMemory,
-    Leg,
     Memory,
     Pack,
     Shape,
+    Stage,
     Unpack,
     Update,
     all_gather,
@@ -23,7 +24,6 @@ from dear_mpi.training.routes.legs import (
     all_to_all,
     reduce_scatter,
 )
-from dear_mpi.training.routes.route import Route
 from dear_mpi.training.routes.wires import Blocks
 
 __all__ = [
@@ -35,10 +35,10 @@ __all__ = [
     "Decode",
     "Encode",
     "InRows",
-    "Leg",
     "Memory",
     "OfCodes",
     "Pack",
+    "Stage",
 ]
 __all__ += ["Recall", "Route", "Shape", "Unpack", "Update", "all_gather", "all_reduce", "all_to_all"]
 __all__ += ["FULL", "ROW_BYTES", "SHARDED", "Kind", "coded", "reduce_scatter", "share", "whole"]

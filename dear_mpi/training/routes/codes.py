@@ -1,4 +1,4 @@
-"""Define stages (legs) for codes: compressed payloads of gradients. Summing codes that do not add up takes two shots:
+"""Define stages for codes: compressed payloads of gradients. Summing codes that do not add up takes two shots:
 
     out    each rank encodes each shard | all_to_all codes | the owner of a shard decodes all codes of it, and adds up
     back   the owner encodes the sum    | all_gather codes | all ranks decode it, so all have the same bits
@@ -11,7 +11,7 @@ A selection adds up, because all ranks send the same elements I of a bucket:
     out    add the waiting gradients, take elements I: codes | reduce_scatter codes
     back   all_gather codes | update the elements I by their sums
 
-A shared seed redraws I for each update, so no index travels. Other gradients wait on each rank's error line. State is
+A shared seed redraws I for each update, so no index travels. Other gradients wait on each rank's error buffer. State is
 updated only for I: with momentum .9 and error feedback, training diverged otherwise.
 
 Source: Wang et al., ZeRO++, arXiv 2306.10209, section 3.3 (all-to-all of codes). Error feedback: Seide et al., 1-bit
@@ -29,7 +29,7 @@ from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import compute_dtype
 from dear_mpi.kernels.optimizers import CALL_COST
 from dear_mpi.kernels.slab import CHUNK_BYTES, round_up
-from dear_mpi.training.routes.legs import Act, BucketMemory, Leg, Memory, Shape, Update
+from dear_mpi.training.routes.stages import Act, BucketMemory, Memory, Shape, Stage, Update
 
 ROW_BYTES = 16  # codes of a shard begin at a multiple of 16 bytes
 
@@ -43,17 +43,19 @@ class Wire(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfCodes(Leg):
+class OfCodes(Stage):
     """Act on a line of codes, which ``wire`` encodes and decodes."""
 
     adds_up: ClassVar[bool] = False  # whether the sum of codes is the code of the sum
-    act: ClassVar[str] = ""  # encode or decode, once for all elements; "" if the leg overrides compute_s
+    act: ClassVar[str] = ""  # encode or decode, once for all elements; "" if the stage overrides compute_s
     wire: Any
     codes: str
 
     @abstractmethod
-    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
-        """Return the line's bytes for ``count`` elements, ``longest`` of them in the longest shard.
+    def payload_bytes(
+        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
+    ) -> int:
+        """Return the flat buffer's bytes for ``count`` elements, ``longest`` of them in the longest shard.
 
         Args:
             shapes: of the tensors, if buckets consist of whole ones.
@@ -68,28 +70,28 @@ class OfCodes(Leg):
 
 @dataclass(frozen=True, kw_only=True)
 class WithErrors(OfCodes):
-    """Keep what codes lose on each rank's line ``error``, and add it to the next gradients; None to drop it."""
+    """Keep what codes lose on each rank's buffer ``error``, and add it to the next gradients; None to drop it."""
 
     error: str | None = None
 
     @property
-    def lines(self) -> Mapping[str, str]:  # type: ignore[override]
+    def buffers(self) -> Mapping[str, str]:  # type: ignore[override]
         return {self.error: "own"} if self.error else {}
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return ("gradients", *self.lines)
+        return ("gradients", *self.buffers)
 
     @property
     def writes(self) -> tuple[str, ...]:
-        return (self.codes, *self.lines)
+        return (self.codes, *self.buffers)
 
     def prove_at(self, memory: Memory, places: Iterable[tuple[int, int]]) -> None:
         for rank, shard in places:
-            code = memory.symbol("code", *(memory.read(line, rank, shard) for line in self.reads))
+            code = memory.symbol("code", *(memory.read(buffer, rank, shard) for buffer in self.reads))
             memory.write(self.codes, rank, shard, code)
-            for line in self.lines:
-                memory.write(line, rank, shard, memory.symbol("lost", code))
+            for buffer in self.buffers:
+                memory.write(buffer, rank, shard, memory.symbol("lost", code))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +100,9 @@ class InRows(OfCodes):
 
     wire: Wire
 
-    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
+    def payload_bytes(
+        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
+    ) -> int:
         return ranks * round_up(self.wire.nbytes(longest), ROW_BYTES)
 
     def serving(self, rank: int, hosts: Sequence[int]) -> list[int]:
@@ -218,13 +222,13 @@ class Decode(InRows):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recall(Leg):
+class Recall(Stage):
     """Move the errors of earlier codes to the gradients."""
 
     error: str
 
     @property
-    def lines(self) -> Mapping[str, str]:  # type: ignore[override]
+    def buffers(self) -> Mapping[str, str]:  # type: ignore[override]
         return {self.error: "own"}
 
     @property
@@ -239,7 +243,7 @@ class Recall(Leg):
             memory.write(self.error, rank, shard, memory.symbol("zero"))
 
     def bind(self, bucket: BucketMemory) -> Act:
-        gradients, error = map(bucket.line, self.reads)
+        gradients, error = map(bucket.buffer, self.reads)
 
         def recall(factor: float) -> None:
             gradients[...] += error
@@ -253,21 +257,23 @@ class Recall(Leg):
 
 @dataclass(frozen=True, kw_only=True)
 class OfSelection(OfCodes):
-    """Give each selected element an element of the line, in the type of gradients. ``wire``: see ``RandomK``."""
+    """Give each selected element an element of the flat buffer, in the type of gradients. ``wire``: see ``RandomK``."""
 
     adds_up: ClassVar[bool] = True
 
-    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
+    def payload_bytes(
+        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
+    ) -> int:
         return round_up(self.wire.kept(count) * itemsize, ranks * CHUNK_BYTES)
 
     def places(self, bucket: BucketMemory) -> Array:
-        found: Array = self.wire.places(bucket.line("gradients").size, (bucket.begin, bucket.own_updates))
+        found: Array = self.wire.places(bucket.buffer("gradients").size, (bucket.begin, bucket.own_updates))
         return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class Select(WithErrors, OfSelection):
-    """Select elements of the gradients plus those waiting on the line ``error``."""
+    """Select elements of the gradients plus those waiting on the flat buffer ``error``."""
 
     act: ClassVar[str] = "encode"
 
@@ -275,8 +281,8 @@ class Select(WithErrors, OfSelection):
         self.prove_at(memory, memory.places)
 
     def bind(self, bucket: BucketMemory) -> Act:
-        gradients, codes = bucket.line("gradients"), bucket.line(self.codes)
-        waiting = gradients if self.error is None else bucket.line(self.error)
+        gradients, codes = bucket.buffer("gradients"), bucket.buffer(self.codes)
+        waiting = gradients if self.error is None else bucket.buffer(self.error)
         xp: Any = array_module(codes)
         kept = self.wire.kept(gradients.size)
         codes[kept:] = 0
@@ -310,8 +316,8 @@ class UpdateSelected(Update, OfSelection):
         return whole * (self.wire.kept(round(whole)) + CALL_COST) / (whole + CALL_COST) if whole else 0.0
 
     def bind(self, bucket: BucketMemory) -> Act:
-        kept = self.wire.kept(bucket.line("gradients").size)
-        return bucket.selected(bucket.line(self.codes)[:kept], lambda: self.places(bucket))
+        kept = self.wire.kept(bucket.buffer("gradients").size)
+        return bucket.selected(bucket.buffer(self.codes)[:kept], lambda: self.places(bucket))
 
     def __str__(self) -> str:
         return f"update what {self.codes} have"

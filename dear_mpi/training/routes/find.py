@@ -11,8 +11,8 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.reporting.units import above_zero, named_values, parse_share
 from dear_mpi.training.routes.codes import Decode, Encode, Recall, Select, UpdateSelected, Wire
-from dear_mpi.training.routes.legs import MAIN, Leg, Pack, Unpack, Update, all_gather, all_to_all, reduce_scatter
 from dear_mpi.training.routes.route import Route
+from dear_mpi.training.routes.stages import MAIN, Pack, Stage, Unpack, Update, all_gather, all_to_all, reduce_scatter
 from dear_mpi.training.routes.wires import Blocks, Eighths, Halves, RandomBlocks, RandomK, TopK
 
 AUTO = "auto"
@@ -32,16 +32,16 @@ def coded(name: str, wire: Wire, *, sharded: bool = False, error: str | None = "
 
     Args:
         sharded: gather updated values in their own type; otherwise sums travel as codes as well.
-        error: the line for the rounding error; None to drop it.
+        error: the flat buffer for the rounding error; None to drop it.
         level: ``between hosts`` to send gradients and sums uncoded inside a host. Each rank then first adds its error
             to its gradients: after a change of buckets or hosts, it may no longer serve the error's shards.
     """
     codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
     of_level = codes | {"level": level}
     out = Encode(**of_level, error=error), all_to_all("codes", level=level), Decode(**of_level, summed=True)
-    first: tuple[Leg, ...] = (reduce_scatter("gradients", level=INSIDE),) if level else ()
+    first: tuple[Stage, ...] = (reduce_scatter("gradients", level=INSIDE),) if level else ()
     first = (Recall(error=error), *first) if level and error else first
-    back: tuple[Leg, ...] = VALUES_BACK
+    back: tuple[Stage, ...] = VALUES_BACK
     if not sharded:
         gathered = (all_gather("gradients", level=INSIDE),) if level else ()
         sums = Encode(**codes, error=error, shard=True), all_gather("codes", level=level), Decode(**of_level)
@@ -191,7 +191,7 @@ def find_route(name: str, *, wire: str | None = None, halves: bool = False) -> R
     found = load(source_of(name, "route", MINE))
     if not isinstance(found, Route):
         raise ValueError(f"route {name!r} must be a Route of dear_mpi.training.routes, not {found!r:.99}")
-    for what, legs in (("out", found.out), ("back", found.back)):
-        if not isinstance(legs, tuple) or not all(isinstance(leg, Leg) for leg in legs):
-            raise ValueError(f"route {name!r} must have a tuple of legs in {what}, not {legs!r:.99}")
+    for what, stages in (("out", found.out), ("back", found.back)):
+        if not isinstance(stages, tuple) or not all(isinstance(stage, Stage) for stage in stages):
+            raise ValueError(f"route {name!r} must have a tuple of stages in {what}, not {stages!r:.99}")
     return found

@@ -32,8 +32,8 @@ from dear_mpi.training.log import KEPT, Times, waits_s
 from dear_mpi.training.plan_cost import communication, traffic
 from dear_mpi.training.profiler import Profiler
 from dear_mpi.training.recorder import Recorder, Show
-from dear_mpi.training.routes.legs import Collective, Leg
 from dear_mpi.training.routes.route import WAYS
+from dear_mpi.training.routes.stages import Collective, Stage
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job, Timing, describe, timing
 from dear_mpi.training.schedules import Schedule, find_schedules, own_fusion
@@ -135,10 +135,12 @@ class Candidate:
         names = dict.fromkeys(name for each in ranks for name in each)
         return {name: fmean(each.get(name, 0.0) for each in ranks) for name in names}
 
-    def labels(self, legs: Iterable[Leg]) -> str:
+    def labels(self, stages: Iterable[Stage]) -> str:
         """Name the collectives among some stages; for stages without any, the collectives before them."""
-        found = [leg for leg in legs if isinstance(leg, Collective)] or self.job.group.route.collectives("all_reduce")
-        return " + ".join(leg.label for leg in found)
+        found = [stage for stage in stages if isinstance(stage, Collective)] or self.job.group.route.collectives(
+            "all_reduce"
+        )
+        return " + ".join(stage.label for stage in found)
 
     def row(self, first: Candidate) -> dict[str, Any]:
         """Report this candidate, compared with the first one of the same fusion."""

@@ -41,7 +41,7 @@ from dear_mpi.ranks.host import check_room
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import parse_straggler
 from dear_mpi.training.checkpoint import sha256
-from dear_mpi.training.line.parameters import key_of, trained
+from dear_mpi.training.flat_buffer.parameters import key_of, trained
 from dear_mpi.training.log import Times, middle
 from dear_mpi.training.runs.config import IN_FILE, Config, kind_of
 from dear_mpi.training.schedules import Schedule
@@ -193,7 +193,7 @@ class Job(Session):
         right = total = 0
         for start in range(0, len(numbers), 256):
             x, targets = map(self.group.streams.put, tests.take(numbers[start : start + 256]))
-            for step in self.group.uses:
+            for step in self.group.calls:
                 x = step.layer.forward(x)
             right += int((x.argmax(-1) == targets).sum())
             total += targets.size

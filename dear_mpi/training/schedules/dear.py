@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dear_mpi.training.fabric import Fabric
 from dear_mpi.training.fabric.costs import Nominal, chains_of, list_scheduled
 from dear_mpi.training.fabric.order import Key, Sequenced, turns_of
-from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.flat_buffer.bucket import Bucket
 from dear_mpi.training.schedules.schedule import CollectiveSeconds, Halved, Late
 
 
@@ -36,12 +36,12 @@ class Dear(Halved, Late):
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.forward_order: dict[Bucket, None] = {}  # by first use
+        self.forward_order: dict[Bucket, None] = {}  # by first call
 
-    def before_forward(self, use: int) -> None:
-        for bucket in self.fabric.buckets.needed_by(use):
+    def before_forward(self, call: int) -> None:
+        for bucket in self.fabric.buckets.needed_by(call):
             self.forward_order.setdefault(bucket)
-        super().before_forward(use)
+        super().before_forward(call)
 
     def end_backward(self) -> None:
         for bucket in self.forward_order:
@@ -76,8 +76,8 @@ class DearEager(Dear):
     def orders(self, nominal: Nominal) -> Sequence[Sequenced]:
         return [self.order or (), self.ordered(nominal), turns_of(self.ordered(nominal, broken=True))]
 
-    def after_backward(self, use: int) -> None:
-        for bucket in self.fabric.buckets.completed_by(use):
+    def after_backward(self, call: int) -> None:
+        for bucket in self.fabric.buckets.completed_by(call):
             self.fabric.start("reduce_scatter", bucket)
             self.under_way[bucket] = self.fabric.start("all_gather", bucket)
 

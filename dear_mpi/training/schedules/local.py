@@ -20,10 +20,10 @@ from dear_mpi.training.routes import (
     MAIN,
     Act,
     BucketMemory,
-    Leg,
     Memory,
     Pack,
     Route,
+    Stage,
     Unpack,
     Update,
     all_gather,
@@ -34,19 +34,19 @@ from dear_mpi.training.schedules.schedule import CollectiveSeconds, Options, yes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delta(Leg):
+class Delta(Stage):
     """Compute the distance of values from the anchor, with the sign of a gradient."""
 
     on: str = MAIN
     reads = ("values", "anchor")
     writes = ("delta",)
-    lines: ClassVar[Mapping[str, str]] = {"anchor": "values", "delta": "scratch"}
+    buffers: ClassVar[Mapping[str, str]] = {"anchor": "values", "delta": "scratch"}
 
     def prove(self, memory: Memory) -> None:
         memory.compute("way", self.reads, "delta")
 
     def bind(self, bucket: BucketMemory) -> Act:
-        delta, anchor, values = map(bucket.line, ("delta", "anchor", "values"))
+        delta, anchor, values = map(bucket.buffer, ("delta", "anchor", "values"))
 
         def subtract(factor: float) -> None:
             delta[...] = anchor
@@ -59,7 +59,7 @@ class Delta(Leg):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outer(Leg):
+class Outer(Stage):
     """Update the anchor by the averaged delta, with SGD and Nesterov momentum.
 
     m = momentum m + delta; anchor -= lr (delta + momentum m); values = mix values + (1 - mix) anchor
@@ -71,7 +71,7 @@ class Outer(Leg):
     on: str = MAIN
     reads = ("delta", "anchor", "outer momentum", "values")
     writes = ("anchor", "outer momentum", "values")
-    lines: ClassVar[Mapping[str, str]] = {"anchor": "values", "outer momentum": "equal"}
+    buffers: ClassVar[Mapping[str, str]] = {"anchor": "values", "outer momentum": "equal"}
 
     def prove(self, memory: Memory) -> None:
         memory.compute("outer", ("anchor", "delta", "outer momentum"), "anchor")
@@ -82,7 +82,7 @@ class Outer(Leg):
             memory.compute("", ("anchor",), "values")
 
     def bind(self, bucket: BucketMemory) -> Act:
-        delta, anchor, momentum, values = map(bucket.line, self.reads)
+        delta, anchor, momentum, values = map(bucket.buffer, self.reads)
 
         def update(factor: float) -> None:
             momentum[...] *= self.momentum

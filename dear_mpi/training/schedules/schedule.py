@@ -6,7 +6,7 @@ backward   before_backward(1) layer 1 after_backward(1), before_backward(0) laye
 
 before reading parameters (evaluation, checkpoint, the end)   flush()
 
-A schedule sees numbered buckets and layer calls (uses), and drives a ``Fabric``: it knows neither arrays nor MPI. All
+A schedule sees numbered buckets and layer calls, and drives a ``Fabric``: it knows neither arrays nor MPI. All
 ranks must start the same collectives in the same order.
 """
 
@@ -18,8 +18,8 @@ from typing import Any, ClassVar, TypeAlias
 from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.fabric.costs import Nominal
 from dear_mpi.training.fabric.order import Sequenced
+from dear_mpi.training.flat_buffer.bucket import Bucket
 from dear_mpi.training.fusion import USUAL
-from dear_mpi.training.line.bucket import Bucket
 from dear_mpi.training.routes.route import Route
 
 CollectiveSeconds: TypeAlias = Mapping[str, float]  # of each started collective, for all buckets
@@ -89,20 +89,20 @@ class Schedule:
         """Return candidates for ``take``, of which the virtual fabric finds the fastest; not collective."""
         return [self.ordered(nominal)]
 
-    def before_forward(self, use: int) -> None:
+    def before_forward(self, call: int) -> None:
         """Prepare a layer to run forward: on return its parameters must be up to date."""
 
-    def after_forward(self, use: int) -> None:
+    def after_forward(self, call: int) -> None:
         """Act after a layer has run forward."""
 
-    def before_backward(self, use: int) -> None:
+    def before_backward(self, call: int) -> None:
         """Act before a layer runs backward, while its exchange, if any, is under way."""
 
-    def delays_weights(self, use: int) -> bool:
+    def delays_weights(self, call: int) -> bool:
         """Decide whether a layer in two halves delays its weight gradients until ``fabric.write_weights()``."""
         return False
 
-    def after_backward(self, use: int) -> None:
+    def after_backward(self, call: int) -> None:
         """Act after a layer's gradients have been written."""
 
     def end_backward(self) -> None:
@@ -117,8 +117,8 @@ class Halved(Schedule):
 
     collectives: ClassVar[tuple[str, ...]] = ("reduce_scatter", "all_gather")
 
-    def after_backward(self, use: int) -> None:
-        for bucket in self.fabric.buckets.completed_by(use):
+    def after_backward(self, call: int) -> None:
+        for bucket in self.fabric.buckets.completed_by(call):
             self.fabric.start("reduce_scatter", bucket)
 
 
@@ -129,8 +129,8 @@ class Late(Schedule):
         super().__init__(fabric)
         self.under_way: dict[Bucket, Handle] = {}
 
-    def before_forward(self, use: int) -> None:
-        for bucket in self.fabric.buckets.needed_by(use):
+    def before_forward(self, call: int) -> None:
+        for bucket in self.fabric.buckets.needed_by(call):
             self.finish(bucket)
 
     def finish(self, bucket: Bucket) -> None:

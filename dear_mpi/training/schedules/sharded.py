@@ -10,7 +10,7 @@ from collections import deque
 from typing import Any, ClassVar
 
 from dear_mpi.training.fabric import Fabric, Handle
-from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.flat_buffer.bucket import Bucket
 from dear_mpi.training.schedules.dear import Dear
 from dear_mpi.training.schedules.schedule import CollectiveSeconds, Halved, Options, Schedule, yes_or_no
 
@@ -52,8 +52,8 @@ class Zero(Halved):
         if not self.overlap_param_gather:
             self.flush()
 
-    def before_forward(self, use: int) -> None:
-        for bucket in self.fabric.buckets.needed_by(use):
+    def before_forward(self, call: int) -> None:
+        for bucket in self.fabric.buckets.needed_by(call):
             while self.gathering and self.gathering[0][0].index <= bucket.index:
                 self.finish()
 
@@ -97,8 +97,8 @@ class Fsdp(Halved):
         self.gathering_again: dict[Bucket, Handle] = {}  # values that FSDP has freed
         self.held: set[Bucket] = set()  # buckets with gathered or arriving values, in the backward pass
 
-    def before_forward(self, use: int) -> None:
-        for bucket in self.fabric.buckets.needed_by(use):
+    def before_forward(self, call: int) -> None:
+        for bucket in self.fabric.buckets.needed_by(call):
             self.gather_up_to(bucket.index)
 
     def gather_up_to(self, index: int) -> None:
@@ -112,8 +112,8 @@ class Fsdp(Halved):
             self.fabric.update(bucket)
             self.new += 1
 
-    def before_backward(self, use: int) -> None:
-        for bucket in reversed(self.fabric.buckets.needed_by(use)):
+    def before_backward(self, call: int) -> None:
+        for bucket in reversed(self.fabric.buckets.needed_by(call)):
             self.gather_again(bucket)
             if (handle := self.gathering_again.pop(bucket, None)) is not None:
                 self.fabric.wait(handle)

@@ -14,7 +14,7 @@ from dear_mpi.reporting.units import above_zero
 from dear_mpi.training.fabric import Fabric, Handle
 from dear_mpi.training.fabric.costs import Nominal, chains_of, list_scheduled
 from dear_mpi.training.fabric.order import Key
-from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.flat_buffer.bucket import Bucket
 from dear_mpi.training.schedules.schedule import CollectiveSeconds, Late, Options, Schedule
 
 
@@ -47,8 +47,8 @@ class Wfbp(Schedule):
         super().__init__(fabric)
         self.reducing: list[tuple[Bucket, Handle]] = []
 
-    def after_backward(self, use: int) -> None:
-        for bucket in self.fabric.buckets.completed_by(use):
+    def after_backward(self, call: int) -> None:
+        for bucket in self.fabric.buckets.completed_by(call):
             self.reducing.append((bucket, self.fabric.start("all_reduce", bucket)))
 
     def end_backward(self) -> None:
@@ -92,8 +92,8 @@ class Horovod(Ddp):
     extras = ("negotiation",)
     fusion = "horovod"
 
-    def after_backward(self, use: int) -> None:
-        for bucket in self.fabric.buckets.completed_by(use):
+    def after_backward(self, call: int) -> None:
+        for bucket in self.fabric.buckets.completed_by(call):
             self.fabric.start_extra("negotiation", bucket)
             self.reducing.append((bucket, self.fabric.start("all_reduce", bucket)))
 
@@ -121,6 +121,6 @@ class ByteScheduler(Late):
         chains = chains_of(self.fabric.buckets, self.collectives, nominal)
         return list_scheduled(chains, loss_s=nominal.loss_s, committed=self.credit)
 
-    def after_backward(self, use: int) -> None:
-        for bucket in self.fabric.buckets.completed_by(use):
+    def after_backward(self, call: int) -> None:
+        for bucket in self.fabric.buckets.completed_by(call):
             self.under_way[bucket] = self.fabric.start("all_reduce", bucket)

@@ -82,12 +82,12 @@ def schedule(cell: Cell, exercise: Exercise, given: Mapping[str, Any]) -> Reply:
 
 
 def route(cell: Cell, exercise: Exercise, given: Mapping[str, Any]) -> Reply:
-    """Proved, and drawn with the leg that breaks it."""
-    from docs.lecture.desk.routes import broken_leg, facts_of, legs_of, proved
+    """Proved, and drawn with the stage that breaks it."""
+    from docs.lecture.desk.routes import broken_stage, facts_of, proved, stages_of
 
     cell.value("route")
     found, proof, error = proved(cell.name("route"))
-    reply: Reply = {"legs": legs_of(found, broken_leg(error)), "route": found.name}
+    reply: Reply = {"stages": stages_of(found, broken_stage(error)), "route": found.name}
     if proof is None:
         return reply | {"right": False, "missing": "", "said": str(error), "proved": False}
     missing = exercise.check(proof)
@@ -126,10 +126,10 @@ def shown_board(request: Mapping[str, Any]) -> Reply:
 
 
 def shown_route(request: Mapping[str, Any]) -> Reply:
-    from docs.lecture.desk.routes import facts_of, legs_of, proved
+    from docs.lecture.desk.routes import facts_of, proved, stages_of
 
     found, proof, _ = proved(request["given"]["name"])
-    return {"legs": legs_of(found), "facts": facts_of(found, proof) if proof else []}
+    return {"stages": stages_of(found), "facts": facts_of(found, proof) if proof else []}
 
 
 def shown_lanes(request: Mapping[str, Any]) -> Reply:

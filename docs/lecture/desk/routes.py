@@ -1,4 +1,4 @@
-"""A route of a cell: its legs on both ways, its proof, and the leg that breaks it."""
+"""A route of a cell: its stages on both ways, its proof, and the stage that breaks it."""
 
 import re
 from typing import Any
@@ -9,19 +9,19 @@ from dear_mpi.training.routes.proof import Proof, RouteError, prove
 from dear_mpi.training.routes.route import Route, when
 
 
-def legs_of(route: Route, broken: int | None = None) -> list[dict[str, Any]]:
-    """Every leg, in its order: its way, its thread, what it reads and writes, and whether it is the one that breaks."""
-    ways = [("out", leg) for leg in route.out] + [("back", leg) for leg in route.back]
+def stages_of(route: Route, broken: int | None = None) -> list[dict[str, Any]]:
+    """Every stage, in its order: its way, its thread, what it reads and writes, and whether it is the one that breaks."""
+    ways = [("out", stage) for stage in route.out] + [("back", stage) for stage in route.back]
     return [
         {
             "way": way,
-            "said": f"{leg}{when(leg)}",
-            "thread": leg.on,
-            "reads": list(leg.reads),
-            "writes": list(leg.writes),
+            "said": f"{stage}{when(stage)}",
+            "thread": stage.on,
+            "reads": list(stage.reads),
+            "writes": list(stage.writes),
             "broken": number == broken,
         }
-        for number, (way, leg) in enumerate(ways)
+        for number, (way, stage) in enumerate(ways)
     ]
 
 
@@ -34,13 +34,13 @@ def proved(name: str) -> tuple[Route, Proof | None, RouteError | None]:
         return route, None, error
 
 
-def broken_leg(error: RouteError | None) -> int | None:
-    """The number of the leg that an error names.
+def broken_stage(error: RouteError | None) -> int | None:
+    """The number of the stage that an error names.
 
-    >>> broken_leg(RouteError("route 'wrong': leg 2 (update all), at line 'gradients' of bucket 0, reads shard 1"))
+    >>> broken_stage(RouteError("route 'wrong': stage 2 (update all), at buffer 'gradients' of bucket 0, reads shard 1"))
     2
     """
-    found = re.search(r": leg (\d+) ", str(error))
+    found = re.search(r": stage (\d+) ", str(error))
     return int(found[1]) if found else None
 
 

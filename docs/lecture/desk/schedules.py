@@ -7,11 +7,11 @@ from typing import Any
 from dear_mpi.contrib.pages.lanes import Names, kinds, run_lanes
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.fabric import Rules
+from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
+from dear_mpi.training.flat_buffer.layout import Layout
 from dear_mpi.training.fusion import fused
-from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.log import KEPT
-from dear_mpi.training.routes.legs import Collective
+from dear_mpi.training.routes.stages import Collective
 from dear_mpi.training.schedules import SCHEDULES, find_schedule
 from dear_mpi.training.spans import COMPUTE, WIRE, Run, rank_of
 from dear_mpi.training.virtual_trainer import Prediction, VirtualTrainer, predict, rehearse
@@ -36,9 +36,9 @@ class Setting:
         layout = Layout.of([[(use, (ELEMENTS,))] for use in range(self.layers)], itemsize=4, ranks=2)
         return fused(f"buckets:{self.buckets}", layout)
 
-    def price(self, leg: Collective, bucket: Bucket) -> float:
+    def price(self, stage: Collective, bucket: Bucket) -> float:
         share = bucket.count / (ELEMENTS * self.layers)
-        return HALVES[leg.name] * (self.startup_ms / 1e3 + share * self.ratio * self.forward_s / 2)
+        return HALVES[stage.name] * (self.startup_ms / 1e3 + share * self.ratio * self.forward_s / 2)
 
     @property
     def costs(self) -> Costs:

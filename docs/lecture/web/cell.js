@@ -97,7 +97,7 @@ function showViews(element, reply) {
   const draws = [
     reply.board && add(reply.on ?? "", (view) => stepper(view, reply.board)),
     reply.lanes && add("On the virtual fabric", (view) => lanesView(view, reply.lanes)),
-    reply.legs && add(`Route ${reply.route}`, (view) => legsView(view, reply)),
+    reply.stages && add(`Route ${reply.route}`, (view) => legsView(view, reply)),
     reply.figures && add("What it costs", (view) => view.replaceChildren(tableOf(["", "yours"], reply.figures))),
     reply.race && add("The race", (view) => view.replaceChildren(raceTable(reply.race))),
   ];

@@ -19,7 +19,7 @@ from dear_mpi.see.timeline import read_timeline, trace
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.virtual import of_rank
-from dear_mpi.training.line.bucket import Bucket, Cut
+from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
 from dear_mpi.training.recorder import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
@@ -50,7 +50,7 @@ def noisy(schedule, seed):
 
 def ran(schedule, taken):
     kind = find_schedule(schedule)
-    how = {"price": lambda leg, bucket: 0.004, "noise": taken, "weights_s": {}}
+    how = {"price": lambda stage, bucket: 0.004, "noise": taken, "weights_s": {}}
     costs = Costs(forward_s=[0.01] * USES, backward_s=[0.02] * USES, **how)
     trainer = VirtualTrainer(kind, Rules(schedule, BUCKETS, kind), costs, kept=ITERATIONS)
     for _ in range(ITERATIONS + 3):

@@ -15,7 +15,7 @@ from dear_mpi.simulate.model import synthetic_model
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.training import Session
-from dear_mpi.training.line.owners import Ownership
+from dear_mpi.training.flat_buffer.owners import Ownership
 from dear_mpi.training.plan_cost import modelled_s
 from dear_mpi.training.profile import Profile, Tensor, Use
 from dear_mpi.training.profiler import Profiler
@@ -53,10 +53,10 @@ def live(transport, *, kind, update):
         fabric, arena = session.group.fabric, session.group.arena
         names = session.group.schedules["dear"].collectives
         plans = [
-            fabric.plan(leg, each)
+            fabric.plan(stage, each)
             for name in names
             for each in fabric.buckets
-            for leg in fabric.route.collectives(name)
+            for stage in fabric.route.collectives(name)
         ]
         partitions = [each.counts for each in arena.sharing.partitions.values()]
         works = [arena.sharing.works(bucket)[1].tolist() for bucket in fabric.buckets]

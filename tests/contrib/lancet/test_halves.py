@@ -100,7 +100,7 @@ def test_tied_and_frozen_parameters(ranks, accumulate, monkeypatch):
         layers = uneven_layers()
         options = {"schedule": schedule, "fusion": "none", "accumulate": accumulate, "optimizer": SGD(lr=0.1)}
         rng = np.random.default_rng(transport.rank)
-        with Session(layers, SoftmaxCrossEntropy(), transport, uses=USES, **options) as session:
+        with Session(layers, SoftmaxCrossEntropy(), transport, calls=USES, **options) as session:
             for _ in range(5):
                 session.step(rng.standard_normal((4, 6)), rng.integers(0, 6, 4))
             session.flush()

@@ -62,7 +62,7 @@ def test_the_second_gathers_of_fsdp_wait_for_less():
         forward_s=[0.0] * LAYERS,
         backward_s=[2.0] * LAYERS,
         weights_s=dict.fromkeys(range(LAYERS), 1.0),
-        price=lambda leg, bucket: seconds[leg.label][bucket.index > 0],
+        price=lambda stage, bucket: seconds[stage.label][bucket.index > 0],
     )
     base, late = predicted(Fsdp, costs), predicted(LancetFsdp, costs)
     assert base.exposed_s - late.exposed_s > 1
@@ -80,7 +80,7 @@ def random_costs(seed):
         backward_s=backward,
         weights_s={use: rng.random() * backward[use] for use in uses if rng.random() < 0.8},
         exchange_s={use: rng.expovariate(1.0) for use in uses if rng.random() < 0.4},
-        price=lambda leg, bucket: prices[short[leg.label], bucket.index],
+        price=lambda stage, bucket: prices[short[stage.label], bucket.index],
         parts=rng.choice((1, 1, 2)),
     )
 

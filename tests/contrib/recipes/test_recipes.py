@@ -157,7 +157,7 @@ def test_tamuna_is_the_algorithm_of_its_authors(ranks, spelt, masks, tmp_path):
             for _ in range(5 * masks.steps):
                 session.step(problem.x[world.rank], np.ones(50))
             session.flush()
-            control = session.group.arena.lines["control"].copy()
+            control = session.group.arena.buffers["control"].copy()
         return margin.w.value.copy(), control
 
     found = run_on_all(body, ranks)

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
 from dear_mpi.contrib.wires.low_rank import LEFT, LowRank, multiply, orthonormal
-from dear_mpi.contrib.wires.low_rank_legs import Expand, OfFactors
+from dear_mpi.contrib.wires.low_rank_stages import Expand, OfFactors
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
+from dear_mpi.training.flat_buffer.layout import Layout
 from dear_mpi.training.fusion import fused
-from dear_mpi.training.line.layout import Layout
 from dear_mpi.training.routes.codes import Recall
 from dear_mpi.training.routes.find import find_route
 from dear_mpi.training.runs.train import Saving
@@ -94,17 +94,17 @@ MLP = [[(64, 128), (128,)], [(128, 128), (128,)], [(128, 10), (10,)]]
 
 
 class Memory(dict):
-    """A bucket of one rank, as far as legs need it, and what it is called with."""
+    """A bucket of one rank, as far as stages need it, and what it is called with."""
 
     def __init__(self, route, dtype=np.float64):
         count = sum(map(math.prod, SHAPES))
-        super().__init__({name: np.zeros(count, dtype) for name in ("gradients", *route.lines)})
+        super().__init__({name: np.zeros(count, dtype) for name in ("gradients", *route.buffers)})
         sizes = {"wire": 8, "values": 8, "ranks": RANKS, "shapes": SHAPES}
         self |= {line: np.full(route.nbytes(line, count, **sizes) // 8, np.nan, dtype) for line in route.codes}
         self.own_updates = 0
-        self.calls = [leg.bind(self) for leg in route.legs if isinstance(leg, OfFactors | Recall)]
+        self.calls = [stage.bind(self) for stage in route.stages if isinstance(stage, OfFactors | Recall)]
 
-    line = dict.__getitem__
+    buffer = dict.__getitem__
 
     def tensors(self, name):
         ends = np.cumsum([0, *map(math.prod, SHAPES)])
@@ -112,19 +112,19 @@ class Memory(dict):
 
 
 def step(route, memories, gradients):
-    """All legs of all ranks, in turns; the sum of codes where the route has a collective."""
+    """All stages of all ranks, in turns; the sum of codes where the route has a collective."""
     for memory, gradient in zip(memories, gradients, strict=True):
         memory["gradients"][...] = gradient
     numbers = iter(range(len(memories[0].calls)))
-    for leg in route.legs:
-        if isinstance(leg, OfFactors | Recall):
+    for stage in route.stages:
+        if isinstance(stage, OfFactors | Recall):
             at = next(numbers)
             for memory in memories:
                 memory.calls[at](1.0)
-        elif getattr(leg, "line", None) in route.codes and leg.name != "all_gather":
-            total = sum(memory[leg.line] for memory in memories)
+        elif getattr(stage, "buffer", None) in route.codes and stage.name != "all_gather":
+            total = sum(memory[stage.buffer] for memory in memories)
             for memory in memories:
-                memory[leg.line][...] = total
+                memory[stage.buffer][...] = total
     for memory in memories:
         memory.own_updates += 1
 
@@ -261,7 +261,7 @@ def test_a_mutant_is_refused_or_ranks_end_alike(wire, what, mutant):
     found = verdict(mutant)
     if isinstance(found, str):
         assert found.startswith(f"route 'full over {wire}'")
-        assert "line '" in found
+        assert "buffer '" in found
         assert " of bucket 0" in found
     else:
         (alike,) = {tuple(trained(mutant, engine=engine)) for engine in (Early, Late)}
@@ -274,9 +274,9 @@ def test_a_shard_of_codes_is_no_shard_of_gradients():
     pack, recall, project, reduce = route.out
     gather, expand, update, unpack = route.back
     own = replace(update, shard=True, on="engine")
-    values = replace(gather, line="values")
+    values = replace(gather, buffer="values")
     assert "has no whole value" in verdict(replace(route, back=(expand, own, values, unpack)))
-    early = replace(reduce, line="gradients")
+    early = replace(reduce, buffer="gradients")
     assert "has no whole value" in verdict(replace(route, out=(pack, early, recall, project, reduce)))
 
 

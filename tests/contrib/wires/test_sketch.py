@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.contrib.wires.sketch import Bits, Sketch, hashed, peeled
-from dear_mpi.contrib.wires.sketch_legs import Join
+from dear_mpi.contrib.wires.sketch_stages import Join
 from dear_mpi.models.layers import SoftmaxCrossEntropy
 from dear_mpi.training import SGD, Session
 from dear_mpi.training.routes.find import check_carries, find_route
-from dear_mpi.training.routes.legs import Collective
 from dear_mpi.training.routes.proof import RouteError, prove
+from dear_mpi.training.routes.stages import Collective
 from tests.training.test_wires import float32_layers, run
 
 COUNT, COUNTERS = 1 << 15, (1 << 15) // 10
@@ -185,23 +185,23 @@ def test_what_is_not_finite_ends_training_on_all_ranks():
         run_loopback(3, poisoned)
 
 
-def without(legs, unwanted):
-    return tuple(leg for leg in legs if not unwanted(leg))
+def without(stages, unwanted):
+    return tuple(stage for stage in stages if not unwanted(stage))
 
 
 @pytest.mark.parametrize(
     "unwanted",
     [
-        lambda leg: isinstance(leg, Join),
-        lambda leg: isinstance(leg, Collective) and (leg.name, leg.line) == ("all_gather", "index"),
-        lambda leg: isinstance(leg, Collective) and (leg.name, leg.line) == ("all_to_all", "index"),
-        lambda leg: leg.fits is False,
-        lambda leg: isinstance(leg, Collective) and leg.fits is True,
-        lambda leg: str(leg) == "fill counters",
-        lambda leg: str(leg) == "peel counters",
+        lambda stage: isinstance(stage, Join),
+        lambda stage: isinstance(stage, Collective) and (stage.name, stage.buffer) == ("all_gather", "index"),
+        lambda stage: isinstance(stage, Collective) and (stage.name, stage.buffer) == ("all_to_all", "index"),
+        lambda stage: stage.fits is False,
+        lambda stage: isinstance(stage, Collective) and stage.fits is True,
+        lambda stage: str(stage) == "fill counters",
+        lambda stage: str(stage) == "peel counters",
     ],
 )
-def test_a_route_that_leaves_a_leg_out_is_refused(unwanted):
+def test_a_route_that_leaves_a_stage_out_is_refused(unwanted):
     route = find_route("full", wire="sketch:10")
     with pytest.raises(RouteError):
         prove(replace(route, out=without(route.out, unwanted), back=without(route.back, unwanted)))

@@ -14,35 +14,35 @@ import numpy as np
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.calls import UpdateCall, updater
 from dear_mpi.kernels.slab import Slab
-from dear_mpi.training.line.arena import Arena
-from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.flat_buffer.arena import Arena
+from dear_mpi.training.flat_buffer.bucket import Bucket
 
 READINESS = "readiness"  # a byte per tensor; tells ranks that a tensor is ready everywhere
 WORDS = {2: 0x7FDE, 4: 0x7FDEDEAD, 8: 0x7FFDEDEADEADDEAD}  # by itemsize; each is a NaN in all types of that size
 
 
 class BoundBucket:
-    """Hold a bucket's views of travelling gradients, values and optimiser state: the memory that stages (legs) bind.
+    """Hold a bucket's views of travelling gradients, values and optimiser state: the memory that stages bind.
 
     Args:
         finite: a one-element boolean array; becomes False when a summed gradient is not finite.
 
     Attributes:
-        buffer, values: its travelling gradients and its parameters.
+        gradients, values: its travelling gradients and its parameters.
         begin: its first element in the flat buffer.
         own_updates, updates: number of updates of this rank's shard, and of all its parameters.
-        fits, tally: whether codes fit (a leg's ``judge``); how often they did not, and how often they did.
-        found: whatever one leg passes to another.
+        fits, tally: whether codes fit (a stage's ``judge``); how often they did not, and how often they did.
+        found: whatever one stage passes to another.
         look: adds a shard of the sums to the statistics, if any.
     """
 
     def __init__(self, bucket: Bucket, arena: Arena, finite: Array) -> None:
         self.bucket, self.arena, self.finite = bucket, arena, finite
         span, own = slice(*bucket.interval), arena.shards.of(bucket)
-        self.buffer, self.values, self.own = arena.wire[span], arena.values[span], arena.values[own]
+        self.gradients, self.values, self.own = arena.wire[span], arena.values[span], arena.values[own]
         self.own_updates = self.updates = arena.updates
         self.rank, self.ranks, self.hosts, self.begin = arena.rank, arena.owners.ranks, arena.hosts, bucket.start
-        self.side: dict[str, Array] = {}  # arrays that travel but are not on the arena's lines
+        self.side: dict[str, Array] = {}  # arrays that travel but are not on the arena's buffers
         self.fits, self.found, self.tally = True, None, [0, 0]
         self.look: Any = None
         self.packing, self.unpacking = arena.packing(bucket), arena.unpacking(bucket)
@@ -53,11 +53,11 @@ class BoundBucket:
         borders = arena.shards.partitions[bucket].borders
         self.firsts = array_module(finite).asarray([start for start, stop in pairwise(borders) if start < stop])
         self.state = [array[arena.shards.state[bucket]] for array in arena.state]
-        lines = arena.wire[own], self.own, *self.state
-        self.updaters = [self.updater(*lines)] if arena.optimizer.scope == "element" else []
+        buffers = arena.wire[own], self.own, *self.state
+        self.updaters = [self.updater(*buffers)] if arena.optimizer.scope == "element" else []
         for tensor in () if self.updaters else arena.layout.tensors(own.start, own.stop):
             parameter = arena.parameters[tensor]
-            views = (parameter.outputs_first(arena.view(line, tensor, begin=own.start)) for line in lines)
+            views = (parameter.outputs_first(arena.view(buffer, tensor, begin=own.start)) for buffer in buffers)
             self.updaters.append(self.updater(*views, tensor=tensor))
 
     def updater(self, grads: Array, values: Array, *state: Array, tensor: int | None = None) -> UpdateCall:
@@ -66,34 +66,34 @@ class BoundBucket:
         call = updater(grads, values, state, own or self.arena.optimizer, finite=self.own_finite)
         return call if own is None else lambda optimizer, update, factor: call(own, update, factor)
 
-    def line(self, name: str) -> Array:
-        """Return its part of a line: travelling ``gradients``, ``values``, codes, or an extra line."""
+    def buffer(self, name: str) -> Array:
+        """Return its part of a buffer: travelling ``gradients``, ``values``, codes, or an extra buffer."""
         if name in self.side:
             return self.side[name]
-        lines = {"gradients": self.arena.wire, "values": self.arena.values, **self.arena.lines}
-        part: Array = lines[name][slice(*self.bucket.interval)]
+        buffers = {"gradients": self.arena.wire, "values": self.arena.values, **self.arena.buffers}
+        part: Array = buffers[name][slice(*self.bucket.interval)]
         return part
 
     def place(self, shard: int) -> slice:
         return self.arena.sharing.of(self.bucket).shard(shard)
 
     def shard(self, name: str, shard: int) -> Array:
-        return self.line(name)[self.place(shard)]
+        return self.buffer(name)[self.place(shard)]
 
     def rows(self, codes: str) -> Array:
         """Return the codes, a row of bytes per shard."""
         return self.side[codes].reshape(self.ranks, -1)
 
-    def has_elements(self, line: str) -> bool:
-        """Tell whether the line is in the arena, with a part for each rank."""
-        return line not in self.arena.route.codes and line != READINESS
+    def has_elements(self, buffer: str) -> bool:
+        """Tell whether the flat buffer is in the arena, with a part for each rank."""
+        return buffer not in self.arena.route.codes and buffer != READINESS
 
     def numbers(self) -> list[int]:
         return self.arena.layout.tensors(*self.bucket.interval)
 
     def tensors(self, name: str) -> list[Array]:
-        """List the tensors of its part of a line; buckets must consist of whole ones."""
-        part = self.line(name)
+        """List the tensors of its part of a buffer; buckets must consist of whole ones."""
+        part = self.buffer(name)
         return [self.arena.view(part, tensor, begin=self.begin) for tensor in self.numbers()]
 
     def filled(self, shard: int) -> Array:
@@ -103,16 +103,16 @@ class BoundBucket:
             found[max(layout.offsets[tensor] - self.begin, 0) : layout.ends[tensor] - self.begin] = True
         return found[self.place(shard)]
 
-    def travels(self, line: str, slab: Slab) -> Array:
+    def travels(self, buffer: str, slab: Slab) -> Array:
         """Return the array that a collective sends; from a slab if the arena has none."""
-        if self.has_elements(line):
-            return self.line(line)
-        if line not in self.side:
-            nbytes = len(self.numbers()) if line == READINESS else self.arena.nbytes_of(line, self.bucket)
-            adds_up = line != READINESS and self.arena.route.codes[line].adds_up
-            dtype = self.buffer.dtype if adds_up else np.dtype("u1")
-            self.side[line] = slab.empty(nbytes // dtype.itemsize, dtype)
-        return self.side[line]
+        if self.has_elements(buffer):
+            return self.buffer(buffer)
+        if buffer not in self.side:
+            nbytes = len(self.numbers()) if buffer == READINESS else self.arena.nbytes_of(buffer, self.bucket)
+            adds_up = buffer != READINESS and self.arena.route.codes[buffer].adds_up
+            dtype = self.gradients.dtype if adds_up else np.dtype("u1")
+            self.side[buffer] = slab.empty(nbytes // dtype.itemsize, dtype)
+        return self.side[buffer]
 
     def pack(self) -> None:
         for call in self.packing:
@@ -144,17 +144,17 @@ class BoundBucket:
 
     def selected(self, grads: Array, places: Callable[[], Array]) -> Callable[[float], None]:
         """Return a call that updates only the elements ``places()``, by their gradients."""
-        lines = (self.values, *self.state)
-        some = [line[: grads.size].copy() for line in lines]
+        buffers = (self.values, *self.state)
+        some = [buffer[: grads.size].copy() for buffer in buffers]
         updaters = [self.updater(grads, *some)]
 
         def update(factor: float) -> None:
             at = places()
-            for part, line in zip(some, lines, strict=True):
-                part[...] = line[at]
+            for part, buffer in zip(some, buffers, strict=True):
+                part[...] = buffer[at]
             self.apply(updaters, factor)
-            for part, line in zip(some, lines, strict=True):
-                line[at] = part
+            for part, buffer in zip(some, buffers, strict=True):
+                buffer[at] = part
 
         return update
 
@@ -171,7 +171,7 @@ class BoundBucket:
 
     def complaint(self, *, summed: bool) -> str:
         """Report non-finite gradients, equally on all ranks if they were summed."""
-        wire, advice = self.buffer.dtype, "try a lower learning rate (--lr)"
+        wire, advice = self.gradients.dtype, "try a lower learning rate (--lr)"
         if wire.itemsize < 4:
             advice = f"a type of a wider range may carry them (--wire bf16 or fp32), or {advice}"
         wrong = "infinite or not a number"

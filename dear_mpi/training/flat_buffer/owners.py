@@ -24,8 +24,8 @@ from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.reporting.units import decimal
-from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
+from dear_mpi.training.flat_buffer.layout import Layout
 
 MEASURED = "measured"
 Weights: TypeAlias = tuple[float, ...]

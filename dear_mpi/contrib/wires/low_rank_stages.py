@@ -29,13 +29,13 @@ from dear_mpi.training.routes import (
     ROW_BYTES,
     BucketMemory,
     Kind,
-    Leg,
     Memory,
     OfCodes,
     Pack,
     Recall,
     Route,
     Shape,
+    Stage,
     Unpack,
     Update,
     all_gather,
@@ -67,7 +67,7 @@ class OfFactors(OfCodes):
 
     adds_up: ClassVar[bool] = True
     whole: ClassVar[bool] = True
-    lines: ClassVar[Mapping[str, str]] = {FACTORS: "equal"}
+    buffers: ClassVar[Mapping[str, str]] = {FACTORS: "equal"}
     wire: LowRank
     side: int | None = None
     others: bool = True
@@ -82,14 +82,16 @@ class OfFactors(OfCodes):
         first = self.wire.first_sides(shapes)
         return [first, [1 - side for side in first]]
 
-    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
+    def payload_bytes(
+        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
+    ) -> int:
         """Return the bytes of the longer turn; unknown for a bucket without its shapes."""
         lengths = [sum(self.wire.lengths(shapes, turn, others=self.others)) for turn in self.turns(shapes)]
         return round_up(max(lengths) * itemsize, ranks * ROW_BYTES)
 
     def parts(self, bucket: BucketMemory) -> list[list[Part]]:
         """Return the sent parts, in even updates and in odd ones."""
-        codes, shapes = bucket.line(self.codes), tuple(x.shape for x in bucket.tensors("gradients"))
+        codes, shapes = bucket.buffer(self.codes), tuple(x.shape for x in bucket.tensors("gradients"))
         kept = [self.factors(x, shape) for x, shape in zip(bucket.tensors(FACTORS), shapes, strict=True)]
         found = []
         for sides in self.turns(shapes):
@@ -108,12 +110,12 @@ class OfFactors(OfCodes):
         left, right = flat[: ends[0]], flat[ends[0] : ends[1]]
         return left.reshape(matrix[0], -1), right.reshape(matrix[1], -1)
 
-    def is_whole(self, memory: Memory, rank: int, *lines: str) -> bool:
+    def is_whole(self, memory: Memory, rank: int, *buffers: str) -> bool:
         """Return whether a rank has all of these buffers: a factor needs all of a matrix, and vice versa."""
         before = len(memory.misread)
-        for line in lines:
+        for buffer in buffers:
             for shard in range(memory.size):
-                memory.read(line, rank, shard)
+                memory.read(buffer, rank, shard)
         return len(memory.misread) == before
 
 
@@ -130,7 +132,7 @@ class Project(OfFactors):
     given: str | None = None
 
     @property
-    def lines(self) -> Mapping[str, str]:  # type: ignore[override]
+    def buffers(self) -> Mapping[str, str]:  # type: ignore[override]
         return {FACTORS: "equal"} | ({self.error: "own"} if self.error else {})
 
     @property
@@ -146,11 +148,11 @@ class Project(OfFactors):
 
     def prove(self, memory: Memory) -> None:
         """Check the factors: payloads of ranks with different factors do not add up."""
-        lines = [line for line in self.reads if line != "gradients"]
+        buffers = [buffer for buffer in self.reads if buffer != "gradients"]
         whole = [self.is_whole(memory, rank, *self.reads) for rank in range(memory.size)]
-        of_rank_0 = [[memory.read(line, 0, shard) for line in lines] for shard in range(memory.size)]
+        of_rank_0 = [[memory.read(buffer, 0, shard) for buffer in buffers] for shard in range(memory.size)]
         for rank, shard in memory.places:
-            by = [memory.read(line, rank, shard) for line in lines]
+            by = [memory.read(buffer, rank, shard) for buffer in buffers]
             if not whole[rank] or by != of_rank_0[shard]:
                 memory.forget(self.codes, rank, shard)
                 continue
@@ -161,7 +163,7 @@ class Project(OfFactors):
                 memory.write(self.error, rank, shard, memory.symbol("lost", code))
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        turns, codes = self.parts(bucket), bucket.line(self.codes)
+        turns, codes = self.parts(bucket), bucket.buffer(self.codes)
         gradients = bucket.tensors("gradients")
         errors = bucket.tensors(self.error) if self.error else [None] * len(gradients)
         sums = [part.code for part in self.of_given().parts(bucket)[0]] if self.given else [None] * len(gradients)
@@ -216,7 +218,7 @@ class Expand(OfFactors):
     def prove(self, memory: Memory) -> None:
         whole = [self.is_whole(memory, rank, *self.reads) for rank in range(memory.size)]
         for rank, shard in memory.places:
-            code, factor = (memory.read(line, rank, shard) for line in self.reads)
+            code, factor = (memory.read(buffer, rank, shard) for buffer in self.reads)
             memory.write(FACTORS, rank, shard, memory.symbol("factor", code, factor))
             if whole[rank]:
                 memory.write("gradients", rank, shard, memory.symbol("code", code, factor))
@@ -256,7 +258,7 @@ def powersgd(name: str, wire: LowRank, *, error: str | None = "residual", **how:
 
 
 def expanded(
-    name: str, project: tuple[Leg, ...], expand: Expand, *, error: str | None, sharded: bool = False, after: int = 0
+    name: str, project: tuple[Stage, ...], expand: Expand, *, error: str | None, sharded: bool = False, after: int = 0
 ) -> Route:
     """Make a route that sends matrices as factors; gradients travel uncompressed before iteration ``after``.
 
@@ -267,10 +269,10 @@ def expanded(
     recall = (Recall(error=error),) if error else ()
     sent = *recall, *project, reduce_scatter("codes")
     found = all_gather("codes"), expand
-    dense: tuple[Leg, ...] = ()
-    gathered: tuple[Leg, ...] = ()
+    dense: tuple[Stage, ...] = ()
+    gathered: tuple[Stage, ...] = ()
     if after:
-        sent, found = (tuple(replace(leg, first=after) for leg in legs) for legs in (sent, found))
+        sent, found = (tuple(replace(stage, first=after) for stage in stages) for stages in (sent, found))
         dense, gathered = (reduce_scatter("gradients", until=after),), (all_gather("gradients", until=after),)
     return Route(name, (Pack(), *dense, *sent), (*gathered, *found, Update(on=MAIN), Unpack()))
 

@@ -1,7 +1,7 @@
-"""Define the stages (legs) of a route.
+"""Define the stages of a route.
 
 Each has a meaning for the proof (``prove``, on ``Memory``) and an effect on memory (``bind``); plans carry out
-collectives. The flat buffers (lines) of a bucket are ``layers`` (the layers' own gradients and values), ``gradients``
+collectives. The flat buffers of a bucket are ``layers`` (the layers' own gradients and values), ``gradients``
 (in the type that travels), ``values``, ``state``, and others that a route declares.
 """
 
@@ -16,8 +16,8 @@ from dear_mpi.collectives.plans.tuning import rules_of, serves
 from dear_mpi.collectives.program.hosts import INSIDE, by_host, servers
 
 Shape: TypeAlias = tuple[int, ...]
-BucketMemory: TypeAlias = Any  # a ``BoundBucket`` of line/bound.py
-Act: TypeAlias = Callable[[float], object]  # applies a leg; the argument is the gradient factor
+BucketMemory: TypeAlias = Any  # a ``BoundBucket`` of flat_buffer/bound.py
+Act: TypeAlias = Callable[[float], object]  # applies a stage; the argument is the gradient factor
 Symbol: TypeAlias = int  # index into a memory's table
 Weights: TypeAlias = Mapping[tuple[int, int], Fraction]  # of gradients, by iteration and rank
 UNKNOWN = (-1, -1)  # key in weights
@@ -26,7 +26,7 @@ ENGINE = "engine"  # the thread that communicates
 
 
 class Memory:
-    """Hold the memory of all ranks in symbols, one per rank, line and shard; equal symbols are computed alike.
+    """Hold the memory of all ranks in symbols, one per rank, buffer and shard; equal symbols are computed alike.
 
         value s, state s                initial value and state of shard s
         gradient t r s                  gradient of rank r in iteration t
@@ -39,16 +39,16 @@ class Memory:
 
     Args:
         hosts: host number of each rank.
-        lines: kinds of a route's lines, see ``Leg``.
-        assumed: the answer of a leg that checks whether codes fit.
+        buffers: kinds of a route's buffers, see ``Stage``.
+        assumed: the answer of a stage that checks whether codes fit.
 
     Attributes:
         fits: that answer in this iteration; None before the check.
-        misread: line, rank and shard of each partial value that was read.
+        misread: buffer, rank and shard of each partial value that was read.
         common: whether all updates so far used gradients equal on all ranks.
     """
 
-    def __init__(self, hosts: Sequence[int], lines: Mapping[str, str], *, assumed: bool = True) -> None:
+    def __init__(self, hosts: Sequence[int], buffers: Mapping[str, str], *, assumed: bool = True) -> None:
         self.hosts, self.size, self.iteration, self.places_lost = hosts, len(hosts), 0, 0
         self.fits: bool | None = None
         self.assumed, self.common = assumed, True
@@ -58,10 +58,12 @@ class Memory:
         self.weighed: list[Weights] = []
         self.held: dict[tuple[str, int, int], Symbol] = {}
         starts = {"values": "value", "layers": "value", "state": "state"}
-        starts |= {line: "value" if kind == "values" else "zero" for line, kind in lines.items() if kind != "scratch"}
-        for line, kind in starts.items():
+        starts |= {
+            buffer: "value" if kind == "values" else "zero" for buffer, kind in buffers.items() if kind != "scratch"
+        }
+        for buffer, kind in starts.items():
             for rank, shard in self.places:
-                self.held[line, rank, shard] = self.symbol(kind, *([] if kind == "zero" else [shard]))
+                self.held[buffer, rank, shard] = self.symbol(kind, *([] if kind == "zero" else [shard]))
 
     @property
     def places(self) -> Iterator[tuple[int, int]]:
@@ -110,30 +112,30 @@ class Memory:
                 found[key] += share * weight
         return found
 
-    def read(self, line: str, rank: int, shard: int) -> Symbol:
-        if (line, rank, shard) not in self.held:
-            self.forget(line, rank, shard)
-        found = self.held[line, rank, shard]
+    def read(self, buffer: str, rank: int, shard: int) -> Symbol:
+        if (buffer, rank, shard) not in self.held:
+            self.forget(buffer, rank, shard)
+        found = self.held[buffer, rank, shard]
         if self.kinds[found] == "partial":
-            self.misread.append((line, rank, shard))
+            self.misread.append((buffer, rank, shard))
         return found
 
-    def write(self, line: str, rank: int, shard: int, symbol: Symbol) -> None:
-        self.held[line, rank, shard] = symbol
+    def write(self, buffer: str, rank: int, shard: int, symbol: Symbol) -> None:
+        self.held[buffer, rank, shard] = symbol
 
     def compute(self, kind: str, reads: Sequence[str], write: str) -> None:
-        """Write a symbol built from lines, place by place; "" copies the only line."""
+        """Write a symbol built from buffers, place by place; "" copies the only buffer."""
         for rank, shard in self.places:
-            parts = [self.read(line, rank, shard) for line in reads]
+            parts = [self.read(buffer, rank, shard) for buffer in reads]
             self.write(write, rank, shard, self.symbol(kind, *parts) if kind else parts[0])
 
-    def forget(self, line: str, rank: int, shard: int) -> None:
+    def forget(self, buffer: str, rank: int, shard: int) -> None:
         self.places_lost += 1
-        self.held[line, rank, shard] = self.symbol("partial", self.places_lost)
+        self.held[buffer, rank, shard] = self.symbol("partial", self.places_lost)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leg(ABC):
+class Stage(ABC):
     """Describe one stage.
 
     Attributes:
@@ -141,10 +143,10 @@ class Leg(ABC):
         every: run in the last of every ``every`` iterations.
         first, until: run from ``first`` on, and before ``until`` if given, counted from 0.
         after: run this many iterations later.
-        fits: run only if an earlier leg found that codes fit (True) or not (False), equally on all ranks.
+        fits: run only if an earlier stage found that codes fit (True) or not (False), equally on all ranks.
         level: ``inside hosts`` or ``between hosts`` (``collectives/program/hosts.py``); "" for all ranks at once.
-        reads, writes: names of lines.
-        lines: extra lines by kind: ``own`` (differs by rank), ``equal``, initial ``values``, ``scratch`` (not kept).
+        reads, writes: names of buffers.
+        buffers: extra buffers by kind: ``own`` (differs by rank), ``equal``, initial ``values``, ``scratch`` (not kept).
         timed: whether the log records its time on the main thread.
         whole: whether buckets must consist of whole tensors.
     """
@@ -156,7 +158,7 @@ class Leg(ABC):
     until: int | None = None
     fits: bool | None = None
     level: str = ""
-    lines: ClassVar[Mapping[str, str]] = {}
+    buffers: ClassVar[Mapping[str, str]] = {}
     timed: ClassVar[bool] = False
     whole: ClassVar[bool] = False
 
@@ -182,25 +184,25 @@ class Leg(ABC):
         return self.compute_s(round(share * count), round(share * ranks))
 
     def has_use(self, shapes: Sequence[Shape]) -> bool:
-        """Return whether the leg does anything for tensors of these shapes."""
+        """Return whether the stage does anything for tensors of these shapes."""
         return True
 
     def objection(self, ranks: int) -> str:
-        """Explain why the leg cannot run on ``ranks`` ranks; "" if it can."""
+        """Explain why the stage cannot run on ``ranks`` ranks; "" if it can."""
         return ""
 
     @property
     def share(self) -> float:
-        """Return the long-run share of iterations that run this leg, if codes fit."""
+        """Return the long-run share of iterations that run this stage, if codes fit."""
         return 1 / self.every if self.until is None and self.fits is not False else 0.0
 
     @abstractmethod
     def prove(self, memory: Memory) -> None:
-        """Apply the leg to the symbols of all ranks."""
+        """Apply the stage to the symbols of all ranks."""
 
     @abstractmethod
     def bind(self, bucket: BucketMemory) -> Act:
-        """Return the call that applies the leg to a bucket."""
+        """Return the call that applies the stage to a bucket."""
 
     def __str__(self) -> str:
         return type(self).__name__.lower()
@@ -212,7 +214,7 @@ class Leg(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pack(Leg):
+class Pack(Stage):
     """Copy the layers' gradients into the flat buffer."""
 
     on: str = MAIN
@@ -228,7 +230,7 @@ class Pack(Leg):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unpack(Leg):
+class Unpack(Stage):
     """Copy values to layers whose parameters are outside the flat buffer."""
 
     on: str = MAIN
@@ -243,7 +245,7 @@ class Unpack(Leg):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Update(Leg):  # plain-ok: ``alone`` is an attribute
+class Update(Stage):  # plain-ok: ``alone`` is an attribute
     """Apply the optimiser to the values.
 
     Attributes:
@@ -265,7 +267,7 @@ class Update(Leg):  # plain-ok: ``alone`` is an attribute
         scale, by_shard = memory.size if self.alone else 1, dict[int, int]()
         for rank, shard in memory.places:
             if rank == shard or not self.shard:
-                by = [memory.read(line, rank, shard) for line in self.reads]
+                by = [memory.read(buffer, rank, shard) for buffer in self.reads]
                 memory.common &= by[0] == by_shard.setdefault(shard, by[0])
                 memory.write("values", rank, shard, memory.symbol("new", scale, *by))
                 memory.write("state", rank, shard, memory.symbol("kept", scale, *by))
@@ -280,7 +282,7 @@ class Update(Leg):  # plain-ok: ``alone`` is an attribute
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look(Leg):
+class Look(Stage):
     """Pass this rank's shard of the sums to the gradient statistics, if any, at the end of the way out."""
 
     reads = ("gradients",)
@@ -299,8 +301,8 @@ EXCHANGE = "pairwise"  # the algorithm of an all_to_all if the chosen one has no
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collective(Leg):
-    """Run a collective on a line.
+class Collective(Stage):
+    """Run a collective on a buffer.
 
     Attributes:
         name: ``reduce_scatter``, ``all_gather``, ``all_reduce``; for codes ``all_to_all`` or ``all_gather``.
@@ -310,7 +312,7 @@ class Collective(Leg):
     """
 
     name: str
-    line: str
+    buffer: str
     op: str = "sum"
     few: bool = False
     called: str = ""
@@ -321,7 +323,7 @@ class Collective(Leg):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return (self.line,)
+        return (self.buffer,)
 
     writes = reads
 
@@ -340,39 +342,41 @@ class Collective(Leg):
     def prove(self, memory: Memory) -> None:
         groups = list(memory.groups(self.level))
         if self.name == "all_to_all":
-            sent = {(shard, rank): memory.read(self.line, rank, shard) for shard, ranks, _ in groups for rank in ranks}
+            sent = {
+                (shard, rank): memory.read(self.buffer, rank, shard) for shard, ranks, _ in groups for rank in ranks
+            }
             for (shard, rank), symbol in sent.items():
-                memory.write(self.line, shard, rank, symbol)
+                memory.write(self.buffer, shard, rank, symbol)
             return
         for shard, ranks, keeper in groups if self.name != "all_gather" else ():
-            parts = [memory.read(self.line, rank, shard) for rank in ranks]
+            parts = [memory.read(self.buffer, rank, shard) for rank in ranks]
             for rank in ranks:
-                memory.forget(self.line, rank, shard)
-            memory.write(self.line, keeper, shard, memory.symbol(self.op, *parts))
+                memory.forget(self.buffer, rank, shard)
+            memory.write(self.buffer, keeper, shard, memory.symbol(self.op, *parts))
         for shard, ranks, keeper in groups if self.name != "reduce_scatter" else ():
             for rank in ranks:
-                memory.write(self.line, rank, shard, memory.read(self.line, keeper, shard))
+                memory.write(self.buffer, rank, shard, memory.read(self.buffer, keeper, shard))
 
     def bind(self, bucket: BucketMemory) -> Act:
         raise TypeError("a collective is carried out by a plan")
 
     def __str__(self) -> str:
-        return f"{self.name} {self.line}{f' {self.level}' * bool(self.level)}{' (average)' * (self.op == 'average')}"
+        return f"{self.name} {self.buffer}{f' {self.level}' * bool(self.level)}{' (average)' * (self.op == 'average')}"
 
 
-def reduce_scatter(line: str, **how: Any) -> Collective:
+def reduce_scatter(buffer: str, **how: Any) -> Collective:
     """Give each rank the sum or average of its shard; its other shards become partial."""
-    return Collective(name="reduce_scatter", line=line, **how)
+    return Collective(name="reduce_scatter", buffer=buffer, **how)
 
 
-def all_gather(line: str, **how: Any) -> Collective:
-    return Collective(name="all_gather", line=line, **how)
+def all_gather(buffer: str, **how: Any) -> Collective:
+    return Collective(name="all_gather", buffer=buffer, **how)
 
 
 def all_to_all(codes: str, **how: Any) -> Collective:
     """Give each rank all ranks' codes for its shard."""
-    return Collective(name="all_to_all", line=codes, **how)
+    return Collective(name="all_to_all", buffer=codes, **how)
 
 
-def all_reduce(line: str, **how: Any) -> Collective:
-    return Collective(name="all_reduce", line=line, **how)
+def all_reduce(buffer: str, **how: Any) -> Collective:
+    return Collective(name="all_reduce", buffer=buffer, **how)

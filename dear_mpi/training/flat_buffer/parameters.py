@@ -11,13 +11,13 @@ from dear_mpi.kernels.calls import copier
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.launch_tables import address
 from dear_mpi.models.layer import Layer, Parameter
-from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.flat_buffer.layout import Layout
 
 Call: TypeAlias = Callable[[], object]
 READ = 1 << 18  # elements compared at a time
 
 
-def line_dtype(layers: Sequence[Layer]) -> np.dtype[Any]:
+def flat_dtype(layers: Sequence[Layer]) -> np.dtype[Any]:
     """Return the widest type of trained parameters; ValueError if there is no element."""
     parameters = [parameter for layer in layers for parameter in trained(layer)]
     if not any(parameter.value.size for parameter in parameters):
@@ -41,22 +41,22 @@ def trained(layer: Layer) -> list[Parameter]:
     return found
 
 
-def of_tensors(uses: Sequence[Layer], layout: Layout) -> list[Parameter]:
+def of_tensors(calls: Sequence[Layer], layout: Layout) -> list[Parameter]:
     found: dict[int, Parameter] = {}
-    for layer, tensors in zip(uses, layout.uses, strict=True):
+    for layer, tensors in zip(calls, layout.calls, strict=True):
         for parameter, tensor in zip(trained(layer), tensors, strict=True):
             found.setdefault(tensor, parameter)
     return list(found.values())
 
 
-def layout_of(uses: Sequence[Layer], wire: np.dtype[Any], ranks: int, *, whole: bool = False) -> Layout:
+def layout_of(calls: Sequence[Layer], wire: np.dtype[Any], ranks: int, *, whole: bool = False) -> Layout:
     """Lay out layers in forward order; parameters with the same memory are tied.
 
     ValueError if they share only a part of it.
     """
-    check_overlaps(uses)
-    keys = [[(key_of(parameter), parameter.value.shape) for parameter in trained(layer)] for layer in uses]
-    return Layout.of(keys, itemsize=wire.itemsize, ranks=ranks, value_size=line_dtype(uses).itemsize, whole=whole)
+    check_overlaps(calls)
+    keys = [[(key_of(parameter), parameter.value.shape) for parameter in trained(layer)] for layer in calls]
+    return Layout.of(keys, itemsize=wire.itemsize, ranks=ranks, value_size=flat_dtype(calls).itemsize, whole=whole)
 
 
 def key_of(parameter: Parameter) -> tuple[Any, ...]:
@@ -97,19 +97,19 @@ def held(array: Array) -> bool:
     return isinstance(root, np.ndarray) and array.flags.writeable and sys.getrefcount(root) > own
 
 
-def readers(line: Array, own: Array) -> list[Call]:
-    """Return the calls that copy an owner's in-place changes to the line.
+def readers(buffer: Array, own: Array) -> list[Call]:
+    """Return the calls that copy an owner's in-place changes to the flat buffer.
 
-    In a narrower type, an unchanged value equals the line's value, rounded: the line then keeps its more exact value.
+    In a narrower type, an unchanged value equals the flat buffer's value, rounded: the flat buffer then keeps its more exact value.
     """
-    if line.dtype == own.dtype:
-        return [copier(line, own)]
-    xp: Any = array_module(line)
-    rounded, wide = (xp.empty(min(line.size, READ), array.dtype) for array in (own, line))
+    if buffer.dtype == own.dtype:
+        return [copier(buffer, own)]
+    xp: Any = array_module(buffer)
+    rounded, wide = (xp.empty(min(buffer.size, READ), array.dtype) for array in (own, buffer))
     bits = np.dtype(f"u{own.itemsize}")
 
     def reader(start: int) -> Call:
-        theirs, mine = own[start : start + READ], line[start : start + READ]
+        theirs, mine = own[start : start + READ], buffer[start : start + READ]
         down, up = copier(rounded[: theirs.size], mine), copier(wide[: theirs.size], theirs)
 
         def read() -> None:
@@ -120,4 +120,4 @@ def readers(line: Array, own: Array) -> list[Call]:
 
         return read
 
-    return [reader(start) for start in range(0, line.size, READ)]
+    return [reader(start) for start in range(0, buffer.size, READ)]

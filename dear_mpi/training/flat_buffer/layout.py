@@ -1,10 +1,10 @@
-"""Lay out all trained parameters in a flat buffer (line), in the order of first use in the forward pass.
+"""Lay out all trained parameters in a flat buffer, in the order of first call in the forward pass.
 
     uses    0: embedding         1: block           2: head, tied to the embedding
-    line    | tokens | positions |.| weight | bias |................|
+    buffer    | tokens | positions |.| weight | bias |................|
               ^ offsets: each tensor begins on 16 bytes              ^ count: a multiple of the grid
 
-A **use** (layer call) is one run of a layer in the forward pass. A shared tensor appears once, at its first use.
+A **layer call** is one run of a layer in the forward pass. A shared tensor appears once, at its first call.
 Buckets are cut on a **grid** of ranks x 128 bytes, so a bucket's shards can be equal and share no cache line.
 """
 
@@ -23,18 +23,18 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """Map tensors to the line; offsets, counts and the grid are in elements.
+    """Map tensors to the flat buffer; offsets, counts and the grid are in elements.
 
     Attributes:
-        shapes, offsets: of each tensor, in line order.
-        uses: the tensors that each use touches, in forward order.
+        shapes, offsets: of each tensor, in buffer order.
+        calls: the tensors that each layer call touches, in forward order.
         grid: buckets begin and end at its multiples; with ``whole``, tensors begin there, each on 128 bytes.
         itemsize: bytes per element of travelling gradients.
     """
 
     shapes: tuple[Shape, ...]
     offsets: tuple[int, ...]
-    uses: tuple[tuple[int, ...], ...]
+    calls: tuple[tuple[int, ...], ...]
     grid: int
     itemsize: int
     whole: bool = False
@@ -42,27 +42,27 @@ class Layout:
     @classmethod
     def of(
         cls,
-        uses: Iterable[Sequence[tuple[Hashable, Shape]]],
+        calls: Iterable[Sequence[tuple[Hashable, Shape]]],
         *,
         itemsize: int,
         ranks: int,
         value_size: int | None = None,
         whole: bool = False,
     ) -> Layout:
-        """Lay out the tensors of all uses.
+        """Lay out the tensors of all layer calls.
 
         Args:
-            uses: for each use, its tensors: a key, equal for tied tensors, and a shape.
+            calls: for each layer call, its tensors: a key, equal for tied tensors, and a shape.
             value_size: bytes per element of values, if it differs from gradients.
 
         >>> layout = Layout.of([[("tokens", (3,))], [], [("head", (2, 2)), ("tokens", (3,))]], itemsize=4, ranks=2)
-        >>> layout.offsets, layout.uses, layout.grid, layout.count
+        >>> layout.offsets, layout.calls, layout.grid, layout.count
         ((0, 4), ((0,), (), (1, 0)), 64, 64)
         """
         numbers: dict[Hashable, int] = {}
         shapes: list[Shape] = []
         touched = []
-        for tensors in uses:
+        for tensors in calls:
             for key, shape in tensors:
                 if numbers.setdefault(key, len(numbers)) == len(shapes):
                     shapes.append(tuple(shape))
@@ -90,21 +90,21 @@ class Layout:
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
         found: list[list[int]] = [[] for _ in self.shapes]
-        for use, tensors in enumerate(self.uses):
+        for call, tensors in enumerate(self.calls):
             for tensor in dict.fromkeys(tensors):
-                found[tensor].append(use)
+                found[tensor].append(call)
         return tuple(map(tuple, found))
 
     @cached_property
-    def first_uses(self) -> tuple[int, ...]:
+    def first_calls(self) -> tuple[int, ...]:
         return tuple(users[0] for users in self.users)
 
     @cached_property
     def owned(self) -> list[int]:
-        """Count the elements that each use owns; a tensor's first use owns it."""
-        counts = [0] * len(self.uses)
-        for tensor, use in enumerate(self.first_uses):
-            counts[use] += self.size(tensor)
+        """Count the elements that each layer call owns; a tensor's first call owns it."""
+        counts = [0] * len(self.calls)
+        for tensor, call in enumerate(self.first_calls):
+            counts[call] += self.size(tensor)
         return counts
 
     @property
@@ -112,19 +112,19 @@ class Layout:
         return [owned * self.itemsize for owned in self.owned]
 
     def point(self, element: int) -> int:
-        """Return the first possible border from an element on; the end of the line is one."""
+        """Return the first possible border from an element on; the end of the flat buffer is one."""
         if self.whole:
             number = bisect_left(self.offsets, element)
             return self.offsets[number] if number < len(self.offsets) else self.count
         return min(round_up(element, self.grid), self.count)
 
-    def begin(self, use: int) -> int:
-        return self.begins[use]
+    def begin(self, call: int) -> int:
+        return self.begins[call]
 
     @cached_property
     def begins(self) -> dict[int, int]:
-        """Map owning uses to their first element; a use's first tensor is entered last, and stays."""
-        return dict(zip(reversed(self.first_uses), reversed(self.offsets), strict=True))
+        """Map owning uses to their first element; a layer call's first tensor is entered last, and stays."""
+        return dict(zip(reversed(self.first_calls), reversed(self.offsets), strict=True))
 
     def tensors(self, start: int, stop: int) -> list[int]:
         """List the tensors with an element in an interval."""

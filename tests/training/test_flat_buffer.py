@@ -13,9 +13,9 @@ from dear_mpi.models.layer import in_order
 from dear_mpi.models.layers import Dense, Gelu, LayerNorm, Reshape, Residual, SoftmaxCrossEntropy
 from dear_mpi.models.networks import MODELS
 from dear_mpi.ranks.world import run_world
-from dear_mpi.training.line.bound import BoundBucket
-from dear_mpi.training.line.bucket import cut
-from dear_mpi.training.line.layout import Layout
+from dear_mpi.training.flat_buffer.bound import BoundBucket
+from dear_mpi.training.flat_buffer.bucket import cut
+from dear_mpi.training.flat_buffer.layout import Layout
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from tests.training_checks import KINDS, arena_of, settings, third
@@ -30,7 +30,7 @@ def test_every_element_is_on_the_line_once_and_in_one_bucket(uses, itemsize, ran
     layout = Layout.of(uses, itemsize=itemsize, ranks=ranks)
     in_order_of_first_use = list(dict.fromkeys(tensor for use in uses for tensor in use))
     assert layout.shapes == tuple(shape for _, shape in in_order_of_first_use)
-    assert layout.uses == tuple(tuple(map(in_order_of_first_use.index, use)) for use in uses)
+    assert layout.calls == tuple(tuple(map(in_order_of_first_use.index, use)) for use in uses)
     ends = layout.ends
     assert all(end <= start for end, start in zip([0, *ends], [*layout.offsets, layout.count], strict=True))
     assert all(offset * itemsize % 16 == 0 for offset in layout.offsets), "a GPU reads tensors in whole vectors"
@@ -45,20 +45,20 @@ def test_every_element_is_on_the_line_once_and_in_one_bucket(uses, itemsize, ran
         assert bucket.nbytes % (128 * ranks) == 0 < bucket.count
         touching = {
             use
-            for use, tensors in enumerate(layout.uses)
+            for use, tensors in enumerate(layout.calls)
             for tensor in tensors
             if set(range(layout.offsets[tensor], layout.ends[tensor])) & set(range(bucket.start, bucket.stop))
         }
-        assert touching == set(bucket.uses)
+        assert touching == set(bucket.calls)
     for use, tensors in enumerate(uses):
-        assert set(buckets.needed_by(use)) == {bucket for bucket in buckets if use in bucket.uses}, tensors
+        assert set(buckets.needed_by(use)) == {bucket for bucket in buckets if use in bucket.calls}, tensors
     completed = [bucket for use in reversed(range(len(uses))) for bucket in buckets.completed_by(use)]
     assert sorted(completed, key=lambda bucket: bucket.index) == list(buckets), "each once"
 
 
 def test_an_empty_tensor_is_in_no_bucket():
     (bucket,) = cut(Layout.of([[("scale", ())], [("empty", (0,))]], itemsize=4, ranks=1), [])
-    assert bucket.uses == (0,)
+    assert bucket.calls == (0,)
 
 
 def digest(threads, **choices):
@@ -93,7 +93,7 @@ def test_gradients_of_tied_parameters_add_up():
     x, targets = rng.standard_normal((6, 8)), rng.integers(0, 8, 6)
     tied, apart = (network(np.random.default_rng(2), tied=tied) for tied in (True, False))
     together, each = gradients(tied, x, targets), gradients(apart, x, targets)
-    assert together.layout.uses == ((), (0, 1), (), (2, 3), (0, 4)), "one weight, two biases"
+    assert together.layout.calls == ((), (0, 1), (), (2, 3), (0, 4)), "one weight, two biases"
     assert tied[1].weight.value is tied[4].weight.value or np.shares_memory(tied[1].weight.value, tied[4].weight.value)
     wanted = apart[1].weight.grad + apart[4].weight.grad
     assert (together.view(together.grads, 0) == wanted).all()
@@ -140,7 +140,7 @@ def test_a_layer_runs_in_the_order_that_is_asked_for():
     assert uses[1] is layers[0]
     assert uses[2] is not layers[1]
     assert uses[2].weight is layers[1].weight
-    with pytest.raises(ValueError, match="uses must be of numbers below 2, the layers of the model, not 2"):
+    with pytest.raises(ValueError, match="calls must be of numbers below 2, the layers of the model, not 2"):
         in_order(layers, [0, 2])
 
 

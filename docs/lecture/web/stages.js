@@ -1,7 +1,7 @@
-/* A route: its legs on both ways, in their order, and the one that breaks it. */
+/* A route: its stages on both ways, in their order, and the one that breaks it. */
 
-/** given: ``legs`` and ``facts`` of a reply. */
-function legsView(element, { legs, facts = [] }) {
+/** given: ``stages`` and ``facts`` of a reply. */
+function legsView(element, { stages, facts = [] }) {
   const way = (name, title) =>
     el(
       "div",
@@ -10,7 +10,7 @@ function legsView(element, { legs, facts = [] }) {
       el(
         "ol",
         {},
-        legs.filter((leg) => leg.way === name).map((leg) => legCard(leg)),
+        stages.filter((stage) => stage.way === name).map((stage) => legCard(stage)),
       ),
     );
   element.replaceChildren(
@@ -32,7 +32,7 @@ function legCard({ said, thread, reads, writes, broken }) {
   const lines = (names) => names.map((name) => el("code", {}, name));
   return el(
     "li",
-    { class: `leg ${thread}${broken ? " broken" : ""}` },
+    { class: `stage ${thread}${broken ? " broken" : ""}` },
     el("strong", {}, said),
     el("span", { class: "soft" }, "reads ", lines(reads), " writes ", lines(writes)),
     el("span", { class: "soft" }, `${thread} thread`),

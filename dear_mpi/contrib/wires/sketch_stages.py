@@ -75,7 +75,9 @@ class OfCounters(OfCodes):
     wire: Sketch
     codes: str = "counters"
 
-    def line_bytes(self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()) -> int:
+    def payload_bytes(
+        self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
+    ) -> int:
         return round_up(self.wire.kept(count) * itemsize, ranks * CHUNK_BYTES)
 
 
@@ -101,7 +103,7 @@ class Fill(OfCounters):
                 memory.forget(self.codes, rank, shard)
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        gradients, counters, bits = bucket.line("gradients"), bucket.line(self.codes), Bits()
+        gradients, counters, bits = bucket.buffer("gradients"), bucket.buffer(self.codes), Bits()
         rows = [(row, bucket.shard("gradients", shard).size) for shard, row in enumerate(bucket.rows(INDEX))]
 
         def fill(factor: float) -> None:
@@ -130,11 +132,11 @@ class Peel(OfCounters):
 
     def prove(self, memory: Memory) -> None:
         for rank, shard in memory.places:
-            by = [memory.read(line, rank, at) for line in self.reads for at in range(memory.size)]
+            by = [memory.read(buffer, rank, at) for buffer in self.reads for at in range(memory.size)]
             memory.write("gradients", rank, shard, memory.symbol("code", by[shard], *by))
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
-        gradients, counters = bucket.line("gradients"), bucket.line(self.codes)
+        gradients, counters = bucket.buffer("gradients"), bucket.buffer(self.codes)
         return lambda factor: self.wire.decode(counters, bucket.found, gradients)
 
     def __str__(self) -> str:

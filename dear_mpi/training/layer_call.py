@@ -19,8 +19,8 @@ import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.models.layer import ExchangingLayer, Layer, SplitLayer, is_exchanging, is_split
-from dear_mpi.training.line.arena import Arena, GradPlace
-from dear_mpi.training.line.parameters import trained
+from dear_mpi.training.flat_buffer.arena import Arena, GradPlace
+from dear_mpi.training.flat_buffer.parameters import trained
 
 FILLINGS = 1.0, -3.0, 1.0
 ALONE = Lock()  # ranks that are threads may share the memory
@@ -98,7 +98,7 @@ WRITE = "write all of it (grad[...] = g)"
 
 
 @dataclass(eq=False)
-class LayerUse:
+class LayerCall:
     """Hold a layer at one position of the forward pass."""
 
     number: int  # its position
@@ -232,7 +232,7 @@ def backward_of(layer: Layer, dy: Array, *, late: bool) -> Array:
     return cast(SplitLayer, layer).backward_input(dy) if late else layer.backward(dy)
 
 
-def split_uses(layers: Sequence[Layer]) -> list[int]:
+def split_calls(layers: Sequence[Layer]) -> list[int]:
     """Return the layers that may write trained gradients in a second half of their backward pass. Raises ValueError."""
     found = []
     for number, layer in enumerate(layers):

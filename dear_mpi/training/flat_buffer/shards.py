@@ -1,6 +1,6 @@
 """Locate the shard of each bucket that a rank updates, and the optimiser state for it.
 
-    line, 3 ranks    | bucket 0          | bucket 1                   |
+    buffer, 3 ranks    | bucket 0          | bucket 1                   |
     a rank's shards  |     |##|     ...  |        |####|        ...   |     the 2nd third of each
     its state        |##|####|                                              the same shards, packed
 
@@ -17,11 +17,11 @@ from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.training.line.bucket import Bucket
+from dear_mpi.training.flat_buffer.bucket import Bucket
 
 
 class Shards:
-    """Hold one rank's shards of all buckets, from their partitions in line order.
+    """Hold one rank's shards of all buckets, from their partitions in buffer order.
 
     Attributes:
         state: the place of each bucket's state.
@@ -44,10 +44,10 @@ class Shards:
         own = self.partitions[bucket].shard(self.rank)
         return slice(bucket.start + own.start, bucket.start + own.stop)
 
-    def to_line(self, own: Array, line: Array) -> None:
+    def to_buffer(self, own: Array, buffer: Array) -> None:
         """Copy this rank's state into the whole state."""
         for bucket, place in self.state.items():
-            line[self.of(bucket)] = own[place]
+            buffer[self.of(bucket)] = own[place]
 
 
 def whole_state(arena: Any, transport: Transport) -> Iterator[Array]:
@@ -59,19 +59,19 @@ def whole_state(arena: Any, transport: Transport) -> Iterator[Array]:
     shards = [Shards(rank, ranks, arena.shards.partitions) for rank in range(ranks)]
     counts = [each.count for each in shards]
     for own in arena.state:
-        gathered, line = (array_module(own).empty_like(arena.values, dtype=own.dtype) for _ in range(2))
+        gathered, buffer = (array_module(own).empty_like(arena.values, dtype=own.dtype) for _ in range(2))
         parts = [gathered[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
         parts[arena.shards.rank][...] = own
         with make_plan("all_gather", gathered, transport, algorithm="auto", alike=True, counts=counts) as plan:
             plan()
         for each, part in zip(shards, parts, strict=True):
-            each.to_line(part, line)
-        yield line
+            each.to_buffer(part, buffer)
+        yield buffer
 
 
 def take_state(arena: Any, state: Iterable[Array]) -> None:
     """Keep this rank's part of the whole state, unless it holds all of it already."""
-    for own, line in zip(arena.state, state, strict=True):
-        if own is not line:
+    for own, buffer in zip(arena.state, state, strict=True):
+        if own is not buffer:
             for bucket, place in arena.shards.state.items():
-                own[place] = line[arena.shards.of(bucket)]
+                own[place] = buffer[arena.shards.of(bucket)]

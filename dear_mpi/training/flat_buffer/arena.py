@@ -1,4 +1,4 @@
-"""Allocate the memory of the flat buffer (line): values, gradients and optimiser state.
+"""Allocate the memory of the flat buffer: values, gradients and optimiser state.
 
     values   | weight | bias |.| weight | bias |......|     parameters of the layers are views into it
     grads    | weight | bias |.| weight | bias |......|     layers write their gradients straight into it
@@ -23,12 +23,12 @@ from dear_mpi.kernels.calls import copier, packer, unpacker
 from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.kernels.slab import ALIGNMENT, Slab
 from dear_mpi.models.layer import Layer, Parameter
+from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
+from dear_mpi.training.flat_buffer.layout import Layout
+from dear_mpi.training.flat_buffer.owners import Owners, Sharing
+from dear_mpi.training.flat_buffer.parameters import Call, flat_dtype, held, of_tensors, readers, trained
+from dear_mpi.training.flat_buffer.shards import Shards
 from dear_mpi.training.learning_rate import Rate, checked
-from dear_mpi.training.line.bucket import Bucket, Cut
-from dear_mpi.training.line.layout import Layout
-from dear_mpi.training.line.owners import Owners, Sharing
-from dear_mpi.training.line.parameters import Call, held, line_dtype, of_tensors, readers, trained
-from dear_mpi.training.line.shards import Shards
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.routes.route import Route
 
@@ -49,7 +49,7 @@ class Arena:
     """Bind a model's parameters to flat arrays.
 
     Args:
-        uses: the layers, in forward order.
+        calls: the layers, in forward order.
         wire: the type of travelling gradients.
         learning_rate: a function of the update, counted from 0; default is the optimiser's rate.
         hosts: host number of each rank.
@@ -58,7 +58,7 @@ class Arena:
 
     def __init__(
         self,
-        uses: Sequence[Layer],
+        calls: Sequence[Layer],
         layout: Layout,
         *,
         wire: np.dtype[Any],
@@ -71,42 +71,42 @@ class Arena:
         slab: Slab,
         put: Callable[[Array], Array] = lambda array: array,
     ) -> None:
-        dtype = line_dtype(uses)
+        dtype = flat_dtype(calls)
         self.layout, self.optimizer, self.learning_rate = layout, optimizer, learning_rate
         self.route, self.owners, self.sharded = route, owners, route.update.shard
         self.rank, self.hosts, self.put = rank, hosts, put
         self.values, self.grads = slab.zeros(layout.count, dtype), slab.zeros(layout.count, dtype)
         self.wire = self.grads if wire == dtype else slab.zeros(layout.count, wire)
         self.state: list[Array] = []
-        self.lines = {name: array_module(self.values).zeros(layout.count, dtype) for name in route.lines}
-        self.parameters = of_tensors(uses, layout)
+        self.buffers = {name: array_module(self.values).zeros(layout.count, dtype) for name in route.buffers}
+        self.parameters = of_tensors(calls, layout)
         self.updates = 0  # of every bucket; survives new cuts
         self.over = False
         self.staying: dict[int, Parameter] = {}  # by tensor, parameters that stay in place
         self.tied: dict[int, list[Array]] = {}  # gradients of the tied, from uses that do not own them
         self.bound_values: dict[int, Array] = {}  # the parameters' views
-        for parameter in (parameter for layer in uses for parameter in layer.parameters if not parameter.trained):
+        for parameter in (parameter for layer in calls for parameter in layer.parameters if not parameter.trained):
             parameter.value, parameter.grad = put(parameter.value), put(parameter.grad)
         self.places = [
             [self.place(*pair) for pair in zip(trained(layer), tensors, strict=True)]
-            for layer, tensors in zip(uses, layout.uses, strict=True)
+            for layer, tensors in zip(calls, layout.calls, strict=True)
         ]
-        self.begin_lines()
+        self.begin_buffers()
 
-    def begin_lines(self) -> None:
-        for name, line in self.lines.items():
-            if self.route.lines[name] == "values":
-                line[...] = self.values
+    def begin_buffers(self) -> None:
+        for name, buffer in self.buffers.items():
+            if self.route.buffers[name] == "values":
+                buffer[...] = self.values
 
     @staticmethod
     def nbytes(layout: Layout, dtype: np.dtype[Any], wire: np.dtype[Any]) -> int:
         itemsizes = [dtype.itemsize, dtype.itemsize, *([wire.itemsize] if wire != dtype else [])]
         return sum(layout.count * itemsize + ALIGNMENT for itemsize in itemsizes)
 
-    def nbytes_of(self, line: str, bucket: Bucket) -> int:
+    def nbytes_of(self, buffer: str, bucket: Bucket) -> int:
         sizes = {"wire": self.wire.itemsize, "values": self.values.itemsize, "ranks": self.owners.ranks}
         longest = self.sharing.longest(bucket)
-        return self.route.nbytes(line, bucket.count, longest=longest, shapes=bucket.shapes, **sizes)
+        return self.route.nbytes(buffer, bucket.count, longest=longest, shapes=bucket.shapes, **sizes)
 
     def share_out(self, buckets: Cut) -> None:
         """Adopt these buckets; sharded optimiser state restarts at zero."""
@@ -119,12 +119,12 @@ class Arena:
             self.state = self.optimizer.new_state(self.values[: self.shards.count])
 
     def place(self, parameter: Parameter, tensor: int) -> GradPlace:
-        """Bind a parameter to the line, if unbound, and return its gradient's place."""
-        other = None if parameter.line is None else parameter.line()
+        """Bind a parameter to the flat buffer, if unbound, and return its gradient's place."""
+        other = None if parameter.buffer is None else parameter.buffer()
         if other is not None and other is not self and not other.over:
             what = "is trained by another session that is not over; ranks that are threads need layers of their own"
             raise ValueError(f"parameter {parameter.name} {what}")
-        parameter.line = weakref.ref(self)
+        parameter.buffer = weakref.ref(self)
         tied = tensor in self.tied
         value = self.bound_values.setdefault(tensor, self.view(self.values, tensor))
         grad = self.view(self.grads, tensor)
@@ -135,7 +135,9 @@ class Arena:
             raise ValueError(f"parameter {parameter.name} is tied to one that must stay in its own memory")
         if not parameter.rebind or parameter.value.dtype != value.dtype:
             if tied:
-                raise ValueError(f"parameter {parameter.name} is tied, so it must take the line's memory and type")
+                raise ValueError(
+                    f"parameter {parameter.name} is tied, so it must take the flat buffer's memory and type"
+                )
             if not (parameter.value.flags.c_contiguous and parameter.grad.flags.c_contiguous):
                 raise ValueError(f"parameter {parameter.name} must be contiguous, because it stays where it is")
             self.staying[tensor] = parameter
@@ -145,11 +147,11 @@ class Arena:
             grad = array_module(grad).zeros_like(grad)
             self.tied[tensor].append(grad)
         left, parameter.value, parameter.grad = parameter.value, value, grad
-        kept = left is not value and held(left)  # both are one if the parameter has another use
+        kept = left is not value and held(left)  # both are one if the parameter has another layer call
         return GradPlace(parameter, parameter.value, grad, left if kept else None)
 
     def view(self, array: Array, tensor: int, *, begin: int = 0) -> Array:
-        """View a tensor in a flat array that starts at line element ``begin``."""
+        """View a tensor in a flat array that starts at buffer element ``begin``."""
         layout = self.layout
         return array[layout.offsets[tensor] - begin : layout.ends[tensor] - begin].reshape(layout.shapes[tensor])
 
@@ -161,10 +163,10 @@ class Arena:
         rate = self.learning_rate
         return self.optimizer if rate is None else replace(self.optimizer, lr=checked(rate, update))
 
-    def add_tied(self, use: int) -> None:
-        """Add later uses' gradients to those that a use owns; backward ends with the owner."""
-        for tensor in dict.fromkeys(self.layout.uses[use]):  # a parameter may be tied within a layer
-            if self.layout.first_uses[tensor] == use:
+    def add_tied(self, call: int) -> None:
+        """Add later layer calls' gradients to those that a layer call owns; backward ends with the owner."""
+        for tensor in dict.fromkeys(self.layout.calls[call]):  # a parameter may be tied within a layer
+            if self.layout.first_calls[tensor] == call:
                 for grad in self.tied[tensor]:
                     self.view(self.grads, tensor)[...] += grad
 
@@ -185,7 +187,7 @@ class Arena:
         return [unpacker(values, [own for _, own, _ in pieces])] if pieces else []
 
     def reading(self, span: slice) -> list[Call]:
-        """Return the calls that copy changed staying parameters to the line."""
+        """Return the calls that copy changed staying parameters to the flat buffer."""
         return [call for here, own, _ in self.pieces(span) for call in readers(self.values[here], own)]
 
     def read(self) -> None:

@@ -1,1 +1,0 @@
-"""Provide the flat buffer (line) of all trained parameters, its buckets and its memory."""
