@@ -7,7 +7,7 @@ You can write a policy as a pure function in a file, ``--fusion mine.py:cut``. I
 buffer where buckets begin, for example one at each fourth layer:
 
     def cut(layout, times, network):
-        return [layout.begin(use) for use in layout.begins if use % 4 == 0]
+        return [layout.begin(call) for call in layout.begins if call % 4 == 0]
 
 ``layout`` maps layer calls to their tensors, ``times`` has their forward and backward times, and ``network(nbytes)``
 returns the seconds of an all-reduce of ``nbytes`` bytes.

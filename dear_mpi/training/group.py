@@ -1,6 +1,6 @@
 """Build all objects for one set of ranks: a group of workers.
 
-layers ---> arena, uses          memory of this rank's values, gradients and shards of the optimiser's state
+layers ---> arena, calls         memory of this rank's values, gradients and shards of the optimiser's state
 transport -> engine -> fabric    the plans of collectives
 schedules -> trainers            one for each, on the same model and the same buckets
 """

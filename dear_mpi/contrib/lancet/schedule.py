@@ -24,7 +24,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from dear_mpi.training.schedules import Dear, Fsdp, Nominal, Schedule
 
-# By use: itself if its weights are not delayed, else the layer call that they are written before; -1 for the end.
+# By layer call: itself if its weights are not delayed, else the one that they are written before; -1 for the end.
 Plan: TypeAlias = tuple[int, ...]
 
 
@@ -38,7 +38,7 @@ class LateWeights(Schedule):
     """Delay weight gradients on top of another schedule: inherit from it first, as in ``Lancet``."""
 
     foresees = True
-    distances: ClassVar[Sequence[int]] = (0, 1)  # delays of all weights, in uses, among the tried plans
+    distances: ClassVar[Sequence[int]] = (0, 1)  # delays of all weights, in layer calls, among the tried plans
     plan: Plan | None = None  # before the decision, all wait until the next layer's exchange has begun
 
     def orders(self, nominal: Nominal) -> Sequence[Plan]:
@@ -63,7 +63,7 @@ class LateWeights(Schedule):
         super().end_backward()
 
     def write_due(self, call: int) -> None:
-        """Let layers write the gradients due before this use runs backward."""
+        """Let layers write the gradients due before this layer call runs backward."""
         while self.fabric.delayed and self.due(self.fabric.delayed[0].call) >= call:
             self.fabric.write_weights()
 

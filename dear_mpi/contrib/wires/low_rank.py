@@ -2,7 +2,7 @@
 
     bucket          | W (n x m)      | b | V (k x l)      | c |
     codes, turn 0   | P of W | b | Q of V | c |                     then Q of W, and P of V
-    factors         | P, Q of W      |   | P, Q of V      |   |     a buffer as long as the bucket: they take half at most
+    factors         | P, Q of W      |   | P, Q of V      |   |     as long as the bucket: they take half at most
 
 One factor has orthonormal columns, the other is M times it: the compressed payload, which adds up over ranks. A tensor
 of more dimensions is a matrix of its first dimension and the rest. A vector is sent uncompressed, and so is a matrix

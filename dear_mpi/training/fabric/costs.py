@@ -25,7 +25,7 @@ from dear_mpi.training.routes.stages import Collective
 
 Price: TypeAlias = Callable[[Collective, Bucket], float]
 # Slowdown of a layer call, on all ranks or on each. Arguments: the pass, counted from 0 over forward and
-# backward; the place in it, 2 x use forward and 2 x use + 1 backward.
+# backward; the place in it, 2 x call forward and 2 x call + 1 backward.
 Noise: TypeAlias = Callable[[int, int], Any]
 
 

@@ -234,7 +234,7 @@ class ScheduleError(ValueError):
 class Entry:
     """Record a bucket's history since its gradients were last written."""
 
-    missing: set[int] = field(default_factory=set)  # uses that have not run backward
+    missing: set[int] = field(default_factory=set)  # layer calls that have not run backward
     started: dict[str, Handle] = field(default_factory=dict)  # collectives, in order, with their handles
     awaited: set[str] = field(default_factory=set)
     updated: bool = True

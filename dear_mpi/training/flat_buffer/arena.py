@@ -37,7 +37,7 @@ ALONE = Owners()  # of the only rank
 
 @dataclass
 class GradPlace:
-    """Locate the value and gradient of one parameter for one use."""
+    """Locate the value and gradient of one parameter for one layer call."""
 
     parameter: Parameter
     value: Array
@@ -83,7 +83,7 @@ class Arena:
         self.updates = 0  # of every bucket; survives new cuts
         self.over = False
         self.staying: dict[int, Parameter] = {}  # by tensor, parameters that stay in place
-        self.tied: dict[int, list[Array]] = {}  # gradients of the tied, from uses that do not own them
+        self.tied: dict[int, list[Array]] = {}  # gradients of the tied, from layer calls that do not own them
         self.bound_values: dict[int, Array] = {}  # the parameters' views
         for parameter in (parameter for layer in calls for parameter in layer.parameters if not parameter.trained):
             parameter.value, parameter.grad = put(parameter.value), put(parameter.grad)
@@ -151,7 +151,7 @@ class Arena:
         return GradPlace(parameter, parameter.value, grad, left if kept else None)
 
     def view(self, array: Array, tensor: int, *, begin: int = 0) -> Array:
-        """View a tensor in a flat array that starts at buffer element ``begin``."""
+        """View a tensor in a flat array that starts at element ``begin``."""
         layout = self.layout
         return array[layout.offsets[tensor] - begin : layout.ends[tensor] - begin].reshape(layout.shapes[tensor])
 

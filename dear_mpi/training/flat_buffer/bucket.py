@@ -1,6 +1,6 @@
 """Cut the flat buffer into buckets: intervals that travel as one, at any element of the grid.
 
-    buffer     | embedding            | block 1 | block 2      | head |..|
+    buffer   | embedding            | block 1 | block 2      | head |..|
     buckets  |    0     |    1      :   |  2          |  3          :  |
                                     ^ a border is put on the next point of the grid
 
@@ -22,7 +22,7 @@ class Bucket:
 
     Attributes:
         index: its number on the flat buffer.
-        calls: the layer calls that touch it, ascending; ``uses[0]`` completes its gradients.
+        calls: the layer calls that touch it, ascending; ``calls[0]`` completes its gradients.
         nbytes: its size as it travels.
         shapes: of its tensors, if buckets consist of whole ones.
     """

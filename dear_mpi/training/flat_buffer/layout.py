@@ -1,6 +1,6 @@
 """Lay out all trained parameters in a flat buffer, in the order of first call in the forward pass.
 
-    uses    0: embedding         1: block           2: head, tied to the embedding
+    calls     0: embedding         1: block           2: head, tied to the embedding
     buffer    | tokens | positions |.| weight | bias |................|
               ^ offsets: each tensor begins on 16 bytes              ^ count: a multiple of the grid
 
@@ -123,7 +123,7 @@ class Layout:
 
     @cached_property
     def begins(self) -> dict[int, int]:
-        """Map owning uses to their first element; a layer call's first tensor is entered last, and stays."""
+        """Map owning layer calls to their first element; a layer call's first tensor is entered last, and stays."""
         return dict(zip(reversed(self.first_calls), reversed(self.offsets), strict=True))
 
     def tensors(self, start: int, stop: int) -> list[int]:

@@ -100,7 +100,7 @@ def held(array: Array) -> bool:
 def readers(buffer: Array, own: Array) -> list[Call]:
     """Return the calls that copy an owner's in-place changes to the flat buffer.
 
-    In a narrower type, an unchanged value equals the flat buffer's value, rounded: the flat buffer then keeps its more exact value.
+    In a narrower type, an unchanged value equals the flat buffer's, rounded; the buffer then keeps its more exact one.
     """
     if buffer.dtype == own.dtype:
         return [copier(buffer, own)]

@@ -1,6 +1,6 @@
 """Locate the shard of each bucket that a rank updates, and the optimiser state for it.
 
-    buffer, 3 ranks    | bucket 0          | bucket 1                   |
+    buffer, 3 ranks  | bucket 0          | bucket 1                   |
     a rank's shards  |     |##|     ...  |        |####|        ...   |     the 2nd third of each
     its state        |##|####|                                              the same shards, packed
 

@@ -44,7 +44,7 @@ class Wire(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class OfCodes(Stage):
-    """Act on a line of codes, which ``wire`` encodes and decodes."""
+    """Act on a buffer of codes, which ``wire`` encodes and decodes."""
 
     adds_up: ClassVar[bool] = False  # whether the sum of codes is the code of the sum
     act: ClassVar[str] = ""  # encode or decode, once for all elements; "" if the stage overrides compute_s

@@ -4,8 +4,8 @@
     sharded   pack | reduce_scatter gradients            update the own shard | all_gather values | unpack
               out: ``start("reduce_scatter")``           back: ``start("all_gather")``; ``start("all_reduce")`` is both
 
-The main thread runs its stages at the start of a way, and those at the end of the way back when the schedule updates. The
-engine runs all other stages in order.
+The main thread runs its stages at the start of a way, and those at the end of the way back when the schedule
+updates. The engine runs all other stages in order.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -123,7 +123,7 @@ class Route:
 
     @cached_property
     def codes(self) -> dict[str, OfCodes]:
-        """Map each line of codes to its first stage."""
+        """Map each buffer of codes to its first stage."""
         return {stage.codes: stage for stage in reversed(self.stages) if isinstance(stage, OfCodes)}
 
     @property
@@ -230,4 +230,5 @@ def when(stage: Stage) -> str:
     every = f" every {stage.every} iterations" * (stage.every > 1)
     late = f", {stage.after} later" * (stage.after > 0)
     fits = "" if stage.fits is None else " where codes fit" if stage.fits else " where codes do not fit"
-    return f"{fits}{every}{late}{f' from {stage.first} on' * (stage.first > 0)}{f' until {stage.until}' if stage.until else ''}"
+    until = f" until {stage.until}" if stage.until else ""
+    return f"{fits}{every}{late}{f' from {stage.first} on' * (stage.first > 0)}{until}"

@@ -146,7 +146,7 @@ class Stage(ABC):
         fits: run only if an earlier stage found that codes fit (True) or not (False), equally on all ranks.
         level: ``inside hosts`` or ``between hosts`` (``collectives/program/hosts.py``); "" for all ranks at once.
         reads, writes: names of buffers.
-        buffers: extra buffers by kind: ``own`` (differs by rank), ``equal``, initial ``values``, ``scratch`` (not kept).
+        buffers: extra buffers by kind: ``own`` (differs by rank), ``equal``, initial ``values``, ``scratch``.
         timed: whether the log records its time on the main thread.
         whole: whether buckets must consist of whole tensors.
     """

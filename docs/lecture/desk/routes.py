@@ -10,7 +10,7 @@ from dear_mpi.training.routes.route import Route, when
 
 
 def stages_of(route: Route, broken: int | None = None) -> list[dict[str, Any]]:
-    """Every stage, in its order: its way, its thread, what it reads and writes, and whether it is the one that breaks."""
+    """List the stages in order: way, thread, reads and writes, and whether it is the broken one."""
     ways = [("out", stage) for stage in route.out] + [("back", stage) for stage in route.back]
     return [
         {
@@ -37,7 +37,7 @@ def proved(name: str) -> tuple[Route, Proof | None, RouteError | None]:
 def broken_stage(error: RouteError | None) -> int | None:
     """The number of the stage that an error names.
 
-    >>> broken_stage(RouteError("route 'wrong': stage 2 (update all), at buffer 'gradients' of bucket 0, reads shard 1"))
+    >>> broken_stage(RouteError("route 'wrong': stage 2 (update all), at buffer 'gradients' of bucket 0, reads 1"))
     2
     """
     found = re.search(r": stage (\d+) ", str(error))
