@@ -45,7 +45,7 @@ from dear_mpi.kernels.slab import ALIGNMENT, Slab, round_up
 def check(algorithm: str, collective: str, transport: Transport) -> None:
     find_algorithm(algorithm, collective)
     if not is_ours(algorithm):
-        proven(algorithm_source(algorithm), algorithm, collective, transport.hosts, transport.rates, 1)
+        proven(algorithm_source(algorithm), algorithm, collective, transport.hosts, rates=transport.rates, pieces=1)
 
 
 def check_call(call: Call, transport: Transport) -> int | None:
@@ -54,13 +54,13 @@ def check_call(call: Call, transport: Transport) -> int | None:
 
 
 def proven_for(call: Call, transport: Transport) -> Sequence[Program]:
-    source = algorithm_source(call.algorithm)
-    return proven(source, call.algorithm, call.collective, call.hosts(transport), transport.rates, call.pieces)
+    source, hosts = algorithm_source(call.algorithm), call.hosts(transport)
+    return proven(source, call.algorithm, call.collective, hosts, rates=transport.rates, pieces=call.pieces)
 
 
 @lru_cache(maxsize=256)
 def proven(
-    source: Any, name: str, collective: str, hosts: tuple[int, ...], rates: Rates | None, pieces: int
+    source: Any, name: str, collective: str, hosts: tuple[int, ...], *, rates: Rates | None, pieces: int
 ) -> Sequence[Program]:
     from dear_mpi.collectives.program.verify import verify  # ours are proved by the tests
 
