@@ -1,10 +1,10 @@
-"""Find the kernels for an array by its type, NumPy's or CuPy's, and wait for them.
+"""Find the kernels for an array by its type, NumPy's or CuPy's, wait for them, and select the GPU.
 
 A new library needs a module with the functions of ``reference.py`` and a line in ``KERNELS``.
 
-A kernel call on a GPU returns before the kernel has run. Kernels run in the order of their stream. An **event** marks a
-point in that order. Before another stream, or MPI, uses a buffer, the host must wait for an event of the stream that
-wrote it: without the wait, results are sometimes wrong and no error is raised.
+A kernel call on a GPU returns before the kernel has run. Kernels run in the order of their stream; an **event** marks a
+point in it. Before another stream, or MPI, uses a buffer, the host must wait for an event of the stream that wrote it:
+without the wait, results are sometimes wrong and no error is raised.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ def array_module(array: Array) -> ModuleType:
 
 
 def kernels_for(*arrays: Array) -> ModuleType:
-    """Return the module of kernels for these arrays: a GPU's if one is on a GPU; others may be in pinned memory."""
+    """Return the module of kernels: a GPU's if an array is on one; others may be in pinned memory."""
     libraries = [library_of(array) for array in arrays]
     library = next((name for name in libraries if name != "numpy"), "numpy")
     return importlib.import_module(lookup("array library", library, KERNELS))
@@ -45,13 +45,13 @@ def to_host(array: Array) -> Array:
 
 
 class Event(Protocol):
-    """A point in the order of a stream. Wait for it as for an MPI request."""
+    """A point in the order of a stream."""
 
     def record(self) -> None:
         """Mark the end of this thread's work on its current stream."""
 
     def Wait(self) -> None:
-        """Block the host until then, with the interpreter lock released."""
+        """Block with the interpreter lock released."""
 
     def Test(self) -> bool: ...
 

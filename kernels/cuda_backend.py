@@ -1,7 +1,6 @@
 """Run the sources of ``kernels/cuda`` on CuPy arrays, with the functions of ``reference.py``.
 
-Kernels run on the current stream of the calling thread. Arrays must be contiguous, because kernels take addresses; a
-bound call keeps them alive. Kernels can also read pinned host memory.
+Kernels run on the current stream of the calling thread. Arrays must be contiguous; a bound call keeps them alive.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +41,7 @@ def kernel(name: str, expression: str) -> Any:
 
 
 def launching(function: Any, grid: int, arguments: Sequence[Any], keeps: Sequence[Any]) -> Callable[[], object]:
-    """Bind a launch; the call keeps ``keeps`` alive. CUDA refuses an empty grid."""
+    """The call keeps ``keeps`` alive. CUDA refuses an empty grid."""
     return partial(launch, function, grid, arguments, keeps) if grid else lambda: None
 
 

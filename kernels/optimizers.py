@@ -20,7 +20,7 @@ CALL_COST = 4000  # update of an empty tensor, in elements; measured on one core
 
 
 class Companion(NamedTuple):
-    """Describe a tensor of sums that an optimizer sends with a layer's gradients, such as K-FAC's factors."""
+    """A tensor of sums that an optimizer sends with a layer's gradients, such as K-FAC's factors."""
 
     elements: int
     cost: int  # see ``Optimizer.cost``
@@ -88,8 +88,7 @@ LEAST = 2.0**-149
 class SGD(Optimizer):
     """Stochastic gradient descent with momentum (Sutskever et al. 2013, in PyTorch's form).
 
-    g += weight_decay * w for all parameters; m = momentum * m + g; the step is m, or g + momentum * m if ``nesterov``;
-    w -= lr * step.
+    g += weight_decay * w; m = momentum * m + g; the step is m, or g + momentum * m if ``nesterov``; w -= lr * step.
     """
 
     lr: float = 0.1
@@ -130,7 +129,7 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma and Ba 2015, algorithm 1).
 
-    Weight decay is an L2 penalty before the moments, as in ``SGD``; ``AdamW`` decouples it.
+    Weight decay is an L2 penalty before the moments; ``AdamW`` decouples it.
     """
 
     lr: float = 3e-3
@@ -180,7 +179,7 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2, in PyTorch's form).
 
-    First w *= 1 - lr * weight_decay for all parameters; then Adam without decay.
+    First w *= 1 - lr * weight_decay; then Adam without decay.
     """
 
     weight_decay: float = 0.01
@@ -284,9 +283,7 @@ def orthogonalised(matrix: Array) -> Array:
     """Approximate the nearest orthogonal matrix: U S V^T becomes U S' V^T with S' in about 0.7 to 1.2.
 
     X = a X + (b A + c A A) X with A = X X^T maps each singular value s to a s + b s^3 + c s^5. Cost: 4 max min^2 + 2
-    min^3 flops, because the smaller side is multiplied with itself.
-
-    Source: github.com/KellerJordan/Muon, which computes in bf16; we keep the matrix's type.
+    min^3 flops. Source: github.com/KellerJordan/Muon, which computes in bf16.
 
     >>> np.linalg.svd(orthogonalised(np.diag([9.0, 5.0, 1.0])), compute_uv=False).round(1)
     array([0.9, 0.8, 0.7])

@@ -1,9 +1,7 @@
 """List the algorithms by name, and derive reductions. To add an algorithm, write its file and add a line here.
 
-An algorithm can also be a function in a user's file, ``path/to/mine.py:my_ring``, or an entry point of a package in the
-group ``dear_mpi.algorithms`` (``program/extras.py``).
-
-Reductions are distributions that run backwards:
+Another algorithm is a function in a user's file, ``path/to/mine.py:my_ring``, or a package's entry point in the group
+``dear_mpi.algorithms``. Reductions are distributions that run backwards:
 
     all_gather          chunk 0 goes    0 --> 1 --> 3         (a tree for each chunk, away from its owner)
                                         0 --> 2
@@ -12,8 +10,7 @@ Reductions are distributions that run backwards:
 
 In an all-gather every rank gets every chunk once, so a chunk's paths form a tree rooted at its owner. Reverse the
 steps, turn receives into sends, and sends into receives that combine: every rank adds its contribution once, after all
-from below it have arrived. Both in turn are an all-reduce with equal bits on all ranks. A broadcast gives a reduction
-to its root.
+from below it have arrived. Both in turn are an all-reduce with equal bits on all ranks. A broadcast gives a reduction.
 
 Source: Chan et al., Collective communication: theory, practice, and experience, CCPE 19 (2007): duality.
 """
@@ -74,10 +71,9 @@ def mirrored(program: Program) -> tuple[Step, ...]:
 
 
 class Rows(Mapping[str, dict[str, Algorithm]]):
-    """An algorithm's functions by collective. Its file is imported on the first lookup: a job uses a few of them.
+    """Algorithms by collective. A file is imported on the first lookup of its row: a job uses a few of them.
 
-    Args:
-        written: module, and the name of its function for each collective; reductions are derived by mirroring.
+    ``written``: the file, and its function for each collective; reductions are derived.
     """
 
     def __init__(self, written: Mapping[str, tuple[str, Mapping[str, str]]]) -> None:
@@ -164,7 +160,7 @@ def is_ours(name: str) -> bool:
 
 
 def is_installed(name: str) -> bool:
-    """Return whether core or an installed extra has this algorithm; not a user's file."""
+    """Return whether core or an extra has this name; users' files have none."""
     from dear_mpi.collectives.program.extras import entry_points_of
 
     return name in ALGORITHMS or name in entry_points_of("algorithms")

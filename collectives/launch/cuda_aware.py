@@ -1,4 +1,4 @@
-"""Decide whether this MPI accepts device memory: by a trial in a child process, for all ranks together.
+"""Decide whether this MPI accepts device memory, by a trial in a child process.
 
 MPI's own answer may be wrong: Open MPI says yes if its UCX lacks CUDA, and no if another UCX with CUDA replaced it. A
 wrong yes is a crash. So a child runs this file as a one-rank MPI job that sends device buffers to itself. This proves
@@ -32,8 +32,6 @@ SIZES = (64, 4 << 20)  # bytes: eager and rendezvous take different paths in MPI
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Whether MPI gets device memory directly, and ``why``."""
-
     direct: bool
     why: str
 
@@ -47,7 +45,7 @@ OVERRIDES = {
 
 
 def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> DeviceMemory:
-    """Try it in a child process on this process's GPU. Never hangs, leaves no child."""
+    """Try it in a child process on this GPU. Never hangs, leaves no child."""
     try:  # failure is an answer: if this rank raised, the others would hang
         if command is None:
             module, limit_s = "dear_mpi.collectives.launch.cuda_aware", int(timeout_s) + 1
@@ -93,10 +91,9 @@ probed = cache(probe)  # once per process: the answer does not change
 def decide(
     comm: "MPI.Intracomm", override: str = "auto", *, probing: Callable[[], DeviceMemory] = probed
 ) -> DeviceMemory:
-    """Collective: decide whether MPI gets device memory directly; equal on all ranks, errors included.
+    """Collective: decide for all ranks, because both ends of a message must take the same path.
 
-    All ranks decide together, because both ends of a message must take the same path: under ``auto`` one rank of each
-    host probes, and all hosts must succeed.
+    Under ``auto`` one rank of each host probes, and all hosts must succeed.
     """
     from mpi4py import MPI
 
@@ -111,7 +108,7 @@ def decide(
 def built_for(array: Array, comm: "MPI.Intracomm", *, taken: bool) -> bool:
     """Return whether the library's own collectives accept this memory.
 
-    Messages (``taken``) need only a UCX with CUDA. Reductions crash unless MPI itself was built with CUDA.
+    Messages need only a UCX with CUDA. Reductions crash unless MPI itself was built with CUDA.
     """
     return library_of(array) == "numpy" or (taken and True in queries(comm).values())
 

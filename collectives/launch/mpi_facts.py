@@ -48,7 +48,7 @@ class MpiFacts:
 
 
 def started() -> "MPI.Intracomm":
-    """Start MPI and return the communicator of all processes; ValueError with a remedy if unusable."""
+    """Start MPI; ValueError with a remedy if it is unusable."""
     try:
         from mpi4py import MPI
 
@@ -64,7 +64,7 @@ def started() -> "MPI.Intracomm":
 
 
 def mpi_facts() -> MpiFacts:
-    """Collective: return the facts of this rank; MPI must have started."""
+    """Collective; MPI must have started."""
     from mpi4py import MPI
 
     node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)

@@ -1,7 +1,7 @@
 """Find the ranks of this job on this host through /proc: which are stopped, and why each waits.
 
-Each rank posts its wait in its monitor: an anonymous file in memory, which others find among its descriptors. The ranks
-of a host are the children of the launcher; ranks started by ``mpirun sh -c ...`` do not see each other.
+Each rank posts its wait in an anonymous file in memory, which others find among its descriptors. The ranks of a host
+are the children of the launcher; ranks started by ``mpirun sh -c ...`` do not see each other.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ NAP_S, LOOKS = 0.1, 30  # for a launcher to end the rest of a job
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A rank, perhaps this one; ``waits`` describes its wait, or is "", and ``progress`` grows with each wait."""
+    """A rank, perhaps this one; ``waits`` may be "", and ``progress`` grows with each wait."""
 
     rank: int
     process: int | None = None  # None: a thread
@@ -66,10 +66,9 @@ class Monitor:
             os.pwrite(self.descriptor, content[:MONITOR_BYTES].ljust(MONITOR_BYTES), 0)
 
     def farewell(self) -> None:
-        """End stopped ranks before aborting the job, because some launchers would wait for them.
+        """End stopped ranks before aborting the job: some launchers would wait for them.
 
-        A child ends what is left 3 s after this rank: MPICH's launcher sometimes leaves a rank that computes or sleeps,
-        and then waits for it.
+        A child ends what is left 3 s after this rank: MPICH's launcher sometimes leaves a rank and then waits for it.
         """
         self.post(waits=FAREWELL)
         for other in self.neighbours():

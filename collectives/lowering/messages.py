@@ -46,8 +46,7 @@ class Portion(NamedTuple):
     of: int
 
     def blocks(self, chunk: range) -> range:
-        """Return the portion of a chunk.
-
+        """
         >>> Portion(0, 1, 2).blocks(range(5, 10)), Portion(1, 2, 2).blocks(range(5, 10))
         (range(5, 7), range(7, 10))
         """
@@ -60,7 +59,7 @@ WHOLE = Portion(0, 1, 1)
 
 @dataclass(frozen=True)
 class Message:
-    """Elements ``start`` to ``stop`` of the buffer, sent to or received from one peer."""
+    """Elements ``start`` to ``stop`` of the buffer, for one peer."""
 
     key: tuple[int, int]  # (step, number between these ranks in the step), equal at both ends
     peer: int
@@ -92,8 +91,6 @@ def messages(program: Program, chunks: Sequence[int], segment: int, portion: Por
 
 
 class Grid:
-    """The borders of all blocks."""
-
     def __init__(self, chunks: Sequence[int], segment: int) -> None:
         self.segment = segment
         self.borders: list[int] = []
@@ -129,7 +126,7 @@ BEGIN: Key = (-1, 0)
 
 @dataclass(frozen=True)
 class Instruction:
-    """Wait for messages in order, merge receives at once, then start messages."""
+    """Wait for messages, merge receives, then start messages."""
 
     waits: tuple[int, ...]
     merges: tuple[int, ...]
@@ -168,7 +165,7 @@ class InstructionList:
 
 
 def write_instructions(messages: Sequence[Message], window: int = WINDOW, *, staged: bool = False) -> InstructionList:
-    """Order one rank's messages. If ``staged``, each has a side buffer: the transport cannot reach the buffer."""
+    """Order one rank's messages; ``staged``: each has a side buffer."""
     writer = Writer(messages, window, staged=staged)
     return InstructionList(messages, list(writer.instructions()), writer.side_buffers)
 
@@ -183,8 +180,6 @@ class Version:
 
 
 class Writer:
-    """Finds when each message may start, and which sends must complete before."""
-
     def __init__(self, messages: Sequence[Message], window: int, *, staged: bool) -> None:
         self.messages, self.window, self.staged = messages, window, staged
         self.blocks: dict[int, list[Version]] = defaultdict(lambda: [Version()])
@@ -255,10 +250,9 @@ class Writer:
         lane.append(number)
 
     def instructions(self) -> Iterator[Instruction]:
-        """Yield all events by time: merges first, then starts.
+        """Yield all events by time: merges first, then starts. No send is waited for twice.
 
-        Sends start first, because a peer waits for them, while receives are posted a window ahead. No send is waited
-        for twice.
+        Sends start first, because a peer waits for them, while receives are posted a window ahead.
         """
         events = [self.event(self.latest(group), group, starts=False) for group in self.together.values()]
         events += [self.event(time, [number], starts=True) for number, time in self.start_time.items()]

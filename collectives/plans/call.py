@@ -1,4 +1,4 @@
-"""Check the arguments of a collective call; errors name the argument, its value and the allowed values."""
+"""Check a collective call; errors name the argument, its value and the allowed values."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Call:
         return [rule for rule in self.rules or () if rule.shared and rule.collective == self.collective]
 
     def chosen(self, transport: Transport, *, sharing: bool) -> Call:
-        """Replace ``auto`` and None by the tuning table's choice; ``sharing`` puts rules for shared memory first."""
+        """Replace ``auto`` and None by the table's choice; ``sharing``: rules for shared memory first."""
         algorithm, segment_bytes = self.algorithm, default_segment(transport.hosts)
         if self.rules is not None:
             shared = [rule for rule in self.shared_rules if sharing and self.nbytes <= rule.limit]
@@ -94,7 +94,7 @@ class Call:
         return replace(self, algorithm=algorithm, segment_bytes=segment_bytes)
 
     def scales(self, size: int) -> tuple[float, float]:
-        """Return factors for contributions and result. A power of two is exact, so it keeps the bits."""
+        """Return factors for contributions and result. A power of two keeps the bits."""
         if self.op != "average":
             return 1.0, 1.0
         first = 0.5 ** (size - 1).bit_length() if self.x.dtype == DTYPES["fp16"] else 1.0
@@ -192,7 +192,6 @@ class Task:
         return cls(call, transport, tag, slab, buffer, result, before, after)
 
     def on(self, buffer: Array) -> Task:
-        """Return the task in another buffer."""
         call = replace(self.call, x=buffer, out=None)
         return replace(Task.of(call, self.transport, self.tag, self.slab), reached=self.reached)
 

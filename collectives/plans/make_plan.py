@@ -100,7 +100,7 @@ def prepare(
 
 
 def transport_of(comm: Any) -> Transport:
-    """Return ``comm`` if it is a transport, else the transport of an mpi4py communicator; TypeError otherwise."""
+    """Return ``comm`` if it is a transport, else the transport of an mpi4py communicator."""
     if hasattr(comm, "send_init"):
         return cast("Transport", comm)
     if not hasattr(comm, "Is_inter"):

@@ -1,7 +1,7 @@
 """Run a prepared collective many times. All ranks start their plans in one order.
 
-A runner binds all requests, views and calls in advance. A run only starts, waits and calls: it slices no array and
-allocates nothing, except for noted times (``notes.py``).
+A runner binds all requests, views and calls in advance, so a run slices no array and allocates nothing, except for
+noted times (``notes.py``).
 
     whole                   all calls in order: a third faster than ``start`` and ``wait`` for small collectives
     start, advance, wait    begin, continue without blocking, finish
@@ -108,7 +108,7 @@ class InstructionRun:
         return TransportError(f"rank {self.rank}, {place}: {error}")
 
     def on(self, task: Task) -> InstructionRun | None:
-        """Bind to another buffer of this count and type; None if the other ranks are needed.
+        """Bind to another buffer; None if the other ranks are needed.
 
         Both runs share side buffers, so only one may run at a time.
         """
@@ -121,7 +121,7 @@ class InstructionRun:
 
 
 def alone(method: Callable[[Plan], T]) -> Callable[[Plan], T]:
-    """Let one thread at a time call this method of a plan."""
+    """Let one thread at a time call this method."""
 
     @wraps(method)
     def run(plan: Plan) -> T:
@@ -141,7 +141,7 @@ def alone(method: Callable[[Plan], T]) -> Callable[[Plan], T]:
 class RunningOperation:
     """A transfer that may be in progress, as monitors see it; messages use its ``name``.
 
-    ``notes``, if given, records its whole runs with the labels ``said``.
+    ``notes``, if given, records whole runs with the labels ``said``.
     """
 
     after: Sequence[Callable[[], object]] = ()
@@ -172,7 +172,7 @@ class RunningOperation:
         self.transport.under_way.discard(self)
 
     def attempt(self, part: Callable[[], T]) -> T:
-        """Run a part. After an error some messages may be incomplete, so no run starts again."""
+        """After an error some messages may be incomplete, so no run starts again."""
         try:
             return part()
         except BaseException as error:
@@ -228,7 +228,7 @@ class Plan(RunningOperation):
 
     @alone
     def wait(self) -> Array:
-        """Block until the run is complete, with the interpreter lock released; return the result."""
+        """Block with the interpreter lock released; return the result."""
         self.check_whole("wait")
         if not self.started:
             raise CollectiveError("wait() on a plan that was never started: its result does not exist yet")
@@ -249,7 +249,7 @@ class Plan(RunningOperation):
         return self.once()
 
     def once(self) -> Array:
-        """Run once; the caller excludes other threads."""
+        """Run; the caller excludes other threads."""
         self.check_idle()
         for call in self.before:
             call()
@@ -280,6 +280,6 @@ class Plan(RunningOperation):
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Free the plan, unless an error interrupted a run: peers may never answer."""
+        """After an error in a run the plan is not freed: peers may never answer."""
         if error is None or not self.running:
             self.free()

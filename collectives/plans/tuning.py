@@ -21,7 +21,7 @@ Count = Annotated[int, Meta(ge=1)]
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """Applies to full buffers of at most ``up_to_bytes`` (None: any) on ``ranks`` ranks."""
+    """For full buffers of at most ``up_to_bytes`` (None: any) on ``ranks`` ranks."""
 
     collective: str
     ranks: Count
@@ -91,9 +91,9 @@ def rules_of(spec: str) -> tuple[Rule, ...] | None:
 
 
 def wants_shared(algorithm: str, hosts: Sequence[int], collective: str = "", nbytes: float = math.inf) -> bool:
-    """Return whether a buffer should be allocated in shared memory, so that plans work in it directly.
+    """Return whether to allocate a buffer in shared memory, so that plans work in it directly.
 
-    Under ``auto`` a rule of the table decides (without a collective: any). In private memory MPI is faster.
+    Under ``auto`` a rule decides (without a collective: any). In private memory MPI is faster.
     """
     if len(set(hosts)) > 1 or nbytes <= SMALL_BYTES:
         return False
@@ -131,7 +131,7 @@ def pick(rules: Sequence[Rule], collective: str, ranks: int, nbytes: int) -> Rul
 def alike(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     """Use one algorithm for an all-reduce and its halves, so that both give the same bits.
 
-    It is the all-reduce's or, if that serves no halves, the reduce-scatter's. Other rules stay.
+    It is the all-reduce's or, if that serves no halves, the reduce-scatter's.
     """
     halves, all_reduces = ("reduce_scatter", "all_gather"), [rule for rule in rules if rule.collective == "all_reduce"]
     by_messages = [rule for rule in rules if not rule.shared]

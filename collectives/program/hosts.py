@@ -24,7 +24,7 @@ def by_host(hosts: Sequence[int]) -> list[list[int]]:
 
 
 def servers(rank: int, hosts: Sequence[int]) -> list[int]:
-    """Return the ranks that bring a rank its chunk: one per host, at the rank's place.
+    """Return the ranks that bring a rank its chunk: on each host the one at the rank's place.
 
     >>> [servers(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
     [[0, 2], [1, 3], [0, 2], [1, 3], [0, 4]]
@@ -75,7 +75,7 @@ def rates_of(inside: float, port: float, hosts: Sequence[int]) -> Rates:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Ranks on consecutive hosts: ``hosts`` of equally many ranks, or ``per_host`` ranks on all but the last."""
+    """Ranks on consecutive hosts: ``hosts`` of equal size, or ``per_host`` ranks on all but the last."""
 
     name: str
     count: int

@@ -1,6 +1,6 @@
 """Run ranks as threads of one process: tests, tutorials and debuggers need no launcher.
 
-Sends are synchronous, the least that MPI promises: programs that rely on MPI's buffering hang here at once.
+Sends are synchronous, so programs that rely on MPI's buffering hang here at once.
 """
 
 import itertools
@@ -26,8 +26,6 @@ GRACE_S = 2.0  # after an error, until computing ranks reach a call that raises
 
 
 class Hub:
-    """The shared state of a group."""
-
     def __init__(self, size: int, hosts: Sequence[int]) -> None:
         self.size, self.hosts = size, tuple(hosts)
         self.changed = threading.Condition()
@@ -47,8 +45,6 @@ class Hub:
 
 
 class LoopbackRequest:
-    """One end of a message."""
-
     def __init__(self, hub: Hub, key: tuple[int, int, int], data: Array, *, sends: bool) -> None:
         self.hub, self.key, self.data = hub, key, data
         with hub.changed:
@@ -82,8 +78,6 @@ class LoopbackRequest:
 
 
 class LoopbackTransport:
-    """One rank of a hub."""
-
     name, native, spins = "loopback (threads)", None, False
     rates: Rates | None = None
 
@@ -151,8 +145,6 @@ class LoopbackTransport:
 
 
 class LoopbackMonitor:
-    """Publishes the wait of a thread."""
-
     def __init__(self, hub: Hub, rank: int) -> None:
         self.hub, self.rank = hub, rank
 
@@ -166,8 +158,8 @@ class LoopbackMonitor:
 def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: Sequence[int] | None = None) -> list[T]:
     """Call ``function(transport)`` on ``size`` threads; return the results in rank order.
 
-    The first error of any rank is raised and releases the others. ``hosts`` gives each rank's host number; by default
-    all ranks share one.
+    The first error of any rank is raised and releases the others. ``hosts`` gives each rank's host number; default:
+    one.
 
     >>> run_loopback(3, lambda transport: sum(transport.gather_values(transport.rank)))
     [3, 3, 3]

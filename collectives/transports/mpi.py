@@ -33,7 +33,7 @@ class MpiTransport:
     """The ranks of an MPI communicator, on a duplicate that separates their messages from the user's.
 
     Constructing is collective. ``device_memory``: ``direct``, ``staged`` through pinned host memory, or ``auto``,
-    decided at the first GPU buffer (``launch/cuda_aware.py``).
+    decided at the first GPU buffer.
     """
 
     spins, abort = True, staticmethod(abort_job)

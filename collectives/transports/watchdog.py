@@ -1,7 +1,6 @@
 """Report a rank that waits too long: for which message, and which ranks keep it waiting.
 
-The thread polls the transport's ``Waits``, at no cost to the waiting ranks. It calls MPI only to abort and to read
-notes of ranks that left. docs/faults.md names its limits.
+A thread polls the transport's ``Waits``, at no cost to the waiting ranks. docs/faults.md names its limits.
 """
 
 import os

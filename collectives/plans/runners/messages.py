@@ -1,4 +1,4 @@
-"""Run a program by messages: its instructions, bound to one buffer and transport.
+"""Run a program by messages.
 
     direct   sends leave from the buffer; receives go into it, or into a side buffer to be merged later
     staged   MPI cannot reach the buffer: every message has a side buffer in pinned host memory
@@ -98,7 +98,7 @@ def prepare(task: Task) -> InstructionRun:
 class MessagesRun(InstructionRun):
     """A program on a flat buffer, in place; the memory must not move until ``free``.
 
-    It needs at most ``window`` side segments per peer (staged: per peer and direction).
+    Side memory: at most ``window`` segments per peer (staged: per peer and direction).
     """
 
     def __init__(

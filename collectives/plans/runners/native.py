@@ -70,8 +70,6 @@ def too_many(units: int) -> bool:
 
 
 class NativeRun(InstructionRun):
-    """Runs the library's collective in place."""
-
     def __init__(self, task: Task) -> None:
         call, transport, buffer = task.call, task.transport, task.buffer
         partition, comm = call.partition(transport.size), transport.native

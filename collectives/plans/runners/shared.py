@@ -1,7 +1,5 @@
 """Run collectives in the memory of a host's ranks, phase by phase (``lowering/phases.py``).
 
-Ranks reach each other's buffers, or additional mailboxes (``reach_for``).
-
 Between two phases is a dissemination barrier: in round k a rank signals the rank 2^k after it; after ceil(lg P) rounds
 all ranks have arrived. Loads after a barrier must see stores before it. MPI does not promise this for messages. It
 holds on processors that keep stores in order, with libraries that use queues in memory or sockets; tested only on x86.
