@@ -37,8 +37,7 @@ ROOMS = {
         "see": ["ranks", "reporting", "models", "training"],
         "bench": ["ranks", "reporting", "models", "training/declared"],
         "simulate": ["ranks", "reporting", "models", "training", "bench"],
-        "doctor": ["ranks", "reporting", "bench/machine_file"],
-        "cli": ["ranks", "reporting", "models", "training", "see", "bench", "simulate", "doctor"],
+        "cli": ["ranks", "reporting", "models", "training", "see", "bench", "simulate"],
         "contrib": [
             "ranks",
             "reporting",
@@ -48,7 +47,6 @@ ROOMS = {
             "see",
             "bench",
             "simulate",
-            "doctor",
             "cli",
         ],
     },

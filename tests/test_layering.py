@@ -249,7 +249,6 @@ def test_order_inside_a_room(room, module, name, allowed):
         ("bench.run", "training.trainer", False),
         ("simulate.scenario", "training.trainer", True),
         ("bench.fit", "simulate.prices", False),
-        ("doctor.show", "bench.output", False),
         ("cli.explain", "see.explain", True),
         ("cli.app", "__version__", False),
         ("__main__", "cli.app.app", True),

@@ -82,7 +82,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Link:
-    """A link between two ranks, measured by ``doctor/links.py``; ``path``: host, device (handed to MPI) or staged."""
+    """A link between two ranks, measured by ``dear-mpi links``; ``path``: host, device (handed to MPI) or staged."""
 
     source: Size
     dest: Size

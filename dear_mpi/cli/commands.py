@@ -85,14 +85,6 @@ COMMANDS = {
         "tell.",
         "dear_mpi.cli.bench_diff:bench_diff",
     ),
-    "doctor": Command(
-        "Report the MPI, GPUs and links of this job, with problems and remedies.",
-        "dear_mpi.cli.doctor:doctor",
-    ),
-    "links": Command(
-        "Measure latency and bandwidth of every pair of ranks, both directions apart, and name what is slow.",
-        "dear_mpi.cli.doctor:links",
-    ),
     "explain": Command(
         "Show a collective algorithm step by step: its messages, and the chunks of each rank; or show a route.",
         "dear_mpi.cli.explain:explain",

@@ -84,7 +84,6 @@ def test_every_field_of_the_configuration_is_a_flag(monkeypatch):
         ("train", "device-memory", "auto"),
         ("compare", "model", "synthetic:resnet50"),
         ("compare", "schedules", "wfbp,dear"),
-        ("doctor", "size", "1MiB"),
     ],
 )
 def test_defaults_are_shown(command, flag, default, monkeypatch):
@@ -310,9 +309,7 @@ def test_the_help_of_the_group_imports_no_command():
 
 
 def test_a_command_imports_no_other_command():
-    others = {
-        f"dear_mpi.{name}" for name in ("bench.run", "cli.train", "cli.bench", "simulate.sweep", "doctor.examine")
-    }
+    others = {f"dear_mpi.{name}" for name in ("bench.run", "cli.train", "cli.bench", "simulate.sweep", "bench.diff")}
     assert not loaded("explain") & others
 
 

@@ -5,10 +5,12 @@ import pytest
 
 from dear_mpi.collectives.plans.runners.messages import MessagesRun
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.doctor.examine import gpu_of
-from dear_mpi.doctor.links import measure_links, neighbours, there_and_back
 from dear_mpi.kernels.array import current_gpu, use_gpu
 from tests.gpu.conftest import watched
+
+pytest.importorskip("dear_mpi.contrib.doctor")
+from dear_mpi.contrib.doctor.examine import gpu_of
+from dear_mpi.contrib.doctor.links import measure_links, neighbours, there_and_back
 
 
 @pytest.mark.parametrize("path", ["host", "device", "staged"])

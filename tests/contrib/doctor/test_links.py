@@ -12,8 +12,8 @@ from dear_mpi.cli.app import app
 from dear_mpi.collectives.transports.emulated import EmulatedTransport
 from dear_mpi.collectives.transports.emulated import Link as EmulatedLink
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.doctor.links import MESSAGES, Talks, all_pairs, measure_links, neighbours
-from dear_mpi.doctor.pairs import outliers, pairs_of
+from dear_mpi.contrib.doctor.links import MESSAGES, Talks, all_pairs, measure_links, neighbours
+from dear_mpi.contrib.doctor.pairs import outliers, pairs_of
 from dear_mpi.simulate.network import read_network
 
 NBYTES = 1000
@@ -193,7 +193,7 @@ def test_the_file_is_one_that_simulate_reads(hosts, tmp_path):
 
 
 def test_the_table_has_the_worst_and_says_what_is_left_out(monkeypatch):
-    monkeypatch.setattr("dear_mpi.doctor.show.MOST_PAIRS", 2)
+    monkeypatch.setattr("dear_mpi.contrib.doctor.show.MOST_PAIRS", 2)
     result = run("--threads", 4, "--size", "100B")
     assert result.exit_code == 0, result.output
     assert "left out: 4 pairs less slow than these" in result.stdout
@@ -225,7 +225,7 @@ def test_a_gpu_that_is_not_there_is_one_line(monkeypatch):
     def none(device):
         raise ValueError(f"there is no {device}")
 
-    monkeypatch.setattr("dear_mpi.cli.doctor.open_streams", none)
+    monkeypatch.setattr("dear_mpi.contrib.doctor.command.open_streams", none)
     monkeypatch.setattr("dear_mpi.cli.run.select_gpu", lambda device: None)
     result = run("--threads", 2, "--device", "cuda")
     assert (result.exit_code, result.stderr) == (2, "error: there is no cuda\n")

@@ -17,6 +17,8 @@ from dear_mpi.collectives.plans.runners.messages import MessagesRun
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, synchronize
+from dear_mpi.kernels.slab import Slab
+from dear_mpi.ranks.streams import open_streams
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, median
 from dear_mpi.reporting.units import format_bytes, parse_bytes
 
@@ -181,9 +183,8 @@ def one_way(rank: int, size: int, source: int, dest: int) -> Program:
 
 def device_ones(nbytes: int, dtype: type) -> Array:
     """Allocate device memory for MPI like buckets, since the allocation decides the path of messages."""
-    from dear_mpi.kernels.cuda_backend import allocate  # imports CuPy
-
-    array = allocate(nbytes)
+    some = open_streams("cuda").put(np.zeros(1, np.uint8))
+    array = Slab.beside(some, nbytes).empty(nbytes, some.dtype)
     array[...] = 1
     synchronize(array)
     return array

@@ -12,7 +12,7 @@ from statistics import median, median_low
 from typing import Any, TypeAlias
 
 from dear_mpi.bench.machine_file import Link
-from dear_mpi.doctor.findings import SEVERITIES, Finding, note, warning
+from dear_mpi.contrib.doctor.findings import SEVERITIES, Finding, note, warning
 from dear_mpi.reporting.terminal import PLUS_MINUS, interval
 from dear_mpi.reporting.units import format_bytes, grouped, plural
 

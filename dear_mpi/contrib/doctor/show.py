@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from dear_mpi.bench.machine_file import Link
-from dear_mpi.doctor.examine import Facts, RankFacts
-from dear_mpi.doctor.findings import Finding
-from dear_mpi.doctor.pairs import MEASURES, PAIR_COLUMNS, by_kind, explained, outliers, pairs_of
+from dear_mpi.contrib.doctor.examine import Facts, RankFacts
+from dear_mpi.contrib.doctor.findings import Finding
+from dear_mpi.contrib.doctor.pairs import MEASURES, PAIR_COLUMNS, by_kind, explained, outliers, pairs_of
 from dear_mpi.reporting.terminal import console, listing, table
 from dear_mpi.reporting.units import format_hosts, format_numbers, plural
 

@@ -5,9 +5,9 @@ import os
 import pytest
 
 from dear_mpi.collectives.launch.launcher import launch_of
-from dear_mpi.doctor.examine import examine, look
-from dear_mpi.doctor.findings import findings
-from dear_mpi.doctor.show import show_doctor
+from dear_mpi.contrib.doctor.examine import examine, look
+from dear_mpi.contrib.doctor.findings import findings
+from dear_mpi.contrib.doctor.show import show_doctor
 from dear_mpi.ranks.world import run_world
 
 pytestmark = pytest.mark.mpi

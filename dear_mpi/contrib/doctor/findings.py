@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TypeAlias
 
 from dear_mpi.collectives.transports.wait_policy import THREADS, Crowd
-from dear_mpi.doctor.examine import Facts, RankFacts
+from dear_mpi.contrib.doctor.examine import Facts, RankFacts
 from dear_mpi.reporting.units import format_numbers, grouped, plural
 
 SEVERITIES = ("broken", "warning", "note")

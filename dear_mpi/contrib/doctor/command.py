@@ -13,10 +13,10 @@ from dear_mpi.collectives.launch.cuda_aware import OVERRIDES
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.doctor.examine import examine, look
-from dear_mpi.doctor.findings import findings
-from dear_mpi.doctor.links import all_pairs, device_ones, measure_links, parse_message
-from dear_mpi.doctor.show import as_object, show_doctor, show_links
+from dear_mpi.contrib.doctor.examine import examine, look
+from dear_mpi.contrib.doctor.findings import findings
+from dear_mpi.contrib.doctor.links import all_pairs, device_ones, measure_links, parse_message
+from dear_mpi.contrib.doctor.show import as_object, show_doctor, show_links
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.streams import STREAMS, Streams, open_streams
 from dear_mpi.ranks.world import World

@@ -1,1 +1,0 @@
-"""Find a job's real MPI, GPUs and links, its faults, and their remedies: ``dear-mpi doctor``."""
