@@ -64,7 +64,7 @@ def is_allowed(module, name):
     if name.startswith("."):
         return False  # imports are absolute
     if within(name, "mpi4py"):
-        return module in MPI4PY_FILES
+        return module in MPI4PY_FILES or within(module, "dear_mpi.contrib")
     if within(name, "cupy", "cupyx"):
         return within(module, "dear_mpi.kernels") or module in CUPY_FILES
     if within(name, "importlib"):

@@ -13,7 +13,6 @@ The idea is from msccl-tools' ``Algorithm.check_implements``.
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 from statistics import mode
 
 from dear_mpi.collectives.program.errors import ProgramError, name_ranks
@@ -60,11 +59,9 @@ def who_errs(programs: Sequence[Program]) -> ProgramError | None:
     def added(due: Program) -> int:
         return transfers(due) - transfers(programs[due.rank])
 
-    for _, alike in groupby(sorted(dues, key=added), added):  # surplus transfers first
-        right = [due for due in alike if not fault_of([*programs[: due.rank], due, *programs[due.rank + 1 :]], check)]
-        if right:
-            return difference(programs[right[0].rank], right[0]) if len({due.rank for due in right}) == 1 else None
-    return None
+    right = [due for due in dues if not fault_of([*programs[: due.rank], due, *programs[due.rank + 1 :]], check)]
+    fewest = [due for due in right if added(due) == min(map(added, right))]  # surplus transfers first
+    return difference(programs[fewest[0].rank], fewest[0]) if len({due.rank for due in fewest}) == 1 else None
 
 
 def expected_of(programs: Sequence[Program], rank: int, combine: bool | None) -> Program:

@@ -14,11 +14,11 @@ from dear_mpi.bench.machine_file import Link
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory
 from dear_mpi.collectives.launch.launcher import Launch, launch_of
-from dear_mpi.collectives.launch.mpi_facts import MpiFacts
 from dear_mpi.collectives.transports import shared_memory
 from dear_mpi.contrib.doctor import examine
 from dear_mpi.contrib.doctor.examine import Facts, RankFacts, mtus, shared_huge_pages, software
 from dear_mpi.contrib.doctor.findings import ALIKE, SEVERITIES, findings
+from dear_mpi.contrib.doctor.mpi_facts import MpiFacts
 from dear_mpi.contrib.doctor.show import as_object, show_doctor
 from dear_mpi.kernels.array import Gpu
 
