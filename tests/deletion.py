@@ -1,9 +1,10 @@
 """Core works without its extras: runs its tests in a copy of the project without folders of dear_mpi/contrib.
 
-python -m tests.deletion [--gates | --all] [NAME ...]
+python -m tests.deletion [--all] [NAME ...]
 
-Without the whole of contrib it runs `make test-quick`, or with --all `make test-serial`. Without each extra alone it
-runs the gates: the order of imports, the pages, and the command line. --gates: only those; NAME: only without these.
+Without the whole of contrib it runs `make test-quick`, and without each extra alone the order of imports and the links of
+pages. With --all these are `make test-serial`, and also the commands of pages and the command line. NAME: only without
+these extras.
 """
 
 import argparse
@@ -17,13 +18,8 @@ from pathlib import Path
 from tests.rooms import EXTRAS, ROOT
 
 LIMIT_S = 3600
-GATES = [
-    "tests/test_layering.py",
-    "tests/test_docs.py",
-    "tests/test_extras.py",
-    "tests/docs",
-    "tests/cli",
-]
+GATES = ["tests/test_layering.py", "tests/test_docs.py"]
+MORE = ["tests/test_extras.py", "tests/docs", "tests/cli"]
 
 
 def copied(folder, deleted):
@@ -57,13 +53,12 @@ def tried(deleted, command):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gates", action="store_true")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("names", nargs="*", metavar="NAME", choices=[*EXTRAS, []])
     given = parser.parse_args()
-    gates = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "--dist", "loadfile", "-p", "no:cacheprovider", *GATES]
-    target = "test-serial" if given.all else "test-quick"
-    whole = gates if given.gates else ["make", target, "ENV=system", f"PYTHON={sys.executable}"]
+    pytest = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "--dist", "loadfile", "-p", "no:cacheprovider"]
+    gates = [*pytest, *GATES, *(MORE if given.all else ())]
+    whole = ["make", "test-serial" if given.all else "test-quick", "ENV=system", f"PYTHON={sys.executable}"]
     cases = [] if given.names else [(["dear_mpi/contrib"], whole)]
     cases += [([f"dear_mpi/contrib/{name}"], gates) for name in given.names or EXTRAS]
     failed = [deleted for deleted, command in cases if not tried(deleted, command)]

@@ -21,10 +21,10 @@ from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.synthetic import NoLoss
 from dear_mpi.training.fabric.costs import Costs, Nominal, Price, alike, steady
 from dear_mpi.training.fabric.fabric import Rules, ScheduleError
-from dear_mpi.training.fabric.order import LOSS, SUMS, Key, Sequenced
+from dear_mpi.training.fabric.order import LOSS, Sequenced
 from dear_mpi.training.fabric.virtual import VirtualFabric, between, last, of_rank
 from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
-from dear_mpi.training.log import EXCHANGE, KEPT, Log, Times, fold, kind_of
+from dear_mpi.training.log import KEPT, Log, Times, fold, kind_of
 from dear_mpi.training.routes.route import Route
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.trainer import Trainer
@@ -38,19 +38,9 @@ WARM = 3  # iterations until the pipeline is full
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Exposed:
-    """Hold how long a rank waits for something in an iteration."""
-
-    collective: str
-    bucket: Bucket | None
-    seconds: float
-    call: int | None = None  # the layer call that exchanges; the sum of the loss has neither this nor a bucket
-
-
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Hold mean seconds per counted iteration; from ``forward_s`` to ``waits`` of one rank."""
+    """Hold mean seconds per counted iteration; from ``forward_s`` to ``rest_s`` of one rank."""
 
     schedule: str
     route: str
@@ -61,7 +51,6 @@ class Prediction:
     exposed_s: float  # waiting for communication
     update_s: float  # of the optimiser
     rest_s: float  # the loss, and the gap between the rank's time and the job's
-    waits: tuple[Exposed, ...]  # add up to ``exposed_s``
     bound_s: float
     network_s: Mapping[str, float]  # of each of the schedule's collectives, for all buckets
     log: Log | None = None  # of the last iterations, if kept
@@ -72,15 +61,11 @@ class Tally:
 
     def __init__(self, fabric: VirtualFabric) -> None:
         self.fabric, self.iterations, self.begin_s = fabric, 0, fabric.now()
-        self.taken_s: dict[str, Any] = dict.fromkeys(("forward", "backward", "update"), 0.0)
-        self.waited_s: dict[Key, Any] = {}
+        self.taken_s: dict[str, Any] = dict.fromkeys(("forward", "backward", "update", "wait"), 0.0)
 
     def add(self) -> None:
         self.iterations += 1
-        events = self.fabric.log.last.within
-        fold((event for event in events if event.kind != "wait"), between, kind_of, self.taken_s)
-        waits = (event for event in events if event.kind == "wait")
-        fold(waits, between, lambda event: (event.awaited, event.number), self.waited_s)
+        fold(self.fabric.log.last.within, between, kind_of, self.taken_s)
 
     @property
     def length_s(self) -> float:
@@ -100,24 +85,15 @@ class Tally:
         near = (lacks_s >= -tie_s) & (lacks_s <= least_s + tie_s)
         return int(np.argmax(np.where(near, compute_s, -1.0)))
 
-    def exposed(self, key: Key, seconds: float) -> Exposed:
-        if key[0] == EXCHANGE:
-            return Exposed(EXCHANGE, None, seconds, call=key[1])
-        if key in SUMS:
-            return Exposed(SUMS[key], None, seconds)
-        return Exposed(key[0], self.fabric.buckets[key[1]], seconds)
-
-    def means(self) -> dict[str, Any]:
+    def means(self) -> dict[str, float]:
         rank, share = self.rank(), 1 / self.iterations
-        waits = [self.exposed(key, share * of_rank(seconds, rank)) for key, seconds in self.waited_s.items()]
-        taken_s = {f"{kind}_s": share * of_rank(seconds, rank) for kind, seconds in self.taken_s.items()}
-        exposed_s, iteration_s = sum(wait.seconds for wait in waits), share * self.length_s
-        rest_s = iteration_s - taken_s["forward_s"] - taken_s["backward_s"] - exposed_s - taken_s["update_s"]
-        return taken_s | {
+        taken_s = {kind: share * of_rank(seconds, rank) for kind, seconds in self.taken_s.items()}
+        iteration_s = share * self.length_s
+        return {
+            **{f"{kind}_s": taken_s[kind] for kind in ("forward", "backward", "update")},
+            "exposed_s": taken_s["wait"],
             "iteration_s": iteration_s,
-            "exposed_s": exposed_s,
-            "rest_s": max(0.0, rest_s),  # not -1e-17
-            "waits": tuple(wait for wait in waits if wait.seconds),
+            "rest_s": max(0.0, iteration_s - sum(taken_s.values())),  # not -1e-17
         }
 
 

@@ -56,7 +56,6 @@ def test_rows_keep_their_bounds_and_add_up():
         assert " ".join(row) == KEYS
         assert row["bound_s"] <= row["iteration_s"] * (1 + 1e-12)
         assert row["iteration_s"] == pytest.approx(row["compute_s"] + row["exposed_comm_s"])
-        assert sum(wait.seconds for wait in found.prediction.waits) == pytest.approx(row["exposed_comm_s"], abs=1e-12)
         if row["schedule"] == "wfbp":
             assert row["speedup_vs_wfbp"] == 1
 
@@ -79,7 +78,6 @@ def test_rows_and_their_waits_add_up_where_ranks_differ():
         row = found.row
         assert row["iteration_s"] == pytest.approx(row["compute_s"] + row["exposed_comm_s"] + row["rest_s"])
         assert row["rest_s"] <= 1e-12 * row["iteration_s"]
-        assert sum(wait.seconds for wait in found.prediction.waits) == pytest.approx(row["exposed_comm_s"], abs=1e-12)
 
 
 def test_a_slow_rank_keeps_all_others_waiting():
