@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,15 +17,6 @@ from dear_mpi.kernels.dtypes import compute_dtype
 __all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Lamb", "Muon", "Optimizer"]
 
 CALL_COST = 4000  # update of an empty tensor, in elements; measured on one core
-
-
-class Companion(NamedTuple):
-    """A tensor of sums that an optimizer sends with a layer's gradients, such as K-FAC's factors."""
-
-    elements: int
-    cost: int  # see ``Optimizer.cost``
-    backward_flops: float
-    update_flops: float
 
 
 @dataclass(frozen=True)
@@ -67,14 +58,9 @@ class Optimizer(ABC):
         """Return the layers as this optimizer trains them."""
         return layers
 
-    def companion(self, inputs: int, outputs: int, rows: float) -> Companion | None:
-        """Describe what a layer sends besides gradients, for predictions.
-
-        Args:
-            inputs, outputs: of the layer's matrix; a bias counts as an input.
-            rows: applications of the matrix on a rank.
-        """
-        return None
+    def profiled(self, profile: Any, modules: Sequence[Any]) -> Any:
+        """Return the profile of a table's modules, with further sums that ranks exchange, for predictions."""
+        return profile
 
     def new_state(self, value: Array) -> list[Array]:
         zeros = array_module(value).zeros

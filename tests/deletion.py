@@ -2,9 +2,9 @@
 
 python -m tests.deletion [--all] [NAME ...]
 
-Without the whole of contrib it runs `make test-quick`, and without each extra alone the order of imports and the links of
-pages. With --all these are `make test-serial`, and also the commands of pages and the command line. NAME: only without
-these extras.
+Without the whole of contrib it runs `make test-quick`, and without each extra alone the order of imports and the
+links of pages. With --all these are `make test-serial`, and also the commands of pages and the command line. NAME:
+only without these extras.
 """
 
 import argparse

@@ -107,8 +107,9 @@ def may_import(module, name):
     if target != layer or not rooms:
         return LAYERS.index(target) <= LAYERS.index(layer)
     room = inside.partition("/")[0]
-    if found.startswith("contrib"):  # core imports no extra, and no extra imports another
-        return inside.split("/")[:2] == found.split("/")[:2]
+    if found.startswith("contrib"):  # core imports no extra, and an extra only itself and contrib/look
+        own = inside.split("/")[:2]
+        return own[0] == "contrib" and found.split("/")[1] in (*own[1:], "look")
     allowed = [room, *rooms[room]] if room in rooms else rooms
     return any(f"{found}/".startswith(f"{entry}/") for entry in allowed)
 

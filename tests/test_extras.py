@@ -69,6 +69,7 @@ MODULE = """
 from dataclasses import dataclass
 from dear_mpi.collectives.algorithms import ring
 from dear_mpi.kernels.optimizers import SGD
+from dear_mpi.models.networks import mlp
 from dear_mpi.training.routes.wires import Blocks
 from dear_mpi.cli.commands import AddedFlag
 from dear_mpi.training.routes import Kind, coded
@@ -80,6 +81,10 @@ OWN_FLAG = AddedFlag("Do nothing.", "own:nothing")
 @dataclass(frozen=True)
 class OwnOptimizer(SGD):
     pass
+
+
+def own_model(shape, classes, rng, dtype):
+    return mlp(shape, classes, rng, dtype)
 
 
 def own_ring(rank, size):
@@ -106,18 +111,30 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_wires_optimizers_and_algorithms_of_a_package_do_what_ours_do(folder):
+def test_models_wires_optimizers_and_algorithms_of_a_package_do_what_ours_do(folder):
     published(
         folder,
         "own",
+        models="mine = own:own_model",
         wires="mine = own:OWN_WIRE",
         optimizers="mine = own:OwnOptimizer",
         algorithms="mine = own:own_ring\nwrong = own:wrong_ring",
     )
     file, found = folder / "found.json", []
-    for given in (["int8", "sgd", "ring"], ["mine", "mine", "mine"]):
-        flags = zip(("--wire", "--optimizer", "--algorithm"), given, strict=True)
-        dear_mpi(folder, "train", *SHORT, "--lr", "0.1", *(word for pair in flags for word in pair), "--json", file)
+    for given in (["mlp", "int8", "sgd", "ring"], ["mine"] * 4):
+        flags = zip(("--model", "--wire", "--optimizer", "--algorithm"), given, strict=True)
+        dear_mpi(
+            folder,
+            "train",
+            *SHORT,
+            "--fusion",
+            "none",
+            "--lr",
+            "0.1",
+            *(word for pair in flags for word in pair),
+            "--json",
+            file,
+        )
         found.append(json.loads(file.read_text())["params_sha256"])
     assert found[0] == found[1]
     assert "Proved for 1 to 4 ranks" in dear_mpi(folder, "explain", "--algorithm", "mine", "--check").stdout
@@ -128,6 +145,7 @@ def test_wires_optimizers_and_algorithms_of_a_package_do_what_ours_do(folder):
     ("group", "flags"),
     [
         ("schedules", ["--schedule", "bad"]),
+        ("models", ["--model", "bad"]),
         ("wires", ["--wire", "bad"]),
         ("optimizers", ["--optimizer", "bad"]),
         ("algorithms", ["--algorithm", "bad"]),
@@ -172,12 +190,14 @@ def test_an_extra_of_ours_that_was_deleted_is_passed_over(folder):
 
 
 def test_names_of_core_are_not_replaced(folder):
-    flags = "train.save = own:OWN_FLAG\ntrain.my-flag = own:OWN_FLAG\ntrain.2nd = own:OWN_FLAG"
+    names = ("train.save", "train.my-flag", "train.2nd", "doctor.foo")
+    flags = "\n".join(f"{name} = own:OWN_FLAG" for name in names)
     published(folder, "own", optimizers="sgd = nowhere:BAD", commands="train = nowhere:BAD", flags=flags)
     assert dear_mpi(folder, "train", *SHORT, "--optimizer", "sgd", "--lr", "0.1").stderr == "", (
         "nobody typed a flag of it"
     )
     said = dear_mpi(folder, "train", "--help").stderr
-    for name in ("train.save", "train.2nd"):
-        assert f"warning: {name!r} in the group 'dear_mpi.flags' must be COMMAND.FLAG, with a new flag" in said
+    assert "warning: train.save in the group 'dear_mpi.flags' must be a new flag" in said
+    for name in ("train.2nd", "doctor.foo"):
+        assert f"warning: {name!r} in the group 'dear_mpi.flags' must be COMMAND.FLAG, of one of train, compare" in said
     assert "--my-flag" in dear_mpi(folder, "train", "--help").stdout

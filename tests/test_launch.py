@@ -26,18 +26,6 @@ def test_one(comm):
     comm.Barrier()
 """
 
-SETUP = """
-import pytest
-
-@pytest.fixture
-def fragile(comm):
-    assert comm.rank != 1, "on purpose"
-
-@pytest.mark.mpi
-def test_one(comm, fragile):
-    comm.Barrier()
-"""
-
 TEARDOWN = """
 import pytest
 
@@ -85,7 +73,7 @@ def test_one(comm, agree):
     agree(comm.rank != 1, "on purpose")
 """
 
-FAILURES = {"call": CALL, "setup": SETUP, "teardown": TEARDOWN, "import": IMPORT, "agree": AGREE}
+FAILURES = {"call": CALL, "teardown": TEARDOWN, "import": IMPORT, "agree": AGREE}
 
 ALL_PASS = """
 import pytest
@@ -199,23 +187,21 @@ def main(world):
     backward = Dense.backward
     def failing(layer, dy):
         if world.rank == 1:
-            raise {error}("on purpose")
+            raise ValueError("on purpose")
         return backward(layer, dy)
     Dense.backward = failing
-    train(Config.of({{"iterations": 5}}), world)
+    train(Config.of({"iterations": 5}), world)
 
 run_world(main)
 """
 
 
-@pytest.mark.parametrize("error", ["ValueError", "ZeroDivisionError"])
-def test_a_rank_that_fails_alone_in_training_ends_the_job(error):
-    """Whatever it raises: the others wait for its gradients."""
-    code = FAILING_RANK.format(error=error)
-    status, output = launch("--keep-going", "--ranks", "3", "--", "-c", code)
+def test_a_rank_that_fails_alone_in_training_ends_the_job():
+    """The others wait for its gradients."""
+    status, output = launch("--keep-going", "--ranks", "3", "--", "-c", FAILING_RANK)
     assert_failed_by_itself(status, output)
     assert output.count("rank 1 failed:") == output.count("3 rank(s): python"), output
-    assert f"{error}: on purpose" in output
+    assert "ValueError: on purpose" in output
 
 
 @pytest.mark.parametrize("number", range(12))
@@ -253,7 +239,7 @@ def test_a_rank_that_dies_in_the_benchmark_ends_the_job(tmp_path, death):
     report = tmp_path / "rows.json"
     report.write_text("{}")
     code = DYING_RANK.format(death=death, report=str(report))
-    status, output = launch("--keep-going", "--ranks", "2", "3", "--", "-c", code)
+    status, output = launch("--keep-going", "--ranks", "3", "--", "-c", code)
     assert_failed_by_itself(status, output)
     launches = output.count("rank(s): python")
     assert output.count("FAILED with status") == launches, output
@@ -285,13 +271,9 @@ with session if "with" in sys.argv else nullcontext():
     [
         (["with"], "rank 1 has come to the end of the session after 3 calls of step"),
         (["with", "raise"], "rank 1 has left the session in or after call 3 of step (RuntimeError: on purpose)"),
-        (
-            [],
-            "rank 1 has left the session in or after call 3 of step (its program has ended: ",
-        ),
         (["raise"], "rank 1 has left the session in or after call 3 of step (its program has ended: on purpose)"),
     ],
-    ids=["leaves", "raises", "ends", "raises without with"],
+    ids=["leaves", "raises", "raises without with"],
 )
 def test_a_rank_that_makes_fewer_steps_than_the_others_ends_the_job(how, said):
     """Also without ``-m mpi4py``: then it waits for the others at the end of MPI."""

@@ -255,6 +255,8 @@ def test_order_inside_a_room(room, module, name, allowed):
         ("contrib.one.command", "cli.run.with_flags", True),
         ("contrib.one.command", "contrib.one.output", True),
         ("contrib.one.command", "contrib.other.output", False),
+        ("contrib.one.command", "contrib.look.label", True),
+        ("see.timeline", "contrib.look.label", False),
         ("cli.train", "contrib.one.COMMAND", False),
         ("__main__", "contrib.one.COMMAND", False),
     ],

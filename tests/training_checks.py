@@ -12,6 +12,7 @@ from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.layer import Parameter
 from dear_mpi.models.layers import Dense
+from dear_mpi.models.networks import ALL_MODELS
 from dear_mpi.training.flat_buffer.arena import Arena
 from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
 from dear_mpi.training.flat_buffer.parameters import flat_dtype, layout_of
@@ -25,7 +26,26 @@ README = str(Path(__file__).parent.parent / "README.md")
 # bucket, and in an order that is decided from times. For tests of something else than the schedule.
 KINDS = ("sequential", "wfbp", "fsdp", "dear-eager")
 
-SCHEDULE_CASES = [
+OF_EXTRAS = {"acp", "powersgd", "noise", "sketch"}  # wires
+
+
+def installed(*cases):
+    """Those of these cases whose wire and model are there: extras may be deleted.
+
+    A case, or its first item, is a wire, or choices with one.
+    """
+
+    lacking = (OF_EXTRAS - set(CODES)) | ({"cnn", "gpt"} - set(ALL_MODELS))
+
+    def used(case):
+        first = case if isinstance(case, str | dict) else case[0]
+        choices = first if isinstance(first, dict) else {"wire": first}
+        return {(choices.get("wire") or "").partition(":")[0], choices.get("model")}
+
+    return [case for case in cases if not used(case) & lacking]
+
+
+SCHEDULE_CASES = installed(
     {"model": "mlp", "fusion": "none"},
     {"model": "mlp", "fusion": "25MB", "optimizer": "sgd:nesterov=1", "lr": 0.1, "momentum": 0.9},
     {"model": "cnn", "fusion": "layers:2", "weight_decay": 1e-3},
@@ -34,23 +54,7 @@ SCHEDULE_CASES = [
     {"model": "mlp", "fusion": "none", "segment_bytes": 4096, "batch": 7},
     {"model": "mlp", "fusion": "cut:20kB", "update": "sharded", "clip": 1.0, "loss_scale": "dynamic", "wire": "fp16"},
     {"model": "mlp", "fusion": "none", "optimizer": "lamb", "clip": 1.0, "wire": "int8"},
-]
-
-
-OF_EXTRAS = {"acp", "powersgd", "noise", "sketch"}  # wires
-
-
-def installed(*cases):
-    """Those of these cases whose wire is there: extras may be deleted.
-
-    A case, or its first item, is a wire, or choices with one.
-    """
-
-    def wire(case):
-        first = case if isinstance(case, str | dict) else case[0]
-        return (first.get("wire") or "" if isinstance(first, dict) else first).partition(":")[0]
-
-    return [case for case in cases if wire(case) not in OF_EXTRAS - set(CODES)]
+)
 
 
 def cut_of(*calls):

@@ -1,8 +1,7 @@
 """Decide whether this MPI accepts device memory, by a trial in a child process.
 
-MPI's own answer may be wrong: Open MPI says yes if its UCX lacks CUDA, and no if another UCX with CUDA replaced it. A
-wrong yes is a crash. So a child runs this file as a one-rank MPI job that sends device buffers to itself. This proves
-that MPI recognises device memory, not which transports carry it between ranks.
+MPI's own answer may be wrong: Open MPI says yes if its UCX lacks CUDA. A wrong yes is a crash. So a child runs this
+file as a one-rank MPI job that sends device buffers to itself.
 """
 
 import contextlib
@@ -93,7 +92,7 @@ def decide(
 ) -> DeviceMemory:
     """Collective: decide for all ranks, because both ends of a message must take the same path.
 
-    Under ``auto`` one rank of each host probes, and all hosts must succeed.
+    Both ends of a message must take one path: under ``auto`` a rank of each host probes, and all must succeed.
     """
     from mpi4py import MPI
 

@@ -1,6 +1,6 @@
-"""Identify the launcher of this job by environment variables and /proc, and keep forked children in check.
+"""Identify the launcher of this job by environment variables and /proc.
 
-Forked children share a rank's memory but must neither call MPI nor end the job.
+Forked children of a rank are no ranks: they must neither call MPI nor end the job.
 """
 
 import atexit
@@ -9,10 +9,10 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -106,16 +106,8 @@ def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
 
     A child sends SIGTERM, later SIGKILL; a healthy launcher has time to clean up first.
     """
-    try:
-        process = launcher_process()
-        if process is None or status_of(process).name not in ENDED or os.fork():
-            return
-    except OSError:  # /proc is unreadable, or no process can be made
-        return
-    try:
-        os.setsid()  # the launcher ends its ranks' process groups
-        os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # the launcher waits for a rank's open files
-        began = status_of(process).began
+
+    def end(process: Path, began: str) -> None:
         for number, limit_s in ((signal.SIGTERM, after_s), (signal.SIGKILL, kill_after_s)):
             for _ in range(round(limit_s / NAP_S)):
                 time.sleep(NAP_S)
@@ -123,8 +115,24 @@ def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
                 if status.state in OVER or status.began != began:
                     return
             os.kill(int(process.name), number)
-    finally:
-        os._exit(0)
+
+    with suppress(OSError):  # /proc is unreadable
+        process = launcher_process()
+        if process is not None and status_of(process).name in ENDED:
+            act = partial(end, process, status_of(process).began)
+            in_a_child(act, os.sysconf("SC_OPEN_MAX"))  # the launcher waits for a rank's open files
+
+
+def in_a_child(act: Callable[[], object], closed: int) -> None:
+    """Call ``act()`` in a forked child that outlives this rank, without its first ``closed`` descriptors."""
+    with suppress(OSError):  # no process can be made
+        if os.fork() == 0:
+            try:
+                os.setsid()  # the launcher ends its ranks' process groups
+                os.closerange(0, closed)
+                act()
+            finally:
+                os._exit(0)
 
 
 ADVICE = "end a forked child with os._exit before it comes back to dear-mpi"
@@ -161,10 +169,7 @@ def end_child(error: BaseException | None) -> None:
 
 @cache
 def end_children_at_exit() -> None:
-    """End forked children before MPI's exit handler: only the rank may finalize MPI.
-
-    A child's ``sys.exit`` code is unknown here: it ends with 0, or with 1 after an exception.
-    """
+    """End forked children before MPI's exit handler: with 0, or 1 after an exception."""
     process = os.getpid()
 
     def ends() -> None:

@@ -1,7 +1,7 @@
 """Find the ranks of this job on this host through /proc: which are stopped, and why each waits.
 
-Each rank posts its wait in an anonymous file in memory, which others find among its descriptors. The ranks of a host
-are the children of the launcher; ranks started by ``mpirun sh -c ...`` do not see each other.
+Each rank posts its wait in its monitor: an anonymous file in memory, which others find among its descriptors. Ranks are
+the children of the launcher, so those started by ``mpirun sh -c ...`` do not see each other.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from dear_mpi.collectives.launch.launcher import OVER, Launch, launch_of, status_of
+from dear_mpi.collectives.launch.launcher import NAP_S, OVER, Launch, in_a_child, launch_of, status_of
 from dear_mpi.collectives.program.errors import name_ranks
 
 NAME = "dear-mpi-monitor"
@@ -23,7 +23,7 @@ MONITOR_BYTES = 1024
 LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")  # launchers' variables: ranks on this host
 FAREWELL = "the end of the job: this rank aborts it"
 IDLE = "waits for no other rank: it computes, sleeps or is elsewhere"
-NAP_S, LOOKS = 0.1, 30  # for a launcher to end the rest of a job
+LOOKS = 30  # for a launcher to end the rest of a job
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,14 @@ class Monitor:
     def farewell(self) -> None:
         """End stopped ranks before aborting the job: some launchers would wait for them.
 
-        A child ends what is left 3 s after this rank: MPICH's launcher sometimes leaves a rank and then waits for it.
+        A child ends what is left 3 s after this rank: MPICH's launcher sometimes waits for a rank that computes.
         """
         self.post(waits=FAREWELL)
         for other in self.neighbours():
             if other.stopped:  # it would miss the abort
                 other.kill()
-        with contextlib.suppress(OSError):  # no process can be made
-            if self.size > 1 and os.fork() == 0:
-                try:
-                    os.setsid()  # the launcher ends its ranks' process groups
-                    os.closerange(0, 3)  # the launcher waits for its streams
-                    self.end_the_others()
-                finally:
-                    os._exit(0)
+        if self.size > 1:
+            in_a_child(self.end_the_others, 3)  # the launcher waits for standard streams; the others are known by files
 
     def end_the_others(self) -> None:
         while os.getppid() == self.process:
@@ -117,10 +111,8 @@ def launch_in(process: Path) -> Launch:
 
 def read_monitor(process: Path) -> tuple[int | None, tuple[int, ...], str]:
     """Return the writer (None without a file), progress and wait of a process."""
-    for descriptor in (process / "fd").iterdir():
-        if NAME in os.readlink(descriptor):
-            return monitor_in(descriptor.read_bytes())
-    return None, (), ""
+    files = (file for file in (process / "fd").iterdir() if NAME in os.readlink(file))
+    return monitor_in(next((file.read_bytes() for file in files), b""))
 
 
 def monitor_in(content: bytes) -> tuple[int | None, tuple[int, ...], str]:

@@ -13,7 +13,7 @@ import typer
 from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
-from dear_mpi.cli.commands import PANEL_OF, WITHOUT_WORK, all_commands, as_typed, find_command, is_core
+from dear_mpi.cli.commands import WITHOUT_WORK, all_commands, find_command
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.extras import load_place
 from dear_mpi.reporting.terminal import complain, console
@@ -23,7 +23,7 @@ UsageError: type[Any] = typer.BadParameter.__bases__[0]  # from the click that t
 
 
 def shown(flags: list[Any]) -> list[Any]:
-    """Show no line for ``--help``, and no type for switches."""
+    """Hide ``--help``, and the types of switches."""
     for flag in flags:
         flag.hidden = flag.hidden or flag.name == "help"
         if getattr(flag, "is_flag", False):  # arguments lack the attribute
@@ -37,10 +37,9 @@ class PlainCommand(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """Load commands lazily, show help and the version, and report unreadable flags from one rank.
+    """Import a command when it runs: the group knows its name and first help line. Rank 0 reports unreadable flags.
 
-    The group knows a command's name and first help line; it imports the rest when the command runs. After a wrong flag,
-    ``__main__.py`` lets the ranks of a job meet through MPI, so that all end together.
+    After those, ``__main__.py`` lets the ranks of a job meet through MPI, so that all end together.
     """
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -93,14 +92,10 @@ def fit_help_to_screen() -> None:
 
 
 def load_command(name: str, words: Sequence[str] | None = None) -> Any:
-    """Load a command by name as Typer runs it; with extras' flags, unless ``words`` have only flags of core."""
-    from dear_mpi.cli.flags import added  # which the group's help does not need
-
+    """Load a command as Typer runs it; with extras' flags, unless ``words`` have only flags of core."""
     command = find_command(name)
     assert command is not None, "only commands that were found are loaded"
-    core = {as_typed(flag) for flag in PANEL_OF if is_core(name, flag)}
-    whole = words is None or not core.issuperset(each.partition("=")[0] for each in words if each.startswith("-"))
-    function = load_place(command.place)(added(name) if whole else {})
+    function = load_place(command.place)(name, words)
     alone = typer.Typer(add_completion=False)
     more = inspect.getdoc(function)
     alone.command(name, cls=PlainCommand, help=f"{command.help}\n\n{more}" if more else command.help)(function)

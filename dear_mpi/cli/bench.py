@@ -47,7 +47,7 @@ def bench(flags: Flags) -> None:
         check_nccl(suite.collectives, suite.placements)
     if "tests" in flags and not suite.overlap:
         raise ValueError("--tests is the number of calls during the compute of --overlap: give both")
-    acts = typed_acts("bench", flags)
+    acts = typed_acts("bench", flags, FLAGS)
     writers = {as_typed(name): act for name, act in acts.items() if isinstance(flags[name], Path)}
     looks = [act(flags) for name, act in acts.items() if not isinstance(flags[name], Path)]
     command = partial(bench_and_show, suite=suite, flags=flags, writers=writers, looks=looks)

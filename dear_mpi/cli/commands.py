@@ -4,7 +4,7 @@ Extras publish a ``Command``, or an ``AddedFlag`` for a command of core: see doc
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -27,8 +27,8 @@ class Command(NamedTuple):
 class AddedFlag(NamedTuple):
     """A flag that an extra adds to a command of core.
 
-    With ``endings`` it takes a file with one of them, and ``place`` is its ``write(flag, path, result)``. Without, it
-    is a switch of ``train``, and ``place`` an ``Observe``; or a flag of ``bench``, and ``place`` makes a ``Look``.
+    With ``endings`` it takes a file, and ``place`` is ``write(flag, path, result)``. Else ``place`` is an ``Observe``
+    of ``train``, or makes a ``Look`` of ``bench``.
     """
 
     help: str
@@ -37,34 +37,9 @@ class AddedFlag(NamedTuple):
     metavar: str = ""  # of a text that the flag takes, if it is neither a file nor a switch
 
 
-# Core's flags, in the order of panels. Extras' flags come last.
-PANELS = {
-    "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
-    "context iterations warmup pieces device seed",
-    "How measured": "budget precision cadence start overlap tests",
-    "Peers": "algorithms at_least",
-    "Compute": "forward_time backward_time update_time ranks_per_core straggler",
-    "Communication": "schedule schedules fusion algorithm network update weights route wire segment memory "
-    "device_memory link rates",
-    "Optimiser": "optimizer lr decay momentum weight_decay clip loss_scale",
-    "Job": "threads stall_after stall_abort debug check",
-    "Output": "save every resume profile tune timeline format json_file raw",
-}
-PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
-
-
 def as_typed(name: str) -> str:
     """Spell a flag as users type it."""
     return f"--{name.removesuffix('_file').replace('_', '-')}"
-
-
-SPELLED = list(map(as_typed, PANEL_OF))
-FREE = ("bench.timeline",)  # flags of other commands of core, which an extra may add
-
-
-def is_core(command: str, name: str) -> bool:
-    """Return whether a flag's Python name is reserved for core in a command."""
-    return name in PANEL_OF and f"{command}.{name}" not in FREE
 
 
 KINDS: dict[str, type[Any]] = {"commands": Command, "flags": AddedFlag}  # by group
@@ -97,7 +72,7 @@ COMMANDS = {
 
 
 def find_command(name: str) -> Command | None:
-    """Return a named command of core or an extra; None if it does not exist or cannot be imported."""
+    """Return a command of core or an extra; None if there is none that can be imported."""
     return COMMANDS.get(name) or published("commands", name)
 
 
@@ -108,42 +83,42 @@ def all_commands() -> dict[str, Command]:
 
 @cache
 def added_flags(command: str) -> dict[str, AddedFlag]:
-    """Return extras' flags for a command of core, by Python name. They cannot replace core's flags."""
+    """Return extras' flags for a command of core, by Python name."""
     found = {}
     for entry, extra in extras_in("flags").items() if command in OPEN else ():
         of, _, flag = entry.partition(".")
         name = flag.replace("-", "_")
-        if of != command:
-            continue
-        if not name.isidentifier() or is_core(command, name):
-            warn(f"{entry!r} in the group 'dear_mpi.flags' must be COMMAND.FLAG, with a new flag such as my-flag")
-        else:
+        if of not in OPEN or not name.isidentifier():
+            warn(f"{entry!r} in the group 'dear_mpi.flags' must be COMMAND.FLAG, of one of {', '.join(OPEN)}")
+        elif of == command:
             found[name] = extra
     return found
 
 
-def typed_acts(command: str, flags: Mapping[str, Any]) -> dict[str, Any]:
+def typed_acts(command: str, flags: Mapping[str, Any], core: Collection[str]) -> dict[str, Any]:
     """Return what typed flags of extras lead to, by Python name; for a file, a function of the command's result.
 
-    The metadata of packages is read only if there are such flags.
+    ``core``: the command's other flags: with only these, no package's metadata is read. Only rank 0 loads what writes.
 
     Raises:
         ValueError: a file has another ending, or the extra needs another package.
     """
-    found = {}
+    found: dict[str, Any] = {}
     for name in flags:
-        each = added_flags(command).get(name) if flags[name] and not is_core(command, name) else None
+        each = None if name in core or not flags[name] else added_flags(command).get(name)
         if each is None:
             continue
         flag = as_typed(name)
         if each.endings:
             check_ending(flag, flags[name], each.endings)
+            if launch_of(os.environ).rank > 0:
+                found[name] = bool  # called with a result on rank 0 only
+                continue
         try:
-            found[name] = load_place(each.place)
+            act = load_place(each.place)
         except ImportError as error:
             raise ValueError(f"{flag} needs another package: {error}") from None
-        if each.endings:
-            found[name] = partial(found[name], flag, flags[name])
+        found[name] = partial(act, flag, flags[name]) if each.endings else act
     return found
 
 

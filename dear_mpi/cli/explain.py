@@ -42,7 +42,7 @@ def explain(flags: Flags) -> None:
             raise ValueError(f"{given} shows a route, which is proved anyway: leave out {', '.join(others)}")
         explain_route(flags.get("route") or FULL.name, wire=flags.get("wire"))
         return
-    written, acts = written_by(flags), typed_acts("explain", flags)
+    written, acts = written_by(flags), typed_acts("explain", flags, OWN)
     try_files(written)
     how = {name: flags.get(name, each.default) for name, each in OWN.items() if name not in OF_ROUTES}
     typed = how.pop("algorithm")

@@ -19,14 +19,14 @@ OLDER = ("--json", "--save")  # an existing file becomes FILE.old
 
 
 def written_by(flags: Mapping[str, Any], *read: str) -> Written:
-    """Return a command's output files: all flags with a path, except those that are ``read``, and --timeline's."""
+    """Return a command's output files: those of --timeline, and all paths except flags that are ``read``."""
     files = [(as_typed(name), path) for name, path in flags.items() if isinstance(path, Path) and name not in read]
     several = listed("--timeline", flags["timeline"]) if "timeline" in flags else ()
     return [*files, *(("--timeline", Path(file)) for file in several)]
 
 
 def timeline_writer(flags: Mapping[str, Any]) -> "TimelineFiles | None":
-    """Return the writer of --timeline's files; None without the flag. Raises as ``TimelineFiles``."""
+    """Return the writer of --timeline's files; None without the flag."""
     files = [path for flag, path in written_by(flags) if flag == "--timeline"]
     if not files:
         return None
@@ -36,7 +36,6 @@ def timeline_writer(flags: Mapping[str, Any]) -> "TimelineFiles | None":
 
 
 def try_files(written: Written) -> None:
-    """Raise a ValueError, before the work, if a file is not writable."""
     for flag, path in written:
         check_writable(flag, path)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias, get_type_hints
 
 from typer import Argument, Option
 
-from dear_mpi.cli.commands import PANEL_OF, added_flags, as_typed
+from dear_mpi.cli.commands import added_flags, as_typed, warn
 from dear_mpi.training.declared import Declared, listed, options_of
 
 Flags: TypeAlias = Mapping[str, Any]
@@ -18,22 +18,31 @@ Flags: TypeAlias = Mapping[str, Any]
 only shown in --help."""
 
 Table: TypeAlias = dict[str, inspect.Parameter]
-LAST = "Output"  # the panel of extras' flags
+
+# Core's flags, in the order of panels. Extras' flags come last.
+PANELS = {
+    "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
+    "context iterations warmup pieces device seed",
+    "How measured": "budget precision cadence start overlap tests",
+    "Peers": "algorithms at_least",
+    "Compute": "forward_time backward_time update_time ranks_per_core straggler",
+    "Communication": "schedule schedules fusion algorithm network update weights route wire segment memory "
+    "device_memory link rates",
+    "Optimiser": "optimizer lr decay momentum weight_decay clip loss_scale",
+    "Job": "threads stall_after stall_abort debug check",
+    "Output": "save every resume profile tune timeline format json_file raw",
+}
+PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
 
 
 def in_order(table: Table) -> Table:
-    """Sort a table by panels; arguments have none and come first, extras' flags come last."""
-    places = {name: place for place, name in enumerate(PANEL_OF)}
-
-    def place(name: str) -> int:
-        return places.get(name, len(places)) if table[name].annotation.__metadata__[1] else -1
-
-    return {name: table[name] for name in sorted(table, key=place)}
+    """Sort a table by panels; extras' flags come last."""
+    return {name: table[name] for name in sorted(table, key=lambda name: [*PANEL_OF, name].index(name))}
 
 
 def flag(name: str, kind: Any, help: str, default: Any = None, *, field: str = "", **said: Any) -> Table:
-    """Return a table of one flag; ``field``: its name in errors, if different; ``said`` is for Typer."""
-    option = Option(as_typed(name), help=help, rich_help_panel=PANEL_OF.get(name, LAST), **said)
+    """Return a table of one flag; ``field``: its other name in errors; ``said`` is for Typer."""
+    option = Option(as_typed(name), help=help, rich_help_panel=PANEL_OF.get(name, "Output"), **said)
     return {name: parameter(name, Annotated[kind, option, field or name], default)}
 
 
@@ -46,13 +55,16 @@ def parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
-def added(command: str) -> Table:
-    """Return extras' flags for a command as a table."""
+def added(command: str, core: Table) -> Table:
+    """Return extras' flags for a command as a table. They cannot replace core's flags."""
     table = Table()
     for name, each in added_flags(command).items():
         kind: Any = Path | None if each.endings else str | None if each.metavar else bool
-        default, metavar = (False, None) if kind is bool else (None, each.metavar or "FILE")
-        table |= flag(name, kind, each.help, default, metavar=metavar)
+        if name in core:
+            warn(f"{command}.{name} in the group 'dear_mpi.flags' must be a new flag, such as {command}.my-flag")
+        else:
+            default, metavar = (False, None) if kind is bool else (None, each.metavar or "FILE")
+            table |= flag(name, kind, each.help, default, metavar=metavar)
     return table
 
 
@@ -70,7 +82,7 @@ def flags_of(kind: type[Declared]) -> Table:
 
 
 def typed_as(table: Table) -> dict[str, str]:
-    """Return the typed spelling of each name in errors: of a flag's parameter, or of its field."""
+    """Return the typed spelling of each name in errors, of a parameter or a field."""
     fields = {name: each.annotation.__metadata__[1] for name, each in table.items()}
     return {alias: as_typed(name) for name, field in fields.items() if field for alias in (name, field)}
 
@@ -125,9 +137,9 @@ RUN_FLAGS = (
     | flag("stall_abort", bool, ABORT, False)
     | flag("json_file", Path | None, JSON, metavar="FILE")
 )
-FILE_FLAGS = flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none")
 
 
 def shared(*names: str) -> Table:
     """Return flags that several commands share."""
-    return {name: (RUN_FLAGS | FILE_FLAGS)[name] for name in names}
+    timeline = flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none")
+    return {name: (RUN_FLAGS | timeline)[name] for name in names}

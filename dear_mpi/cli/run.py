@@ -14,9 +14,9 @@ from typing import Any
 
 import typer
 
-from dear_mpi.cli.commands import SPELLED, WITHOUT_WORK
+from dear_mpi.cli.commands import WITHOUT_WORK, as_typed
 from dear_mpi.cli.files import try_files, written_by
-from dear_mpi.cli.flags import STALL_AFTER, Flags, Table, in_order, parameter, typed_as
+from dear_mpi.cli.flags import STALL_AFTER, Flags, Table, added, in_order, parameter, typed_as
 from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.errors import AgreedError, ProgramError, TransportError
 from dear_mpi.collectives.transports.agree import by_rank_0
@@ -42,8 +42,8 @@ class Output:
 def complaining(command: str, *, mpi: bool, flags: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
     """Turn bad input into one line of rank 0 on standard error, and exit code 2 on all ranks.
 
-    The line omits the stage if that is the whole command, and names options as users type them (``flags``). MPI
-    identifies rank 0 and may start for it; without ``mpi``, the launcher's variables do.
+    ``flags`` maps the names of options to those that users type. With ``mpi``, MPI may start to find rank 0; without,
+    the launcher's variables name it.
     """
     try:
         yield
@@ -62,15 +62,10 @@ def complaining(command: str, *, mpi: bool, flags: Mapping[str, str] = MappingPr
 
 
 def command_line(arguments: Sequence[str]) -> dict[str, str | None]:
-    """Return the command and its flag names, which must be equal on all ranks.
-
-    Values are compared at their use; files may differ.
-    """
-    typed = {each.partition("=")[0] for each in arguments if each.startswith("--")}
+    """Return the command and its flag names, which must be equal on all ranks; values are compared at their use."""
+    typed = sorted({each.partition("=")[0] for each in arguments if each.startswith("--")} - {*WITHOUT_WORK})
     asked = [each for each in arguments if each in WITHOUT_WORK]
-    given = {flag: "given" if flag in typed else None for flag in SPELLED}
-    others = ", ".join(sorted(typed.difference(SPELLED, WITHOUT_WORK)))
-    return {"command": " ".join([*arguments[:1], *asked]) or "none", **given, "other flags": others or None}
+    return {"command": " ".join([*arguments[:1], *asked]) or "none", "flags": " ".join(typed) or None}
 
 
 def check_all_ask(arguments: Sequence[str]) -> None:
@@ -81,7 +76,7 @@ def check_all_ask(arguments: Sequence[str]) -> None:
 
 
 def disagreement(facts: Callable[[int], Mapping[str, Any]]) -> AgreedError | None:
-    """Collective: compare facts like ``run_world``, and return the error. None without MPI: no rank waits then."""
+    """Collective: compare facts like ``run_world``, and return the error."""
     try:
         run_world(lambda world: None, facts=facts, stall_after_s=parse_seconds(STALL_AFTER))
     except AgreedError as agreed:
@@ -100,23 +95,25 @@ def agreed_on(error: Exception) -> Exception:
     return disagreement(complain) or error
 
 
-def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..., Callable[[Table], Any]]:
+def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..., Callable[..., Any]]:
     """Turn a function of a flag mapping into a command: typed flags, and these defaults.
 
-    The result is a function from the flags of extras to the function that Typer runs. Bad input ends the command as in
-    ``complaining``. ``alone`` names a command of one process: it refuses mpirun, like --threads.
+    The result builds the function that Typer runs, from the command's name and the typed words; it looks up extras'
+    flags only if a word is no flag of ``table``. ``alone`` names a command that refuses mpirun, like --threads.
     """
 
-    def decorate(function: Callable[[Flags], None]) -> Callable[[Table], Any]:
-        def build(added: Table) -> Any:
-            whole = in_order(table | added)
+    def decorate(function: Callable[[Flags], None]) -> Callable[..., Any]:
+        def build(name: str, words: Sequence[str] | None) -> Any:
+            own = {*map(as_typed, table)}
+            known = words is not None and own.issuperset(each.partition("=")[0] for each in words if each[:1] == "-")
+            whole = in_order(table if known else table | added(name, table))
             names = typed_as(whole)
 
             def command(*, typer_context: Any, **flags: Any) -> None:
                 source = typer_context.get_parameter_source
                 typed = {name: flags[name] for name in flags if source(name).name != "DEFAULT"}
                 mpi = "threads" in table and "threads" not in typed
-                with complaining(typer_context.info_name, mpi=mpi, flags=names):
+                with complaining(name, mpi=mpi, flags=names):
                     if (alone or "threads" in typed) and launch_of(os.environ).size > 1:
                         raise ValueError(f"{alone or '--threads'} runs in one process: start it without mpirun")
                     function(defaults | typed)
@@ -136,10 +133,9 @@ def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..
 def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "cpu") -> Any:
     """Call ``command(world)`` on every rank of ``RUN_FLAGS``. Returns its result, or its ``Output``'s report.
 
-    First the ranks compare their flags: a flag on only some ranks, such as --timeline, would make the others hang.
-    Before the work rank 0 checks that it can write all files. An older report is ``aside``
-    meanwhile: if all processes of a host die, a launcher may return 0, and then no report may exist. After the work
-    rank 0 writes the output's files and the report. A failed write is reported, with exit code 1, or 2 for --json.
+    First the ranks compare their flags, and rank 0 tries its files. An older report is ``aside`` meanwhile: a launcher
+    may return 0 after all processes of a host died. At the end rank 0 writes the files and the report. A failed write
+    is reported, with exit code 1, or 2 for --json.
     """
     json_file = flags.get("json_file")
 
@@ -183,7 +179,6 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
 
 
 def write_json(content: Any, path: Path | None) -> None:
-    """Write a report to the ``--json`` file, if there is one."""
     if path is not None:
         with replacing("--json", path) as file:
             file.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")

@@ -20,7 +20,7 @@ def simulate(flags: Flags) -> None:
     """
     json_file = flags.get("json_file")
     written, timeline = written_by(flags, "profile"), timeline_writer(flags)
-    acts = typed_acts("simulate", flags)
+    acts = typed_acts("simulate", flags, FLAGS)
     try_files(written)
     given = chosen(Settings, flags)
     profile = given.get("profile")

@@ -45,10 +45,10 @@ def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
 
 @with_flags(TRAIN)
 def train(flags: Flags) -> None:
-    """Example: mpirun -n 4 dear-mpi train --model cnn --data digits --schedule dear"""
+    """Example: mpirun -n 4 dear-mpi train --model mlp --data digits --schedule dear"""
     check_files(files_of(Config, flags), written_by(flags))
     how: dict[str, Any] = {"profile": flags.get("profile"), "timeline": timeline_writer(flags)}
-    how["observers"] = typed_acts("train", flags)
+    how["observers"] = typed_acts("train", flags, TRAIN)
     if "save" in flags:
         how["saving"] = Saving(flags["save"], flags.get("every"), flags.get("resume", False))
     for name in ("every", "resume"):
@@ -86,7 +86,7 @@ def compare(flags: Flags) -> None:
     fusions = listed("--fusion", flags["fusion"], BETWEEN_FUSIONS) if "fusion" in flags else ()
     wires = listed("--wire", flags["wire"]) if "wire" in flags else ()
     check_files(files_of(Config, flags) | {"--schedules": schedules, "--fusion": fusions}, written_by(flags))
-    acts, timeline = typed_acts("compare", flags), timeline_writer(flags)
+    acts, timeline = typed_acts("compare", flags, COMPARE), timeline_writer(flags)
     if acts and timeline is None:
         timeline = TimelineFiles("--timeline", ())
     how: dict[str, Any] = {"timeline": timeline, "acts": acts, "fusions": fusions, "wires": wires}
@@ -111,8 +111,8 @@ def compare_and_show(
     return Output(rows, {as_typed(name): partial(act, found) for name, act in acts.items()})
 
 
-# (a) handwritten digits, a convolutional network, DeAR over rings, to its test accuracy.
-DIGITS = {"model": "cnn", "data": "digits", "schedule": "dear", "fusion": "layers:1"}
+# (a) handwritten digits, a multilayer perceptron, DeAR over rings, to its test accuracy.
+DIGITS = {"model": "mlp", "data": "digits", "schedule": "dear", "fusion": "layers:1"}
 # (b) ResNet-50 has 102.2 MB of fp32 gradients; a ring on 4 ranks sends 2 * 3/4 of them in each direction: 153 MB, which
 # take four times the forward pass at this bandwidth. There the bounds of DeAR and WFBP with equal buckets differ most:
 # 1.25.

@@ -1,11 +1,8 @@
-"""Load training examples (scikit-learn's digits, a ``.npz``, text) in one global order for all ranks.
+"""Load training examples in one global order for all ranks, which depends only on the seed.
 
-    epoch 0: a permutation of all examples | epoch 1: another one | ...
-    |---- batch 0 ----|---- batch 1 ----|---- batch 2 ----| ...        batches run on across epochs
-    | rank 0 | rank 1 |                                                     equal parts, or by rank speeds
-
-The order depends only on the seed. So the number of ranks changes which rank computes an example, not the result. Every
-example is seen once per epoch, by one rank, and all ranks run equally many iterations.
+epoch 0: a permutation of all examples | epoch 1: another one | ...
+|---- batch 0 ----|---- batch 1 ----|---- batch 2 ----| ...        batches run on across epochs
+| rank 0 | rank 1 |                                                     equal parts, or by rank speeds
 """
 
 import threading
@@ -35,10 +32,7 @@ Indices = npt.NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows of ``x`` with their labels ``y``. Rows of a text are windows, views of its bytes.
-
-    ``arrays`` has all data once, for a fingerprint.
-    """
+    """Rows of ``x`` (of a text: windows, views of its bytes) with labels; ``arrays`` has all data once, to compare."""
 
     x: Array
     y: Array
@@ -55,7 +49,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training and test examples; ``shape`` is one input's shape, ``classes`` the number of labels."""
+    """``shape`` is one input's shape, ``classes`` the number of labels."""
 
     train: Examples
     test: Examples
@@ -64,7 +58,7 @@ class Dataset:
 
 
 class Batches:
-    """One rank's shares of a job's batches; ``batch`` counts examples on all ranks, ``seed`` fixes the order."""
+    """One rank's shares of a job's batches; ``batch`` counts examples on all ranks."""
 
     def __init__(self, examples: Examples, batch: int, *, rank: int, size: int, seed: int) -> None:
         if batch < size:
@@ -90,13 +84,9 @@ def order_of(seed: int, epoch: int, count: int) -> Indices:
 
 
 def load_data(name: str, dtype: np.dtype[Any], context: int) -> Dataset:
-    """Load a data set by the name that ``--data`` gives; ValueError: it is missing, malformed, or too small.
+    """Load ``digits`` (needs scikit-learn), a ``.npz`` with ``x`` (n, ...) and labels ``y`` (n,), or a text's bytes.
 
-    Args:
-        name: ``digits`` (1797 images of 8 x 8, needs scikit-learn), a ``.npz`` with arrays ``x`` (n, ...) and ``y``
-            (n,) of labels from 0, or any other file, which is read as bytes of text.
-        dtype: the type of image inputs; text stays integer.
-        context: the number of bytes in a window of text.
+    ``dtype`` is that of images; a window of text has ``context`` bytes. ValueError: missing, malformed or too small.
     """
     if name == "digits":
         return load_digits(dtype)
@@ -157,10 +147,7 @@ def split(count: int) -> tuple[Indices, Indices]:
 
 
 def load_text(path: Path, context: int) -> Dataset:
-    """Load a file's bytes in windows of ``context`` bytes; a byte's target is the next byte.
-
-    The last tenth is for tests, each byte once; training uses all windows before it.
-    """
+    """A byte's target is the next byte. The last tenth is for tests, each byte once."""
     try:
         text = np.frombuffer(path.read_bytes(), np.uint8)
     except OSError as error:
@@ -180,10 +167,7 @@ PLACE = "datasets/data/digits.csv.gz"  # a line per image: 64 points, and the di
 
 
 def read_digits() -> tuple[Array, Array]:
-    """Read images (1797, 64) of 0 to 16, and labels, from scikit-learn's file.
-
-    Importing scikit-learn takes each rank a second; it is done only if the file is elsewhere, as in another version.
-    """
+    """Read images (1797, 64) of 0 to 16, and labels. Importing scikit-learn would take a second."""
     found = find_spec("sklearn")  # imports nothing
     if found is None:
         raise ValueError("data 'digits' needs scikit-learn: pip install scikit-learn (our extra 'data')")

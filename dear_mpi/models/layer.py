@@ -1,10 +1,7 @@
 """Define the trainer's view of a model: parameters, and layers with forward and backward.
 
-The trainer never differentiates. A layer may compute, adapt another framework, or only take time. The three members of
-``Layer`` are enough; optional abilities are pairs of methods, both or neither:
-
-    backward_input, backward_weights       the halves of its backward pass: the second may be delayed
-    exchange_forward, exchange_backward    communication before a pass, as in a mixture of experts
+A layer may compute, adapt another framework, or only take time: the trainer never differentiates. ``SplitLayer`` and
+``ExchangingLayer`` are optional abilities, each a pair of methods.
 """
 
 from __future__ import annotations
@@ -24,16 +21,15 @@ from dear_mpi.kernels.optimizers import Optimizer
 class Parameter:
     """A tensor of a layer, and the place for its gradient, of the same shape and dtype.
 
-    When training begins, both become views into the flat buffer: a gradient is sent from its place, and an update is
-    one pass. So read ``parameter.value`` each time, and write *into* the gradient (``grad[...] = g`` or ``out=grad``);
-    never replace it. Layers are **tied** if they share a parameter, or if their parameters share memory.
+    When training begins, both become views into the flat buffer. So read ``parameter.value`` each time, and write
+    *into* the gradient (``grad[...] = g``). Layers are **tied** if they share a parameter or its memory.
 
     Attributes:
         trained: a frozen parameter never changes, and its gradient is ignored.
-        rebind: whether it may become a view. Otherwise it keeps its contiguous memory, at the cost of copying gradient
-            and value in each iteration; it must not be tied then.
-        outputs: the axis of the outputs, for optimisers of matrices: 0 as in torch and in kernels, 1 if a layer
-            computes x @ value; None to treat it as a vector, as for embeddings and output layers.
+        rebind: whether it may become a view. Otherwise gradient and value are copied in each iteration, and it must
+            not be tied.
+        outputs: the axis of the outputs, for optimisers of matrices: 0 as in torch, 1 if a layer computes x @ value;
+            None to treat it as a vector, as for embeddings and output layers.
         optimizer: replaces the session's optimiser for this parameter; it then sees whole tensors.
     """
 
@@ -51,25 +47,23 @@ class Parameter:
         return cls(name, value, np.zeros_like(value), outputs=outputs)
 
     def cost(self, optimizer: Optimizer) -> int:
-        """Return the cost of an update; ``optimizer`` is the session's optimiser."""
+        """Return the cost of an update under the session's ``optimizer``."""
         return (self.optimizer or optimizer).cost(self.outputs_first(self.value).shape)
 
     def outputs_first(self, array: Array) -> Array:
-        """View an array of this shape as optimisers of whole tensors expect it: outputs first, in the same memory."""
+        """View an array of this shape as optimisers of whole tensors expect it: outputs first."""
         if self.outputs is None:
             return array.reshape(-1)
         return array_module(array).moveaxis(array, self.outputs, 0) if self.outputs else array
 
 
 class Layer(Protocol):
-    """One stage of a model."""
-
     @property
     def parameters(self) -> Sequence[Parameter]:
-        """The layer's parameters, in a fixed order; empty if there is nothing to train."""
+        """In a fixed order."""
 
     def forward(self, x: Array) -> Array:
-        """Return the layer's output, and remember the inputs of ``backward``."""
+        """Return the output, and keep what ``backward`` needs."""
 
     def backward(self, dy: Array) -> Array:
         """Write every parameter's gradient for the last ``forward``; return the input's gradient."""
@@ -78,12 +72,11 @@ class Layer(Protocol):
 class SplitLayer(Layer, Protocol):
     """A layer with a backward pass in two halves; a schedule may delay the second one (``delays_weights``).
 
-    ``backward(dy)`` equals ``backward_input(dy)`` and then ``backward_weights()``, bit for bit. Between them the layer
-    keeps the second half's inputs: its input, and ``dy``.
+    ``backward(dy)`` equals ``backward_input(dy)`` and then ``backward_weights()``, bit for bit.
     """
 
     def backward_input(self, dy: Array) -> Array:
-        """Return the input's gradient for the last ``forward``."""
+        """Return the input's gradient; keep what the second half needs."""
 
     def backward_weights(self) -> None:
         """Write the missing parameter gradients, once for each ``backward_input``."""
@@ -99,10 +92,9 @@ class Split:
 
 
 class ExchangingLayer(Layer, Protocol):
-    """A layer that communicates before each pass and continues with the received data, for example by all-to-all.
+    """A layer that communicates before each pass, as in a mixture of experts: all ranks equally often, in one order.
 
-    The engine's thread calls it between the schedule's collectives, while compute waits: so it may use the session's
-    transport. All ranks exchange equally often, in the same order.
+    The engine's thread calls it between the schedule's collectives, so it may use the session's transport.
     """
 
     def exchange_forward(self, x: Array) -> Array:
@@ -113,10 +105,8 @@ class ExchangingLayer(Layer, Protocol):
 
 
 class Loss(Protocol):
-    """The end of a model."""
-
     def forward(self, logits: Array, targets: Array) -> Array | float:
-        """Return the sum of these examples' losses: a number, or a zero-dimensional array on the logits' device."""
+        """Return the sum of these examples' losses: a number, or an array without axes on the logits' device."""
 
     def backward(self, scale: float) -> Array:
         """Return the gradient of ``scale`` times that sum."""

@@ -1,41 +1,33 @@
-"""Build three small models, each a flat list of layers, for the shape of *one* sample.
+"""Build models by name: ours, those that extras publish, and functions in users' files, ``path/to/mine.py:build``.
 
-The list is flat because the trainer communicates by layer: it reduces a layer's gradients while earlier layers still go
-backward. Weights are drawn in float64 and rounded, so all ranks, and both dtypes, start from the same model.
-
-- ``mlp``  any shape -> (classes,): two hidden dense layers;
-- ``cnn``  (H, W) or (C, H, W) -> (classes,): three convolutions, one with stride 2, and a dense head;
-- ``gpt``  (T,) integers below V -> (T, V): a decoder-only transformer that predicts the next token at every position.
-
->>> [len(build((8, 8), 10, np.random.default_rng(0), np.dtype(np.float32))) for build in (mlp, cnn)]
-[6, 12]
->>> len(gpt((32,), 256, np.random.default_rng(0), np.dtype(np.float32)))
-7
+A function of the shape of *one* sample, the number of classes, a generator and a dtype returns a flat list of layers.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from dear_mpi.collectives.program.extras import WithExtras, load_extra
+from dear_mpi.collectives.program.user_file import is_in_file, load, source_of, telling
 from dear_mpi.kernels.array import Array
-from dear_mpi.models.layer import Layer
-from dear_mpi.models.layers import (
-    CausalSelfAttention,
-    Conv2d,
-    Dense,
-    Embedding,
-    Gelu,
-    LayerNorm,
-    Relu,
-    Reshape,
-    Residual,
-)
+from dear_mpi.kernels.lookup import lookup
+from dear_mpi.models.data import Dataset
+from dear_mpi.models.layer import Layer, Loss, in_order
+from dear_mpi.models.layers import Dense, Relu, Reshape, SoftmaxCrossEntropy
+
+Network = Callable[[tuple[int, ...], int, np.random.Generator, np.dtype[Any]], list[Layer]]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def mlp(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Layer]:
+    """Build two hidden dense layers and a head, for inputs of any shape.
+
+    >>> len(mlp((8, 8), 10, np.random.default_rng(0), np.dtype(np.float32)))
+    6
+    """
     draw = partial(draw_weight, rng, dtype)
     inputs, hidden = math.prod(shape), 128
     return [
@@ -48,61 +40,103 @@ def mlp(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: n
     ]
 
 
-def cnn(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Layer]:
-    """A stride halves the space, not max-pooling: ties have no gradient."""
-    if len(shape) not in (2, 3):
-        raise ValueError(f"shape of a sample for cnn must be (H, W) or (C, H, W), not {shape}")
-    draw = partial(draw_weight, rng, dtype)
-    channels, height, width = (1, *shape)[-3:]
-    layers: list[Layer] = [Reshape((channels, height, width))]
-    for index, (filters, stride) in enumerate([(16, 1), (32, 2), (32, 1)], start=1):
-        weight = draw((filters, channels, 3, 3), fan_in=9 * channels, gain=2.0)
-        channels, height, width = filters, -(-height // stride), -(-width // stride)
-        layers += [
-            Conv2d(f"conv{index}", weight, stride=stride, padding=1),
-            LayerNorm(f"norm{index}", (channels, height, width), dtype),
-            Relu(),
-        ]
-    features = channels * height * width
-    return [*layers, Reshape((features,)), Dense("head", draw((features, classes), fan_in=features), outputs=None)]
-
-
-def gpt(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: np.dtype[Any]) -> list[Layer]:
-    """Build two pre-norm blocks of width 64 with 4 heads."""
-    if len(shape) != 1:
-        raise ValueError(f"shape of a sample for gpt must be (T,), a window of tokens, not {shape}")
-    draw = partial(draw_weight, rng, dtype)
-    width, blocks = 64, 2
-    tokens, positions = (draw((rows, width), fan_in=width) for rows in (classes, *shape))
-    layers: list[Layer] = [Embedding("embedding", tokens=tokens, positions=positions)]
-    for index in range(blocks):
-        layers += block(f"block{index}", draw, width=width, branch_gain=0.5 / blocks, dtype=dtype)
-    head = Dense("head", draw((width, classes), fan_in=width), outputs=None)
-    return [*layers, LayerNorm("norm", (width,), dtype), head]
-
-
-def block(
-    name: str, draw: Callable[..., Array], *, width: int, branch_gain: float, dtype: np.dtype[Any]
-) -> list[Layer]:
-    """Build attention and two dense layers; ``branch_gain`` divides the unit variance among the residual branches."""
-    hidden = 4 * width
-    qkv = draw((width, 3 * width), fan_in=width)
-    out = draw((width, width), fan_in=width, gain=branch_gain)
-    attention = CausalSelfAttention(f"{name}.attention", qkv=qkv, out=out, heads=4)
-    expand = Dense(f"{name}.expand", draw((width, hidden), fan_in=width))
-    shrink = Dense(f"{name}.shrink", draw((hidden, width), fan_in=hidden, gain=branch_gain))
-    return [
-        Residual([LayerNorm(f"{name}.norm1", (width,), dtype), attention]),
-        Residual([LayerNorm(f"{name}.norm2", (width,), dtype), expand, Gelu(), shrink]),
-    ]
-
-
 def draw_weight(
     rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...], *, fan_in: int, gain: float = 1.0
 ) -> Array:
-    """Draw normal weights of variance gain / fan_in. A sum keeps its terms' scale; a gain of 2 compensates for Relu."""
+    """Draw normal weights of variance gain / fan_in; a gain of 2 compensates for Relu.
+
+    They are drawn in float64 and rounded, so all dtypes start from the same model.
+    """
     return (rng.standard_normal(shape) * math.sqrt(gain / fan_in)).astype(dtype)
 
 
-Network = Callable[[tuple[int, ...], int, np.random.Generator, np.dtype[Any]], list[Layer]]
-MODELS: dict[str, Network] = {"mlp": mlp, "cnn": cnn, "gpt": gpt}
+def trains_with(*, text: bool = False, **preset: Any) -> Callable[[F], F]:
+    """Mark a published model with the settings that train it well, and whether it takes text."""
+
+    def mark(build: F) -> F:
+        vars(build).update(text=text, preset=preset)
+        return build
+
+    return mark
+
+
+def published_model(name: str) -> Network:
+    found: Network = load_extra("models", name)
+    if not callable(found):
+        raise ValueError(f"model {name!r} must be a function, not {found!r:.60}")
+    return found
+
+
+MODELS: dict[str, Network] = {"mlp": mlp}
+ALL_MODELS = WithExtras(MODELS, "models", published_model)
+
+
+def build_model(
+    name: str, dataset: Dataset, rng: np.random.Generator, dtype: np.dtype[Any]
+) -> tuple[list[Layer], Loss, str]:
+    """Return a model's layers, its loss (by default a classifier's), and a text that ranks compare.
+
+    One example goes through a user's model, forward and backward: errors name the layer, before any communication.
+    ValueError: there is no such model, it does not take this data, or it cannot be trained.
+    """
+    shape, classes, model = dataset.shape, dataset.classes, f"model {name!r}"
+    if not is_in_file(name):
+        network = lookup("model", name, ALL_MODELS)
+        takes_text, is_text = getattr(network, "text", False), dataset.train.x.dtype.kind == "u"
+        if takes_text != is_text:
+            raise ValueError(f"{model} takes {'only' if takes_text else 'no'} text (--data FILE.txt)")
+        return network(shape, classes, rng, dtype), SoftmaxCrossEntropy(), name
+    source = source_of(name, "model", "build")
+    build = load(source)
+    with telling(f"{model} fails for samples of shape {shape} and {classes} classes"):
+        made = build(shape, classes, rng, dtype)
+    has_loss = isinstance(made, tuple) and len(made) == 2 and not hasattr(made[0], "forward")
+    layers, loss = made if has_loss else (made, SoftmaxCrossEntropy())
+    if not isinstance(layers, Sequence):
+        raise ValueError(f"{model} must return a sequence of layers, or (layers, loss), not {type(layers).__name__}")
+    names = [f"layer {number} ({type(layer).__name__}) of {model}" for number, layer in enumerate(layers)]
+    trained = []
+    for what, layer in zip(names, layers, strict=True):
+        with telling(f"the parameters of {what} fail"):
+            trained += [(each.name, str(each.value.dtype)) for each in layer.parameters if each.trained]
+    if not trained:
+        raise ValueError(f"{model} must have a parameter that is trained, and its {len(layers)} layers have none")
+    for parameter, kind in trained:
+        if kind != str(dtype):
+            raise ValueError(f"parameter {parameter} of {model} must be of dtype {dtype} (--dtype), not {kind}")
+    with telling(f"{model}: a layer that is there twice must be one that copy.deepcopy can copy"):
+        tried = in_order(layers)
+    try_out(model, names, tried, loss, dataset)
+    return list(layers), loss, source.text
+
+
+def try_out(model: str, names: Sequence[str], layers: Sequence[Layer], loss: Loss, dataset: Dataset) -> None:
+    x, targets = dataset.train.take(np.zeros(1, np.intp))
+    shapes: list[tuple[int, ...] | None] = [None]  # the first input's gradient is unused
+    with np.errstate(all="ignore"):  # training looks for non-finite values
+        for name, layer in zip(names, layers, strict=True):
+            x = returned(name, layer, "forward", x)
+            shapes.append(x.shape)
+        if isinstance(loss, SoftmaxCrossEntropy) and (x.ndim < 2 or x.shape[-1] < dataset.classes):
+            allowed = f"{dataset.classes} outputs, one for each class"
+            raise ValueError(f"{model} must have {allowed}, not {list(x.shape[1:])}")
+        what = f"the loss of {model}"
+        with telling(f"{what} fails for outputs of shape {list(x.shape)} and targets of {list(targets.shape)}"):
+            total = loss.forward(x, targets)
+            if np.ndim(total) or np.asarray(total).dtype.kind not in "fiu":
+                raise ValueError(f"it must return the sum over all examples, one number, not {total!r:.99}")
+        dy = returned(what, loss, "backward", 1.0, shapes.pop())
+        for name, layer, shape in zip(reversed(names), reversed(layers), reversed(shapes), strict=True):
+            dy = returned(name, layer, "backward", dy, shape)
+
+
+def returned(what: str, thing: Any, method: str, given: Any, due: tuple[int, ...] | None = None) -> Array:
+    """Return the array that a method returns. ValueError: it fails, or returns no array, or none of shape ``due``."""
+    about = f"{given.dtype}{list(given.shape)}" if hasattr(given, "shape") else repr(given)
+    with telling(f"{what}: {method}({about}) fails"):
+        array: Array = getattr(thing, method)(given)
+        if not hasattr(array, "shape"):
+            raise TypeError(f"it must return an array, not {array!r:.99}")
+        if due is not None and array.shape != due:
+            raise ValueError(f"it must return the gradient of its input, of shape {list(due)}, not {list(array.shape)}")
+    return array

@@ -1,24 +1,18 @@
 """Simulate layers by their compute time and gradient sizes, with tables of the DeAR paper's five models.
 
 A synthetic layer writes gradients (a small multiple of its parameters: not zero, so any error in their sum shows) and
-sleeps for the rest of its time, like a host while its GPU computes. It may exchange bytes with the other ranks before
-each pass, as a mixture of experts does.
+sleeps for the rest of its time, like a host while its GPU computes. A table has its modules in forward order:
 
-``paper_models.json`` lists for every module its tensors' elements, its forward FLOPs at the paper's batch size, and its
-place in the forward pass. A user's table has the same form:
+    {"batch": 64, "modules": [{"name": "conv1", "params": [9408], "fwd_flops": 15105785856}, ...]}
 
-    {"batch": 64, "modules": [{"name": "conv1", "params": [9408], "fwd_flops": 15105785856}, ...]}      in forward order
-
-FLOPs are counted at this batch. ``"exchange_bytes": 4194304`` are a module's bytes for all ranks together, before each
-pass: an all-to-all. ``"out_elems": 51380224``, its output's elements, let ``simulate --optimizer kfac`` know its
-factors. A profile (``dear_mpi/training/profile.py``) is a table with seconds in place of FLOPs.
+docs/how-to/model.md lists all keys. A profile (``dear_mpi/training/profile.py``) has seconds in place of FLOPs.
 """
 
 import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -38,16 +32,13 @@ HALF = 0.5  # of a backward pass: each of a matrix product's two gradients takes
 
 @dataclass(frozen=True)
 class Module:
-    """One module of a model."""
-
     name: str
     counts: tuple[int, ...]  # elements of each tensor
     flops: float  # of the forward pass; in a profile, seconds
     backward: float | None = None  # of the backward pass; None: proportional to the forward pass
     weights: float = HALF  # share of the backward pass for the parameters' gradients, which may be delayed
     exchange_bytes: int = 0  # for all ranks together, before each pass
-    matrix: tuple[int, int] | None = None  # inputs, with the bias, and outputs; None if its weight is no known matrix
-    rows: float = 0.0  # applications of the matrix
+    out_elems: float = 0.0  # elements of its output, if the table has them
 
 
 def load_modules(name: str) -> list[Module]:
@@ -84,27 +75,12 @@ def module_of_row(row: Any) -> Module:
     exchange_bytes = row.get("exchange_bytes", 0)
     if type(exchange_bytes) is not int or not 0 <= exchange_bytes <= MOST_EXCHANGED:
         raise ValueError(f"exchange_bytes must be a whole number from 0 to {MOST_EXCHANGED}, not {exchange_bytes!r}")
-    counts, shape = tuple(map(count, row["params"])), matrix(row)
-    module = Module(str(row["name"]), counts, float(row["fwd_flops"]), exchange_bytes=exchange_bytes)
-    if shape is None:
-        return module
-    outputs, inputs = shape
-    return replace(module, matrix=(inputs + len(counts) - 1, outputs), rows=row["out_elems"] / outputs)
-
-
-def matrix(row: Any) -> tuple[int, int] | None:
-    """Return outputs and inputs of a row's weight, from ``out_elems``: an element takes two FLOPs per row of outputs.
-
-    None if the weight is no matrix, as in a normalisation.
-    """
-    (weight, *_), flops, out_elems = row["params"] or [0], row["fwd_flops"], row.get("out_elems", 0)
-    outputs = 2 * weight * out_elems / flops if flops else 0.0
-    is_whole = outputs >= 1 and outputs == int(outputs) and weight % int(outputs) == 0
-    return (int(outputs), weight // int(outputs)) if is_whole else None
+    counts, flops, out_elems = tuple(map(count, row["params"])), float(row["fwd_flops"]), float(row.get("out_elems", 0))
+    return Module(str(row["name"]), counts, flops, exchange_bytes=exchange_bytes, out_elems=out_elems)
 
 
 def modules_of_profile(profile: Any) -> list[Module]:
-    """Convert a profile to layer calls: a tied tensor belongs to its first call."""
+    """Convert a profile; a tied tensor belongs to its first call."""
     seen, modules = set[Any](), []
     for use in profile["uses"]:
         own = {tensor["key"]: math.prod(tensor["shape"]) for tensor in use["tensors"] if tensor["key"] not in seen}
@@ -160,8 +136,7 @@ EXCHANGE = "pairwise", "all_to_all"  # the algorithm and the collective
 class ComputeTime:
     """Let time pass for one model's layers, asleep.
 
-    Short times add up until a sleep is worthwhile, and the next sleep is shortened by the last one's excess: the sum is
-    exact despite a coarse system clock.
+    Short times add up until a sleep is worthwhile, and a sleep's excess shortens the next: the sum is exact.
     """
 
     def __init__(self) -> None:
@@ -178,8 +153,6 @@ class ComputeTime:
 
 @dataclass(eq=False)
 class Synthetic:
-    """A layer with given forward and backward times in seconds."""
-
     parameters: Sequence[Parameter]
     compute_time: ComputeTime
     forward_s: float
@@ -211,8 +184,6 @@ class Synthetic:
 
 @dataclass(eq=False, kw_only=True)
 class Exchanging(Synthetic):
-    """A synthetic layer that calls ``exchange`` before each pass."""
-
     exchange: Callable[[], object]
 
     def exchange_forward(self, x: Array) -> Array:
@@ -223,8 +194,6 @@ class Exchanging(Synthetic):
 
 
 class NoLoss:
-    """The end of a synthetic model."""
-
     def forward(self, logits: Array, targets: Array) -> float:
         return 0.0
 
@@ -242,10 +211,7 @@ def synthetic_layers(
     compute_time: ComputeTime | None = None,
     exchange: Callable[[int], object] = lambda nbytes: None,
 ) -> list[Layer]:
-    """Create layers that share ``forward_s`` and ``backward_s`` seconds in proportion to their FLOPs.
-
-    ``exchange`` is collective: it exchanges a module's bytes with all ranks.
-    """
+    """Create layers that share these seconds in proportion to their FLOPs; ``exchange`` of bytes is collective."""
     compute_time = compute_time or ComputeTime()
     layers: list[Layer] = []
     for module, ahead, back in zip(modules, *shares_of(modules), strict=True):

@@ -11,14 +11,13 @@ shortest of many rounds counts (Cristian, Distributed Computing 3, 1989).
                      |     o . '             between looks, the line through two; its slope is the drift
                      +-----------------> time
 
-``CommonClock`` tells the current time. ``Aligned`` converts earlier times, between its two looks. Uncertainty grows
-with the distance from a look: by ``DRIFT``, or after a second look by the looks' uncertainty and ``WANDER``.
+Uncertainty grows with the distance from a look: by ``DRIFT``, or with two looks by their uncertainty and ``WANDER``.
 """
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from math import isfinite
+from dataclasses import dataclass, replace
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -27,43 +26,47 @@ from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.collectives.transports.wait_policy import machine
 
 ROUNDS = 100
+APART_S = 0.5  # closer looks show no drift, only their uncertainties
+DRIFT = 200e-6  # s/s: more than two clocks can drift, 100 us a second each
+WANDER = 1e-6  # s/s: a drift's change, with the temperature
+REMEMBERED_S = 30.0  # a drift changes with the temperature
 
 
 @dataclass(frozen=True)
-class Offset:
-    """A rank's clock shows ``seconds`` more than rank 0's, within ``uncertainty_s``."""
+class Look:
+    """At ``at_s``, by a rank's clock, it was ``offset_s`` ahead of rank 0's, within ``uncertainty_s``."""
 
-    seconds: float
+    at_s: float
+    offset_s: float
     uncertainty_s: float  # half of the shortest round trip, by rank 0's clock
-    at_s: float = field(default=0.0, compare=False)  # the time, by the rank's clock; not set on rank 0
+
+
+NO_LOOK = Look(0.0, 0.0, 0.0)
 
 
 def offsets(
     transport: Transport, clock: Callable[[], float] = time.perf_counter, *, rounds: int = ROUNDS
-) -> list[Offset]:
-    """Collective: return the offset of each rank's clock, in rank order, equal on all ranks; rank 0 has 0.
+) -> list[Look]:
+    """Collective: return a look at each rank's clock; rank 0's is ``NO_LOOK``.
 
     Rank 0 exchanges ``rounds`` round trips of 8 bytes with each rank in turn, while the others sleep.
-
-    Args:
-        clock: seconds since any time: ``time.perf_counter``, or ``time.time`` with a resolution of 0.2 us.
     """
-    tag, found = transport.next_tag(), [Offset(0.0, 0.0)]
+    tag, found = transport.next_tag(), [NO_LOOK]
     for peer in range(1, transport.size):
         if transport.rank in (0, peer):
             own = pingpong(transport, peer, tag, clock, rounds)
             found += [own] if transport.rank == 0 else []
         transport.barrier(asleep=True)
-    agreed: list[Offset] = transport.gather_values(found)[0]
+    agreed: list[Look] = transport.gather_values(found)[0]
     return agreed
 
 
-def pingpong(transport: Transport, peer: int, tag: int, clock: Callable[[], float], rounds: int) -> Offset:
-    """Measure a peer's offset, on rank 0; the peer answers with readings of its clock."""
+def pingpong(transport: Transport, peer: int, tag: int, clock: Callable[[], float], rounds: int) -> Look:
+    """Measure a peer's offset, on rank 0; the peer answers with its clock."""
     asks, sent, received = transport.rank == 0, np.zeros(1), np.zeros(1)
     other = peer if asks else 0
     sends, receives = transport.send_init(sent, other, tag), transport.recv_init(received, other, tag)
-    best = Offset(0.0, float("inf"))
+    best = Look(0.0, 0.0, inf)
     for _ in range(rounds):
         begin_s = clock() if asks else 0.0
         receives.Start()
@@ -74,7 +77,7 @@ def pingpong(transport: Transport, peer: int, tag: int, clock: Callable[[], floa
             end_s = clock()
             if 0 <= end_s - begin_s < 2 * best.uncertainty_s:  # below 0 if the clock was set meanwhile
                 at_s = float(received[0])
-                best = Offset(at_s - (begin_s + end_s) / 2, (end_s - begin_s) / 2, at_s)
+                best = Look(at_s, at_s - (begin_s + end_s) / 2, (end_s - begin_s) / 2)
         else:
             receives.Wait()
             sent[0] = clock()
@@ -85,20 +88,6 @@ def pingpong(transport: Transport, peer: int, tag: int, clock: Callable[[], floa
     return best
 
 
-APART_S = 0.5  # closer looks show no drift, only their uncertainties
-DRIFT = 200e-6  # s/s: more than two clocks can drift, 100 us a second each
-WANDER = 1e-6  # s/s: a drift's change, with the temperature
-
-
-@dataclass(frozen=True)
-class Look:
-    """A look: at ``at_s``, this rank's clock was ``offset_s`` ahead of rank 0's, within ``uncertainty_s``."""
-
-    at_s: float
-    offset_s: float
-    uncertainty_s: float
-
-
 @dataclass(frozen=True)
 class Aligned:
     """Offsets between the first and the last of ``looks``; no looks if all ranks share a clock."""
@@ -107,7 +96,6 @@ class Aligned:
 
     @property
     def seconds(self) -> float:
-        """Return the time between the looks."""
         return self.looks[-1].at_s - self.looks[0].at_s if self.looks else 0.0
 
     @property
@@ -117,10 +105,7 @@ class Aligned:
         return (self.looks[-1].offset_s - self.looks[0].offset_s) / self.seconds
 
     def offset_s(self, at_s: float) -> float:
-        """Return how far this rank's clock was ahead when it showed ``at_s``."""
-        if not self.looks:
-            return 0.0
-        last = self.looks[-1]
+        last = self.looks[-1] if self.looks else NO_LOOK
         return last.offset_s + self.drift * (at_s - last.at_s)
 
     def uncertainty_s(self, at_s: float) -> float:
@@ -133,7 +118,7 @@ class Aligned:
         return max(found_s) + rate * min(abs(at_s - look.at_s) for look in self.looks)
 
     def doubt(self) -> str:
-        """Return the reason why the offset is unknown; nothing if it is known."""
+        """Return why the offset is unknown, or ""."""
         if not all(isfinite(look.uncertainty_s) for look in self.looks):
             return "no message came back from rank 0 without its clock being set meanwhile"
         if not self.looks:
@@ -145,15 +130,8 @@ class Aligned:
         return ""
 
 
-REMEMBERED_S = 30.0  # a drift changes with the temperature
-
-
 class CommonClock:
-    """Rank 0's clock on each rank: this rank's clock minus ``offset_s()``. Constructing it is collective.
-
-    Args:
-        now: seconds since any time, by this rank's clock.
-    """
+    """Rank 0's clock on each rank: ``now() - offset_s()``. Constructing it is collective."""
 
     def __init__(self, transport: Transport, now: Callable[[], float] = time.perf_counter) -> None:
         self.transport, self.now, self.is_one = transport, now, False
@@ -166,18 +144,17 @@ class CommonClock:
             self.is_one, self.recent, self.first = True, Aligned(), ()
 
     def look(self) -> None:
-        """Collective: measure this rank's offset again, and the line's error (``residual_s`` keeps the largest)."""
+        """Collective: measure this rank's offset again, and the line's error (``residual_s``: the largest)."""
         if self.is_one:
             return
         found = offsets(self.transport, self.now)[self.transport.rank]
-        at_s = found.at_s or self.now()  # irrelevant on rank 0
+        found = replace(found, at_s=found.at_s or self.now())  # irrelevant on rank 0
         if self.recent.looks:
-            self.residual_s = max(self.residual_s, abs(found.seconds - self.offset_s()))
-        kept = (each for each in self.recent.looks if at_s - each.at_s < REMEMBERED_S)
-        self.recent = Aligned((*kept, Look(at_s, found.seconds, found.uncertainty_s)))
+            self.residual_s = max(self.residual_s, abs(found.offset_s - self.offset_s()))
+        kept = (each for each in self.recent.looks if found.at_s - each.at_s < REMEMBERED_S)
+        self.recent = Aligned((*kept, found))
 
     def offset_s(self) -> float:
-        """Return how far this rank's clock is ahead of rank 0's now."""
         return self.recent.offset_s(self.now())
 
     def aligned(self) -> Aligned:
@@ -186,7 +163,7 @@ class CommonClock:
 
     def report(self) -> dict[str, Any]:
         """Collective: return the largest values over ranks, in s; the drift in s/s."""
-        last = self.recent.looks[-1] if self.recent.looks else Look(0.0, 0.0, 0.0)
+        last = self.recent.looks[-1] if self.recent.looks else NO_LOOK
         mine = (abs(last.offset_s), last.uncertainty_s, abs(self.recent.drift), self.residual_s)
         worst = map(max, zip(*self.transport.gather_values(mine), strict=True))
         names = ("offset_s", "uncertainty_s", "drift", "residual_s")

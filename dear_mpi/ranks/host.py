@@ -14,7 +14,7 @@ CLOCK = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 
 
 def read(file: Path) -> str:
-    """Read a kernel file; "" if it cannot be read."""
+    """Read a kernel file, or return ""."""
     try:
         return file.read_text("utf-8").strip()
     except OSError:
@@ -34,7 +34,7 @@ MEMINFO, GROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> float:
-    """Return the memory that this process can still get from the host; infinite if unknown."""
+    """Return the memory that this process can still get; infinite if unknown."""
     found = [math.inf]
     with suppress(OSError, KeyError, ValueError):
         lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines())
@@ -50,7 +50,7 @@ def available_bytes() -> float:
 
 
 def check_room(what: str, nbytes: int, ranks: int) -> None:
-    """Raise a ValueError if ``ranks`` ranks of this host need more memory than it has, ``nbytes`` each."""
+    """Raise a ValueError if ``ranks`` ranks of this host, with ``nbytes`` each, need more memory than it has."""
     available = available_bytes()
     if ranks * nbytes > available:
         needs = f"needs at least {ranks * nbytes / 2**30:.1f} GiB for the ranks of a host ({ranks})"

@@ -4,8 +4,8 @@
                         o mark        ^ wait
     communication       ^ wait        o mark         kernels that combine and copy               (engine's thread)
 
-Work launched on a stream runs later, in order. A **mark** is an event after all launched work: the other stream waits
-for it, without the host. The plan makes the host wait before MPI touches a buffer.
+Work launched on a stream runs later, in order. A **mark** is an event after all launched work; the other stream waits
+for it, without the host. A plan makes the host wait before MPI touches a buffer.
 """
 
 import os
@@ -21,20 +21,20 @@ from dear_mpi.kernels.lookup import lookup
 
 
 class Stream:
-    """An order of work. This is the host's, which completes work at once: a mark is a time."""
+    """The host's order of work: a mark is a time."""
 
     def use(self) -> AbstractContextManager[object]:
         """Make this thread launch work on it."""
         return nullcontext()
 
-    # Returns a mark after all launched work. Each layer sets four: the clock without a method around it.
+    # A mark after all launched work. Each layer sets four: the clock without a method around it.
     mark: Callable[[], Any] = staticmethod(time.perf_counter)
 
     def wait(self, mark: Any) -> None:
         """Delay future work until a mark of another stream."""
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """Return the time between two marks of this stream; blocks the host until the second is reached."""
+        """Return the time between two marks; blocks the host until the second is reached."""
         return float(end - begin)
 
 
@@ -88,14 +88,10 @@ STREAMS: dict[str, Callable[[], Streams]] = {"cpu": host_streams, "cuda": cuda_s
 
 
 def open_streams(device: str) -> Streams:
-    """Open this rank's streams. Raises a ValueError if there is no such device here."""
     return lookup("device", device, STREAMS)()
 
 
 def select_gpu(device: str = "cuda") -> None:
-    """For ``cuda``: select this process's GPU by its local rank, before MPI starts and binds to it.
-
-    Without a GPU it does nothing: ``open_streams`` will raise, on all ranks.
-    """
+    """For ``cuda``: select this process's GPU by its local rank, before MPI starts and binds to it."""
     if device == "cuda":
         use_gpu(launch_of(os.environ).local_rank or 0)

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -48,22 +48,13 @@ class World:
 
     @property
     def ranks_here(self) -> int:
-        """Return the number of ranks on this machine, even if its hosts are emulated."""
+        """Return the number of ranks on this machine, also if its hosts are emulated."""
         hosts = self.machines or self.transport.hosts
         return hosts.count(hosts[self.rank])
 
     @property
     def ranks_per_host(self) -> list[int]:
-        return ranks_per_host(self.transport.hosts)
-
-
-def ranks_per_host(hosts: Sequence[int]) -> list[int]:
-    """Count the ranks on each host.
-
-    >>> ranks_per_host((0, 0, 2))
-    [2, 1]
-    """
-    return list(Counter(hosts).values())
+        return list(Counter(self.transport.hosts).values())
 
 
 def run_world(
@@ -79,19 +70,17 @@ def run_world(
 ) -> T:
     """Call ``function(world)`` as every rank of this job, and return the result on this rank.
 
-    First the ranks compare their input: the arguments, and ``facts(rank)``. An error that all ranks raise
-    (``AgreedError``) is passed on; any other error ends the whole job, because the other ranks would hang.
+    First the ranks compare their input. An error that all ranks raise (``AgreedError``) is passed on; any other error
+    ends the whole job, because the other ranks would hang.
 
     Args:
         link: emulated between the ranks.
         rates: bytes/s of a rank inside its host, and of a host to others, for algorithms that ask for them.
-        threads: run that many ranks as threads of this process instead of an MPI job; the result is rank 0's.
-        device_memory: how MPI gets a GPU's buffers: ``direct``, ``staged``, or ``auto`` (see ``MpiTransport``).
-        stall_after_s: report a rank's wait after this time (``collectives/transports/watchdog.py``); 0: never. While
-            MPI starts, this takes the timer of ``faulthandler``.
+        threads: run that many ranks as threads of this process; the result is rank 0's.
+        device_memory: how MPI gets a GPU's buffers: ``direct``, ``staged``, or ``auto``.
+        stall_after_s: report a wait after this time (``collectives/transports/watchdog.py``); 0: never.
         stall_abort: also end the job then.
-        facts: must be equal on all ranks, as in ``agree``. Check a rank's input here and not earlier: the others would
-            wait for it.
+        facts: must be equal on all ranks. Check a rank's input here: after an earlier error the others would wait.
 
     Raises:
         ValueError: there is no MPI library, or it cannot be called from two threads.
@@ -142,7 +131,8 @@ def run_world(
 def starting(after_s: float, *, abort: bool) -> Iterator[None]:
     """Report if MPI takes longer to start, and with ``abort`` end the job.
 
-    The library may hold the interpreter's lock meanwhile: then no watchdog runs, and Python's traceback has to do.
+    The library may hold the interpreter's lock, so that no watchdog runs: then Python's traceback has to do. Its one
+    timer is left to whoever has enabled ``faulthandler``.
     """
     launch = launch_of(os.environ)
     if not after_s or launch.size == 1 or "mpi4py.MPI" in sys.modules:
@@ -150,13 +140,16 @@ def starting(after_s: float, *, abort: bool) -> Iterator[None]:
         return
     waits = Waits(own_monitor())
     rank: Any = SimpleNamespace(rank=launch.rank, waits=waits, abort=abort_job)
-    faulthandler.dump_traceback_later(after_s + WATCHED_S, file=2, exit=abort)
+    is_free = not faulthandler.is_enabled()
+    if is_free:
+        faulthandler.dump_traceback_later(after_s + WATCHED_S, file=2, exit=abort)
     try:
         waits.now = Meeting("MPI to start")
         with Watchdog(rank, after_s, abort=abort):
             yield
     finally:
-        faulthandler.cancel_dump_traceback_later()
+        if is_free:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def last_words(rank: int, error: BaseException) -> str:
@@ -167,7 +160,7 @@ def last_words(rank: int, error: BaseException) -> str:
 
 @contextmanager
 def world_transport(device_memory: str) -> Iterator[Transport]:
-    """Collective: yield a transport of all MPI processes, on a private communicator until the end of the block."""
+    """Collective: yield a transport of all MPI processes, on a private communicator."""
     communicator = None
     try:
         communicator = started()
@@ -186,7 +179,7 @@ def world_transport(device_memory: str) -> Iterator[Transport]:
 
 
 def launched_rank() -> int:
-    """Return this process's rank in the MPI job; 0 without a usable MPI."""
+    """Return the rank in the MPI job; 0 without a usable MPI."""
     try:
         return started().Get_rank()
     except ValueError:

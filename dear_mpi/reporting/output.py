@@ -9,9 +9,7 @@ from typing import IO, Any
 
 
 def printable(text: str) -> str:
-    """Escape all characters that could command a terminal; line breaks stay.
-
-    Names, kernels and hosts come from other people's files: escape sequences could hide or forge lines.
+    """Escape characters that could command a terminal: names come from other people's files.
 
     >>> printable("a\\x1b[2Jb"), printable("µs")
     ('a\\\\x1b[2Jb', 'µs')
@@ -22,16 +20,15 @@ def printable(text: str) -> str:
 
 
 def to_nowhere(stream: IO[str]) -> None:
-    """Discard all further output to this stream."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
 class StandardOutput(io.TextIOWrapper):
-    """Standard output that reports a failed write once and then discards text.
+    """Standard output that reports a failed write once, or nothing if the reader has left, and then discards text.
 
-    It reports nothing if the reader has left, as ``head`` does. The command finishes its work, so that no rank waits.
+    The command finishes its work, so that no rank waits.
     """
 
     lost = False
@@ -60,7 +57,7 @@ class StandardOutput(io.TextIOWrapper):
 
 @contextmanager
 def output() -> Iterator[None]:
-    """Guard standard output until the process ends; after lost text the exit code is 1, or a command's other code."""
+    """Guard standard output until the process ends; after lost text the exit code is not 0."""
     given: Any = sys.stdout
     if given is None:  # the caller closed it
         yield

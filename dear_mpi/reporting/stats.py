@@ -1,18 +1,15 @@
 """Compute medians and their ratios with distribution-free intervals, Student's t, and multiple tests.
 
-``in_batches`` estimates a ratio of two medians from samples that took turns, singly or in blocks. Disturbances last and
-hit both series. So both are cut at equal places into up to 20 batches, each with a ratio of medians. The scatter of
-their logarithms gives the error: Student's t of the trimmed mean, wider if neighbouring batches correlate. Samples may
-depend on each other in any way, and a fifth of the batches may be far off.
+``in_batches`` estimates a ratio of two medians from samples that took turns. Disturbances last and hit both series. So
+both are cut at equal places into up to 20 batches, each with a ratio of medians. The scatter of their logarithms gives
+the error: Student's t of the trimmed mean, wider if neighbouring batches correlate.
 
-A lasting slow-down within a run biases the ratio of all medians; two modes bias the mean of the batches' ratios. The
-interval covers both, so it is a little wide. Equal candidates are told apart in at most 5 % of runs, except for bursts
-as long as a run of few turns that hit one of them: 22 % of runs with 12 turns, 14 % with 30, 3 % with 200
-(``tests/reporting/test_turns.py`` has the noise).
+A lasting slow-down biases the ratio of all medians; two modes bias the mean of the batches' ratios. The interval covers
+both. It tells equal candidates apart in at most 5 % of runs, except for bursts as long as a run of few turns: 22 % of
+runs with 12 turns, 14 % with 30, 3 % with 200 (``tests/reporting/test_turns.py``).
 
-Sources: batch means, Schmeiser, Batch size effects in the analysis of simulation output (Operations Research 30, 1982):
-10 to 30 batches are enough; trimmed means, Tukey and McLaughlin, Less vulnerable confidence and significance procedures
-for location based on a single sample (Sankhya A 25, 1963).
+Sources: Schmeiser, Batch size effects in the analysis of simulation output (Operations Research 30, 1982); Tukey and
+McLaughlin, Less vulnerable confidence and significance procedures for location (Sankhya A 25, 1963).
 """
 
 import math
@@ -26,7 +23,7 @@ from dear_mpi.kernels.array import Array
 
 Z = 1.96  # standard errors in half of a 95 % interval
 Z_ONE_SIDED = 1.645
-FEWEST_ORDERED = 15  # samples that mostly reveal a correlation of neighbours
+FEWEST_ORDERED = 15  # samples that mostly reveal correlated neighbours
 FEWEST_SAMPLES = 6  # samples that give a median a 95 % interval
 RESAMPLES = 2000
 
@@ -48,7 +45,7 @@ class Median:
 def median(samples: Sequence[float]) -> Median:
     """Return the median and its distribution-free interval, by ranks (Hoefler and Belli, SC 2015, section 3.1.3).
 
-    Fewer than ``FEWEST_SAMPLES`` samples have no such interval at 95 %; then it spans all of them.
+    With fewer than ``FEWEST_SAMPLES`` samples it spans all of them.
 
     >>> median([5.0, 1.0, 3.0])
     Median(value=3.0, low=1.0, high=5.0)
@@ -60,10 +57,9 @@ def median(samples: Sequence[float]) -> Median:
 
 
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Median:
-    """Return the ratio of two medians, with its 95 % interval.
+    """Return the ratio of two medians of ordered samples, with its 95 % interval.
 
-    Samples are in the order of measurement. The interval is a bootstrap (fixed seed) of independent samples. If
-    neighbours correlate, it is wider, on a logarithmic scale by the root of ``worth_one``.
+    The interval is a bootstrap (fixed seed); on a logarithmic scale it is wider by the root of ``worth_one``.
     """
     rng = np.random.default_rng(0)
     both = numerators, denominators
@@ -79,7 +75,7 @@ def worth_one(samples: Sequence[float]) -> float:
     """Return how many successive samples equal one independent sample; 1 unless neighbours clearly correlate.
 
     It is (1 + r) / (1 - r) with the rank correlation r of neighbours, corrected for its bias in few samples (Kendall,
-    1954). Fewer than ``FEWEST_ORDERED`` samples often do not show it. A trend counts as correlation.
+    1954). A trend counts as correlation.
 
     >>> worth_one([1.0, 3.0, 2.0, 1.5, 2.5, 1.2]), worth_one([1.0] * 9)
     (1.0, 1.0)
@@ -94,7 +90,7 @@ def worth_one(samples: Sequence[float]) -> float:
 
 
 def worth(found: float, count: int) -> float:
-    """Return how many of ``count`` samples equal an independent one (at least 1), given the neighbours' correlation.
+    """Return how many of ``count`` samples equal an independent one, given the neighbours' correlation.
 
     >>> round(worth(0.4, 13), 3), worth(-0.4, 13)
     (4.0, 1.0)
@@ -104,9 +100,7 @@ def worth(found: float, count: int) -> float:
 
 
 def tail(t: float, freedom: int) -> float:
-    """Return the probability of a value above ``t`` with these degrees of freedom, at least 1.
-
-    A finite series: Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.7.3 and 26.7.4.
+    """Return the probability that Student's t exceeds ``t`` (Abramowitz and Stegun, 1964, 26.7.3 and 26.7.4).
 
     >>> round(tail(2.228, 10), 4), round(tail(-6.314, 1), 4), tail(math.inf, 3)
     (0.025, 0.95, 0.0)
@@ -123,7 +117,7 @@ def tail(t: float, freedom: int) -> float:
 
 @lru_cache
 def quantile(above: float, freedom: int) -> float:
-    """Return the ``t`` that a value exceeds with this probability, at most 0.5.
+    """Invert ``tail``, for a probability of at most 0.5.
 
     >>> round(quantile(0.025, 10), 3), round(quantile(0.025, 1000), 2)
     (2.228, 1.96)
@@ -138,9 +132,7 @@ def quantile(above: float, freedom: int) -> float:
 
 
 def holm(chances: Sequence[float]) -> list[float]:
-    """Adjust p-values: with 95 % probability no test at or below 5 % is a false positive, under any dependence.
-
-    Source: Holm, A simple sequentially rejective multiple test procedure (1979).
+    """Adjust p-values for multiple tests under any dependence (Holm, 1979).
 
     >>> holm([0.04, 0.01, 0.5])
     [0.08, 0.03, 0.5]
@@ -161,13 +153,13 @@ MOST = 700.0  # a logarithm whose exponential is finite
 
 @dataclass(frozen=True)
 class Batches:
-    """Logarithms of the median of all samples, and of each batch's median in order."""
+    """Logarithms of the median of all samples, and of each batch's median."""
 
     median: float
     parts: Array
 
     def over(self, other: "Batches", tests: int = 1) -> Median:
-        """Return this median over the other's, with the 95 % interval; both had equally many turns.
+        """Return this median over the other's, with the 95 % interval.
 
         ``tests``: the number of ratios of a maximum of lower ends, which is then too high with 2.5 % in all.
         """
@@ -181,8 +173,7 @@ class Batches:
 def trimmed(ratios: Array) -> tuple[float, float, int]:
     """Return the trimmed mean, its standard error, and the degrees of freedom.
 
-    Few batches estimate their correlation badly, and underestimates do more harm: so it counts as higher by half a
-    standard error.
+    Underestimates of the batches' correlation do more harm, so it counts as higher by half a standard error.
     """
     count, cut = len(ratios), int(TRIMMED * len(ratios))
     middle = np.sort(ratios)[cut : count - cut]
@@ -195,7 +186,7 @@ def trimmed(ratios: Array) -> tuple[float, float, int]:
 
 
 def in_batches(series: Sequence[Sequence[float]]) -> list[Batches] | None:
-    """Cut series that took turns into equally many batches; None if any has too few samples."""
+    """Cut series that took turns into equally many batches; None if one is too short."""
     count = min(BATCHES, min(map(len, series)) // IN_BATCH)
     if count < 2:
         return None

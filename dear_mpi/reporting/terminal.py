@@ -44,7 +44,7 @@ class Screen(Console):
 
 
 def console(world: World | None = None, *, stderr: bool = False) -> Console:
-    """Return this rank's console: silent unless it is rank 0. A file gets no styles, and tables in full width."""
+    """Return this rank's console: silent unless it is rank 0; wide and without styles for a file."""
     columns = columns_of(sys.stderr if stderr else sys.stdout)
     asked = os.environ.get("COLUMNS", "")
     return Screen(
@@ -59,19 +59,18 @@ def console(world: World | None = None, *, stderr: bool = False) -> Console:
 
 
 def note(world: World | None, text: str) -> None:
-    """Print a remark of rank 0 outside of the requested output."""
     console(world, stderr=True).print(f"note: {text}", markup=False, soft_wrap=True)
 
 
 def complain(message: str, rank: int) -> None:
-    """Print an error of rank 0 on one line of any length, so that users can search for it."""
+    """Print an error of rank 0 on one line, so that users can search for it."""
     if rank == 0:
         console(stderr=True).print(f"error: {message}", style="bold red", markup=False, soft_wrap=True)
 
 
 @contextmanager
 def commented(screen: Console) -> Iterator[None]:
-    """Collect output and then print it as comment lines, which readers of rows skip."""
+    """Print output as comment lines, which readers of rows skip."""
     width = screen.width
     screen.width = width - len(COMMENT)
     try:
@@ -86,17 +85,15 @@ def commented(screen: Console) -> Iterator[None]:
 def columns_of(stream: TextIO) -> int | None:
     """Return the width of this standard stream's terminal; None if it ends elsewhere or is unknown.
 
-    A rank's streams are no evidence under a launcher: Open MPI gives each rank a terminal as standard output, even if
-    the launcher's goes to a file, and a pipe as standard error; MPICH gives pipes. So this reads the launcher's streams
-    in /proc. If that fails, as on another host, no one is assumed to watch.
+    Under a launcher a rank's own streams are no evidence: Open MPI gives each rank a terminal even if output goes to a
+    file, and MPICH gives pipes. So this looks up the launcher's streams in /proc.
     """
     try:
         number, launcher = stream.fileno(), launch_of(os.environ).launcher
         process = None if launcher == "none" else launcher_process()
         if process is None:
             return None if launcher == OPEN_MPI else width_of(number)
-        # Opened again, because it belongs to another process: without waiting for a reader, and never as our
-        # controlling terminal.
+        # of another process: do not wait for a reader, nor take it as controlling terminal
         opened = os.open(process / "fd" / str(number), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             return width_of(opened)
@@ -107,20 +104,17 @@ def columns_of(stream: TextIO) -> int | None:
 
 
 def width_of(descriptor: int) -> int:
-    """Return a terminal's width. Raises an OSError for other files."""
     return os.get_terminal_size(descriptor).columns or UNKNOWN_COLUMNS
 
 
 def table(
     groups: Iterable[Iterable[T]], columns: Mapping[str, Callable[[T], str]], *, left: Container[str] = (), **look: Any
 ) -> Table:
-    """Return a table with a line per row and a section per group; ``left``: left-aligned columns.
-
-    ``columns`` maps a head to a function that returns a row's text; ``look`` goes to rich's ``Table``.
-    """
+    """Return a table with a section per group; ``columns`` maps a head to a row's text, ``look`` goes to rich."""
     made = Table(**look)
     for head in columns:
-        made.add_column(head, justify="left" if head in left else "right", overflow="fold")
+        widest = max(map(len, head.split()), default=0)  # no head is folded
+        made.add_column(head, justify="left" if head in left else "right", overflow="fold", min_width=widest)
     for group in groups:
         made.add_section()
         for row in group:
@@ -136,7 +130,7 @@ def listing(rows: Mapping[str, str | None], **look: Any) -> Table:
 
 
 class WholeLines(Progress):
-    """Ends each frame with a new line, and starts the next above it: Open MPI's launcher forwards whole lines."""
+    """A bar that ends each frame with a new line, since Open MPI's launcher forwards whole lines."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield from super().get_renderables()
@@ -147,7 +141,7 @@ class WholeLines(Progress):
 def bar(world: World | None, total: int, note: str) -> Iterator[Callable[[str], object]]:
     """Show a progress bar on a terminal; yields a call that advances it by one and replaces the note.
 
-    Only these calls draw it, and rarely: a drawing thread would disturb measurements.
+    Only these calls draw: a thread would disturb measurements.
     """
     screen = console(world)  # the tables' console, so that output stays in order
     screen = screen if screen.is_terminal else console(world, stderr=True)
@@ -177,5 +171,4 @@ def interval(value: float, low: float, high: float, unit: float, digits: int) ->
 
 
 def alike(key: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether all rows of a table agree in ``key``."""
     return len({row[key] for row in rows}) == 1

@@ -1,8 +1,7 @@
 """Parse users' texts, such as ``25MB``, ``10gbit,50us`` and lists, and format sizes and columns.
 
-Sizes are binary, as in nccl-tests and DeAR's code: 1 KB = 1 KiB = 1024 bytes. Bandwidths are decimal, as network cards
-are sold: 10gbit = 1e10 bits/s. A number without a unit is ambiguous, so it is refused. Digits are ASCII. A network is
-one link, or two, inside hosts and between them:
+Sizes are binary, as in nccl-tests: 1 KB = 1 KiB = 1024 bytes. Bandwidths are decimal, as network cards are sold:
+10gbit = 1e10 bits/s. A number without a unit is refused. A network is one link, or two, inside hosts and between them:
 
 INSIDE/BETWEEN,hosts=N       N hosts of equally many ranks, one after the other
 INSIDE/BETWEEN,per_host=N    N ranks on each host but the last
@@ -10,7 +9,7 @@ INSIDE/BETWEEN,per_host=N    N ranks on each host but the last
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, repeat, takewhile
 from operator import mul
@@ -23,8 +22,7 @@ from dear_mpi.collectives.transports.emulated import Link
 MOST_SLOWER = 1000  # times
 BYTES = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 SHORT_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}  # as in OSU's benchmarks and nccl-tests
-# Bandwidths as vendors and tools write them: 400Gbps, 25GB/s. B is a byte and b a bit. M, G and T may be small only
-# before "ps".
+# Bandwidths as vendors write them: 400Gbps, 25GB/s. B is a byte and b a bit. M, G and T may be small only before "ps".
 PER_SECOND = re.compile(r"(.*[0-9.])\s*(?:([kKMGT])(b|bit|B)/s|([kKmMgGtT])(b|B)ps)\s*")
 BETWEEN_LINKS = re.compile(r"/(?!s(?:[,/]|$))")
 BANDWIDTH = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12, "gbe": 1e9}  # 10GbE is Ethernet of 10 Gbit/s
@@ -58,14 +56,14 @@ def parse_seconds(text: str) -> float:
 
 
 def check_seconds(name: str, value: object) -> float:
-    """Return the seconds in a flag's or file's value. Raises a ValueError unless it is from 0 to a day."""
+    """Return a value in seconds, or raise a ValueError unless it is from 0 to a day."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= MOST_SECONDS:
         raise ValueError(f"{name} must be from 0 to {MOST_SECONDS:.0f} seconds, not {value!r}")
     return float(value)
 
 
 def whole_number(text: str) -> int | None:
-    """Parse a whole number in ASCII digits; None for any other text.
+    """
 
     >>> whole_number("64"), whole_number("6.4"), whole_number("\N{ARABIC-INDIC DIGIT SIX}")
     (64, None, None)
@@ -74,7 +72,6 @@ def whole_number(text: str) -> int | None:
 
 
 def above_zero(what: str, text: str) -> int:
-    """Parse a whole number above zero. Raises a ValueError for any other text."""
     found = whole_number(text)
     if not found:
         raise ValueError(f"{what} must be a whole number above zero, not {text!r}")
@@ -82,7 +79,7 @@ def above_zero(what: str, text: str) -> int:
 
 
 def named_values(what: str, texts: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Separate plain texts from those like ``name=value``. Raises a ValueError for a repeated name.
+    """Separate plain texts from those like ``name=value``.
 
     >>> named_values("wire", ["4", "error=no"])
     (['4'], {'error': 'no'})
@@ -102,7 +99,7 @@ def named_values(what: str, texts: Iterable[str]) -> tuple[list[str], dict[str, 
 def parse_sizes(text: str) -> list[int]:
     """Parse sizes with commas; a range such as 4B:64MiB grows by powers of 4, 4B:64MiB:x2 by powers of 2.
 
-    Units may be as in OSU's benchmarks and nccl-tests: 8:64M is 8B:64MiB, 1000 are 1000 B.
+    OSU's and nccl-tests' spelling works, too: 8:64M is 8B:64MiB.
 
     >>> parse_sizes("4:1K,3000"), parse_sizes("1K:4K:x2")
     ([4, 16, 64, 256, 1024, 3000], [1024, 2048, 4096])
@@ -123,8 +120,7 @@ def sizes_of(part: str) -> list[int]:
 
 
 def format_bytes(nbytes: int) -> str:
-    """Format a size with the largest exact unit.
-
+    """
     >>> format_bytes(262144), format_bytes(1000)
     ('256 KiB', '1000 B')
     """
@@ -138,8 +134,7 @@ SEGMENT = f"{format_bytes(default_segment([0]))} on one host, {format_bytes(defa
 
 
 def format_numbers(numbers: Iterable[int]) -> str:
-    """Format a set of numbers as ranges.
-
+    """
     >>> format_numbers([5, 0, 1, 2])
     '0-2, 5'
     """
@@ -152,8 +147,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def format_hosts(ranks: Sequence[int]) -> str:
-    """Format the ranks on each host.
-
+    """
     >>> format_hosts([3]), format_hosts([2, 2]), format_hosts([2, 1])
     ('3 ranks on 1 host', '4 ranks on 2 hosts (2 on each)', '3 ranks on 2 hosts (2, 1)')
     """
@@ -163,9 +157,7 @@ def format_hosts(ranks: Sequence[int]) -> str:
 
 
 def parse_link(text: str, what: str = "the") -> Link:
-    """Parse a bandwidth per direction and, after a comma, a latency (default 0).
-
-    Raises a ValueError, which begins with ``what``, for other texts, or if no message would ever end on such a link.
+    """Parse a bandwidth per direction and, after a comma, a latency (default 0); ``what`` begins errors.
 
     >>> str(parse_link("10gbit,50us")), str(parse_link("400Gbps")), str(parse_link("25GB/s"))
     ('10 Gbit/s, 50 us', '400 Gbit/s, 0 us', '200 Gbit/s, 0 us')
@@ -183,7 +175,7 @@ def parse_link(text: str, what: str = "the") -> Link:
 
 
 def parse_rates(text: str) -> tuple[float, float]:
-    """Parse the bandwidths of a rank inside its host, and of a host to others; bytes/s.
+    """Parse bandwidths, in bytes/s, of a rank inside its host and of a host to others.
 
     >>> parse_rates("100gbit/10gbit")
     (12500000000.0, 1250000000.0)
@@ -195,7 +187,7 @@ def parse_rates(text: str) -> tuple[float, float]:
 
 
 def parse_share(name: str, text: str, most: float) -> float:
-    """Parse a number, or a percentage, from 0 to ``most``. Raises a ValueError for other texts."""
+    """Parse a number, or a percentage, from 0 to ``most``."""
     number = decimal(text.removesuffix("%"))
     if number is None:
         raise ValueError(f"{name} {text!r} cannot be read: write it like 5%")
@@ -206,7 +198,7 @@ def parse_share(name: str, text: str, most: float) -> float:
 
 
 def parse_percentage(name: str, text: str, most: float) -> float:
-    """Parse a share, but require the % sign from 1 on, since 1 might mean 1 %."""
+    """Parse a share below 1, or with a % sign: 1 might mean 1 %."""
     number = decimal(text)
     if number is not None and number >= 1:
         raise ValueError(f"{name} {text!r} has no unit: write it like 5%, or as a part below 1, like 0.05")
@@ -214,7 +206,6 @@ def parse_percentage(name: str, text: str, most: float) -> float:
 
 
 def decimal(text: str) -> float | None:
-    """Parse a decimal number in ASCII; None for other texts."""
     try:
         return float(text) if text.isascii() else None
     except ValueError:
@@ -222,7 +213,7 @@ def decimal(text: str) -> float | None:
 
 
 def parse_straggler(text: str | None, ranks: int) -> list[float]:
-    """Parse ``RANK:FACTOR`` to the slow-down of each rank (1 by default). Raises a ValueError for other texts.
+    """Parse ``RANK:FACTOR`` to the slow-down of each rank, 1 by default.
 
     >>> parse_straggler(None, 2), parse_straggler("1:1.5", 2)
     ([1.0, 1.0], [1.0, 1.5])
@@ -243,7 +234,7 @@ def parse_straggler(text: str | None, ranks: int) -> list[float]:
 
 
 def check_distinct(what: str, given: Sequence[object], meaning: Callable[[str], Hashable] = str) -> None:
-    """Raise a ValueError if two values of a list have one meaning; ``what`` is the list's name for the user."""
+    """Raise a ValueError if two values of the list ``what`` have one meaning."""
     texts = list(map(str, given))
     if len(set(map(meaning, texts))) < len(texts):
         raise ValueError(f"{what} must be different ones, not {', '.join(texts)}")
@@ -254,14 +245,14 @@ BLOCKS = ("hosts", "per_host")
 
 @dataclass(frozen=True)
 class Level:
-    """A link, with its named values, such as ``o=1us``."""
+    """A link with named values, such as ``o=1us``."""
 
     link: Link
     named: dict[str, str]
 
 
 def parse_links(text: str) -> Link:
-    """Parse ``--link``. Raises a ValueError for other texts.
+    """Parse ``--link``.
 
     >>> str(parse_links("10gbit,2us/1gbit,50us,hosts=2"))
     '10 Gbit/s, 2 us inside hosts and 1 Gbit/s, 50 us between them (hosts=2)'
@@ -271,10 +262,7 @@ def parse_links(text: str) -> Link:
 
 
 def parse_levels(what: str, text: str, names: Sequence[str] = ()) -> tuple[list[Level], Blocks | None]:
-    """Parse one link, or the links inside and between hosts with the hosts.
-
-    ``names`` may follow a link, in addition to hosts. Raises a ValueError, which begins with ``what``, for other texts.
-    """
+    """Parse one link, or the links inside and between hosts with the hosts; ``names=VALUE`` may follow a link."""
     found, hosts, given = list[Level](), dict[str, str](), f"{what} {text!r}"
     for part in BETWEEN_LINKS.split(text):
         of_hosts = [f"{name}={value}" for name, value in hosts.items()]
@@ -293,24 +281,12 @@ def parse_levels(what: str, text: str, names: Sequence[str] = ()) -> tuple[list[
     return found, Blocks(name, above_zero(f"{given}: {name}", number))
 
 
-def aligned(lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Align lines of columns, two spaces apart: the first column to the left, all others to the right.
-
-    >>> list(aligned([["", "us"], ["ring", "12.5"]]))
-    ['        us', 'ring  12.5']
-    """
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for first, *others in lines:
-        texts = (text.rjust(width) for text, width in zip(others, widths[1:], strict=True))
-        yield "  ".join([first.ljust(widths[0]), *texts])
-
-
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
 def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Group things by key, in the order of the keys' first occurrence.
+    """Group by key, in the order of first occurrence.
 
     >>> grouped(["ring", "native", "ruler"], lambda name: name[0])
     {'r': ['ring', 'ruler'], 'n': ['native']}

@@ -39,10 +39,7 @@ SENT = "0→1:2 means that rank 0 sends chunk 2 to rank 1; with a +, rank 1 adds
 
 @dataclass(frozen=True)
 class Asked:
-    """The algorithms to explain, and for what; see the help of ``explain``.
-
-    ``rates`` are the bytes/s of a rank inside its host, and of a host to other hosts.
-    """
+    """What to explain; ``rates``: bytes/s of a rank inside its host, and of a host to other hosts."""
 
     algorithms: Sequence[str]
     collective: str
@@ -61,7 +58,7 @@ class Asked:
         return None if self.rates is None else rates_of(*self.rates, self.layout)
 
     def programs(self, name: str) -> list[Program]:
-        """Return the programs of all ranks. Raises a ValueError for an unknown name, or too many ranks or hosts."""
+        """Return the programs of all ranks; ValueError for an unknown name, or too many ranks or hosts."""
         if self.ranks > MOST_RANKS:
             few = "with more, nobody can read text or picture: show and prove it with fewer"
             raise ValueError(f"--ranks must be at most {MOST_RANKS}, not {self.ranks}: {few}")
@@ -72,12 +69,7 @@ class Asked:
 
 
 def explain_algorithm(name: str, asked: Asked, *, check: bool = False) -> None:
-    """Print an algorithm.
-
-    Raises:
-        ValueError: as ``Asked.programs``.
-        ProgramError: the algorithm is wrong; its steps up to the error have been shown.
-    """
+    """Print an algorithm. A ProgramError comes after the steps up to the fault."""
     written, screen = asked.programs(name), console()
     collective, size, layout, runner = asked.collective, asked.ranks, asked.layout, runner_of(name)
     screen.width = width = min(screen.width, MOST_COLUMNS)
@@ -133,9 +125,7 @@ def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
 
 
 def table_lines(replayed: Replayed, number: int, chunks: range, naming: Mapping[int, str], cell: int) -> Iterator[str]:
-    """Show the ranks' contents of some chunks after ``number`` steps, in cells of this width; complete cells are
-    green.
-    """
+    """Show the ranks' contents of some chunks after ``number`` steps; complete cells are green."""
     fault = replayed.fault if number == len(replayed.rows[0]) - 1 else None
     heads = "".join(f"{chunk:>{cell - 1}} " for chunk in chunks)
     yield f"{'chunk':<{len(rank_head(replayed.programs[0]))}}{heads}".rstrip()
@@ -211,11 +201,7 @@ STARTED = {"out": 'what a schedule starts as "reduce_scatter"', "back": '"all_ga
 
 
 def explain_route(name: str, *, wire: str | None = None) -> None:
-    """Print a route, or a wire format's route, and prove it.
-
-    Raises:
-        RouteError: the route does not train; all output comes before.
-    """
+    """Print a route, or a wire format's route, and prove it. A RouteError comes after all output."""
     route, screen = find_route(name, wire=wire), console()
     table = Table("way", "stage", "thread", "reads", "writes", title=f"Route {route.name}")
     for way, stages in (("out", route.out), ("back", route.back)):

@@ -50,8 +50,7 @@ def prove(
 ) -> None:
     """Prove an algorithm for 1, 2, ... ranks, and call ``advance`` after each; ``layout`` has each rank's host.
 
-    A ProgramError names the number of ranks at which it is wrong. ``rates`` and ``pieces`` are for algorithms that ask
-    for them.
+    A ProgramError names the number of ranks.
     """
     cuts = {1, SEGMENTS, pieces} if asks_for(find_algorithm(name, collective), "pieces") else {1}
     for size in range(1, len(layout) + 1):
@@ -69,7 +68,7 @@ def prove(
 
 
 def prove_messages(written: Sequence[Program]) -> None:
-    """Prove all ranks' instructions: chunks cut in two ways, few and many posted messages, in portions."""
+    """Prove instructions: chunks cut in two ways, few and many posted messages, in portions."""
     for (length, segment), window in product(CUTS, WINDOWS):
         check_instructions(written, range(0, written[0].chunks * length + 1, length), segment, window=window)
     thirds = [Portion(number, number + 1, SEGMENTS) for number in reversed(range(SEGMENTS))]

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ from rich.table import Table
 
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES, median
-from dear_mpi.reporting.terminal import PLUS_MINUS, alike, console, interval, listing
-from dear_mpi.reporting.units import format_hosts, plural
+from dear_mpi.reporting.terminal import PLUS_MINUS, alike, console, interval, listing, table
+from dear_mpi.reporting.units import format_hosts, grouped, plural
 from dear_mpi.training.runs.compare import compared
 from dear_mpi.training.virtual_trainer import ALL_REACHED, REACHED, UNFAIR
 
@@ -23,13 +23,19 @@ ABOUT_TIMES = (
     "exposed: waiting for communication; rest: updates, the loss, packing; hidden: of what could be; "
     "predicted: by the virtual fabric, from this compute and what collectives cost alone; bound: least time possible"
 )
-CLEAR = ("faster", "slower")  # verdicts
 OF_FUSION = ("schedule", "iteration", "compute", "exposed", "rest", "hidden", "pre-\ndicted", "bound", "speed-up", "")
 # If accuracies differ, their column replaces the overlap columns.
 OF_RESULTS = ("schedule", "iteration", "exposed", "speed-up", "", "accu-\nracy")
 ABOUT_RESULTS = "exposed: waiting for communication; accuracy: on test data, after equally many iterations"
 OF_BEST = ("schedule", "fusion", "buckets", "iteration", "speed-up", "")
 LEFT = ("schedule", "fusion", "")
+TIMES = {
+    "compute": "compute_s",
+    "exposed": "exposed_comm_s",
+    "rest": "rest_s",
+    "pre-\ndicted": "predicted_s",
+    "bound": "bound_s",
+}
 
 
 def show_training(world: World, report: dict[str, Any]) -> None:
@@ -61,8 +67,8 @@ def show_training(world: World, report: dict[str, Any]) -> None:
 def show_comparison(world: World, rows: Sequence[Row]) -> None:
     """Print a table for each fusion, and one of each schedule's best if there are several."""
     screen, rows = console(world), named(rows, "wire")
-    groups = [list(group) for _, group in groupby(rows, lambda row: row["asked_fusion"])]
-    for group in groups:
+    groups = grouped(rows, itemgetter("asked_fusion"))
+    for group in groups.values():
         screen.print(fusion_table(group), *notes(group), sep="\n", markup=False)
     if len(groups) > 1:
         screen.print(best_table(rows), *filter(None, [slow_baseline(rows)]), sep="\n", markup=False)
@@ -78,14 +84,20 @@ def fusion_table(rows: Sequence[Row]) -> Table:
     first = rows[0]
     fused = buckets(first["asked_fusion"], [row["buckets"] for row in rows])
     title = f"{first['model']}, {first['device']}, {format_hosts(first['hosts'])}, {fused}"
-    title += f"\n{algorithm(first)}{route(first) if alike('route', rows) else ''} over {first['transport']}"
-    reached = len({row["accuracy"] for row in rows}) > 1
-    about, heads = (ABOUT_RESULTS, OF_RESULTS) if reached else (ABOUT_TIMES, OF_FUSION)
+    title += f"\n{algorithm(first)}{route(first) * alike('route', rows)} over {first['transport']}"
+    about, heads = (ABOUT_TIMES, OF_FUSION) if alike("accuracy", rows) else (ABOUT_RESULTS, OF_RESULTS)
     counts = " or ".join(map(str, sorted({row["iterations"] for row in rows})))
     whole = f"{ROUNDS}; of {counts} iterations each, in whole rounds: {first['asked_iterations']} were asked for"
     rounds = whole * any(row["period"] > 1 for row in rows)
-    caption = f"ms {MEDIANS}{rounds}; {about}; speed-up: over {first['schedule']}; {PLUS_MINUS}"
-    return table_of(rows, Table(title=title, caption=caption, show_edge=False), heads)
+    return table_of(rows, heads, title, f"ms {MEDIANS}{rounds}; {about}", first["schedule"])
+
+
+def best_table(rows: Sequence[Row]) -> Table:
+    best = [min(group, key=itemgetter("median_s")) for group in grouped(rows, itemgetter("schedule")).values()]
+    first = samples(best[0])
+    best = [row | compared(first if row is best[0] else samples(row), first) for row in best]
+    caption = "the fastest of those above, by medians: chosen after they were seen, so a little too good"
+    return table_of(best, OF_BEST, "Each schedule with its best fusion", caption, best[0]["schedule"])
 
 
 def samples(row: Row) -> list[float]:
@@ -93,36 +105,18 @@ def samples(row: Row) -> list[float]:
     return list(np.reshape(row["iteration_s"], (-1, row["period"])).mean(axis=1))
 
 
-def best_table(rows: Sequence[Row]) -> Table:
-    names = list(dict.fromkeys(row["schedule"] for row in rows))
-    best = [min((row for row in rows if row["schedule"] == name), key=lambda row: row["median_s"]) for name in names]
-    first = samples(best[0])
-    best = [row | compared(first if row is best[0] else samples(row), first) for row in best]
-    caption = "the fastest of those above, by medians: chosen after they were seen, so a little too good"
-    caption += f"; speed-up: over {names[0]}; {PLUS_MINUS}"
-    return table_of(best, Table(title="Each schedule with its best fusion", caption=caption), OF_BEST)
-
-
-def table_of(rows: Sequence[Row], table: Table, heads: Sequence[str]) -> Table:
-    table.box, table.padding = SIMPLE_HEAD, 0
-    long = any(", " in row["schedule"] for row in rows)  # with a wire format, on a separate line
-    for head in heads:
-        # The verdict column has no head. The columns take 79 of 80 characters, so none is cut.
-        words = max(map(len, head.split("\n"))) if head else len("baseline")
-        how: dict[str, Any] = {"min_width": words, "no_wrap": head == "schedule" and not long}
-        table.add_column(head, justify="left" if head in LEFT else "right", **how)
-    for row in rows:
-        said = cells(row, 0 if rows[0]["median_s"] >= 0.1 else 2)
-        table.add_row(*(said[head] for head in heads))
-    return table
+def table_of(rows: Sequence[Row], heads: Sequence[str], title: str, caption: str, base: str) -> Table:
+    digits = 0 if rows[0]["median_s"] >= 0.1 else 2
+    columns = {head: itemgetter(head) for head in heads}
+    caption += f"; speed-up: over {base}; {PLUS_MINUS}"
+    how: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": 0, "show_edge": False}
+    return table([[cells(row, digits) for row in rows]], columns, left=LEFT, title=title, caption=caption, **how)
 
 
 def cells(row: Row, digits: int) -> dict[str, str]:
     """Return a schedule's cells, by column head; ``digits``: decimals of milliseconds."""
     asked, fusion, hidden = row["asked_fusion"], row["fusion"], row["hidden"]
-    times = {"compute": "compute_s", "exposed": "exposed_comm_s", "rest": "rest_s"}
-    times |= {"pre-\ndicted": "predicted_s", "bound": "bound_s"}
-    return {head: f"{row[key] * 1e3:.{digits}f}" for head, key in times.items()} | {
+    return {head: f"{row[key] * 1e3:.{digits}f}" for head, key in TIMES.items()} | {
         "schedule": row["schedule"],
         "fusion": asked if asked == fusion else f"{asked}: {fusion:.20}",
         "buckets": str(row["buckets"]),
@@ -135,7 +129,7 @@ def cells(row: Row, digits: int) -> dict[str, str]:
 
 
 def gain(row: Row) -> str:
-    """Format a speed-up; no figure if the measurement is too noisy, and no interval for the baseline.
+    """Format a speed-up; no figure if it is too noisy, and no interval for the baseline.
 
     >>> gain({"verdict": "faster", "speedup": 1.25, "ci_low": 1.125, "ci_high": 1.375})
     '1.250 ±0.125'
@@ -149,14 +143,11 @@ def notes(rows: Sequence[Row]) -> list[str]:
     count, said = min(row["iterations"] // row["period"] for row in rows), list[str]()
     unit = "rounds" if any(row["period"] > 1 for row in rows) else "iterations"
     if len(rows) > 1 and count < FEWEST_SAMPLES:
-        said.append(
-            f"Fewer than {FEWEST_SAMPLES} {unit} have no 95 % interval: ± spans them all, and none is called faster."
-        )
-    if FEWEST_SAMPLES <= count < FEWEST_ORDERED and any(row["verdict"] in CLEAR for row in rows):
-        said.append(
-            f"Fewer than {FEWEST_ORDERED} {unit} do not show whether the machine was slow for several in a row: "
-            "verdicts may be wrong more often than in 5 % of cases."
-        )
+        few = f"Fewer than {FEWEST_SAMPLES} {unit} have no 95 % interval"
+        said.append(f"{few}: ± spans them all, and none is called faster.")
+    if FEWEST_SAMPLES <= count < FEWEST_ORDERED and any(row["verdict"] in ("faster", "slower") for row in rows):
+        few = f"Fewer than {FEWEST_ORDERED} {unit} do not show whether the machine was slow for several in a row"
+        said.append(f"{few}: verdicts may be wrong more often than in 5 % of cases.")
     if rows[0]["ranks"] > 1 and all(row["buckets"] == 1 for row in rows):
         what = "With one bucket, only the layers before the first trained one can overlap communication"
         said.append(f"{what}: all others run before it or after it. Try a finer --fusion.")
@@ -177,8 +168,7 @@ def slow_baseline(rows: Sequence[Row]) -> str:
 
 
 def buckets(fusion: str, counts: Collection[int]) -> str:
-    """Describe the number of buckets, in one run or in several, and its reason.
-
+    """
     >>> buckets("none", [4]), buckets("25MB", [1]), buckets("own", [9, 4])
     ('4 buckets (one per layer)', '1 bucket (fusion 25MB)', '4 to 9 buckets (fusion own)')
     """
@@ -188,8 +178,7 @@ def buckets(fusion: str, counts: Collection[int]) -> str:
 
 
 def tuned(report: dict[str, Any]) -> str | None:
-    """Describe how fusion was tuned, if it was, and the flag that repeats it.
-
+    """
     >>> tuned({"tuner": "bo", "tuned": 10 * [{}], "fusion": "37.2MB"})
     '10 trials of bo; --fusion 37.2MB repeats it'
     """
@@ -200,8 +189,7 @@ def tuned(report: dict[str, Any]) -> str | None:
 
 
 def algorithm(report: dict[str, Any]) -> str:
-    """Name the requested algorithm, and the chosen ones.
-
+    """
     >>> algorithm({"algorithm": "auto", "chosen": ["ring", "bruck", "ring"]})
     'auto (2 ring, 1 bruck)'
     """
@@ -211,5 +199,4 @@ def algorithm(report: dict[str, Any]) -> str:
 
 
 def route(report: dict[str, Any]) -> str:
-    """Describe the route of buckets, if it is not the usual one."""
     return {"full": "", "sharded": ", sharded update"}.get(report["route"], f", route {report['route']}")

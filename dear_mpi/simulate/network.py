@@ -7,7 +7,7 @@
 NAME...                            one of the group ``dear_mpi.networks``: a function of the text and the ranks reads it
 FILE.json                          what ``bench``, ``links`` or ``doctor`` wrote (``bench/machine_file.py``)
 
-A network is fitted to rows of ``bench``. Of links, the slowest inside and between hosts count, as for a ring.
+A network is fitted to rows of ``bench``. Of links, the slowest count, as for a ring.
 """
 
 import re
@@ -41,8 +41,7 @@ PRESET_RANKS, PRESET_SOURCE = 64, "ddl-benchmarks, results of 2020-05-29"
 
 @dataclass(frozen=True)
 class Machine:
-    """Describe a machine with some number of ranks; ``origin`` is ``given``, ``fitted``, ``measured`` or
-    ``published``."""
+    """A network for some ranks; ``origin`` is ``given``, ``fitted``, ``measured`` or ``published``."""
 
     network: Network
     origin: str
@@ -66,10 +65,7 @@ class Machine:
 
 
 def read_network(text: str, ranks: int) -> Machine:
-    """Read a network for a number of ranks.
-
-    Raises:
-        ValueError: the text cannot be read, or the network has another number of ranks.
+    """Read a network for a number of ranks. Raises ValueError if that fails, or the network has fewer ranks.
 
     >>> read_network("8gbit,0s,o=1s", 4).network
     Network(alpha=0.0, beta=1e-09, gamma=0.0, o=1.0, hosts=None, between=None)
@@ -100,7 +96,6 @@ def read_network(text: str, ranks: int) -> Machine:
 
 
 def spelled(text: str, ranks: int) -> Network:
-    """Read a network from a text without names."""
     levels, blocks = parse_levels("network", text, ("o", "gamma"))
     found = list[Network]()
     for level in levels:
@@ -140,10 +135,7 @@ def read_file(what: str, text: str) -> MachineFile:
 
 
 def fitted(text: str, rows: Sequence[Row]) -> Network:
-    """Fit a network to the means of a benchmark's rows.
-
-    An iteration is the sum of many collectives, including rare slow ones, which a median ignores.
-    """
+    """Fit a network to the means of a benchmark's rows: an iteration includes rare slow calls, unlike a median."""
     fit = fit_network(rows, explains="mean_us")
     if fit is None:
         raise ValueError(f"network {text!r} has no rows of two sizes of an algorithm that sends messages")
@@ -162,10 +154,7 @@ def slowest(found: MachineFile) -> dict[str, Network]:
 
 
 def read_rates(text: str) -> tuple[float, float]:
-    """Read ``--rates``, two bandwidths or a file of the doctor: bytes/s of a rank inside its host, of a host to others.
-
-    Raises ValueError if the text cannot be read, or the file lacks one kind of link.
-    """
+    """Read ``--rates``: bytes/s of a rank inside its host, and of a host to others; from text or the doctor's file."""
     if not text.endswith(".json"):
         return parse_rates(text)
     kinds = slowest(read_file("rates", text))

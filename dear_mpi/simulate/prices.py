@@ -8,13 +8,8 @@ The first q ranks represent all if rank r + q does what rank r does, with q adde
         binomial tree                           all ranks
 
 Their chunks may differ, if equally long. If ranks of a host share ports, the first q ranks must be whole hosts.
-``Lockstep`` goes step by step, all ranks and all sizes at once, if no two messages meet at a port:
-
-    step 0    0 -> 1    1 -> 2    2 -> 3    3 -> 0        every rank sends at most one message in a step, and at most
-    step 1    0 -> 2    1 -> 3    2 -> 0    3 -> 1        one comes to it; no two ranks use the same port of a host
-
-Rings and exchanges are like that, and no events need sorting. The arithmetic equals ``collectives/program/cost.py``,
-which prices the other programs, one size after the other.
+``Lockstep`` goes step by step, all ranks and sizes at once, if no two messages meet at a port, as in rings and
+exchanges. The arithmetic equals ``collectives/program/cost.py``, which prices other programs size by size.
 """
 
 from __future__ import annotations
@@ -44,42 +39,27 @@ Seen = tuple[int, ...]
 
 
 class Prices:
-    """Price collectives on a network among a number of ranks, and keep all prices.
-
-    Attributes:
-        network: without hosts if there is only one: then no port is shared.
-        segment_bytes: approximate segment size of segmented algorithms.
-        itemsize: bytes of an element: chunks are cut between elements.
-        found: (algorithm, collective, bytes): seconds, of all queries so far.
-        alike: by the first and the last rank's programs, the first number of pieces with these.
-        replays: by algorithm, collective and number of pieces.
-    """
+    """Price collectives on a network among a number of ranks, and keep all prices."""
 
     def __init__(self, network: Network, ranks: int, segment_bytes: int, itemsize: int = 4) -> None:
-        self.network = replace(network, hosts=None) if len(set(network.hosts or ())) < 2 else network
+        one_host = len(set(network.hosts or ())) < 2  # then no port is shared
+        self.network = replace(network, hosts=None) if one_host else network
         self.ranks, self.segment_bytes, self.itemsize = ranks, segment_bytes, itemsize
         self.hosts = self.network.neighbourhoods(ranks)
-        self.found: dict[tuple[str, str, int], float] = {}
-        self.alike: dict[tuple[Program, ...], int] = {}
-        self.replays: dict[tuple[str, str, int], Lockstep | StandIns] = {}
+        self.found: dict[tuple[str, str, int], float] = {}  # seconds by algorithm, collective and bytes
+        self.alike: dict[tuple[Program, ...], int] = {}  # pieces by the first and the last rank's programs
+        self.replays: dict[tuple[str, str, int], Lockstep | StandIns] = {}  # by algorithm, collective and pieces
 
     def on(self, network: Network) -> Prices:
-        """Return the prices on a network of other costs and the same hosts."""
+        """Return the prices on a network with other costs and the same hosts."""
         found = copy(self)
         found.network, found.found = replace(network, hosts=self.network.hosts), {}
         return found
 
     def seconds(self, algorithm: str, collective: str, nbytes: Sequence[int] | Array) -> Array:
-        """Return the time until the last rank is done, as ``cost`` does for equal shards.
+        """Return the seconds until the last rank is done, for whole buffers of these bytes, in equal shards.
 
-        Args:
-            nbytes: of whole buffers, shape (sizes,), each divisible by ranks x itemsize.
-
-        Returns:
-            float64, shape (sizes,), in seconds.
-
-        Raises:
-            ValueError: as for ``check_algorithm``; bytes that cannot be cut into equal shards; or too much to replay.
+        Raises ValueError as ``check_algorithm``, for indivisible bytes, or for too much to replay.
 
         >>> prices = Prices(Network(beta=1e-9), ranks=4096, segment_bytes=1 << 20)
         >>> prices.seconds("ring", "all_gather", [4096 * 1000, 4096 * 2000]).round(6)
@@ -104,10 +84,7 @@ class Prices:
         return np.array([self.found[algorithm, collective, each] for each in asked])
 
     def pieces(self, function: Algorithm, nbytes: int) -> int:
-        """Return the number of pieces passed to an algorithm.
-
-        It is an earlier number if the first and the last rank then have the same programs.
-        """
+        """Return the number of pieces passed to an algorithm: an earlier one if the ends' programs are the same."""
         if not asks_for(function, "pieces"):
             return 1
         pieces = -(-nbytes // self.segment_bytes)
@@ -116,18 +93,16 @@ class Prices:
         return self.alike.setdefault(ends, pieces)
 
     def one_s(self, algorithm: str, collective: str, nbytes: int) -> float:
-        """Return the seconds for one buffer."""
         return float(self.seconds(algorithm, collective, [nbytes])[0])
 
     def check_algorithm(self, algorithm: str, collectives: Iterable[str]) -> None:
-        """Raise ValueError if there is no such algorithm of these collectives, or none that sends messages."""
+        """Raise ValueError unless the algorithm has these collectives and sends messages."""
         if runner_of(algorithm) != "messages":
             raise ValueError(f"algorithm {algorithm!r} sends no messages, so it has no price on a network")
         for collective in collectives:
             find_algorithm(algorithm, collective)
 
     def replay(self, function: Algorithm, pieces: int) -> Lockstep | StandIns:
-        """Return the programs to replay."""
         rates, even = self.network.rates, self.network.ports
         ranks = find_stand_ins(function, self.ranks, self.hosts, pieces, rates=rates, even=even)
         return find_lockstep(ranks, self.network) or ranks
@@ -143,9 +118,7 @@ class StandIns:
     def nbytes(self, counts: Any, itemsize: int, chunks: range) -> Any:
         """Return the bytes of these chunks of any rank's shard, or of this shard and the next ones.
 
-        Args:
-            counts: elements of buffers, an int or int64 of shape (sizes,), each divisible by the number of ranks.
-            itemsize: bytes of an element.
+        ``counts`` are elements of buffers, an int or int64 of shape (sizes,), each divisible by the number of ranks.
 
         >>> program = Program("all_gather", 0, 2, (), parts=4)
         >>> StandIns((program,), size=2).nbytes(np.array([20, 40]), 1, range(3, 5))
@@ -155,7 +128,7 @@ class StandIns:
         small, larger = divmod(shares, parts)
 
         def border(chunk: int) -> Any:
-            """Return the elements before a chunk: in whole shards, and in some parts of the next shard."""
+            """Return the elements before a chunk, in whole shards and in parts of the next shard."""
             shards, part = divmod(chunk, parts)
             return shards * shares + part * small + np.minimum(part, larger)
 
@@ -163,17 +136,9 @@ class StandIns:
         return itemsize * (border(first + len(chunks)) - border(first))
 
     def seconds(self, network: Network, counts: Array, itemsize: int) -> Array:
-        """Return the time until the last rank is done, for each buffer size, event by event.
+        """Return the seconds until the last rank is done, for each buffer size, event by event; see ``nbytes``.
 
-        Args:
-            network: of any costs, with the hosts that the programs were written for.
-            counts, itemsize: see ``nbytes``.
-
-        Returns:
-            Seconds, float64, shape (sizes,).
-
-        Raises:
-            ProgramError: the programs deadlock (``verify`` shows the place).
+        Raises ProgramError if the programs deadlock (``verify`` shows the place).
         """
 
         def one_s(count: int) -> float:
@@ -195,28 +160,24 @@ def find_stand_ins(
     even: bool = True,
     thorough: int = THOROUGH,
 ) -> StandIns:
-    """Return the fewest ranks that can represent all.
+    """Return the fewest ranks that can represent all. Raises ValueError if there is too much to replay.
 
     Args:
-        hosts: of each rank, counted from 0, if ranks of a host share ports; otherwise None.
-        pieces, rates: for algorithms that need them.
+        hosts: of each rank, counted from 0, if ranks of a host share ports.
         even: whether the network looks the same from each host; if not, no rank represents another.
-
-    Raises:
-        ValueError: no few ranks represent all, and there is too much to replay.
     """
     program = cache(lambda rank: write_program(algorithm, rank, size, hosts=hosts, rates=rates, pieces=pieces))
     seen = cache(lambda rank: outline(program(rank)))
 
     def pairs(few: int) -> Iterable[tuple[int, int]]:
-        """Return pairs of a rank and one that it would represent: near, half-way and far ones if there are many."""
+        """Return pairs of a rank and one that it would represent; of many only near, half-way and far ones."""
         if size <= thorough:
             return ((rank % few, rank) for rank in range(few, size))
         shifts = {few, size // few // 2 * few, size - few}
         return ((rank, rank + shift) for shift in shifts for rank in {0, few // 2, few - 1})
 
     def whole_hosts(few: int) -> bool:
-        """Return whether a shift by ``few`` ranks maps hosts to hosts, and the first few ranks fill theirs."""
+        """Return whether a shift by ``few`` ranks maps hosts to hosts."""
         return hosts is None or all(
             later == earlier + hosts[few - 1] + 1 for earlier, later in zip(hosts, hosts[few:], strict=False)
         )
@@ -236,7 +197,7 @@ def find_stand_ins(
 
 
 def outline(program: Program) -> list[tuple[list[Seen], list[Seen]]]:
-    """Return a program relative to its rank: the distance of each peer, the first part, and the number of chunks."""
+    """Return a program relative to its rank: distances of peers, first parts, and numbers of chunks."""
 
     def seen(transfer: Send | Receive) -> Seen:
         away, chunks = (transfer.peer - program.rank) % program.size, transfer.chunks
@@ -267,7 +228,7 @@ class Lockstep:
     rounds: Sequence[Round]
 
     def seconds(self, network: Network, counts: Array, itemsize: int) -> Array:
-        """Return the time until the last rank is done, for each buffer size; see ``StandIns.seconds``."""
+        """Return the seconds until the last rank is done, for each buffer size; see ``StandIns.seconds``."""
         links = [network.link(distance) for _, distance in self.kinds]
         moved = [self.ranks.nbytes(counts, itemsize, chunks) for chunks, _ in self.kinds]
         nbytes = np.array(moved).reshape(-1, len(counts))
@@ -312,7 +273,7 @@ def find_lockstep(ranks: StandIns, network: Network) -> Lockstep | None:
         found.append(tuple(messages))
 
     def taken(rows: Array) -> Array | slice:
-        """Return the rows as an index; a slice if they are all rows, which avoids a copy."""
+        """Return an index: a slice if it is of all rows, which avoids a copy."""
         return slice(None) if np.array_equal(rows, np.arange(few)) else rows
 
     rounds = []

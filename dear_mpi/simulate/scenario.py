@@ -14,12 +14,12 @@ from dear_mpi.collectives.program.network import Network
 from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.synthetic import EXCHANGE
 from dear_mpi.reporting.units import parse_straggler
-from dear_mpi.simulate.model import Model, compute_text, update_origin
+from dear_mpi.simulate.model import Model, compute_keys
 from dear_mpi.simulate.network import Machine
 from dear_mpi.simulate.prices import Prices
 from dear_mpi.simulate.settings import MOST_PARTS, Settings
 from dear_mpi.training.chosen_route import check_sent
-from dear_mpi.training.fabric.costs import Price, portions_of, whole_cost
+from dear_mpi.training.fabric.costs import Price, alike, portions_of, whole_cost
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.statistic import COUNT
 from dear_mpi.training.flat_buffer.bucket import Bucket, Cut
@@ -36,7 +36,7 @@ VERDICT_BYTES = 8 * COUNT
 
 @dataclass(frozen=True)
 class Scenario:
-    """Combine one model and one number of ranks; ``algorithm`` is for all collectives."""
+    """One model on one number of ranks; ``algorithm`` is for all collectives."""
 
     settings: Settings
     algorithm: str
@@ -47,9 +47,7 @@ class Scenario:
     def check(self, name: str, schedule: type[Schedule], fusion: str) -> None:
         """Check that a schedule can be simulated with this fusion, by a dry run unless our tests cover it.
 
-        Raises:
-            ScheduleError: it breaks a rule, or would wait forever.
-            ValueError: the fusion policy cannot be read, or the route does not support a choice.
+        Raises ScheduleError if it breaks a rule or would wait forever, ValueError for a wrong policy or choice.
         """
         policy, settings = own_fusion(fusion, schedule), self.settings
         route = settings.route_of(schedule)
@@ -65,8 +63,8 @@ class Scenario:
             rehearse(schedule, self.rules(name, schedule, fusion), len(self.model.names), **how)
 
     def predict(self, name: str, schedule: type[Schedule], fusion: str, *, traced: bool = False) -> Prediction:
-        """Predict an iteration under one schedule."""
         rules, settings, ranks = self.rules(name, schedule, fusion), self.settings, self.prices.ranks
+        slowness = np.array(parse_straggler(settings.straggler, ranks))
         costs = replace(
             self.model.costs,
             price=self.priced(schedule, rules.buckets),
@@ -77,15 +75,15 @@ class Scenario:
             served=share_served(self.prices.hosts or range(ranks)),
             work=self.model.sharing(rules.buckets).work,
             portions=partial(self.portions, rules.route),
-            compute=straggling(settings.straggler, ranks),
+            compute=alike if settings.straggler is None else lambda seconds: seconds * slowness,
             noise=self.model.noise,
         )
         return predict(schedule, rules, costs, traced=traced)
 
     def rules(self, name: str, schedule: type[Schedule], fusion: str) -> Rules:
-        """Make a rule book for a schedule with a policy's buckets; time-based policies see the simulated costs."""
+        """Make a rule book for a schedule with a policy's buckets."""
         route = self.settings.route_of(schedule)
-        buckets = buckets_of(self.model, schedule, route, fusion, lambda buckets: self.priced(schedule, buckets))
+        buckets = buckets_of(self.model, schedule, route, fusion, partial(self.priced, schedule))
         return Rules(name, buckets, schedule, route=route, judged=self.settings.judged)
 
     def bound_s(self, schedule: type[Schedule], found: Prediction) -> float:
@@ -98,24 +96,29 @@ class Scenario:
         """Return the prices of these buckets, computed at once; prices of portions are computed on demand."""
         names, route = (*schedule.collectives, *schedule.extras), self.settings.route_of(schedule)
         longest = self.model.sharing(buckets).longest
+
+        def size(stage: Collective, bucket: Bucket) -> int:
+            return self.nbytes(route, stage, bucket, longest(bucket))
+
         for stage in dict.fromkeys(stage for name in names for stage in route.collectives(name)):
             if not stage.few:
-                sizes = [self.nbytes(route, stage, bucket, longest(bucket)) for bucket in buckets]
+                sizes = [size(stage, bucket) for bucket in buckets]
                 self.prices.seconds(stage.algorithm(self.algorithm), stage.name, sizes)
 
         @cache
         def price(stage: Collective, bucket: Bucket) -> float:
-            size = 0 if stage.few else self.nbytes(route, stage, bucket, longest(bucket))
-            return self.few_s() if stage.few else self.prices.one_s(stage.algorithm(self.algorithm), stage.name, size)
+            if stage.few:
+                return self.few_s()
+            return self.prices.one_s(stage.algorithm(self.algorithm), stage.name, size(stage, bucket))
 
         return price
 
     def portions(self, route: Route, collective: str, bucket: Bucket) -> int:
         """Return the number of portions that a collective can be split into."""
-        stages = route.collectives(collective)
-        if len(stages) != 1 or stages[0].op != "sum" or stages[0].buffer in route.codes:
+        stage, *others = route.collectives(collective) or [None]
+        if stage is None or others or stage.op != "sum" or stage.buffer in route.codes:
             return 1
-        return portions_of(self.nbytes(route, stages[0], bucket), self.prices.ranks, self.prices.segment_bytes)
+        return portions_of(self.nbytes(route, stage, bucket), self.prices.ranks, self.prices.segment_bytes)
 
     def nbytes(self, route: Route, stage: Collective, bucket: Bucket, longest: int | None = None) -> int:
         """Return the bytes of a bucket in a collective, in equal shards, or in shards priced as the longest one."""
@@ -124,7 +127,6 @@ class Scenario:
         return round_up(route.nbytes(stage.buffer, bucket.count, ranks=ranks, longest=longest, **sizes), ranks * wire)
 
     def exchange_s(self) -> dict[int, float]:
-        """Return the seconds of each exchanging layer, in each pass."""
         grain = self.prices.ranks * self.prices.itemsize
         sizes = {use: round_up(nbytes, grain) for use, nbytes in self.model.exchange_bytes.items()}
         priced = {use: self.prices.one_s(*EXCHANGE, nbytes) for use, nbytes in sizes.items()}
@@ -137,40 +139,31 @@ class Scenario:
 
     def row(self, fusion: str, prediction: Prediction, base_s: float) -> dict[str, Any]:
         """Return a prediction's keys of ``--json``."""
-        settings, seconds = self.settings, prediction.iteration_s
-        compute, origin = compute_text(settings)
+        settings, model, seconds = self.settings, self.model, prediction.iteration_s
         return {
-            "model": self.model.name,
-            "params": self.model.params,
+            "model": model.name,
+            "params": model.params,
             "ranks": self.prices.ranks,
             "schedule": prediction.schedule,
             "algorithm": self.algorithm,
             "fusion": fusion,
             "buckets": len(prediction.buckets),
             "wire": settings.wire_name,
-            "accumulate": self.model.costs.parts,
+            "accumulate": model.costs.parts,
             "optimizer": settings.optimizer,
-            "weights": self.model.owners.weights,
+            "weights": model.owners.weights,
             "route": prediction.route,
             "clip": settings.clip,
             "loss_scale": settings.loss_scale,
             "segment_bytes": self.prices.segment_bytes,
             **self.machine.row(),
-            "compute": compute,
-            "compute_origin": origin,
-            "update_s_per_element": self.model.costs.update_s,
-            "update_origin": update_origin(settings),
-            "ranks_per_core": settings.ranks_per_core,
-            "code_factor": self.model.costs.code_factor,
-            "start_s": self.model.costs.start_s,
-            "wake_s": self.model.costs.wake_s,
+            **compute_keys(settings, model.costs),
+            **{name: getattr(model.costs, name) for name in ("ranks_per_core", "code_factor", "start_s", "wake_s")},
             "straggler": settings.straggler,
             "iteration_s": seconds,
             "compute_s": prediction.forward_s + prediction.backward_s,
             "exposed_comm_s": prediction.exposed_s,
-            "update_s": prediction.update_s,
-            "rest_s": prediction.rest_s,
-            "bound_s": prediction.bound_s,
+            **{name: getattr(prediction, name) for name in ("update_s", "rest_s", "bound_s")},
             "speedup_vs_wfbp": base_s / seconds if seconds else 1.0,
         }
 
@@ -189,23 +182,9 @@ class Scenario:
 def buckets_of(
     model: Model, schedule: type[Schedule], route: Route, fusion: str, prices: Callable[[Cut], Price]
 ) -> Cut:
-    """Return the buckets of a policy; ``own`` means the schedule's.
-
-    Args:
-        prices: returns the prices of these buckets, for a time-based policy.
-    """
+    """Return the buckets of a policy; a time-based one gets the price of trial buckets from ``prices``."""
     layout, policy = model.layout, own_fusion(fusion, schedule)
     if is_by_time(policy):
         cost = whole_cost(schedule.collectives, route, layout, prices)
         policy = by_time(policy, layout, PassTimes(model.costs.forward_s, model.costs.backward_s), cost)
     return fused(policy, layout)
-
-
-def straggling(text: str | None, ranks: int) -> Callable[[Any], Any]:
-    """Return a function from nominal seconds, of all ranks or of each, to actual seconds with a straggler.
-
-    >>> straggling(None, 2)(1.0), straggling("1:1.5", 2)(2.0)
-    (1.0, array([2., 3.]))
-    """
-    factors = np.array(parse_straggler(text, ranks))
-    return lambda seconds: seconds if text is None else seconds * factors

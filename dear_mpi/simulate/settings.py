@@ -53,7 +53,7 @@ def ranks_of(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Exchange):
-    """Hold the flags of ``simulate``; ``model.py`` explains the source of compute times."""
+    """The flags of ``simulate``."""
 
     models: tuple[str, ...] = several(
         f"Model: synthetic:TABLE; TABLE is {TABLES}", (), flag="--model", shown=f"{MODEL}, or as in the profile"
@@ -126,24 +126,21 @@ class Settings(Exchange):
 
     @cached_property
     def chosen_route(self) -> Route:
-        """Return the route of buckets. Raises ValueError if there is no such route."""
         dtype, wire = self.types
         halves = dtype == (self.wire or wire) and max(self.ranks) > 1 and all(map(serve_halves, self.algorithms))
         return self.find_route(halves=halves)
 
     @cached_property
     def kinds(self) -> dict[str, type[Schedule]]:
-        """Return the schedules by name. Raises ValueError if a name is unknown or repeated."""
         return find_schedules(self.schedules)
 
     @cached_property
     def pairs(self) -> list[tuple[Wire, str]]:
-        """Pair the wire formats with their schedules."""
         return pairs(self.asked_wires, self.kinds, implied=not (self.wires or self.wire))
 
     @property
     def asked_wires(self) -> tuple[Wire, ...]:
-        """Return the wire formats, the speed-up baseline first; the default is the profile's compression."""
+        """Return the wire formats, the baseline's first; the default is the profile's compression."""
         code = self.profile.wire if self.profile and is_code(self.profile.wire) else None
         return self.wires or (self.wire or code,)
 
@@ -163,7 +160,7 @@ class Settings(Exchange):
         return self.wire or self.chosen_route.wire or self.types[1]
 
     def ownership(self, ranks: int) -> Ownership:
-        """Return the assignment of updates to ranks; rank speeds are measured as the straggler implies."""
+        """Return who updates what; rank speeds are measured as the straggler implies."""
         weights = self.weights
         if weights == MEASURED:
             weights = measured(parse_straggler(self.straggler, ranks), [1] * ranks)
@@ -171,7 +168,6 @@ class Settings(Exchange):
 
     @property
     def chosen_optimizer(self) -> Optimizer | None:
-        """Return the chosen optimiser with its default constants."""
         return None if self.optimizer is None else ALL_OPTIMIZERS[self.optimizer]()  # type: ignore[call-arg]
 
     @property
@@ -194,5 +190,5 @@ class Settings(Exchange):
         check_wires(self.wires)
 
     def cases(self) -> Iterator[tuple[str, int, str, str, tuple[Wire, str]]]:
-        """Yield the model, ranks, algorithm, fusion, and wire format with schedule of each row."""
+        """Yield model, ranks, algorithm, fusion, and wire format with schedule of each row."""
         return product(self.models, self.ranks, self.algorithms, self.fusions, self.pairs)

@@ -24,7 +24,7 @@ Shared = dict[tuple[int, int], Prices]  # by number of ranks and bytes of an ele
 
 @dataclass(frozen=True)
 class Simulated:
-    """Hold a row and its inputs; ``base`` is its baseline, with the baseline schedule and the first wire format."""
+    """A row and its inputs; ``base`` has the baseline schedule and the first wire format."""
 
     row: dict[str, Any]
     scenario: Scenario
@@ -38,36 +38,35 @@ def simulate(
     *,
     traced: bool = False,
 ) -> list[Simulated]:
-    """Predict an iteration of each case; ``progress`` is called after each.
+    """Predict an iteration of each case. Raises ValueError or, for a schedule that breaks a rule, ScheduleError.
 
     Args:
+        progress: is called after each case.
         traced: whether predictions keep the log of the last iterations (``timeline_of`` in table.py).
-
-    Raises:
-        ValueError: a name is unknown, or a text cannot be read.
-        ScheduleError: a schedule breaks a rule, or would wait forever.
     """
     base_kind, first = find_schedules([BASELINE])[BASELINE], settings.asked_wires[0]
-    asked = dict.fromkeys([first, *(wire for wire, _ in settings.pairs)])
     prices: Shared = {}
-    scenarios = {wire: scenarios_of(settings, wire, {BASELINE: base_kind}, prices) for wire in asked}
+    scenarios: dict[tuple[Any, ...], Scenario] = {}
+    for wire in dict.fromkeys([first, *(wire for wire, _ in settings.pairs)]):
+        scenarios |= scenarios_of(settings, wire, {BASELINE: base_kind}, prices)
+    bases: dict[tuple[Any, ...], Prediction] = {}
     found = []
-    bases: dict[tuple[str, int, str, str], Prediction] = {}
-    for name, ranks, algorithm, fusion, (wire, schedule) in settings.cases():
-        scenario, case = scenarios[wire][name, ranks, algorithm], (name, ranks, algorithm, fusion)
-        if case not in bases:
-            bases[case] = scenarios[first][name, ranks, algorithm].predict(BASELINE, base_kind, fusion, traced=traced)
-        same, base = (wire, schedule) == (first, BASELINE), bases[case]
-        prediction = base if same else scenario.predict(schedule, settings.kinds[schedule], fusion, traced=traced)
+    for *case, fusion, (wire, schedule) in settings.cases():
+        scenario, key = scenarios[(wire, *case)], (*case, fusion)
+        if key not in bases:
+            bases[key] = scenarios[(first, *case)].predict(BASELINE, base_kind, fusion, traced=traced)
+        prediction = base = bases[key]
+        if (wire, schedule) != (first, BASELINE):
+            prediction = scenario.predict(schedule, settings.kinds[schedule], fusion, traced=traced)
         found.append(Simulated(scenario.row(fusion, prediction, base.iteration_s), scenario, prediction, base))
-        progress(f"{name}, {ranks} ranks, {schedule}")
+        progress(f"{case[0]}, {case[1]} ranks, {schedule}")
     return found
 
 
 def scenarios_of(
     asked: Settings, wire: Wire, others: Mapping[str, type[Schedule]], prices: Shared
-) -> dict[tuple[str, int, str], Scenario]:
-    """Make a checked scenario for each model, number of ranks and algorithm, with one wire format.
+) -> dict[tuple[Any, ...], Scenario]:
+    """Make a checked scenario for each model, number of ranks and algorithm, with one wire format: the keys.
 
     Args:
         others: schedules in addition to those with this wire format.
@@ -83,7 +82,7 @@ def scenarios_of(
         these = {name: kind for name, kind in kinds.items() if settings.route_of(kind) == route}
         check_choice(settings, route, these, settings.chosen_optimizer)
     collectives = dict.fromkeys(each for kind in kinds.values() for each in kind.collectives)
-    found = {}
+    found: dict[tuple[Any, ...], Scenario] = {}
     machines = {ranks: read_network(settings.network, ranks) for ranks in settings.ranks}
     for name, ranks, algorithm in product(settings.models, settings.ranks, settings.algorithms):
         model, network = model_of(settings, name, ranks), machines[ranks].network
@@ -95,15 +94,14 @@ def scenarios_of(
         settings.chosen_route.check(shared.hosts or (0,) * ranks)
         check_whole(algorithm)
         shared.check_algorithm(algorithm, collectives)
-        found[name, ranks, algorithm] = scenario = Scenario(settings, algorithm, model, machines[ranks], shared)
+        found[wire, name, ranks, algorithm] = scenario = Scenario(settings, algorithm, model, machines[ranks], shared)
         for fusion, (schedule, kind) in product(settings.fusions, kinds.items()):
             scenario.check(schedule, kind, fusion)
     return found
 
 
 def seconds_of(scenario: Scenario, name: str, schedule: type[Schedule], fusion: str) -> float:
-    """Return the seconds of an iteration; infinity if the algorithm cannot serve the schedule or needs too much
-    work."""
+    """Return the seconds of an iteration; infinity if the algorithm cannot serve the schedule."""
     try:
         scenario.check(name, schedule, fusion)
         return scenario.predict(name, schedule, fusion).iteration_s

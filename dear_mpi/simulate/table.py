@@ -1,7 +1,7 @@
 """Show ``dear-mpi simulate``: a table, the possible gain of a schedule in a sentence, and a timeline."""
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -11,16 +11,18 @@ from rich.table import Table
 
 from dear_mpi.collectives.plans.tuning import serves
 from dear_mpi.reporting.terminal import alike, console
-from dear_mpi.reporting.units import format_bytes, plural
+from dear_mpi.reporting.units import format_bytes, grouped, plural
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import FUSIONS, Simulated, seconds_of
 from dear_mpi.training.fabric.virtual import of_rank
 from dear_mpi.training.log import KEPT, Log
+from dear_mpi.training.routes.codes import OfCodes
 from dear_mpi.training.routes.find import FULL
 from dear_mpi.training.schedules import BASELINE, SCHEDULES
 from dear_mpi.training.spans import Rank, Run, Timeline, common, rank_of
 from dear_mpi.training.virtual_trainer import TIE, UNFAIR
 
+Row = Mapping[str, Any]
 ORIGINS = {"given": "assumed", "fitted": "fitted from measured rows", "published": "fitted to published throughputs"}
 ORIGINS |= {"measured": "measured", "measured, scaled": "measured, then scaled"}
 TIMES = {
@@ -33,7 +35,7 @@ TIMES = {
 }
 OPTIONAL = ("updates", "rest")  # left out if no row has any
 LEAST_S = 5e-5  # less prints as 0.0
-SAID: dict[str, Callable[[Mapping[str, Any]], str]] = {  # the subject of a row; in the title if equal in all rows
+TEXTS: dict[str, Callable[[Row], str]] = {  # the subject of a row; in the title if equal in all rows
     "model": lambda row: str(row["model"]).removeprefix("synthetic:"),
     "ranks": lambda row: plural(row["ranks"], "rank"),
     "schedule": lambda row: str(row["schedule"]),
@@ -42,6 +44,7 @@ SAID: dict[str, Callable[[Mapping[str, Any]], str]] = {  # the subject of a row;
     "fusion": lambda row: f"fusion {row['fusion']}",
     "buckets": lambda row: plural(row["buckets"], "bucket"),
 }
+FOLDED = ("fusion", "algorithm", "wire")
 IN_HEADING = ("algorithm", "wire")
 FACTS = ("model", "ranks", "schedule", "fusion", "buckets", "algorithm", "network", "compute")
 MOST_RANKS = 64  # of a timeline
@@ -50,44 +53,38 @@ MOST_RANKS = 64  # of a timeline
 def show_simulation(found: Sequence[Simulated]) -> None:
     """Show all rows, and sentences on each model and number of ranks.
 
-    The title has the values shared by all rows of a model, so that names fit in 80 columns.
+    Shared values are in the title, so that names fit in 80 columns.
     """
     empty = {head for head in OPTIONAL if all(each.row[TIMES[head]] < LEAST_S for each in found)}
     times = {head: key for head, key in TIMES.items() if head not in empty}
-    models = list(dict.fromkeys(each.row["model"] for each in found))
-    tables = [table_of([each.row for each in found if each.row["model"] == model], times) for model in models]
+    models = grouped([each.row for each in found], lambda row: row["model"])
+    tables = [table_of(rows, times) for rows in models.values()]
     tables[0].title = f"{heading(found)}\n{tables[0].title}"
-    tables[-1].caption = caption(times)
-    said = [*warnings(found), *slow_baselines(found), *verdicts(found)]
-    console().print(*tables, *said, sep="\n", markup=False)
+    rest = "; rest: the loss, packing, Python" * ("rest" in times)
+    without = " and ".join(head for head in OPTIONAL if head in times)
+    bound = "least time that the schedule allows" + f", without {without}" * bool(without)
+    said = "ms of an iteration on the slowest rank; exposed: waiting for communication"
+    tables[-1].caption = f"{said}{rest}; bound: {bound}"
+    lines = [*warnings(found), *slow_baselines(found), *verdicts(found)]
+    console().print(*tables, *lines, sep="\n", markup=False)
 
 
-def table_of(rows: Sequence[Mapping[str, Any]], times: Mapping[str, str]) -> Table:
-    varied = [name for name in SAID if not alike(name, rows) or name == "schedule"]
-    title = ", ".join(tell(rows[0]) for name, tell in SAID.items() if name not in (*varied, *IN_HEADING))
+def table_of(rows: Sequence[Row], times: Mapping[str, str]) -> Table:
+    varied = [name for name in TEXTS if not alike(name, rows) or name == "schedule"]
+    title = ", ".join(text(rows[0]) for name, text in TEXTS.items() if name not in (*varied, *IN_HEADING))
     table = Table(title=title, box=SIMPLE_HEAD, padding=0)
     for head in (*varied, *times, "/ wfbp"):
-        foldable = head in ("fusion", "algorithm", "wire")
-        words = foldable or head == "schedule"
-        table.add_column(head, justify="left" if words else "right", overflow="fold", no_wrap=not foldable)
+        justify: Any = "left" if head in ("schedule", *FOLDED) else "right"
+        table.add_column(head, justify=justify, overflow="fold", no_wrap=head not in FOLDED)
     for row in rows:
-        told = [PurePath(str(row[name])).name for name in varied]  # without the folder of a user's file
-        told += [f"{row[key] * 1e3:.1f}" for key in times.values()]
-        table.add_row(*told, f"{row['speedup_vs_wfbp']:.3f}")
+        names = [PurePath(str(row[name])).name for name in varied]  # without the folder of a user's file
+        table.add_row(*names, *(ms(row[key]) for key in times.values()), f"{row['speedup_vs_wfbp']:.3f}")
     return table
 
 
-def caption(columns: Collection[str]) -> str:
-    """Explain these columns of times."""
-    rest = "; rest: the loss, packing, Python" * ("rest" in columns)
-    left_out = " and ".join(name for name in OPTIONAL if name in columns)
-    bound = "least time that the schedule allows" + f", without {left_out}" * bool(left_out)
-    return f"ms of an iteration on the slowest rank; exposed: waiting for communication{rest}; bound: {bound}"
-
-
 def heading(found: Sequence[Simulated]) -> str:
-    """Return the common heading: predicted times, the network, and the sources of figures."""
-    row, settings, algorithms = found[0].row, found[0].scenario.settings, found[0].scenario.settings.algorithms
+    """Return the network, the chosen exchange, and the sources of figures."""
+    row, settings = found[0].row, found[0].scenario.settings
     uneven = [f"straggler {settings.straggler}"] * (settings.straggler is not None)
     uneven += [f"{row['ranks_per_core']:g} ranks share a core"] * (row["ranks_per_core"] != 1)
     uneven += [f"codes: {row['code_factor']:.2g} times as long as their wire says"] * (row["code_factor"] != 1)
@@ -95,14 +92,14 @@ def heading(found: Sequence[Simulated]) -> str:
     compute, update_ns = f"{row['compute']} ({ORIGINS[row['compute_origin']]})", row["update_s_per_element"] * 1e9
     update = f"{update_ns:.3g} ns for each parameter ({ORIGINS[row['update_origin']]})" if update_ns else "no time"
     lines = [
-        f"Predicted, with {', '.join(algorithms)} on the network {network}",
+        f"Predicted, with {', '.join(settings.algorithms)} on the network {network}",
         ", ".join(exchange_texts([each.row for each in found], settings)),
         "; ".join([f"compute: {compute}; updates: {update}", *uneven]),
     ]
     return "\n".join(filter(None, lines))
 
 
-def exchange_texts(rows: Sequence[Mapping[str, Any]], settings: Settings) -> list[str]:
+def exchange_texts(rows: Sequence[Row], settings: Settings) -> list[str]:
     """Describe the non-default exchange settings shared by all rows."""
     usual = {"optimizer": None, "weights": None, "route": FULL.name, "wire": settings.types[1], "clip": None}
     usual |= {"loss_scale": "none"}
@@ -112,7 +109,7 @@ def exchange_texts(rows: Sequence[Mapping[str, Any]], settings: Settings) -> lis
 
 
 def warnings(found: Sequence[Simulated]) -> list[str]:
-    """Warn about doubtful times of a profile."""
+    """Warn about doubtful times: of a profile, and of wire formats that declare none."""
     profile, said = found[0].scenario.settings.profile, list[str]()
     if profile and any(use.exchange_s for use in profile.uses):
         said.append("warning: what layers exchange takes as long as in the profile, on whatever network")
@@ -120,42 +117,37 @@ def warnings(found: Sequence[Simulated]) -> list[str]:
         taken = f"warning: the profile was taken on {profile.ranks} ranks under {profile.schedule}"
         why = "layers share cores and memory with other ranks and with messages"
         said.append(f"{taken}, where {why}: take it on one rank")
+    for wire, rows in grouped(found, lambda each: each.row["wire"]).items():
+        codes = [stage for stage in rows[0].scenario.settings.chosen_route.stages if isinstance(stage, OfCodes)]
+        if codes and not any(stage.compute_s(1, 1) for stage in codes):
+            said.append(f"note: the wire {wire} has no encode_s or decode_s: encoding and decoding count as free")
     return said
 
 
-def grouped(found: Sequence[Simulated], *keys: str) -> list[list[Simulated]]:
-    groups = defaultdict[tuple[Any, ...], list[Simulated]](list)
-    for each in found:
-        groups[tuple(each.row[key] for key in keys)].append(each)
-    return list(groups.values())
-
-
 def verdicts(found: Sequence[Simulated]) -> list[str]:
-    """Describe each model and number of ranks; speed-ups are over the fastest of its baseline rows."""
-    return [verdict(rows) for rows in grouped(found, "model", "ranks")]
+    """Describe each model on each number of ranks: its time, our schedules' possible gain, and its fastest row."""
+    said = []
+    for rows in grouped(found, lambda each: (each.row["model"], each.row["ranks"])).values():
+        base, best = min((each.base for each in rows), key=lambda base: base.iteration_s), rows[0]
+        for each in rows:
+            if each.row["iteration_s"] < (1 - TIE) * best.row["iteration_s"]:
+                best = each
+        row, reduced_s = best.row, sum(base.network_s.values())
+        takes = f"all-reduce takes {ms(reduced_s)} ms, forward {ms(base.forward_s)}, backward {ms(base.backward_s)}"
+        most, gained = (gain(base.iteration_s, each_s) for each_s in (min(map(least_s, rows)), row["iteration_s"]))
+        wire = f", wire {row['wire']}" * (len(best.scenario.settings.wires) > 1)
+        names = f"{row['schedule']}, fusion {row['fusion']}, {row['algorithm']}{wire}"
+        limit = f"none of our schedules gains more than {100 * most:.1f} % over {BASELINE}"
+        said.append(f"{subject(row)}: {takes}: {limit}; the fastest row ({names}) gains {100 * gained:.1f} %.")
+    return said
 
 
-def verdict(rows: Sequence[Simulated]) -> str:
-    """Describe a model on one number of ranks: its time, our schedules' possible gain, and its fastest row."""
-    base, best = min((each.base for each in rows), key=lambda base: base.iteration_s), rows[0]
-    for each in rows:
-        if each.row["iteration_s"] < (1 - TIE) * best.row["iteration_s"]:
-            best = each
-    row, limit_s, reduced_s = best.row, min(map(least_s, rows)), sum(base.network_s.values())
-    takes = f"all-reduce takes {ms(reduced_s)} ms, forward {ms(base.forward_s)}, backward {ms(base.backward_s)}"
-    where = f"{SAID['model'](row)}, {SAID['ranks'](row)}"
-    most, gained = (gain(base.iteration_s, seconds) for seconds in (limit_s, row["iteration_s"]))
-    wire = f", wire {row['wire']}" * (len(best.scenario.settings.wires) > 1)
-    names = f"{row['schedule']}, fusion {row['fusion']}, {row['algorithm']}{wire}"
-    said = f"{where}: {takes}: none of our schedules gains more than {100 * most:.1f} % over {BASELINE}"
-    return f"{said}; the fastest row ({names}) gains {100 * gained:.1f} %."
+def subject(row: Row) -> str:
+    return f"{TEXTS['model'](row)}, {TEXTS['ranks'](row)}"
 
 
 def least_s(simulated: Simulated) -> float:
-    """Return the least time of an iteration with these buckets, under the row's schedule or our schedules.
-
-    It is the row's time, or the least bound.
-    """
+    """Return the least time of an iteration with these buckets: the least bound of our schedules and the row's."""
     scenario, found = simulated.scenario, simulated.prediction
     bounds = (
         scenario.bound_s(schedule, found)
@@ -167,19 +159,16 @@ def least_s(simulated: Simulated) -> float:
 
 
 def slow_baselines(found: Sequence[Simulated]) -> list[str]:
-    """Warn if a baseline takes over 2 % longer than with the best tried buckets.
-
-    Speed-ups over a peer with badly chosen buckets are too large.
-    """
-    said = []
-    for rows in grouped([each for each in found if each.row["schedule"] != BASELINE], "model", "ranks", "algorithm"):
+    """Warn if a baseline takes over 2 % longer than with the best tried buckets: speed-ups are then too large."""
+    said, others = [], [each for each in found if each.row["schedule"] != BASELINE]
+    for rows in grouped(others, lambda each: (subject(each.row), each.row["algorithm"])).values():
         row, asked = rows[0].row, {each.row["fusion"]: each.base.iteration_s for each in rows}
-        kind, others = SCHEDULES[BASELINE], [each for each in FUSIONS if each not in asked]
-        tried = asked | {each: seconds_of(rows[0].scenario, BASELINE, kind, each) for each in others}
+        seconds = partial(seconds_of, rows[0].scenario, BASELINE, SCHEDULES[BASELINE])
+        tried = asked | {each: seconds(each) for each in FUSIONS if each not in asked}
         worst, best = max(asked, key=asked.__getitem__), min(tried, key=tried.__getitem__)
         if asked[worst] > (1 + UNFAIR) * tried[best]:
             said.append(
-                f"warning: {SAID['model'](row)}, {SAID['ranks'](row)}, {row['algorithm']}: {BASELINE} takes "
+                f"warning: {subject(row)}, {row['algorithm']}: {BASELINE} takes "
                 f"{ms(asked[worst])} ms with fusion {worst}, {ms(tried[best])} ms with {best}: with the former, "
                 f"speed-ups are {gain(asked[worst], tried[best]):.1%} too high."
             )
@@ -187,7 +176,6 @@ def slow_baselines(found: Sequence[Simulated]) -> list[str]:
 
 
 def gain(base_s: float, seconds: float) -> float:
-    """Return the relative speed gain, as a part of the time."""
     return base_s / seconds - 1 if seconds else 0.0
 
 
@@ -198,15 +186,13 @@ def ms(seconds: float) -> str:
 def timeline_of(found: Sequence[Simulated]) -> Timeline:
     """Return the runs with a kept log, each named by its schedule and its other varied settings."""
     rows = [each.row for each in found]
-    named = ("model", "ranks", "fusion", "algorithm", "wire")
-    varied = [name for name in named if len({row[name] for row in rows}) > 1]
-
-    def name(row: Mapping[str, Any]) -> str:
-        said = [SAID[each](row) if each in ("ranks", "fusion") else str(row[each]) for each in varied]
-        return ", ".join([row["schedule"], *said])
-
-    logs = [(each, each.prediction.log) for each in found]
-    runs = [run_of(log, name(each.row), each.scenario.model.names, each.row["ranks"]) for each, log in logs if log]
+    varied = [name for name in ("model", "ranks", "fusion", "algorithm", "wire") if not alike(name, rows)]
+    runs = []
+    for each in found:
+        named = [TEXTS[name](each.row) if name in ("ranks", "fusion") else str(each.row[name]) for name in varied]
+        if each.prediction.log:
+            name = ", ".join([each.row["schedule"], *named])
+            runs.append(run_of(each.prediction.log, name, each.scenario.model.names, each.row["ranks"]))
     facts = common([{name: row[name] for name in FACTS} for row in rows]) | {"origin": heading(found)}
     return Timeline(live=False, runs=tuple(runs), facts=facts)
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dear_mpi.models.layers import SoftmaxCrossEntropy
-from dear_mpi.models.networks import MODELS
+from dear_mpi.models.networks import ALL_MODELS
 
 INPUTS = {
     "mlp": ((8, 8), 10, lambda rng: rng.standard_normal((6, 8, 8))),
@@ -26,13 +26,13 @@ def gradients(layers, x, targets):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("model", INPUTS)
+@pytest.mark.parametrize("model", [name for name in INPUTS if name in ALL_MODELS])
 def test_gradients_are_those_of_the_host(model, dtype):
     shape, classes, draw = INPUTS[model]
     x = draw(np.random.default_rng(0))
     x = x if model == "gpt" else x.astype(dtype)
     targets = np.random.default_rng(1).integers(0, classes, (6, 12) if model == "gpt" else 6)
-    here, there = (MODELS[model](shape, classes, np.random.default_rng(2), np.dtype(dtype)) for _ in range(2))
+    here, there = (ALL_MODELS[model](shape, classes, np.random.default_rng(2), np.dtype(dtype)) for _ in range(2))
     for layer in there:
         for parameter in layer.parameters:
             parameter.value, parameter.grad = cupy.asarray(parameter.value), cupy.asarray(parameter.grad)

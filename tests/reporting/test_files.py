@@ -1,6 +1,5 @@
 """A file is tried before the work, and is there as a whole or not at all."""
 
-import fcntl
 import os
 import subprocess
 import sys
@@ -11,6 +10,8 @@ import pytest
 
 from dear_mpi.reporting import files
 from dear_mpi.reporting.files import check_writable, older, replacing, set_aside, tidy
+
+GONE = (1 << 22) + 1  # a process number that Linux never gives
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
@@ -130,7 +131,7 @@ def test_what_another_run_is_writing_stays(tmp_path):
     """And it comes to its end; what a killed one left goes, and the files of users stay."""
     file = tmp_path / "run.npz"
     (tmp_path / ".2024-run.npz").write_text("mine")
-    left = tmp_path / files.named(file, "0" * 8)
+    left = tmp_path / files.named(file, GONE)
     left.write_text("half")
     with replacing("checkpoint", file) as first, replacing("checkpoint", file) as second:
         tidy(file)
@@ -139,24 +140,6 @@ def test_what_another_run_is_writing_stays(tmp_path):
         second.write_text("second")
     assert file.read_text() == "first"
     assert {path.name for path in tmp_path.iterdir()} == {"run.npz", ".2024-run.npz"}
-
-
-def test_another_run_tidies_between_the_making_of_a_file_and_its_lock(tmp_path, monkeypatch):
-    file = tmp_path / "run.npz"
-    file.write_text("old")
-    lock = fcntl.flock
-
-    def late(mine, how):
-        monkeypatch.setattr(fcntl, "flock", lock)
-        tidy(file)
-        lock(mine, how)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    with replacing("checkpoint", file) as partial:
-        partial.write_text("new")
-        tidy(file)
-        assert partial.exists(), "it has a lock"
-    assert file.read_text() == "new"
 
 
 def test_two_runs_set_one_file_aside(tmp_path, monkeypatch):

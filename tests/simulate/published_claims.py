@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from dear_mpi.models.synthetic import load_table, matrix, module_of_row
+from dear_mpi.models.synthetic import load_table
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import Simulated, simulate
 from dear_mpi.training.routes.find import find_code, find_route
@@ -48,10 +48,19 @@ DIMENSIONS = ((2, 2), (4, 4), (8, 8), (16, 4), (4, 16))  # ranks of a host, host
 RANK_OF = {"resnet50": 4, "bert_base": 32}  # as ACP-SGD has it
 
 
-def factors(module: dict[str, Any]) -> list[int]:
+def matrix(row: dict[str, Any]) -> tuple[int, int] | None:
+    """Outputs and inputs of a row's weight, each element of which takes two FLOPs per row of outputs."""
+    weight = row["params"][0] if row["params"] else 0
+    outputs = 2 * weight * row.get("out_elems", 0) / row["fwd_flops"] if row["fwd_flops"] else 0.0
+    is_whole = outputs >= 1 and outputs == int(outputs) and weight % int(outputs) == 0
+    return (int(outputs), weight // int(outputs)) if is_whole else None
+
+
+def factors(row: dict[str, Any]) -> list[int]:
     """The elements of a row's factors, two triangles and two numbers; none of a normalisation."""
-    found = module_of_row(module).matrix
-    return [sum(size * (size + 1) // 2 for size in found) + 2] if found else []
+    outputs, inputs = matrix(row) or (0, 0)
+    sizes = (inputs + len(row["params"]) - 1, outputs)
+    return [sum(size * (size + 1) // 2 for size in sizes) + 2] if outputs else []
 
 
 def factor_elements(name: str) -> int:

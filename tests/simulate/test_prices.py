@@ -1,5 +1,6 @@
 """Prices are those that ``cost`` finds: in lockstep, with ranks that stand for others, and for many sizes."""
 
+from itertools import product
 from random import Random
 
 import numpy as np
@@ -17,7 +18,7 @@ from dear_mpi.simulate import prices as module
 from dear_mpi.simulate.prices import Prices, StandIns, find_lockstep, find_stand_ins, outline
 
 PAIRS = [(name, collective) for name, row in ALGORITHMS.items() for collective in row if runner_of(name) == "messages"]
-SIZES = [1, 2, 3, 4, 5, 8, 12, 17]
+SIZES = [1, 2, 3, 4, 5, 8, 12]
 SEGMENT = 40_000
 SHARES = np.array([0, 1, 1_001])  # elements of a shard
 EXACT = 1e-12
@@ -50,20 +51,12 @@ def one_by_one(name, collective, network, size, shares):
 
 @pytest.mark.parametrize(("name", "collective"), PAIRS)
 @settings(max_examples=3)
-@given(network=LINKS, between=LINKS, size=st.sampled_from(SIZES), ranks=st.sampled_from([None, 1, 2, 3, 4, 5]))
-def test_prices_are_what_cost_says(name, collective, network, between, size, ranks):
-    network = on_hosts(network, between, size, ranks)
-    found = Prices(network, size, SEGMENT).seconds(name, collective, 4 * size * SHARES)
-    expected = list(one_by_one(name, collective, network, size, SHARES))
-    assert found == pytest.approx(expected, rel=EXACT, abs=0), (name, collective, size)
-
-
-@pytest.mark.parametrize(("name", "collective"), PAIRS)
-@settings(max_examples=3)
-@given(network=LINKS, between=LINKS, size=st.sampled_from([*SIZES, 6]), ranks=st.sampled_from([None, 2, 3, 4]))
-def test_replays_agree(name, collective, network, between, size, ranks):
+@given(network=LINKS, between=LINKS, size=st.sampled_from([*SIZES, 6]), ranks=st.sampled_from([None, 1, 2, 3, 4, 5]))
+def test_prices_and_replays_are_what_cost_says(name, collective, network, between, size, ranks):
     """Of all ranks, and of those that stand for all, event by event and in lockstep."""
     network, function = on_hosts(network, between, size, ranks), ALGORITHMS[name][collective]
+    found = Prices(network, size, SEGMENT).seconds(name, collective, 4 * size * SHARES)
+    assert found == pytest.approx(list(one_by_one(name, collective, network, size, SHARES)), rel=EXACT, abs=0), size
     written = tuple(programs(name, collective, size, hosts=network.hosts, rates=network.rates, pieces=2))
     few = find_stand_ins(function, size, network.hosts, 2, rates=network.rates)
     expected = [cost(written, int(share) * size, 4, network).time_s for share in SHARES]
@@ -94,7 +87,7 @@ def any_network(rng, size):
 
 def test_replays_agree_for_any_programs():
     rng = Random(0)
-    for _ in range(150):
+    for _ in range(80):
         written = any_programs(rng)
         size = len(written)
         network, shares = any_network(rng, size), np.array([0, 1, *(int(10 ** rng.uniform(0, 6)) for _ in range(3))])
@@ -108,7 +101,7 @@ def test_replays_agree_for_any_programs():
 @pytest.mark.parametrize("per_host", [None, 2, 3])
 def test_ranks_that_stand_for_others_do_the_same(name, collective, per_host):
     """A look at a few ranks gives the answer of a look at all of them."""
-    for size in [*SIZES, 6, 9, 16, 18]:
+    for size in (1, 3, 4, 6, 12, 18):
         hosts = per_host and [rank // per_host for rank in range(size)]
         few = len(find_stand_ins(ALGORITHMS[name][collective], size, hosts, 3, thorough=0).programs)
         written = programs(name, collective, size, hosts=hosts, pieces=3)
@@ -147,15 +140,11 @@ def test_few_programs_are_written_for_4096_ranks(monkeypatch):
     assert len(written) <= 8
 
 
-@pytest.mark.parametrize("name", ["ring", "recursive_doubling", "binomial"])
-def test_rings_exchanges_and_trees_are_in_lockstep(name):
-    for size in (1, 2, 3, 7, 64):
+def test_rings_exchanges_and_trees_are_in_lockstep():
+    """Through blocks of ranks only a ring: one rank of each host sends to another host, and one receives from there."""
+    for name, size in product(("ring", "recursive_doubling", "binomial"), (1, 2, 3, 7, 64)):
         for function in ALGORITHMS[name].values():
-            assert find_lockstep(find_stand_ins(function, size), Network()), size
-
-
-def test_a_ring_through_blocks_of_ranks_is_in_lockstep():
-    """One rank of each host sends to another host, and one receives from there; of an exchange, all do."""
+            assert find_lockstep(find_stand_ins(function, size), Network()), (name, size)
     network = on_hosts(Network(), Network(), 16, 4)
     ranks = [find_stand_ins(ALGORITHMS[name]["all_reduce"], 16, network.hosts) for name in ("ring", "rabenseifner")]
     assert [find_lockstep(each, network) is None for each in ranks] == [False, True]
@@ -209,13 +198,10 @@ def test_what_has_no_price_is_refused(asked, expected):
         prices.seconds(*asked)
 
 
-def test_too_much_is_refused(monkeypatch):
+def test_too_much_and_deadlocks_are_refused(monkeypatch):
     monkeypatch.setattr(module, "MOST_TRANSFERS", 1000)
     with pytest.raises(ValueError, match="the first 7 of 70 ranks have more than 1000 steps and messages"):
         find_stand_ins(ALGORITHMS["naive"]["all_reduce"], 70)
-
-
-def test_programs_that_block_each_other_are_refused():
     waits = Program("all_gather", 0, 1, (Step((), (Receive(0, range(1)),)),))
     with pytest.raises(ProgramError, match="the programs deadlock"):
         StandIns((waits,), 1).seconds(Network(), np.array([1]), 4)

@@ -19,10 +19,7 @@ from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from tests.simulate import simgrid
 from tests.simulate.simgrid import trace_lines, write_traces
 
-needs_simgrid = pytest.mark.skipif(
-    shutil.which("smpirun") is None,
-    reason="SimGrid is not installed (Debian: libsimgrid-dev): costs are not held against it",
-)
+needs_simgrid = pytest.mark.skipif(shutil.which("smpirun") is None, reason="needs SimGrid (Debian: libsimgrid-dev)")
 LINK = {"alpha": 5e-6, "beta": 1e-9}  # 5 us, 1 GB/s
 COUNT = 25 * 2**18  # fp32 numbers, 25 MiB
 RANKS = (3, 5, 7, 8, 12, 17, 64) if os.environ.get("EVERY_ORACLE") else (7, 8)

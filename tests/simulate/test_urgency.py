@@ -20,7 +20,7 @@ from dear_mpi.training.virtual_trainer import VirtualTrainer, best_order
 from tests.simulate.predicted import predicted
 from tests.simulate.test_bounds import random_model, random_prices
 
-SETTINGS = 1000
+SETTINGS = 400
 FUSIONS = ("own", "none", "tensors", "layers:2", "cut:1KB")
 STAGES = [each("gradients") for each in (all_reduce, reduce_scatter, all_gather)]
 
@@ -53,7 +53,7 @@ def iteration_s(model, buckets, arrived, loss_s, update_s):
     costs, waiting = model.costs, {bucket.index: bucket for bucket in buckets}
     now_s = max(sum(costs.backward_s), loss_s)
     for use, forward_s in enumerate(costs.forward_s):
-        for bucket in [each for each in waiting.values() if use in each.uses]:
+        for bucket in [each for each in waiting.values() if use in each.calls]:
             now_s = max(now_s, arrived[bucket.index]) + update_s * waiting.pop(bucket.index).count
         now_s += forward_s
     return now_s + costs.rest_s + (costs.parts - 1) * sum(costs.forward_s + costs.backward_s)

@@ -30,12 +30,20 @@ def test_preset_then_override(name):
     assert Config.of({}) == Config.of({"model": None}) == Config.of({"model": Config.model})
 
 
+def test_a_model_of_an_extra_that_is_not_there_names_it(monkeypatch):
+    monkeypatch.setattr("dear_mpi.collectives.program.extras.entry_points_of", lambda group: {})
+    with pytest.raises(
+        ValueError, match=r"model 'cnn' is unknown\. Allowed: .*; cnn is in the extra dear_mpi/contrib/models"
+    ):
+        Config.of({"model": "cnn"})
+
+
 BAD_SETTINGS = {
-    "model 'gtp' is unknown: did you mean 'gpt'?": {"model": "gtp"},
+    "model 'mpl' is unknown: did you mean 'mlp'?": {"model": "mpl"},
     "model 'sinthetic' is unknown: did you mean 'synthetic'?": {"model": "sinthetic:resnet50"},
     "batch must be at least 1, not 0": {"batch": 0},
     "iterations must be at least 1, not -2": {"iterations": -2},
-    "context must be at least 1, not 0": {"model": "gpt", "context": 0},
+    "context must be at least 1, not 0": {"model": "mine.py:build", "context": 0},
     "forward_time must be from 0 to 86400 seconds, not -0.1": {"model": "synthetic:resnet50", "forward_time": -0.1},
     "forward_time must be from 0 to 86400 seconds, not nan": {"model": "synthetic:resnet50", "forward_time": math.nan},
     "forward_time must be from 0 to 86400 seconds, not 10000000000.0": {
@@ -44,8 +52,7 @@ BAD_SETTINGS = {
     },
     "backward_time must be from 0 to 86400 seconds, not -1": {"model": "synthetic:resnet50", "backward_time": -1},
     "context does not apply to the model 'mlp'": {"model": "mlp", "context": 64},
-    "context does not apply to the model 'cnn'": {"model": "cnn", "context": 8},
-    "forward_time does not apply to the model 'cnn'": {"model": "cnn", "forward_time": 0.1},
+    "forward_time does not apply to the model 'mlp'": {"model": "mlp", "forward_time": 0.1},
     "straggler does not apply to the model 'mine.py:build'": {"model": "mine.py:build", "straggler": "0:3"},
     "data does not apply to the model 'synthetic:resnet50'": {"model": "synthetic:resnet50", "data": "digits"},
     "setting 'iteration' is unknown: did you mean 'iterations'?": {"iteration": 5},

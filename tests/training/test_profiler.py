@@ -20,7 +20,7 @@ from dear_mpi.training.runs.job import Job
 from dear_mpi.training.runs.train import Saving, train
 from tests.cli_checks import assert_one_line
 from tests.training.route_checks import OnHosts
-from tests.training_checks import README, settings
+from tests.training_checks import README, installed, settings
 
 
 class Clock:
@@ -189,13 +189,13 @@ def test_codes_are_beside_what_their_wire_says(wire, codes, share):
     assert found.code_factor == (pytest.approx(codes / said_s) if codes else None)
 
 
-CASES = [
+CASES = installed(
     {"model": "cnn", "fusion": "layers:2", "accumulate": 2},
     {"model": "mlp", "wire": "bf16"},
     {"model": "mlp", "wire": "fp64"},
     {"model": "mlp", "dtype": "fp64", "wire": "fp32", "schedule": "sequential"},
     {"model": "gpt", "data": README, "context": 8, "batch": 6},
-]
+)
 
 
 @pytest.mark.parametrize("choices", CASES, ids=str)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dear_mpi.models.networks import MODELS
+from dear_mpi.models.networks import ALL_MODELS
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import FEWEST_ORDERED, FEWEST_SAMPLES
 from dear_mpi.reporting.terminal import console
@@ -152,7 +152,7 @@ def test_the_best_fusions_are_compared_as_any_others(capsys):
     )
     console().print(best_table([first | fused, other | fused]))
     shown = capsys.readouterr().out.splitlines()
-    assert [line.split()[-1] for line in shown if line.startswith((" wfbp", " dear"))] == ["baseline", "tell"]
+    assert [line.split()[-1] for line in shown if line.startswith(("wfbp", "dear"))] == ["baseline", "tell"]
 
 
 def test_the_ideal_gain_is_that_of_the_bounds():
@@ -177,7 +177,7 @@ def test_iterations_before_the_last_cut_never_count(count):
     assert figures.steady_s == list(map(float, range(min(52, count - 1), count)))
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ALL_MODELS)
 def test_presets_have_several_buckets(model):
     data = {"data": README} if model == "gpt" else {}
 

@@ -1,6 +1,7 @@
 """What goes wrong in training is found, on all ranks alike, and said by name: no result is wrong in silence."""
 
 import threading
+from functools import wraps
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.models.layers import Dense, Reshape
-from dear_mpi.models.networks import MODELS
+from dear_mpi.models.networks import ALL_MODELS, MODELS
 from dear_mpi.ranks.world import World
 from dear_mpi.training.layer_call import Copies
 from dear_mpi.training.runs.compare import Comparison
@@ -314,11 +315,12 @@ def test_a_layer_that_only_holds_an_array_is_left_alone(layer, accumulate, model
     assert complaints(iterations=2, accumulate=accumulate, debug=True) == [None] * RANKS
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "gpt"])
+@pytest.mark.parametrize("name", ALL_MODELS)
 def test_models_whose_arrays_somebody_holds_are_left_alone(name, monkeypatch):
     """With the losses of models that nobody holds."""
-    build, held = MODELS[name], []
+    build, held = ALL_MODELS[name], []
 
+    @wraps(build)
     def hold(*arguments):
         layers = build(*arguments)
         held.extend(parameter.value for layer in layers for parameter in layer.parameters)

@@ -10,7 +10,7 @@ from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.optimizers import Muon
 from dear_mpi.models.data import Batches, load_digits
 from dear_mpi.models.layers import SoftmaxCrossEntropy
-from dear_mpi.models.networks import gpt, mlp
+from dear_mpi.models.networks import ALL_MODELS, mlp
 from dear_mpi.training import SGD, Session
 from dear_mpi.training.routes.stages import Update
 from tests.variants.target import Target, mean_ms, trained
@@ -33,7 +33,7 @@ class Updates:
 
     def __call__(self, transport: Transport) -> float:
         tokens, rng = np.arange(64)[None] % 256, np.random.default_rng(0)
-        layers = gpt((64,), 256, rng, np.dtype(np.float32))
+        layers = ALL_MODELS["gpt"]((64,), 256, rng, np.dtype(np.float32))
         choices = {"optimizer": Muon(), "update": self.update, "fusion": "25MB"}
         with Session(layers, SoftmaxCrossEntropy(), transport, **choices) as session:
             session.step(tokens, tokens, total=64 * transport.size)

@@ -35,12 +35,13 @@ from dear_mpi.bench.timing import Context, Interleaved
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.collectives.transports.wait_policy import crowd_of
+from dear_mpi.contrib.look import aligned
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import Median, in_batches, median
-from dear_mpi.reporting.units import SECONDS, aligned, check_distinct, format_bytes, parse
+from dear_mpi.reporting.units import SECONDS, check_distinct, format_bytes, parse
 from dear_mpi.training.declared import listed
 
 MOST_S = 10.0  # the longest delay that a user may ask for

@@ -21,11 +21,12 @@ from dear_mpi.bench.timing import Context
 from dear_mpi.cli.files import timeline_writer
 from dear_mpi.collectives.plans.notes import KINDS, Noted, Notes, Ranks, StepSpan, spans_of, starts_of
 from dear_mpi.collectives.plans.plan import Plan
+from dear_mpi.contrib.look import timeline_of
 from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, grouped, plural
-from dear_mpi.see.timeline import TimelineFiles, timeline_of
+from dear_mpi.see.timeline import TimelineFiles
 
 WARM_UP, RUNS = 2, (5, 20)  # uncounted runs; the fewest and the most counted runs
 TOLD = 0.1  # share of a collective's time: shorter waits are not traced

@@ -30,10 +30,11 @@ from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.transports.agree import said_by_rank_0
+from dear_mpi.contrib.look import aligned
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import TYPES
 from dear_mpi.ranks.world import World
-from dear_mpi.reporting.units import aligned, format_bytes, format_hosts, grouped, parse_sizes, plural
+from dear_mpi.reporting.units import format_bytes, format_hosts, grouped, parse_sizes, plural
 from dear_mpi.training.declared import parsed
 
 APART = np.array((1.0, 1.7, 2.3, 3.1)) * 1e-6  # s; perturbs the costs, so that no two paths are equally long

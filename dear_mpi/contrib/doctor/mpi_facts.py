@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 from dear_mpi.collectives.launch.launcher import child_environment
 
@@ -65,15 +66,10 @@ def mpi_facts() -> MpiFacts:
 def without_pmix() -> str | None:
     """Return the name of an MPI library without PMIx, or None.
 
-    A child tries it: such a library ends a process that Open MPI's mpirun started.
+    A child tries: such a library ends a process that Open MPI's mpirun started.
     """
-    return said_by_child(LOAD).strip() or None
-
-
-def said_by_child(code: str, **variables: str) -> str:
-    """Return what code prints in a Python process outside this job; "" if it fails or takes a minute."""
-    command, environment = [sys.executable, "-c", code], child_environment(os.environ) | variables
+    how: dict[str, Any] = {"env": child_environment(os.environ), "capture_output": True, "text": True, "timeout": 60}
     try:
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
+        return subprocess.run([sys.executable, "-c", LOAD], check=True, **how).stdout.strip() or None
     except (OSError, subprocess.SubprocessError):
-        return ""
+        return None

@@ -19,15 +19,18 @@ and 6.3 (pi). Sending triangles follows SPD-KFAC (Shi, Zhang and Li 2021, arXiv 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.optimizers import CALL_COST, Companion, Optimizer
+from dear_mpi.kernels.optimizers import CALL_COST, Optimizer
 from dear_mpi.models.layer import Layer, Parameter, Split
 from dear_mpi.models.layers import Residual
+from dear_mpi.models.synthetic import Module
+from dear_mpi.training.profile import Profile, Tensor, Use
 
 PACK_COST, INVERSE_COST = 40, 0.05  # in elements of an update, times size^2 and size^3; measured on one core
 
@@ -178,11 +181,42 @@ class KFAC(Optimizer):
             raise ValueError(f"optimizer KFAC has nothing to do: {what}")
         return found
 
-    def companion(self, inputs: int, outputs: int, rows: float) -> Companion:
-        """Describe a layer's factors: their sums and the products with inverses are part of its backward pass."""
-        sides = Sides(inputs, outputs)
-        backward = 2.0 * (rows * (inputs**2 + outputs**2) + inputs * outputs * (inputs + outputs))
-        return Companion(sides.elements, sides.cost, backward, 2.0 * (inputs**3 + outputs**3))
+    def profiled(self, profile: Profile, modules: Sequence[Module]) -> Profile:
+        """Add factors: their sums, and the products with inverses, are part of a layer's backward pass.
+
+        All FLOPs count at the rate of the forward pass, for each part of a batch.
+        """
+        ahead_s, elements = sum(use.forward_s for use in profile.uses), sum(sum(each.counts) for each in modules)
+        flop_s, update_flops = ahead_s / (sum(module.flops for module in modules) or 1.0), 0.0
+        keys, uses = count(elements), list[Use]()  # far above the keys of other tensors
+        for use, module in zip(profile.uses, modules, strict=True):
+            size = matrix_of(module)
+            if size is None:
+                uses.append(use)
+                continue
+            (inputs, outputs), rows = size, module.out_elems / size[1]
+            sides = Sides(inputs, outputs)
+            flops = 2.0 * (rows * (inputs**2 + outputs**2) + inputs * outputs * (inputs + outputs))
+            update_flops += 2.0 * (inputs**3 + outputs**3)
+            elements += sides.elements
+            tensors = (*use.tensors, Tensor(next(keys), (sides.elements,), None, sides.cost))
+            back_s, weights_s = (each + flop_s * flops for each in (use.backward_s, use.weights_s))
+            uses.append(replace(use, tensors=tensors, backward_s=back_s, weights_s=weights_s))
+        update_s = flop_s / profile.accumulate * update_flops / elements
+        return replace(profile, uses=tuple(uses), update_s_per_element=update_s)
+
+
+def matrix_of(module: Module) -> tuple[int, int] | None:
+    """Return inputs, with the bias, and outputs of a module's weight: an element takes two FLOPs per row of outputs.
+
+    None if the weight is no matrix, as in a normalisation, or the table has no ``out_elems``.
+    """
+    if not module.counts or not module.flops or not module.out_elems:
+        return None
+    weight, outputs = module.counts[0], 2.0 * module.counts[0] * module.out_elems / module.flops
+    if outputs < 1 or outputs != int(outputs) or weight % int(outputs):
+        return None
+    return weight // int(outputs) + len(module.counts) - 1, int(outputs)
 
 
 class Factored(Split):

@@ -14,11 +14,11 @@ from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import rates_of, spread
 from dear_mpi.collectives.program.program import COLLECTIVES, asks_for
+from dear_mpi.contrib.look import label
 from dear_mpi.contrib.pages.priced import BETWEEN, GAMMA, priced
 from dear_mpi.contrib.pages.steps import steps_of
 from dear_mpi.contrib.pages.whole import Kind, whole, write_page
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.look import label
 
 if TYPE_CHECKING:  # the lecture has no terminal
     from dear_mpi.see.explain import Asked

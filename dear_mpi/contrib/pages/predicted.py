@@ -16,9 +16,9 @@ from typing import Any
 
 from dear_mpi.collectives.program.hosts import format_rate
 from dear_mpi.collectives.program.network import Network
+from dear_mpi.contrib.look import MOST_RUNS
 from dear_mpi.contrib.pages.schedules import write_schedules
 from dear_mpi.reporting.terminal import bar, note
-from dear_mpi.see.look import MOST_RUNS
 from dear_mpi.simulate.sweep import FUSIONS, Simulated
 from dear_mpi.simulate.table import timeline_of
 

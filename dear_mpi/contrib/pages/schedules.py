@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from dear_mpi.contrib.look import origins, title_of
 from dear_mpi.contrib.pages.lanes import Names, kinds, lanes_of, shown_ranks
 from dear_mpi.contrib.pages.whole import Kind, whole, write_page
-from dear_mpi.see.look import origins, title_of
 from dear_mpi.training.spans import COMPUTE, WIRE, Timeline
 
 PAGE = Kind(

@@ -1,4 +1,4 @@
-"""Draw with matplotlib: an algorithm's steps, predicted schedules, saved runs of ``bench``, timelines."""
+"""Draw algorithms, schedules, saved runs of ``bench`` and timelines with matplotlib; write traces for Perfetto."""
 
 from dear_mpi.cli.commands import AddedFlag, Command
 

@@ -15,10 +15,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 from dear_mpi.bench.saved import Run
+from dear_mpi.contrib.look import label
 from dear_mpi.contrib.pictures.figure import COLORS, MARKERS, THIN, legend_below, readable, write_figure
 from dear_mpi.reporting.terminal import alike
 from dear_mpi.reporting.units import format_hosts, grouped, plural
-from dear_mpi.see.look import label
 
 Row: TypeAlias = Mapping[str, Any]
 Line: TypeAlias = tuple[str, str]  # its label, and its run

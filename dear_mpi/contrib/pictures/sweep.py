@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.lines import Line2D
 
+from dear_mpi.contrib.look import label
 from dear_mpi.contrib.pictures.figure import (
     COLORS,
     INSTANT_S,
@@ -25,7 +26,6 @@ from dear_mpi.contrib.pictures.figure import (
     write_figure,
 )
 from dear_mpi.reporting.units import plural
-from dear_mpi.see.look import label
 from dear_mpi.see.tables import named
 from dear_mpi.simulate.sweep import Simulated
 from dear_mpi.simulate.table import heading

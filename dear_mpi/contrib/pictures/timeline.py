@@ -13,9 +13,7 @@ from typing import Any
 
 from matplotlib.patches import Patch
 
-from dear_mpi.contrib.pictures.figure import INSTANT_S, legend_below, panels, short_ms, upright, write_figure
-from dear_mpi.reporting.units import plural
-from dear_mpi.see.look import (
+from dear_mpi.contrib.look import (
     COLORS,
     DARK,
     MOST_RANKS,
@@ -30,6 +28,8 @@ from dear_mpi.see.look import (
     title_of,
     window_of,
 )
+from dear_mpi.contrib.pictures.figure import INSTANT_S, legend_below, panels, short_ms, upright, write_figure
+from dear_mpi.reporting.units import plural
 from dear_mpi.training.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
 
 INSIDE_COLORS = {  # of the parts of a collective

@@ -6,33 +6,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from dear_mpi.collectives.program.extras import WithExtras
 from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.optimizers import OPTIMIZERS, Optimizer
+from dear_mpi.models.networks import published_model
 from dear_mpi.reporting.units import check_seconds, named_values
 from dear_mpi.training.declared import again, option
 from dear_mpi.training.fusion import USUAL
 from dear_mpi.training.learning_rate import DECAYS, Rate
 from dear_mpi.training.options import ALL_OPTIMIZERS, TABLES, Exchange, Options, Training
 
-MODEL = "Model to train: mlp, cnn, gpt, FILE.py:FUNCTION, or synthetic:TABLE, whose layers only take time: TABLE is "
+MODEL = (
+    "Model to train: mlp, one of an extra, such as cnn or gpt, FILE.py:FUNCTION, or synthetic:TABLE, whose layers only "
+    "take time: TABLE is "
+)
 IN_FILE = "FILE.py:NAME"  # stands for all user models
 # Settings that train each model well on its usual data; flags override them.
 PRESETS: dict[str, dict[str, Any]] = {
     "mlp": {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": "none"},
-    "cnn": {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": "layers:2"},
-    "gpt": {"optimizer": "adam", "batch": 16, "iterations": 600, "fusion": "none"},
     "synthetic": {"optimizer": "sgd", "batch": 64, "iterations": 15, "fusion": USUAL},
     IN_FILE: {"optimizer": "adam", "batch": 32, "iterations": 300, "fusion": USUAL},
 }
-# A setting without effect on a kind of model is refused, so that no user relies on it.
 OF_SYNTHETIC = ("forward_time", "backward_time", "straggler")
-OF_OTHERS = {
-    **dict.fromkeys(("mlp", "cnn"), ("context", *OF_SYNTHETIC)),
-    **dict.fromkeys(("gpt", IN_FILE), OF_SYNTHETIC),
-    "synthetic": ("data", "context", "batch"),
-}
+OF_EXTRA = ("cnn", "gpt")  # on our pages; the extra may be absent
 SETTINGS = ("lr", "momentum", "weight_decay")  # of optimisers, with flags
 
 
@@ -42,7 +40,9 @@ class Config(Training):
 
     model: str = option(f"{MODEL}{TABLES}.", "mlp", may_be_file=True)
     data: str = option(
-        "Data to train on: digits, FILE.npz (arrays x and y), or any text file (for gpt).", "digits", may_be_file=True
+        "Data to train on: digits, FILE.npz (arrays x and y), or any text file.",
+        "digits",
+        may_be_file=True,
     )
     fusion: str = again(Training, "fusion", shown="by model")
     algorithm: str = again(Training, "algorithm", "ring")
@@ -71,7 +71,7 @@ class Config(Training):
     batch: int = option("Number of examples in an iteration, over all ranks together.", shown="by model", least=1)
     iterations: int = option("Number of iterations.", shown="by model", least=1, most=10**9)
     seed: int = option("Seed of the initial parameters and of the order of the data.", 0, least=0)
-    context: int = option("Number of bytes of text that gpt sees at once.", 64, least=1)
+    context: int = option("Number of bytes of text that a model of text sees at once.", 64, least=1)
     forward_time: float | None = option(
         "Seconds that the forward pass of a synthetic model takes.", None, shown="0.1, or as in a profile"
     )
@@ -93,9 +93,10 @@ class Config(Training):
         given = {key: value for key, value in given.items() if value is not None}
         cls.check_names("setting", given)
         model = given.get("model", cls.model)
-        preset = lookup("model", kind_of(model), PRESETS)
-        for name in OF_OTHERS[kind_of(model)]:
-            if name in given:
+        preset, has_context = preset_of(kind_of(model))
+        useless = ("data", "batch") if kind_of(model) == "synthetic" else OF_SYNTHETIC
+        for name in useless if has_context else ("context", *useless):
+            if name in given:  # it would have no effect, so no user may rely on it
                 raise ValueError(f"{name} does not apply to the model {model!r}")
         config = cls(**preset | given)
         config.check()
@@ -152,8 +153,23 @@ class Config(Training):
         return kind(self.new_optimizer().lr, self.iterations, self.warmup)
 
 
+def preset_of(kind: str) -> tuple[dict[str, Any], bool]:
+    """Return the usual settings of a model, and whether it may see windows of text.
+
+    Raises ValueError if there is no such model; the message names the extra of models on our pages.
+    """
+    if kind in PRESETS:
+        return PRESETS[kind], kind == IN_FILE
+    try:
+        network = lookup("model", kind, WithExtras[Any](PRESETS, "models", published_model))
+    except ValueError as error:
+        missing = f"; {kind} is in the extra dear_mpi/contrib/models" * (kind in OF_EXTRA)
+        raise ValueError(f"{error}{missing}") from error
+    return PRESETS[IN_FILE] | getattr(network, "preset", {}), getattr(network, "text", False)
+
+
 def kind_of(model: str) -> str:
-    """Return a model's name in ``PRESETS``.
+    """Return a model's name in ``PRESETS``, or that of an extra's model.
 
     >>> kind_of("mlp"), kind_of("synthetic:resnet50"), kind_of("path/to/mine.py:build")
     ('mlp', 'synthetic', 'FILE.py:NAME')

@@ -26,7 +26,7 @@ from dear_mpi.kernels.slab import round_up
 from dear_mpi.models.data import Batches, Dataset, load_data
 from dear_mpi.models.layer import Layer, Loss, is_exchanging
 from dear_mpi.models.layers import SoftmaxCrossEntropy
-from dear_mpi.models.networks import MODELS
+from dear_mpi.models.networks import build_model
 from dear_mpi.models.synthetic import (
     EXCHANGE,
     ComputeTime,
@@ -36,14 +36,13 @@ from dear_mpi.models.synthetic import (
     measured_seconds,
     synthetic_layers,
 )
-from dear_mpi.models.user_model import build_model
 from dear_mpi.ranks.host import check_room
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import parse_straggler
 from dear_mpi.training.checkpoint import sha256
 from dear_mpi.training.flat_buffer.parameters import key_of, trained
 from dear_mpi.training.log import Times, middle
-from dear_mpi.training.runs.config import IN_FILE, Config, kind_of
+from dear_mpi.training.runs.config import Config, kind_of
 from dear_mpi.training.schedules import Schedule
 from dear_mpi.training.session import Session
 
@@ -67,24 +66,15 @@ def make_workload(config: Config, world: World) -> Workload:
 
     Raises ValueError if a name is unknown, a file is unusable, model and data do not fit, or memory is too small.
     """
-    kind, rng = kind_of(config.model), np.random.default_rng(config.seed)
-    if kind == "synthetic":
+    rng = np.random.default_rng(config.seed)
+    if kind_of(config.model) == "synthetic":
         return synthetic_workload(config, world, rng)
     dtype = lookup("dtype", config.dtype, {name: DTYPES[name] for name in ("fp64", "fp32")})
     dataset = load_data(config.data, dtype, config.context)
-    if kind == IN_FILE:
-        layers, loss, said = build_model(config.model, dataset, rng, dtype)
-        found = Workload(said, layers, loss, dataset)
-    else:
-        build, text = lookup("model", config.model, MODELS), dataset.train.take(np.zeros(1, np.intp))[0]
-        if (text.dtype.kind in "iu") != (config.model == "gpt"):
-            what = f"model {config.model!r} cannot be trained on data {config.data!r}"
-            raise ValueError(f"{what}: gpt takes only text (--data FILE.txt)")
-        layers = build(dataset.shape, dataset.classes, rng, dtype)
-        found = Workload(config.model, layers, SoftmaxCrossEntropy(), dataset)
+    layers, loss, said = build_model(config.model, dataset, rng, dtype)
     sizes = {key_of(parameter): parameter.value.size for layer in layers for parameter in trained(layer)}  # tied: once
     check_model(sum(sizes.values()), config, world)
-    return found
+    return Workload(said, layers, loss, dataset)
 
 
 def synthetic_workload(config: Config, world: World, rng: np.random.Generator) -> Workload:

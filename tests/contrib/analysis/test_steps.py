@@ -12,9 +12,8 @@ from dear_mpi.bench.case import Case
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.plans.notes import KINDS, Notes, Part, StepSpan, spans_of, starts_of
 from dear_mpi.contrib.analysis.steps import cells_of, show, steps_of, total_us, traced, words_of
+from dear_mpi.contrib.look import timeline_of
 from dear_mpi.ranks.world import run_world
-from dear_mpi.see.timeline import timeline_of, trace
-from tests.trace_schema import assert_schema
 
 LATE_S = 0.02
 
@@ -129,15 +128,11 @@ def test_steps_are_reported_and_shown():
         assert words in text
 
 
-def test_a_trace_has_each_rank():
+def test_a_timeline_has_each_rank():
     (each,) = found(3)
     timeline = timeline_of("a title", {"ring": each.noted, "again": each.noted}, 2e-6)
-    content = trace(timeline)
-    assert_schema(content)
-    events = [event for event in content["traceEvents"] if event["ph"] == "X"]
-    assert {event["cat"] for event in events} <= set(KINDS)
-    assert {event["pid"] for event in events} == set(range(6))
-    assert min(event["ts"] for event in events) == 0
-    assert content["otherData"]["clocks"] == "that of rank 0, within 2.0 us; each run begins at 0"
-    flows = [event for event in content["traceEvents"] if event["ph"] == "s"]
-    assert len(flows) == 2 * 3 * 4, "each of two rings sends once in each of four steps, on three ranks"
+    for run in timeline.runs:
+        assert {span.kind for spans in run.inside.spans.values() for span in spans} <= set(KINDS)
+        assert [rank.number for rank in run.ranks] == list(run.inside.spans) == [0, 1, 2]
+        assert run.uncertainty_s == 2e-6
+        assert len(run.inside.flows) == 3 * 4, "a ring sends once in each of four steps, on three ranks"

@@ -15,7 +15,7 @@ from dear_mpi.contrib.blame.output import as_data, sentences
 from dear_mpi.contrib.blame.threads import HELD, MainThread
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
-from dear_mpi.see.timeline import read_timeline, trace
+from dear_mpi.see.timeline import read_timeline, write_saved
 from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.fabric.virtual import of_rank
@@ -228,7 +228,7 @@ def test_a_replay_without_changes_gives_back_what_was_measured(halved):
 def test_a_written_timeline_has_what_blame_needs(halved, tmp_path):
     run, usual_s = halved
     path = tmp_path / "timeline.json"
-    path.write_text(json.dumps(trace(Timeline(live=True, runs=(run,)))))
+    write_saved("--timeline", path, Timeline(live=True, runs=(run,)))
     (again,) = read_timeline(str(path)).runs
     taken_s, again_s = ({n: end_s - begin_s for n, begin_s, end_s in its.ranks[0].iterations} for its in (run, again))
     assert again_s == pytest.approx({number: taken_s[number] for number in again_s}, abs=1e-6)

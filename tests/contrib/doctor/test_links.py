@@ -205,6 +205,7 @@ def test_the_table_has_the_worst_and_says_what_is_left_out(monkeypatch):
     ("arguments", "message"),
     [
         (["--threads", 1], "error: there must be at least 2 ranks, not 1: mpirun -n 2, or --threads 2"),
+        (["--threads", 2, "--size", "4"], "--size: size '4' has no unit"),
         (["--threads", 2, "--size", "0B"], "--size: size must be from 1 B to 1 GiB, not 0B"),
         (["--threads", 2, "--size", "2GiB"], "--size: size must be from 1 B to 1 GiB, not 2GiB"),
         (["--threads", 2, "--device", "gpu"], "device 'gpu' is unknown"),

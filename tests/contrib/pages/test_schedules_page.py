@@ -62,8 +62,7 @@ def test_sliders_choose_a_prediction(file, opened):
     assert page.page.locator(".lanes svg").bounding_box()["width"] == pytest.approx(4 * wide, rel=0.01)
 
 
-@pytest.mark.parametrize("window", [WIDE, PHONE], ids=["wide", "phone"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("window", "scheme"), [(WIDE, "light"), (PHONE, "dark")])
 def test_it_fits(window, scheme, file, opened):
     page = opened(file, window, color_scheme=scheme)
     assert page.page.evaluate("document.documentElement.scrollWidth") == window["width"]

@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.plans.notes import Noted, Part
+from dear_mpi.contrib.look import COLORS
+from dear_mpi.contrib.look import timeline_of as steps_timeline
 from dear_mpi.contrib.pictures.figure import legend_below, panels, write_figure
 from dear_mpi.contrib.pictures.timeline import INSIDE_COLORS, draw_steps, draw_timeline, joined, step_of
 from dear_mpi.reporting.output import printable
-from dear_mpi.see.look import COLORS
-from dear_mpi.see.timeline import timeline_of as steps_timeline
 from dear_mpi.training.spans import COMPUTE, STEPS, Iteration, Rank, Run, Span
 from tests.cli_checks import assert_one_line
 from tests.timelines import rank_of, run_of, timeline_of

@@ -13,6 +13,7 @@ from dear_mpi.collectives import make_plan, transport_of
 from dear_mpi.collectives.launch.cuda_aware import built_for
 from dear_mpi.collectives.plans.call import Call, Task
 from dear_mpi.collectives.transports.transport import StagedTransport
+from dear_mpi.models.networks import ALL_MODELS
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World
 from dear_mpi.training.runs.config import Config
@@ -52,7 +53,7 @@ def test_same_bits_on_every_rank(paths, comm, count):
     assert len(set().union(*comm.allgather(digests))) == 1
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize("model", [name for name in ALL_MODELS if name != "gpt"])
 def test_same_bits_under_every_schedule_direct_and_staged(paths, model):
     def digest(transport, schedule):
         config = Config.of(settings(model=model, fusion="layers:2", device="cuda", schedule=schedule, iterations=3))
@@ -63,7 +64,7 @@ def test_same_bits_under_every_schedule_direct_and_staged(paths, model):
 
 def test_losses_are_those_of_the_host(paths):
     def losses(device):
-        return train(Config.of(settings(model="cnn", device=device, iterations=6)), World(paths[0]))["loss"]
+        return train(Config.of(settings(device=device, iterations=6)), World(paths[0]))["loss"]
 
     assert losses("cuda") == pytest.approx(losses("cpu"), rel=2e-3)
 

@@ -52,25 +52,6 @@ def test_numbers(name):
     assert len(wrong["missing"]) > 20
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "right"),
-    [
-        ("crossing", "550 kB", True),
-        ("crossing", "0,55MB", True),
-        ("crossing", "537 KiB", True),
-        ("crossing", "550 000 B", True),
-        ("crossing", "550000 B", True),
-        ("crossing", "550 MB", False),
-        ("rule", "0.1765 s", True),
-        ("rule", "176,5 ms", True),
-        ("buckets", "4 buckets", True),
-        ("buckets", "4.5", False),
-    ],
-)
-def test_numbers_may_have_units(name, text, right):
-    assert answer({"ask": "number", "exercise": name, "value": text})["right"] is right
-
-
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("text", ["many", "", "550 lines", "1,000.5", "nan", "-4"])
 def test_what_is_no_number_is_told_how_to_write_one(name, text):
@@ -102,14 +83,6 @@ def test_what_is_proved_on_the_shown_ranks_may_be_wrong_on_others():
     assert reply["on"] == "On 4 ranks", "there is nothing to draw for 5"
 
 
-def test_where_it_breaks_on_other_ranks_is_drawn():
-    reply = run("ring", text_of("ring").replace("range(size - 1)", "range(size - 1 - size % 2)"))
-    assert reply["said"].startswith("on 3 ranks: ")
-    assert reply["on"] == "On 3 ranks"
-    assert len(reply["board"]["steps"]["start"]) == 3
-    assert reply["board"]["steps"]["fault"] is not None
-
-
 @pytest.mark.parametrize(
     ("name", "text", "line", "said"),
     [
@@ -138,30 +111,6 @@ def test_what_a_cell_prints_is_shown_for_one_run(name, place):
     text = text_of(name, place).replace("    steps = []", "    print(f'rank {rank} of {size}')\n    steps = []")
     for _ in range(2):
         assert run(name, "print('loaded')\n" + text)["output"] == "loaded\n" + ROWS, "also if it is run again"
-
-
-def test_what_is_printed_before_a_mistake_is_shown():
-    said = "def f(rank, size):\n    print('rank', rank, 'of', size)\n    return steps"
-    reply = run("ring", said)
-    assert (reply["line"], reply["output"]) == (3, "rank 0 of 4\n")
-
-
-def test_prints_of_formulas_and_schedules_are_those_of_one_run():
-    assert run("price", text_of("price").replace("    return", "    print(ranks)\n    return"))["output"] == "2\n"
-    old = "    def end_backward(self):\n"
-    reply = run("overlap", text_of("overlap").replace(old, old + "        print(self.reducing[0][0].index)\n"))
-    assert reply["right"], reply
-    assert reply["output"] == "3\n3\n", "of two iterations"
-
-
-def test_many_prints_are_cut_with_a_sign():
-    output = run("price", "print('x' * 5000)\n" + text_of("price"))["output"]
-    assert output == "x" * 4000 + "\n…"
-
-
-def test_lanes_have_no_row_for_what_is_not_drawn():
-    table = run("overlap", text_of("overlap"))["lanes"]["table"]
-    assert table["lanes"] == ["compute", "wire"]
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,6 @@ def test_right_on_the_shown_ranks_alone_shows_where_it_breaks(shown):
     assert cell(page, "ring").locator(".board .rank").count() == 3
 
 
-def test_no_picture_of_an_earlier_answer_stays(shown):
-    page = shown("ring")
-    assert run(page, "ring", answer("ring")).startswith("Right.")
-    assert cell(page, "ring").locator(".board").count() == 1
-    assert run(page, "ring", "def f(rank, size)\n    pass").startswith("Refused.")
-    assert cell(page, "ring").locator(".board, .results").count() == 0
-
-
 def test_a_mistake_is_told_with_its_line(shown):
     page = shown("ring")
     said = run(page, "ring", answer("ring").replace("% size, size", "% siz").replace("(rank - s) % size", "rank - z"))
@@ -47,33 +39,6 @@ def test_what_runs_can_be_ended_from_another_chapter(shown):
     page.page.click(".head .end")
     page.page.wait_for_selector(READY, timeout=READY_MS)
     assert not page.page.locator(".head .end").is_visible()
-
-
-def test_what_waits_for_python_can_be_stopped(shown):
-    page = shown("ring")
-    page.page.reload()
-    both = "cell => [...cell.querySelectorAll('.actions button')].slice(0, 2).forEach((button) => button.click())"
-    cell(page, "ring").evaluate(both)  # before Python can be ready
-    cell(page, "ring").locator(ANSWERED).wait_for()
-    assert page.text("[data-cell=ring] .verdict") == "Refused. You stopped it."
-
-
-def test_another_text_has_no_picture_before_it_is_run(shown):
-    page = shown("ring")
-    assert cell(page, "ring").locator(".board").count() == 1
-    cell(page, "ring").locator("textarea").fill(answer("ring"))
-    page.page.reload()
-    assert cell(page, "ring").locator(".board").count() == 0
-    cell(page, "ring").locator("text=Start again").click()
-    assert cell(page, "ring").locator(".board").count() == 1
-
-
-def test_what_is_lacking_in_the_end_is_told_beside_the_picture(shown):
-    page = shown("ring")
-    said = "rank 0: chunk 1 is still empty; expected rank 1's data."
-    assert cell(page, "ring").locator(".said").inner_text() == f"The proof finds: {said}"
-    cell(page, "ring").locator("text=◀ Back").click()
-    assert cell(page, "ring").locator(".said").inner_text().startswith("Step 1: every rank sends")
 
 
 def test_nobody_answers_a_cell(shown):

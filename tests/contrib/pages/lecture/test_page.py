@@ -31,22 +31,6 @@ def test_a_ring_is_proved_and_a_broken_one_refused(shown):
     assert cell(page, "ring").locator(".results td").all_inner_texts() == ["3", "3", "0.75 n"]
 
 
-def test_the_editor_indents(shown):
-    page = shown("ring")
-    area = cell(page, "ring").locator("textarea")
-    area.fill("def f(rank):")
-    area.press("Enter")
-    area.press_sequentially("x")
-    area.press("Enter")
-    area.press("Tab")
-    area.press_sequentially("y")
-    assert area.input_value() == "def f(rank):\n    x\n        y"
-    area.press("Shift+Tab")
-    assert area.input_value() == "def f(rank):\n    x\n    y"
-    cell(page, "ring").locator("text=Start again").click()
-    assert "TODO" in area.input_value()
-
-
 CODE = {"price": "price", "overlap": "overlap", "dear": "dear", "order": "priority", "route": "routes", "break": "race"}
 CODE |= {"race": "race"}
 
@@ -96,32 +80,6 @@ def test_what_was_written_is_kept(shown):
     page.page.click("text=Forget all")
     assert page.text(".chapters a .done") == "0/1"
     assert "TODO" in cell(page, "ring").locator("textarea").input_value()
-
-
-def test_curves_follow_sliders_and_tell_what_is_touched(shown):
-    page = shown("price")
-    figure = page.page.locator("[data-figure=curves]")
-    before = figure.locator("path.c0").get_attribute("d")
-    page.slide("#figure-curves-ranks", 16)
-    page.page.locator(f"[data-figure=curves] path.c0:not([d='{before}'])").wait_for(timeout=READY_MS)
-    assert figure.locator("text.name").count() == 5
-    box = figure.locator("svg").bounding_box()
-    page.page.mouse.move(box["x"] + 70, box["y"] + 100)
-    assert figure.locator(".told").inner_text().startswith("256B: recursive_doubling 20"), "4 steps of 50 us"
-
-
-def test_play_goes_to_the_end_and_can_be_stopped(shown):
-    page = shown("ring")
-    page.slide("#figure-ring-ranks", 2)
-    figure = page.page.locator("[data-figure=ring]")
-    figure.locator(".rank >> nth=2").wait_for(state="detached", timeout=READY_MS)
-    figure.locator("text=Play").click()
-    assert figure.locator(".stepper .main").inner_text() == "Pause"
-    figure.locator(".where:text-is('after step 0')").wait_for()
-    assert figure.locator(".stepper .main").inner_text() == "Play", "it has come to its end"
-    assert figure.locator(".bar.complete").count() == 4
-    figure.locator("text=◀ Back").click()
-    assert figure.locator(".where").inner_text() == "at first"
 
 
 def test_day_and_night(shown):

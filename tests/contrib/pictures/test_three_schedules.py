@@ -4,8 +4,17 @@ import re
 
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
+from tests.contrib.pictures.three_schedules import (
+    FUSIONS,
+    PICTURE,
+    SCHEDULES,
+    SETTING,
+    best_rows,
+    seconds,
+    title_of,
+    write,
+)
 from tests.rooms import ROOT
-from tests.see.three_schedules import FUSIONS, PICTURE, SCHEDULES, SETTING, best_rows, seconds, title_of, write
 
 
 def test_the_picture_has_the_gains_over_the_best_buckets_of_the_peer(tmp_path):

@@ -1,11 +1,12 @@
-"""Say how timelines look, for extras that draw them: kinds, colours, titles, and the shown window of time."""
+"""What several extras share: how timelines look (kinds, colours, titles, the shown window), and columns of text."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from dear_mpi.collectives.plans.notes import Ranks
 from dear_mpi.reporting.units import plural
-from dear_mpi.training.spans import Run, Span, Timeline
+from dear_mpi.training.spans import Rank, Run, Span, Timeline
 
 COLORS = {  # by kind, in the order of the legend; all readers can tell them apart; compute is blue
     "forward": "#56B4E9",
@@ -104,3 +105,24 @@ def last_iteration(run: Run) -> tuple[float, float]:
     longest = max(run.ranks, key=lambda rank: rank.iterations[-1].end_s - rank.iterations[-1].begin_s)
     last = longest.iterations[-1]
     return last.end_s - last.begin_s, sum(span.seconds for span in longest.within(last, "wait"))
+
+
+def timeline_of(title: str, runs: Mapping[str, Ranks], uncertainty_s: float) -> Timeline:
+    """Return a timeline of named collectives, with each rank's events on one clock."""
+    found = []
+    for name, each in runs.items():
+        ranks = (Rank(f"rank {number}", (), (), number, (noted,)) for number, noted in each.items())
+        found.append(Run(name, tuple(ranks), len(each), uncertainty_s))
+    return Timeline(live=True, runs=tuple(found), facts={"title": title})
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Align lines of columns, two spaces apart: the first column to the left, all others to the right.
+
+    >>> list(aligned([["", "us"], ["ring", "12.5"]]))
+    ['        us', 'ring  12.5']
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for first, *others in lines:
+        texts = (text.rjust(width) for text, width in zip(others, widths[1:], strict=True))
+        yield "  ".join([first.ljust(widths[0]), *texts])

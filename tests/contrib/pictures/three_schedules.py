@@ -1,6 +1,6 @@
 """The picture of README: one iteration of three schedules, each with its best buckets, readable on a phone.
 
-python -m tests.see.three_schedules [docs/pictures/three-schedules.svg]
+python -m tests.contrib.pictures.three_schedules [docs/pictures/three-schedules.svg]
 """
 
 import sys
@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from dear_mpi.see.look import COLORS
+from dear_mpi.contrib.look import COLORS
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
 from dear_mpi.simulate.table import timeline_of

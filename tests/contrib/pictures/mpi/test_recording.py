@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dear_mpi.collectives.plans.notes import KINDS
+from dear_mpi.contrib.pictures.trace import trace
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link
-from dear_mpi.see.timeline import trace
 from dear_mpi.training.recorder import recorded
 from dear_mpi.training.runs.config import Config
 from dear_mpi.training.runs.job import Job
