@@ -96,12 +96,12 @@ test-standin: install ## the GPU suite without a GPU: kernels built for the host
 	$(STANDIN) $(PYTHON) -m pytest -q $(PARALLEL) --ignore=tests/gpu/mpi tests/standin tests/gpu
 	$(STANDIN) $(PYTHON) tests/launch.py --ranks 3 -- -m pytest $(UNDER_MPI) tests/gpu/mpi
 
-frameworks: install   ## PyTorch (for the CPU) and JAX beside it, for the tests of our adapters
+frameworks: install   ## PyTorch (for the CPU) and JAX beside it, for the tests of dear_mpi.torch and the extra jax
 	$(PIP) install --editable '.[gloo,jax]'
 
-test-frameworks: install ## the adapters, our backend of torch.distributed, and gloo, on the CPU
+test-frameworks: install ## DistributedOptimizer, JAX, our backend of torch.distributed, and gloo, on the CPU
 	@$(PYTHON) -c 'import jax, torch' 2>/dev/null || { echo "test-frameworks needs PyTorch and JAX: make frameworks"; exit 1; }
-	$(PYTHON) -m pytest -q $(PARALLEL) tests/adapters tests/contrib
+	$(PYTHON) -m pytest -q $(PARALLEL) tests/torch tests/contrib
 	$(PYTHON) tests/launch.py --ranks 2 3 --first -- -m pytest $(UNDER_MPI) $(wildcard tests/mpi/*torch*.py tests/mpi/*framework*.py)
 
 test-gpu: install     ## the GPU suite on a GPU (cupy is needed), on 1, 2 and 4 ranks that may share it
@@ -143,7 +143,7 @@ bench-hosts: install  ## all_reduce between 4 hosts with 1 Gbit/s links (Linux, 
 bench-ddp: install    ## our schedules and torch's between 4 hosts with 1 Gbit/s links (Linux, root): docs/benchmarks/ddp.md
 	$(PYTHON) -m tests.ddp.beside $(KEPT)
 
-bench-torch: install  ## TorchSession and torch DDP on real compute, on this machine and between 4 hosts (root): docs/benchmarks/torch.md
+bench-torch: install  ## DistributedOptimizer and torch DDP on real compute, on this machine and between 4 hosts (root): docs/benchmarks/torch.md
 	$(PYTHON) -m tests.ddp.real_page $(KEPT)
 
 bench-advise: install ## what advise says of three scripts, beside torch DDP on 2 and 4 hosts (Linux, root): docs/benchmarks/advise.md

@@ -103,3 +103,11 @@ def current_gpu() -> Gpu:
         raise ValueError(f"{why} (pip install cupy-cuda13x or -cuda12x: our extras cuda13, cuda12)") from None
     except RuntimeError as error:
         raise ValueError(f"there is no GPU that can be used: {error} (see what nvidia-smi shows)") from None
+
+
+def device_array(memory: Any) -> Any:
+    """View another library's memory on a GPU (by DLPack) as an array of CuPy. Raises a ValueError without CuPy."""
+    current_gpu()
+    import cupy
+
+    return cupy.from_dlpack(memory)

@@ -41,9 +41,10 @@ class Stream:
 class CudaStream(Stream):
     """A GPU's stream; a mark is a CUDA event."""
 
-    def __init__(self, cupy: Any, gpu: int) -> None:
+    def __init__(self, cupy: Any, gpu: int, address: int | None = None) -> None:
+        """Open a stream, or take another library's at ``address``."""
         self.cuda, self.gpu = cupy.cuda, gpu
-        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.stream = cupy.cuda.Stream(non_blocking=True) if address is None else cupy.cuda.ExternalStream(address)
 
     @contextmanager
     def use(self) -> Iterator[None]:
@@ -77,11 +78,16 @@ def host_streams() -> Streams:
     return Streams(Stream(), Stream(), put=lambda array: array)
 
 
-def cuda_streams() -> Streams:
+def cuda_streams(compute: int | None = None) -> Streams:
+    """Open this rank's streams on its GPU.
+
+    Args:
+        compute: the address of the stream that another library computes on.
+    """
     gpu = current_gpu().number  # chosen by ``select_gpu``
     import cupy
 
-    return Streams(CudaStream(cupy, gpu), CudaStream(cupy, gpu), cupy.asarray)
+    return Streams(CudaStream(cupy, gpu, compute), CudaStream(cupy, gpu), cupy.asarray)
 
 
 STREAMS: dict[str, Callable[[], Streams]] = {"cpu": host_streams, "cuda": cuda_streams}

@@ -84,7 +84,7 @@ class Settings(Exchange):
         flag="--backward-time",
     )
     profile: Profile | None = option(
-        "FILE with measured seconds of layers, from dear-mpi train --profile FILE or TorchSession.profile.",
+        "FILE with measured seconds of layers, from dear-mpi train --profile FILE.",
         None,
         shown="none",
         metavar="FILE",

@@ -18,7 +18,7 @@ from dear_mpi.collectives.plans.tuning import wants_shared
 from dear_mpi.kernels.dtypes import DTYPES, name_of
 from dear_mpi.kernels.slab import Slab
 from dear_mpi.models.layer import Layer, Loss
-from dear_mpi.ranks.streams import open_streams
+from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.chosen_route import chosen_route
 from dear_mpi.training.fabric.engine import Engine
@@ -46,10 +46,15 @@ class WorkerGroup:
     """
 
     def __init__(
-        self, layers: Sequence[Layer], world: World, options: Options, schedules: Mapping[str, type[Schedule]]
+        self,
+        layers: Sequence[Layer],
+        world: World,
+        options: Options,
+        schedules: Mapping[str, type[Schedule]],
+        streams: Streams,
     ) -> None:
         self.layers, self.world, self.options, self.schedules = layers, world, options, dict(schedules)
-        self.streams, self.plans = open_streams(options.device), ExitStack()
+        self.streams, self.plans = streams, ExitStack()
         self.split = split_calls(layers)  # layer calls with a two-part backward pass
         self.dtype = flat_dtype(layers)
         self.route, self.proof = chosen_route(options, name_of(self.dtype), self.schedules, world.transport.hosts)

@@ -27,6 +27,7 @@ from dear_mpi.collectives.transports.agree import agree, by_rank_0
 from dear_mpi.collectives.transports.wait_policy import THREADS, with_wait_policy
 from dear_mpi.kernels.array import Array
 from dear_mpi.models.layer import Layer, Loss, Parameter, in_order
+from dear_mpi.ranks.streams import open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.training.attendance import END, Attendance
 from dear_mpi.training.checkpoint import read, restore, sha256, snapshot, write
@@ -67,6 +68,7 @@ class Session:
 
     passes: Model | None = None  # runs the passes, if it is no loop over the layers
     threads = THREADS
+    open_streams = staticmethod(open_streams)
 
     def __init__(
         self,
@@ -108,7 +110,8 @@ class Session:
         layers = in_order(self.layers, calls)
         facts = self.options.facts() | {"model": model_of(layers, self.loss), PARAMETERS: self.parameters_sha256()}
         facts |= {"schedules": tuple(source_text(name, "schedule", MINE) for name in self.schedules)}
-        self.group = WorkerGroup(layers, self.world, self.options, self.schedules)
+        streams = self.open_streams(self.options.device)
+        self.group = WorkerGroup(layers, self.world, self.options, self.schedules, streams)
         self.decisions = Decisions(self.group, self.name)
         self.group.allocate(self.decisions.first_cut(self.options.fusion))
         return facts

@@ -33,7 +33,7 @@ SHA512 = (  # of its archive
 )
 OF_PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
 LAYERS = {"collectives": "dear_mpi/collectives", "kernels": "dear_mpi/kernels", "dear_mpi": "dear_mpi"}
-NOT_THERE = ("adapters", "advise", "bench", "blame", "cli", "doctor", "cuda")  # folders that the page does not need
+NOT_THERE = ("torch", "advise", "bench", "blame", "cli", "doctor", "cuda")  # folders that the page does not need
 
 
 def build(folder: Path) -> None:

@@ -11,8 +11,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from dear_mpi.adapters.torch_backend import NAME, group_of
 from dear_mpi.models.synthetic import GRADIENT_SCALE, ComputeTime, shares_of
+from dear_mpi.torch.backend import NAME, group_of
 
 RATE = 0.01
 UNIT_BYTES = 4 << 20  # of FSDP2: modules in a row until their parameters are as large, as a block of a network is

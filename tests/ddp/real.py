@@ -1,4 +1,4 @@
-"""TorchSession beside PyTorch's DDP over gloo on models of real torch compute, taking turns in one run.
+"""DistributedOptimizer beside PyTorch's DDP over gloo on models of real torch compute, taking turns in one run.
 
 mpirun -n 2 python -m tests.ddp.real [--models resnet transformer] [--schedules dear wfbp ddp] [--busy]
 
@@ -15,47 +15,55 @@ from statistics import fmean
 
 import torch
 
-from dear_mpi.adapters.torch_session import TorchSession
+import dear_mpi.torch as dear
 from dear_mpi.bench.backends import gloo_group
-from dear_mpi.kernels.optimizers import SGD
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
 from tests.ddp.models import MODELS
 
+PLAIN = "torch without DDP"  # on one rank
 LR, MOMENTUM = 0.001, 0.9
 DDP = "torch DDP, gloo"
 BLOCK = 3  # counted iterations in a turn
 
 
-class Ddp:
-    """DDP and its optimiser, which has torch's loops over all tensors at once."""
+class Loop:
+    """A user's loop."""
 
-    def __init__(self, model):
-        self.module = model
-        # Gradients that are views of its buckets save it a copy.
-        self.model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM, foreach=True)
+    def __init__(self, module):
+        self.module = self.model = module
+        # torch's loops over all tensors at once
+        self.optimizer = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM, foreach=True)
         self.loss = torch.nn.CrossEntropyLoss()
 
     def step(self, x, targets):
         self.optimizer.zero_grad()
-        loss = self.loss(self.model(x), targets)
-        loss.backward()
+        self.loss(self.model(x), targets).backward()
         self.optimizer.step()
-        return loss.item()
 
     def flush(self):
         """Nothing is under way."""
 
 
-def session_of(stack, world, model, example, name):
-    """Collective: a session of ours; its name is a schedule, perhaps with a fusion, and the kind of its updates."""
-    given = {"fusion": "own"} | dict(zip(("schedule", "fusion", "update"), name.split(", "), strict=False))
-    given |= {"optimizer": SGD(lr=LR, momentum=MOMENTUM)}
-    loss = torch.nn.CrossEntropyLoss(reduction="sum")
-    session = TorchSession(model, loss, world.transport.native.Dup(), example=example, **given)
-    return stack.enter_context(session)
+class Ddp(Loop):
+    def __init__(self, module):
+        super().__init__(module)
+        # Gradients that are views of its buckets save it a copy.
+        self.model = torch.nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=True)
+
+
+class Ours(Loop):
+    """Collective; its name is a schedule, perhaps with a fusion, and the kind of its updates."""
+
+    def __init__(self, module, stack, world, name):
+        super().__init__(module)
+        given = {"fusion": "own"} | dict(zip(("schedule", "fusion", "update"), name.split(", "), strict=False))
+        wrapped = dear.DistributedOptimizer(self.optimizer, module, comm=world.transport.native.Dup(), **given)
+        self.optimizer = stack.enter_context(wrapped)
+
+    def flush(self):
+        self.optimizer.flush()
 
 
 def seeded(model, seed=0):
@@ -66,11 +74,11 @@ def seeded(model, seed=0):
 
 def run(world, model, names, turns):
     """Collective: seconds of an iteration in each turn, the mean over ranks, by name."""
-    _, example, _ = seeded(model)
     _, x, targets = seeded(model, 1 + world.rank)
     with gloo_group(world), ExitStack() as stack:
-        rows = {DDP: Ddp(seeded(model)[0])}
-        rows |= {name: session_of(stack, world, seeded(model)[0], example, name) for name in names}
+        rows = {PLAIN: Loop(seeded(model)[0])} if world.size == 1 else {}
+        rows |= {DDP: Ddp(seeded(model)[0])}
+        rows |= {name: Ours(seeded(model)[0], stack, world, name) for name in names}
         found = {name: [] for name in rows}
         for each in rows.values():
             for _ in range(4):  # DDP cuts its buckets anew behind the first, dear-eager decides its order in three

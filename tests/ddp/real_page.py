@@ -1,4 +1,4 @@
-"""Compares TorchSession with torch's DDP on real compute, quiet and busy, on one machine and between hosts.
+"""Compares DistributedOptimizer with torch's DDP on real compute, quiet and busy, on one machine and between hosts.
 
 python -m tests.ddp.real_page [--keep FOLDER] [--parts resnet:2-busy transformer:hosts ...]
 
@@ -35,16 +35,16 @@ CUTS = {"resnet": "cut:1MB", "transformer": "cut:4MB"}  # between hosts, beside 
 HOST_TURNS = {"resnet": 15, "transformer": 8}
 # A transformer beside busy cores takes long: it is measured if it is asked for.
 PARTS = [f"{model}:{case}" for model in MODELS for case in CASES if model == "resnet" or not CASES[case][2]]
-HEAD = """How does `TorchSession` compare with torch's DDP if torch computes?
+HEAD = """How does `DistributedOptimizer` compare with torch's DDP if torch computes?
 
-- **Set-up**: one thread per rank. DDP over gloo and `TorchSession` take turns in one run; a turn is three iterations
-  after one that does not count. **hosts** are network namespaces of this machine with 1 Gbit/s links. On **busy**
-  machines a program spins on each core.
+- **Set-up**: one thread per rank. DDP over gloo and `DistributedOptimizer` take turns in one run; a turn is three
+  iterations after one that does not count. **hosts** are network namespaces of this machine with 1 Gbit/s links. On
+  **busy** machines a program spins on each core.
 - **resnet**: 1.2 million parameters, GroupNorm, 8 images of 3x32x32 per rank. **transformer**: 20 million parameters,
   2 sequences of 64 tokens per rank.
 - **Peer**: DDP with `gradient_as_bucket_view`, its own bucket sizes, and SGD with momentum and `foreach=True`.
-- **ours**: `schedule, fusion, updates`, with `algorithm="auto"` and the same SGD. Updates are full, as in DDP, unless
-  a row is called `sharded`.
+- **ours**: `schedule, fusion, updates`, with `algorithm="auto"`, and an instance of the same SGD for each bucket.
+  Updates are full, as in DDP, unless a row is called `sharded`.
 - **ms**: an iteration, the mean over ranks: the median over turns, and the distance to the farther end of its 95 %
   interval. **of DDP's time**: the median ratio of neighbouring turns with its 95 % interval. If it contains 1, the
   two are not distinguishable.
@@ -62,7 +62,7 @@ def measure(model, ranks, hosts, busy, file):
     await_quiet()
     command = [*launcher, sys.executable, "-m", "tests.ddp.real", "--models", model, *["--busy"] * busy]
     if hosts:
-        rows = [f"dear, {CUTS[model]}", f"dear-eager, {CUTS[model]}", f"dear-eager, {CUTS[model]}, sharded"]
+        rows = [f"dear, {CUTS[model]}", f"dear-eager, {CUTS[model]}", f"dear, {CUTS[model]}, sharded"]
         command += ["--turns", str(HOST_TURNS[model]), "--schedules", "dear", "wfbp", "ddp", *rows]
     file.write_text(json.dumps(run(command, mpi.environment(ranks) | settings, LIMIT_S)), encoding="utf-8")
 

@@ -18,7 +18,6 @@ from torch.distributed.fsdp import fully_shard  # noqa: E402
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from dear_mpi.adapters.torch_backend import init_process_group  # noqa: E402
 from dear_mpi.bench.backends import gloo_group  # noqa: E402
 from dear_mpi.collectives import all_reduce, transport_of  # noqa: E402
 from dear_mpi.collectives.program.errors import (  # noqa: E402
@@ -28,7 +27,8 @@ from dear_mpi.collectives.program.errors import (  # noqa: E402
     TransportError,
 )
 from dear_mpi.ranks.world import World  # noqa: E402
-from tests.adapters.torch_digits import ddp, learned, new, parts  # noqa: E402
+from dear_mpi.torch.backend import init_process_group  # noqa: E402
+from tests.torch.digits import ddp, learned, new, parts  # noqa: E402
 
 pytestmark = pytest.mark.mpi
 
@@ -378,7 +378,7 @@ def test_after_a_failure_on_the_wire_nothing_more_is_run(comm, monkeypatch):
     def lost(*arguments, **options):
         raise TransportError("the wire is cut")
 
-    monkeypatch.setattr("dear_mpi.adapters.torch_backend.all_reduce", lost)
+    monkeypatch.setattr("dear_mpi.torch.backend.all_reduce", lost)
     try:
         with pytest.raises(TransportError, match="the wire is cut"):
             dist.all_reduce(torch.ones(3))

@@ -26,7 +26,7 @@ def api_pages() -> dict[str, str]:
 
 
 ABOUT = """`Session(layers, loss, comm, NAME=value, ...)` takes these options, and so does
-`TorchSession` ([other frameworks](../other-frameworks.md)). A wrong name or value is an error on all ranks, before any
+`DistributedOptimizer` ([PyTorch](../other-frameworks.md)). A wrong name or value is an error on all ranks, before any
 training.
 
 | option | type | what it does | default |

@@ -79,6 +79,8 @@ class LiveFabric(Fabric):
         Values and gradients stay in place, and so do plans of intervals that remain buckets.
         """
         self.arena.updates = self.updates
+        if hasattr(self.arena.optimizer, "begin_cut"):  # an optimiser of PyTorch
+            self.arena.optimizer.begin_cut()
         state = list(whole_state(self.arena, self.world.transport))
         self.enter(buckets)
         take_state(self.arena, state)

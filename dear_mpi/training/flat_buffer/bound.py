@@ -54,6 +54,9 @@ class BoundBucket:
         self.firsts = array_module(finite).asarray([start for start, stop in pairwise(borders) if start < stop])
         self.state = [array[arena.shards.state[bucket]] for array in arena.state]
         buffers = arena.wire[own], self.own, *self.state
+        if hasattr(arena.optimizer, "bind"):  # an optimiser of PyTorch
+            self.updaters = arena.optimizer.bind(self)
+            return
         self.updaters = [self.updater(*buffers)] if arena.optimizer.scope == "element" else []
         for tensor in () if self.updaters else arena.layout.tensors(own.start, own.stop):
             parameter = arena.parameters[tensor]

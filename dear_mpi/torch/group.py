@@ -29,12 +29,12 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
-from dear_mpi.adapters.torch_tensors import octets, plain
 from dear_mpi.collectives.program.errors import AgreedError, CollectiveError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Meeting, Transport
 from dear_mpi.collectives.transports.watchdog import Watchdog
 from dear_mpi.kernels.array import Array
+from dear_mpi.torch.tensors import octets, plain
 
 FAILED_S, EXIT_S = 2.0, 60.0  # wait for collectives in flight: of a failing rank, and of one that ends
 NOTHING = np.empty(0, np.uint8)

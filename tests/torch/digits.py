@@ -10,7 +10,7 @@ from dear_mpi.collectives import transport_of
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.models.data import Batches, load_data
 from dear_mpi.ranks.world import World
-from tests.adapters.torch_models import Residual, values
+from tests.torch.models import Residual, values
 
 ITERATIONS = 24
 
@@ -46,9 +46,9 @@ def parts(comm):
     return [batches.part(iteration) for iteration in range(ITERATIONS)]
 
 
-def learned(comm, model):
+def learned(comm, model, optimizer=None):
     """The mean losses of all ranks, by PyTorch's SGD."""
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     losses = []
     for x, y in parts(comm):
         optimizer.zero_grad()

@@ -1,0 +1,1 @@
+"""Train JAX functions as layers of a ``Session``: ``layers.py``."""

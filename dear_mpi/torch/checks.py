@@ -1,0 +1,86 @@
+"""Check the arguments of a ``DistributedOptimizer``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import torch
+
+from dear_mpi.torch.updates import hyper, scope_of
+from dear_mpi.training.options import Options
+from dear_mpi.training.session import MOST
+
+if TYPE_CHECKING:
+    from dear_mpi.torch.optimizer import DistributedOptimizer
+
+USERS = ("device", "learning_rate", "loss_scale", "optimizer", "statistic")  # options of Session
+COMPILED = "layers would no longer start one by one; compile only functions without parameters"
+PARALLEL = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel, torch.jit.ScriptModule)
+
+
+def facts_of(owner: DistributedOptimizer, numbers: dict[str, Any]) -> dict[str, Any]:
+    """Check the arguments, and set the owner's ``names`` of trained parameters; return what ranks compare.
+
+    Raises:
+        ValueError: the module or the optimiser cannot be trained this way, or an option is not allowed.
+    """
+    model, optimizer = owner.model, owner.optimizer
+    if hasattr(optimizer, "synchronize"):
+        raise ValueError("optimizer is a DistributedOptimizer already: pass the one that it was made from")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(f"optimizer must be one of torch.optim, not {optimizer!r:.99}")
+    for name in owner.options.keys() & set(USERS):
+        raise ValueError(f"option {name!r} is not for a loop of your own, with its optimizer and its scaler")
+    check_module(model)
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    devices = {str(each.device) for _, each in tensors}
+    if len(devices) > 1:
+        raise ValueError(f"model must be on one device, not on {' and '.join(sorted(devices))}")
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    groups = [group["params"] for group in optimizer.param_groups]
+    strange = [each for group in groups for each in group if each not in names]
+    if strange:
+        raise ValueError(
+            f"optimizer has {len(strange)} parameters that are not the model's: make it from model.parameters()"
+        )
+    owner.names = {each: names[each] for group in groups for each in group if each.requires_grad}
+    if not owner.names:
+        raise ValueError("optimizer has no parameter that is trained (requires_grad)")
+    options = numbers | owner.options
+    Options.of(options)
+    shapes = [f"{name} {each.dtype}{list(each.shape)}{' frozen' * (each not in owner.names)}" for name, each in tensors]
+    numbered = [[names[each] for each in group] for group in groups]
+    return {
+        "model": shortened(f"{', '.join(shapes)}; {numbered}"),
+        "optimizer": f"{type(optimizer).__name__}, which updates each {scope_of(optimizer)}",
+        "hyperparameters": shortened(str([hyper(group) for group in optimizer.param_groups])),
+        "number of parameters with a state": len(optimizer.state),
+        **{name: str(value) for name, value in options.items()},
+    }
+
+
+def check_module(module: Any) -> None:
+    """Check that a module can be trained here. Raises a ValueError with the reason."""
+    if not isinstance(module, torch.nn.Module):
+        raise ValueError(f"model must be a torch.nn.Module, not {module!r:.99}")
+    for each in module.modules():
+        kind = type(each).__name__
+        # by module.compile(), and by torch.compile
+        if getattr(each, "_compiled_call_impl", None) is not None or hasattr(each, "_orig_mod"):
+            raise ValueError(f"model has a compiled {kind} in it: {COMPILED}")
+        if isinstance(each, PARALLEL):
+            raise ValueError(f"model has a {kind} in it: give it the module inside")
+
+
+def check_eager() -> None:
+    """Check that no compiled function is running."""
+    frame = sys._getframe()
+    while frame := frame.f_back:  # type: ignore[assignment]
+        if frame.f_code.co_name == "compile_wrapper":  # of torch._dynamo
+            raise ValueError(f"torch.compile found a module of a DistributedOptimizer: {COMPILED}")
+
+
+def shortened(text: str) -> str:
+    return text if len(text) < MOST else f"{text[:MOST]}... (checksum {crc32(text.encode()):08x})"

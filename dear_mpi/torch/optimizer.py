@@ -1,0 +1,342 @@
+"""Train a PyTorch module on all ranks in the user's own loop: wrap the optimiser, and leave the script as it is.
+
+import dear_mpi.torch as dear
+optimizer = dear.DistributedOptimizer(torch.optim.AdamW(model.parameters()), model)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss_of(model(x), y).backward()     # gradients travel as soon as autograd has completed a bucket of them
+    optimizer.step()                    # takes the hyperparameters; a bucket is updated when its layers need it
+
+    idle        step() was called: under ``dear`` buckets are gathered and updated in the next forward pass
+    forward     modules start, each after the update of its parameters
+    ready       backward() is over: averages are on their way, ``p.grad`` is this rank's own gradient
+    averaged    synchronize() was called: ``p.grad`` is the average
+
+The first iteration shows the order of the modules; its ``step()`` moves the parameters into the flat buffer. Between
+steps, parameters whose updates are in flight complete them when anyone looks: see ``underway.py``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from threading import RLock
+from typing import Any, NoReturn
+
+import torch
+from torch.autograd import Variable
+
+from dear_mpi.collectives import broadcast, transport_of
+from dear_mpi.collectives.launch.mpi_facts import started
+from dear_mpi.collectives.transports.agree import agree
+from dear_mpi.collectives.transports.watchdog import Watchdog
+from dear_mpi.torch.checks import check_eager, facts_of
+from dear_mpi.torch.run import Clip, Run
+from dear_mpi.torch.tensors import contiguous, tensor_of
+from dear_mpi.torch.underway import Starts
+from dear_mpi.torch.updates import UserUpdates
+from dear_mpi.training.session import REPORT_S
+
+IDLE, FORWARD, READY, AVERAGED = "idle", "forward", "ready", "averaged"
+SYNCHRONIZE = "call optimizer.synchronize() before, which makes p.grad the average over ranks, or take clip="
+
+
+class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
+    """An optimiser that averages gradients over ranks while the module computes.
+
+    To schedulers and scalers it is the user's optimiser: both share groups, state and hooks. All ranks must construct
+    it with equal arguments, take equally many steps, and call ``state_dict`` together if ``update="sharded"``.
+
+    Args:
+        optimizer: of ``torch.optim``, or any other with ``param_groups``, for parameters of ``model``.
+        model: on all ranks the same; it starts from rank 0's parameters and buffers.
+        comm: an mpi4py communicator, by default ``MPI.COMM_WORLD``.
+        schedule: decides when gradients travel, see ``dear-mpi train --help``.
+        accumulate: the number of backward passes before each step.
+        clip: the largest norm of the average of all gradients, as in ``clip_grad_norm_``.
+        broadcast_buffers: whether all ranks take rank 0's buffers, such as running means, after each forward pass.
+        options: of ``dear_mpi.training.Session``: fusion, algorithm, wire, update, route, ...
+
+    Raises:
+        ArgumentError, MismatchError: an argument is not allowed, or differs between ranks.
+    """
+
+    session: Run | None = None
+    probe: Any = None  # a copy of the smallest gradient that was sent
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: Any,
+        *,
+        comm: Any = None,
+        schedule: str = "dear",
+        accumulate: int = 1,
+        clip: float | None = None,
+        broadcast_buffers: bool = True,
+        **options: Any,
+    ) -> None:
+        self.optimizer, self.model = optimizer, model
+        self.world = transport_of(started() if comm is None else comm)
+        self.accumulate, self.broadcast_buffers = accumulate, broadcast_buffers
+        self.options: dict[str, Any] = {"schedule": schedule, **options}
+        agree(self.world, "DistributedOptimizer", lambda: facts_of(self, {"clip": clip, "accumulate": accumulate}))
+        self.updates, self.device = UserUpdates(optimizer), next(model.parameters()).device
+        self.options |= {"device": self.device.type, "statistic": None if clip is None else Clip(clip)}
+        super().__setstate__({})
+        self.start_alike()
+        for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+            setattr(self, name, getattr(optimizer, name))
+        self.state_now, self.local, self.parts = IDLE, False, 0
+        self.task, self.in_backward, self.sending = -1, False, False
+        self.order: dict[Any, None] = {}  # modules, as they start in the first pass
+        self.smallest = min(self.names, key=lambda each: each.numel() or sys.maxsize)
+        self.lock, self.hooks = RLock(), ExitStack()
+        self.starts = {
+            module: self.hooks.enter_context(module.register_forward_pre_hook(Starts(self, module), prepend=True))
+            for module in model.modules()
+        }
+        for parameter in self.names:
+            self.hooks.enter_context(parameter.register_post_accumulate_grad_hook(self.accumulated))
+
+    def start_alike(self) -> None:
+        """Take rank 0's parameters and buffers."""
+        with torch.no_grad():
+            for tensor in (*self.model.parameters(), *self.model.buffers()):
+                array = contiguous(tensor)
+                broadcast(array.reshape(-1).view("u1"), self.world)
+                tensor.copy_(tensor_of(array))
+
+    # What schedulers and scalers see.
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self.optimizer.param_groups
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return self.optimizer.defaults
+
+    @property
+    def state(self) -> Any:
+        return self.optimizer.state
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Tell a scaler, which begins to take a step, to unscale gradients itself."""
+        if self.state_now == READY:
+            raise ValueError(f"a scaler must see the same gradients on all ranks: {SYNCHRONIZE}")
+        return False
+
+    def zero_grad(self, *given: Any, **named: Any) -> None:
+        self.optimizer.zero_grad(*given, **named)
+        if self.state_now == AVERAGED:  # a scaler left out the step
+            self.end_step()
+
+    def add_param_group(self, group: dict[str, Any]) -> None:
+        raise ValueError("a parameter group cannot be added later: begin a new DistributedOptimizer for that")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Complete all updates and return the state of the user's optimiser, as of a run on one process."""
+        self.flush()
+        before = dict(self.state)
+        self.updates.collect()
+        found = self.optimizer.state_dict()
+        self.state.clear()
+        self.state.update(before)
+        return {**found, "state": {number: state for number, state in found["state"].items() if state}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.flush()
+        self.optimizer.load_state_dict(state)
+        self.updates.distribute()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a DistributedOptimizer can neither be copied nor saved: take its state_dict()")
+
+    # Steps.
+
+    def step(self, closure: Callable[[], Any] | None = None, *, tokens: float | None = None) -> Any:
+        """Take a step with the average of all ranks' gradients.
+
+        Args:
+            tokens: how many this rank's loss is the *sum* over, or the weight that it was multiplied by; averages are
+                then over the tokens of all ranks.
+
+        Raises:
+            ValueError: there is no new gradient, or ``p.grad`` was changed without ``synchronize``.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self.state_now != AVERAGED:
+            self.check_ready("step()")
+        elif tokens is not None:
+            raise ValueError("tokens belong to synchronize(tokens=n), which has averaged the gradients")
+        self.optimizer._opt_called = True
+        self.updates.take()
+        session = self.running()
+        if self.state_now == AVERAGED:
+            session.end_by_user()
+        else:
+            session.end(tokens)
+        self.state_now, self.parts = IDLE, 0
+        return loss
+
+    def synchronize(self, *, tokens: float | None = None) -> None:
+        """Make ``p.grad`` the average over ranks, which may then be changed before ``step()``. Collective.
+
+        Args:
+            tokens: see ``step``.
+        """
+        self.check_ready("synchronize()")
+        session = self.running()
+        route = session.group.route
+        if session.group.arena.sharded or route.period > 1 or route.lags:
+            raise ValueError(
+                f"synchronize() needs the averages of each step on each rank, not the route {route.name!r}"
+            )
+        self.updates.take()
+        session.average(tokens)
+        self.state_now = AVERAGED
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Keep the gradients of backward passes in this block on this rank, as DDP's ``no_sync``."""
+        before, self.local = self.local, True
+        try:
+            yield
+        finally:
+            self.local = before
+
+    def flush(self) -> None:
+        """Complete the updates in flight: parameters are then those after the last ``step()``.
+
+        Other ranks need not call it, but under ``fsdp`` and ``zero``.
+        """
+        if self.session is not None:
+            self.session.flush()
+
+    def check_ready(self, what: str) -> None:
+        """Check that gradients are complete and unchanged."""
+        if self.in_backward:  # in reentrant checkpoints alone
+            self.end_backward()
+        if self.state_now != READY:
+            found = f"was called {self.parts} of {self.accumulate} times" if self.parts else "has reached no parameter"
+            raise ValueError(f"{what} has no new gradients: backward() {found} since the last step()")
+        for parameter, (grad, version) in self.sent.items():
+            if parameter.grad is not grad or (grad is not None and grad._version != version):
+                self.changed(parameter)
+        exact = {"rtol": 0.0, "atol": 0.0, "equal_nan": True}
+        if self.probe is not None and not torch.allclose(self.probe, self.smallest.grad, **exact):
+            self.changed(self.smallest)  # GradScaler.unscale_ counts no version
+
+    def changed(self, parameter: Any) -> NoReturn:
+        name = self.names[parameter]
+        raise ValueError(f"the gradient of {name} was changed after backward() had sent it: {SYNCHRONIZE}")
+
+    def running(self) -> Run:
+        """Return the session. The first time, make it, and send the gradients of the first iteration."""
+        if self.session is None:
+            with Watchdog(self.world, REPORT_S):
+                self.session = Run(self)
+            if self.world.native is not None:
+                atexit.register(self.at_exit)
+            for module in self.starts.keys() - self.session.begins.keys():
+                self.starts.pop(module).remove()
+            self.session.begin()
+            self.session.begin_backward()
+            self.session.end_backward()
+        return self.session
+
+    # Hooks.
+
+    def started(self, module: Any) -> None:
+        """Handle a module that starts: its parameters must be up to date."""
+        if self.state_now == IDLE:
+            check_eager()
+        if self.session is None:
+            if torch.is_grad_enabled():
+                self.order.setdefault(module)
+        elif not torch.is_grad_enabled():
+            self.session.finish()
+        elif torch._C._current_graph_task_id() == -1:  # else a checkpoint computes again
+            self.forward(self.session, self.session.begins[module])
+
+    def forward(self, session: Run, call: int) -> None:
+        if self.in_backward:
+            self.end_backward()
+        if self.state_now == AVERAGED and all(parameter.grad is None for parameter in self.names):
+            self.end_step()  # a scaler left out the step
+        if self.state_now == IDLE:
+            session.begin()
+            self.state_now = FORWARD
+        if self.state_now == FORWARD:
+            session.before_forward(call)
+
+    def accumulated(self, parameter: Any) -> None:
+        """Handle a gradient that autograd has completed."""
+        task = torch._C._current_graph_task_id()
+        if task != self.task:
+            self.task = task
+            Variable._execution_engine.queue_callback(self.end_backward)
+        if not self.in_backward:
+            self.begin_backward()
+        if self.sending and self.session is not None:
+            self.session.send(parameter)
+
+    def begin_backward(self) -> None:
+        if self.state_now in (READY, AVERAGED):
+            raise ValueError(
+                "backward() was called twice before step(): pass accumulate=2 (or more) to DistributedOptimizer, or "
+                "run the first one in optimizer.no_sync(); with a scaler call optimizer.synchronize() before its step()"
+            )
+        self.in_backward = True
+        self.sending = not self.local and self.parts + 1 >= self.accumulate
+        if self.session is not None:
+            if self.state_now == IDLE:
+                self.session.begin()
+            if self.sending:
+                self.session.begin_backward()
+        self.state_now = FORWARD
+
+    def end_backward(self) -> None:
+        """End a backward pass: what has no gradient now will have none. Autograd calls it, also in checkpoints."""
+        if torch._C._current_autograd_node() is not None or not self.in_backward:
+            return
+        self.in_backward = False
+        self.parts += not self.local
+        if self.sending:
+            if self.session is not None:
+                self.session.end_backward()
+            self.sent = {each: (each.grad, None if each.grad is None else each.grad._version) for each in self.names}
+            probed = self.device.type == "cpu" and self.smallest.grad is not None
+            self.probe = self.smallest.grad.clone() if probed else None
+            self.state_now = READY
+
+    def end_step(self) -> None:
+        """End an iteration without an update."""
+        self.running().rest()
+        self.state_now, self.parts = IDLE, 0
+
+    def at_exit(self) -> None:
+        if getattr(sys, "last_value", None) is None:
+            self.close()
+
+    def close(self) -> None:
+        """Complete all updates and give back the plans; the module is then an ordinary one. Collective."""
+        atexit.unregister(self.at_exit)
+        self.hooks.close()
+        if self.session is not None:
+            session, self.session = self.session, None
+            session.close()
+
+    def __enter__(self) -> DistributedOptimizer:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is None:
+            self.close()

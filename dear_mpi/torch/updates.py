@@ -1,0 +1,283 @@
+"""Let a user's ``torch.optim`` optimiser update buckets: an instance of its class for each bucket.
+
+    user's optimiser    groups: | weight, head | bias, norm |          hyperparameters, taken at ``step()``
+    bucket 0            groups: | weight[0:6]  | bias       |          instance 0: views into the flat buffer
+    bucket 1            groups: | weight[6:8], head | norm  |          instance 1
+
+The instances have the user's class and hyperparameters, so an update has the bits of the user's optimiser. Optimisers
+that look at whole tensors get buckets of whole tensors. The state of a parameter that one bucket holds *is* the user's
+state; the state of a parameter in several buckets, or shards, is joined by ``collect``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import torch
+
+from dear_mpi.kernels.optimizers import Optimizer
+from dear_mpi.torch.tensors import TorchParameter, tensor_of
+
+Parts = dict[int, list[tuple[int, dict[str, Any]]]]  # of the state, with their first elements, by parameter
+A, B = slice(48), slice(48, 96)  # matrices of a trial
+WHOLE = ("Adafactor", "Muon")  # of torch.optim
+REFUSED = {
+    "LBFGS": "looks at all parameters at once and runs the model several times: take another",
+    "SparseAdam": "takes sparse gradients, which travel as dense ones: take Adam",
+}
+
+
+def scope_of(optimizer: torch.optim.Optimizer) -> str:
+    """Return whether an optimiser updates elements or tensors independently: ``element`` or ``tensor``.
+
+    For each group, three steps on two matrices decide: in one instance, in one instance each, and one of them cut.
+
+    Raises:
+        ValueError: an update depends on other parameters.
+    """
+    kind = type(optimizer).__name__
+    if kind in REFUSED:
+        raise ValueError(f"optimizer {kind} {REFUSED[kind]}")
+    scope = "tensor" if kind in WHOLE else "element"
+    with torch.random.fork_rng(devices=[]):
+        for group in optimizer.param_groups:
+            together = trial(optimizer, group, [[A, B]])
+            if not torch.equal(together, trial(optimizer, group, [[A], [B]])):
+                raise ValueError(f"optimizer {kind} updates parameters that depend on each other: take another")
+            try:
+                if not torch.equal(together, trial(optimizer, group, [[A, slice(48, 61), slice(61, 96)]])):
+                    scope = "tensor"
+            except (ValueError, TypeError, RuntimeError, IndexError):  # e.g. Muon refuses vectors
+                scope = "tensor"
+    return scope
+
+
+def trial(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], instances: list[list[slice]]) -> Any:
+    """Return 96 elements after three steps of these instances, each with tensors of these elements."""
+    device = group["params"][0].device if group["params"] else None
+    values, *grads = torch.randn((4, 96), generator=torch.Generator().manual_seed(1)).to(device).unbind()
+    tensors = [(span, shaped(values[span]).clone()) for spans in instances for span in spans]
+    settings, own = hyper(group), iter(tensors)
+    if "lr" in settings:  # it may be 0 now
+        settings["lr"] = torch.full_like(rate, 0.01) if isinstance(rate := settings["lr"], torch.Tensor) else 0.01
+    made = [another(optimizer, [{**settings, "params": [next(own)[1] for _ in spans]}]) for spans in instances]
+    for grad in grads:
+        for span, tensor in tensors:
+            tensor.grad = shaped(grad[span]).clone()
+        with torch.no_grad():
+            for instance in made:
+                instance.step()
+    return torch.cat([tensor.flatten() for _, tensor in tensors])
+
+
+def shaped(values: Any) -> Any:
+    return values.view(6, 8) if len(values) == 48 else values
+
+
+def hyper(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a group's hyperparameters as they are now; a tensor, such as a learning rate, is copied."""
+    return {
+        name: value.detach().clone() if isinstance(value, torch.Tensor) else value
+        for name, value in group.items()
+        if name != "params"
+    }
+
+
+def another(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """Return an optimiser of the same class, with other parameters, no state and no hooks of the user."""
+    made = object.__new__(type(optimizer))
+    kept = {name: value for name, value in vars(optimizer).items() if name != "step"}  # schedulers wrap ``step``
+    hooks: dict[str, Any] = {name: OrderedDict() for name in kept if name.endswith("_hooks")}
+    made.__dict__.update(kept | hooks, state=defaultdict(dict), param_groups=groups)
+    return made
+
+
+@dataclass
+class Piece:
+    """A tensor, or the part of it that one bucket (or shard) holds: elements ``start`` to ``stop`` in memory order."""
+
+    parameter: TorchParameter
+    tensor: Any  # a leaf over the flat buffer's values
+    grad: Any  # over the flat buffer's gradients, in the tensor's type
+    sent: Any  # the averages as they travelled; perhaps the memory of ``grad``
+    start: int
+    stop: int
+
+    @property
+    def key(self) -> Any:
+        return self.parameter.tensor
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.stop - self.start == self.key.numel())
+
+    def average(self, factor: float) -> Any:
+        """Return the averaged gradient, times a factor."""
+        if self.sent is not self.grad:
+            self.grad.copy_(self.sent)
+        return self.grad if factor == 1 else self.grad.mul_(factor)
+
+    def of(self, whole: Any) -> Any:
+        """Return this piece's part of a tensor of the parameter's shape."""
+        return whole if self.complete else self.parameter.flat(whole)[self.start : self.stop]
+
+
+class Instance:
+    """Update one bucket, or this rank's shard of it, by an optimiser of the user's class."""
+
+    def __init__(self, updates: UserUpdates, pieces: Sequence[Piece]) -> None:
+        self.updates, self.pieces = updates, pieces
+        groups: dict[int, list[Any]] = {}
+        for piece in pieces:
+            groups.setdefault(updates.group_of[piece.key], []).append(piece.tensor)
+        self.numbers = list(groups)
+        made = [{**updates.groups[number], "params": tensors} for number, tensors in groups.items()]
+        self.optimizer = another(updates.optimizer, made)
+
+    def __call__(self, optimizer: Any, update: int, factor: float) -> None:
+        """Update with averages from the flat buffer, or hand them to the user: see ``UserUpdates.handing_over``."""
+        updates = self.updates
+        updates.wait()
+        for piece in self.pieces:
+            grad, own = piece.average(factor * updates.factor), piece.key.grad
+            if not updates.handing_over:
+                piece.tensor.grad = None if piece.key in updates.unused else grad
+            elif own is not None:
+                (own if piece.complete else piece.parameter.flat(own)[piece.start : piece.stop]).copy_(grad)
+        if not updates.handing_over:
+            self.step()
+
+    def step(self) -> None:
+        for number, group in zip(self.numbers, self.optimizer.param_groups, strict=True):
+            group.update(self.updates.groups[number])
+        with torch.no_grad():
+            self.optimizer.step()
+        for piece in self.pieces:
+            piece.tensor.grad = None
+
+
+class UserUpdates(Optimizer):
+    """The user's optimiser, as the ``optimizer`` of a session.
+
+    Attributes:
+        groups: the hyperparameters of the user's groups at the last ``step()``.
+        factor, unused: of averages, and the parameters without a gradient on any rank, once ``wait`` returns.
+        handing_over: whether averages go to the user (``synchronize``) in place of an update.
+        wrapped: the trained parameters.
+        gather: gathers a value from all ranks, if each updates only its shards.
+    """
+
+    lr = 1.0  # the groups have their own
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        self.scope = scope_of(optimizer)  # type: ignore[misc]
+        self.group_of = {
+            each: number for number, group in enumerate(optimizer.param_groups) for each in group["params"]
+        }
+        self.instances: dict[tuple[int, int], Instance] = {}
+        self.wrapped: dict[Any, TorchParameter] = {}
+        self.gather: Callable[[Any], Sequence[Any]] | None = None
+        self.factor, self.unused, self.handing_over = 1.0, frozenset[Any](), False
+        self.wait: Callable[[], None] = lambda: None
+        self.take()
+
+    def take(self) -> None:
+        """Take the hyperparameters of the user's groups as they are now."""
+        self.groups = [hyper(group) for group in self.optimizer.param_groups]
+
+    def update(self, *args: Any) -> None:
+        raise TypeError("the updates of a user's optimiser are made by bucket")
+
+    def bind(self, bucket: Any) -> list[Instance]:
+        """Return the update of a bucket's own part: an instance of the user's class on views into the flat buffer.
+
+        Args:
+            bucket: a ``BoundBucket``.
+        """
+        arena, own = bucket.arena, bucket.arena.shards.of(bucket.bucket)
+        layout, pieces = arena.layout, []
+        for number in layout.tensors(own.start, own.stop):
+            parameter, offset = arena.parameters[number], layout.offsets[number]
+            span = slice(max(own.start, offset), min(own.stop, layout.ends[number]))
+            values, grads, wire = (tensor_of(array[span]) for array in (arena.values, arena.grads, arena.wire))
+            if span.stop - span.start == parameter.tensor.numel():
+                values, grads, wire = map(parameter.shaped, (values, grads, wire))
+            leaf, sent = torch.nn.Parameter(values), grads if arena.wire is arena.grads else wire
+            pieces.append(Piece(parameter, leaf, grads, sent, span.start - offset, span.stop - offset))
+        made = self.instances[bucket.bucket.interval] = Instance(self, pieces)
+        for piece in pieces:
+            self.give(made, piece)
+        return [made] if pieces else []
+
+    def give(self, instance: Instance, piece: Piece) -> None:
+        """Give an instance its part of the user's state."""
+        state = self.optimizer.state[piece.key]
+        if not piece.complete:
+            state = {name: part_of(value, piece) for name, value in state.items()}
+        instance.optimizer.state[piece.tensor] = state
+
+    def distribute(self) -> None:
+        """Give all instances their part of the user's state anew, after it was loaded."""
+        for instance in self.instances.values():
+            for piece in instance.pieces:
+                self.give(instance, piece)
+        self.take()
+
+    def step_from_user(self) -> None:
+        """Update by the gradients that the user holds, after ``synchronize``."""
+        for instance in self.instances.values():
+            for piece in instance.pieces:
+                grad = piece.key.grad
+                piece.tensor.grad = None if grad is None else piece.of(grad).to(piece.tensor.dtype)
+            instance.step()
+
+    def collect(self) -> None:
+        """Put the state of divided parameters together in the user's optimiser. Collective if updates are sharded."""
+        numbers = {parameter: number for number, parameter in enumerate(self.group_of)}
+        parts: Parts = defaultdict(list)
+        for piece, state in self.states():
+            if self.gather is not None or not piece.complete:  # a complete one shares the user's dictionary
+                parts[numbers[piece.key]].append((piece.start, state))
+        if self.gather is not None:
+            ranks, parts = self.gather(dict(parts)), defaultdict(list)
+            for number, found in (item for rank in ranks for item in rank.items()):
+                parts[number].extend(found)
+        for parameter, number in numbers.items():
+            if number in parts:
+                states = [state for _, state in sorted(parts[number], key=itemgetter(0))]
+                self.optimizer.state[parameter] = joined(states, self.wrapped[parameter])
+
+    def states(self) -> Iterator[tuple[Piece, dict[str, Any]]]:
+        for instance in self.instances.values():
+            for piece in instance.pieces:
+                yield piece, instance.optimizer.state[piece.tensor]
+
+    def begin_cut(self) -> None:
+        """Prepare for other buckets."""
+        self.collect()
+        self.instances.clear()
+
+
+def joined(parts: Sequence[dict[str, Any]], parameter: TorchParameter) -> dict[str, Any]:
+    """Join the state of a parameter's parts. Numbers, such as a count of steps, are equal in all of them."""
+    if len(parts) == 1 or not parts[0]:
+        return parts[0]
+    return {
+        name: parameter.shaped(torch.cat([part[name] for part in parts]))
+        if isinstance(value, torch.Tensor) and value.ndim
+        else value
+        for name, value in parts[0].items()
+    }
+
+
+def part_of(value: Any, piece: Piece) -> Any:
+    """Return a piece's part of a value of the state, in its own memory."""
+    if not isinstance(value, torch.Tensor):
+        return copy.copy(value)
+    return (piece.of(value) if value.ndim else value).clone()

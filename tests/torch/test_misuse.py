@@ -1,0 +1,398 @@
+"""Each misuse of ``DistributedOptimizer`` is an error that names what to do."""
+
+import copy
+import functools
+import io
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="DistributedOptimizer needs torch (our extra 'torch')")
+
+from torch import nn  # noqa: E402
+
+from dear_mpi.collectives.transports.loopback import run_loopback  # noqa: E402
+from tests.torch.looping import alike, loss_of, step, wrapped  # noqa: E402
+
+ANEW = "begin a new DistributedOptimizer for that"
+SYNCHRONIZE = r"was changed after backward\(\) had sent it: call optimizer\.synchronize\(\) before"
+ROWS = []
+
+
+def refused(message, marks=(), **options):
+    """Decorate a misuse ``f(transport, module, make)``; ``make`` wraps an optimiser of the module."""
+
+    def note(misuse):
+        ROWS.append(pytest.param(misuse, message, options, id=misuse.__name__, marks=marks))
+        return misuse
+
+    return note
+
+
+def backward(own, rank=0):
+    loss_of(own, 0, rank).backward()
+
+
+def after_backward(change):
+    """A step after a change of gradients."""
+
+    @functools.wraps(change)
+    def misuse(transport, own, make):
+        optimizer = make()
+        step(optimizer, own, 0, transport.rank)
+        optimizer.zero_grad()
+        backward(own)
+        change(own)
+        optimizer.step()
+
+    return misuse
+
+
+def between(change):
+    """A change after the first step."""
+
+    @functools.wraps(change)
+    def misuse(transport, own, make):
+        optimizer = make()
+        step(optimizer, own, 0, transport.rank)
+        change(own)
+        step(optimizer, own, 1, transport.rank)
+
+    return misuse
+
+
+@refused(SYNCHRONIZE)
+@after_backward
+def clipped(own):
+    nn.utils.clip_grad_norm_(own.parameters(), 0.1)
+
+
+@refused("the gradient of head.weight " + SYNCHRONIZE)
+@after_backward
+def halved(own):
+    own.head.weight.grad.mul_(0.5)
+
+
+@refused("the gradient of head.weight " + SYNCHRONIZE)
+@after_backward
+def assigned(own):
+    own.head.weight.grad = torch.ones_like(own.head.weight)
+
+
+@refused(SYNCHRONIZE)
+@after_backward
+def zeroed(own):
+    for each in own.parameters():
+        if each.grad is not None:
+            each.grad.zero_()
+
+
+@refused(r"a scaler must see the same gradients on all ranks: call optimizer\.synchronize\(\) before")
+def scaler_alone(transport, own, make):
+    optimizer, scaler = make(), torch.amp.GradScaler("cpu")
+    scaler.scale(loss_of(own, 0, 0)).backward()
+    scaler.step(optimizer)
+
+
+@refused(SYNCHRONIZE)
+def unscaled(transport, own, make):
+    optimizer, scaler = make(), torch.amp.GradScaler("cpu")
+    scaler.scale(loss_of(own, 0, 0)).backward()
+    scaler.unscale_(optimizer)
+    optimizer.synchronize()
+
+
+@refused(f"^head.bias, head.weight of the model were added, removed or replaced: {ANEW}")
+@between
+def replaced(own):
+    own.head = nn.Linear(8, 4).double()
+
+
+@refused(f"^head.weight of the model were added, removed or replaced: {ANEW}")
+@between
+def weight_replaced(own):
+    own.head.weight = nn.Parameter(own.head.weight.detach().clone())
+
+
+@refused("^head.bias, head.weight of the model were added, removed or replaced")
+@between
+def held_elsewhere(own):
+    """No hook would see that module start."""
+    head = nn.Linear(8, 4).double()
+    head.weight, head.bias, own.head = own.head.weight, own.head.bias, head
+
+
+@refused(r"^blocks\.2\.bias, blocks\.2\.weight of the model were added")
+@between
+def added(own):
+    own.blocks.append(nn.Linear(8, 8).double())
+
+
+@refused(r"^unused\.bias, unused\.weight of the model were added, removed")
+@between
+def removed(own):
+    del own.unused
+
+
+@refused(r"^blocks\.1\.right\.weight of the model were added")
+@between
+def tied(own):
+    own.blocks[1].right.weight = own.blocks[0].right.weight
+
+
+@refused(f"parameter head.weight was frozen since the first step: {ANEW}")
+@between
+def frozen(own):
+    own.head.requires_grad_(False)
+
+
+@refused(f"a parameter that was frozen at the start is to be trained: {ANEW}")
+def unfrozen(transport, own, make):
+    own.head.bias.requires_grad_(False)
+    optimizer = make()
+    step(optimizer, own, 0, transport.rank)
+    own.head.bias.requires_grad_(True)
+    step(optimizer, own, 1, transport.rank)
+
+
+@refused(r"parameter \S+ was bound to other memory: use copy_ instead")
+@between
+def bound(own):
+    own.head.weight.data = own.head.weight.data.clone()
+
+
+@refused(r"parameter \S+ was bound to other memory")
+@between
+def converted(own):
+    own.float().double()
+
+
+@refused("parameter head.weight was changed through another view while its update was in flight: call flush")
+def older_view(transport, own, make):
+    optimizer = make()
+    step(optimizer, own, 0, transport.rank)
+    view = own.head.weight.detach()
+    step(optimizer, own, 1, transport.rank)
+    view.clamp_(-0.1, 0.1)
+    step(optimizer, own, 2, transport.rank)
+
+
+@refused("a parameter group cannot be added later")
+def group(transport, own, make):
+    make().add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+
+
+@refused("optimizer has 2 parameters that are not the model's: make it from model.parameters")
+def other(transport, own, make):
+    make(torch.optim.SGD(nn.Linear(2, 2).parameters()))
+
+
+@refused("optimizer is a DistributedOptimizer already")
+def wrapped_twice(transport, own, make):
+    make(make())
+
+
+@refused("optimizer must be one of torch.optim, not 0.1")
+def no_optimizer(transport, own, make):
+    make(0.1)
+
+
+@refused("optimizer LBFGS looks at all parameters at once and runs the model several times: take another")
+def lbfgs(transport, own, make):
+    make(torch.optim.LBFGS(own.parameters()))
+
+
+@refused("optimizer SparseAdam takes sparse gradients, which travel as dense ones: take Adam")
+def sparse_adam(transport, own, make):
+    make(torch.optim.SparseAdam(own.parameters()))
+
+
+class ClippedSGD(torch.optim.SGD):
+    def step(self):
+        nn.utils.clip_grad_norm_([each for group in self.param_groups for each in group["params"]], 0.1)
+        super().step()
+
+
+@refused("optimizer ClippedSGD updates parameters that depend on each other: take another")
+def dependent(transport, own, make):
+    make(ClippedSGD(own.parameters()))
+
+
+@refused("optimizer has no parameter that is trained")
+def nothing_trained(transport, own, make):
+    make(torch.optim.SGD(own.requires_grad_(False).parameters()))
+
+
+@refused("model must be on one device, not on cpu and meta")
+def two_devices(transport, own, make):
+    own.register_buffer("elsewhere", torch.ones(2, device="meta"))
+    make()
+
+
+@refused("parameter odd must have one of the types fp64, fp32, fp16, bf16, not complex64")
+def complex_parameter(transport, own, make):
+    own.odd = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    step(make(), own, 0, 0)
+
+
+@refused("has a DataParallel in it: give it the module inside")
+def parallel(transport, own, make):
+    own.head = nn.DataParallel(own.head)
+    make()
+
+
+@refused("has a compiled Branches in it: layers would no longer start one by one")
+def compiled(transport, own, make):
+    own.compile()
+    make()
+
+
+@refused("torch.compile found a module of a DistributedOptimizer: layers would", pytest.mark.filterwarnings("ignore"))
+def compiled_later(transport, own, make):
+    make()
+    torch.compile(own, backend="eager")(torch.ones(2, 6, dtype=torch.float64))
+
+
+@refused(r"step\(\) has no new gradients: backward\(\) has reached no parameter since the last step\(\)")
+def step_twice(transport, own, make):
+    optimizer = make()
+    step(optimizer, own, 0, transport.rank)
+    optimizer.step()
+
+
+@refused(r"step\(\) has no new gradients: backward\(\) has reached no parameter")
+def no_trained_parameter(transport, own, make):
+    optimizer = make()
+    (own.stem(torch.ones(1, 6, dtype=torch.float64)).detach() * torch.ones(8, requires_grad=True)).sum().backward()
+    optimizer.step()
+
+
+@refused(r"backward\(\) was called twice before step\(\): pass accumulate=2 \(or more\)")
+def backward_twice(transport, own, make):
+    make()
+    backward(own)
+    backward(own)
+
+
+@refused(r"backward\(\) was called 1 of 2 times", accumulate=2)
+def too_few(transport, own, make):
+    optimizer = make()
+    backward(own)
+    optimizer.step()
+
+
+@refused("accumulate must be at least 1, not 0", accumulate=0)
+def accumulate_nothing(transport, own, make):
+    make()
+
+
+@refused(r"synchronize\(\) has no new gradients")
+def synchronize_twice(transport, own, make):
+    optimizer = make()
+    backward(own)
+    optimizer.synchronize()
+    optimizer.synchronize()
+
+
+@refused(r"tokens belong to synchronize\(tokens=n\)")
+def late_tokens(transport, own, make):
+    optimizer = make()
+    backward(own)
+    optimizer.synchronize()
+    optimizer.step(tokens=3)
+
+
+@refused(r"tokens must be given to step\(\) on all ranks, not on 1 of 2")
+def some_tokens(transport, own, make):
+    optimizer = make()
+    backward(own)
+    optimizer.step(**({"tokens": 3} if transport.rank else {}))
+    optimizer.flush()
+
+
+@refused("tokens must be above zero over all ranks, not 0")
+def no_tokens(transport, own, make):
+    optimizer = make()
+    backward(own)
+    optimizer.step(tokens=0)
+    optimizer.flush()
+
+
+@refused("ranks have different hyperparameters, such as learning rates")
+def different_rates(transport, own, make):
+    optimizer = make()
+    step(optimizer, own, 0, transport.rank)
+    optimizer.param_groups[0]["lr"] *= 1 + transport.rank
+    step(optimizer, own, 1, transport.rank)
+    optimizer.flush()
+
+
+@refused("DistributedOptimizer: hyperparameters must be the same on all ranks")
+def different_optimizers(transport, own, make):
+    make(torch.optim.SGD(own.parameters(), lr=0.1 + transport.rank))
+
+
+@refused("DistributedOptimizer: model must be the same on all ranks")
+def different_models(transport, own, make):
+    if transport.rank:
+        own.more = nn.Linear(3, 3).double()
+    make()
+
+
+@refused(r"synchronize\(\) needs the averages of each step on each rank, not the route 'sharded'", update="sharded")
+def sharded(transport, own, make):
+    optimizer = make()
+    backward(own)
+    optimizer.synchronize()
+
+
+@refused(r"schedule 'wfbp' updates shards while backward\(\) runs", update="sharded", schedule="wfbp")
+def early(transport, own, make):
+    step(make(), own, 0, 0)
+
+
+@refused("option 'loss_scale' is not for a loop of your own", loss_scale="dynamic")
+def scaled(transport, own, make):
+    make()
+
+
+@refused("option 'fusoin' is unknown: did you mean 'fusion'", fusoin="none")
+def misspelt(transport, own, make):
+    make()
+
+
+@refused("clip must be a norm above zero, not -1", clip=-1)
+def negative_clip(transport, own, make):
+    make()
+
+
+@refused("has a gradient twice in one backward pass: checkpoints must be of the kind use_reentrant=False")
+def reentrant_twice(transport, own, make):
+    optimizer = make()
+    step(optimizer, own, 0, 0)
+    optimizer.zero_grad()
+    x = own.stem(torch.ones(2, 6, dtype=torch.float64))
+    for _ in range(2):
+        x = torch.utils.checkpoint.checkpoint(own.blocks[0], x, use_reentrant=True)
+    x.sum().backward()
+
+
+@refused("a DistributedOptimizer can neither be copied nor saved: take its state_dict")
+def copied(transport, own, make):
+    copy.deepcopy(make())
+
+
+@refused("a DistributedOptimizer can neither be copied nor saved: take its state_dict")
+def pickled(transport, own, make):
+    torch.save(make(), io.BytesIO())
+
+
+@pytest.mark.parametrize(("misuse", "message", "options"), ROWS)
+def test_misuse(misuse, message, options):
+    models = alike("branches", 2)
+
+    def body(transport):
+        own = models[transport.rank]
+        with pytest.raises(Exception, match=message):
+            misuse(transport, own, lambda kind="sgd": wrapped(transport, own, kind, **options))
+
+    run_loopback(2, body)
