@@ -65,7 +65,7 @@ def is_allowed(module, name):
     if name.startswith("."):
         return False  # imports are absolute
     if within(name, "mpi4py"):
-        return module in MPI4PY_FILES or within(module, "dear_mpi.contrib")  # an extra imports it where it is used
+        return module in MPI4PY_FILES or within(module, "dear_mpi.contrib")
     if within(name, "cupy", "cupyx"):
         return within(module, "dear_mpi.kernels") or module in CUPY_FILES
     if within(name, "importlib"):
@@ -326,7 +326,7 @@ from importlib import import_module
 for name in sys.argv[1:]:
     import_module(name)
 from dear_mpi.collectives import programs, verify
-from dear_mpi.collectives.lowering.instructions import write_instructions
+from dear_mpi.collectives.lowering.messages import write_instructions
 from dear_mpi.collectives.lowering.messages import messages
 ring = programs("ring", "all_reduce", 4)
 verify(ring)

@@ -1,4 +1,4 @@
-"""Decide whether this MPI accepts device memory: by a trial in a child process, for all ranks together.
+"""Decide whether this MPI accepts device memory, by a trial in a child process.
 
 MPI's own answer may be wrong: Open MPI says yes if its UCX lacks CUDA. A wrong yes is a crash. So a child runs this
 file as a one-rank MPI job that sends device buffers to itself.
@@ -22,8 +22,7 @@ import numpy as np
 
 from dear_mpi.collectives.launch.launcher import child_environment
 from dear_mpi.collectives.program.errors import ArgumentError, MismatchError
-from dear_mpi.kernels.array import Array, library_of
-from dear_mpi.kernels.gpu import current_gpu
+from dear_mpi.kernels.array import Array, current_gpu, library_of
 from dear_mpi.kernels.lookup import lookup
 
 if TYPE_CHECKING:
@@ -35,8 +34,6 @@ SIZES = (64, 4 << 20)  # bytes: eager and rendezvous take different paths in MPI
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Whether MPI gets device memory directly, and ``why``."""
-
     direct: bool
     why: str
 
@@ -50,7 +47,7 @@ OVERRIDES = {
 
 
 def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> DeviceMemory:
-    """Try it in a child process on this process's GPU. Never hangs, leaves no child."""
+    """Try it in a child process on this GPU. Never hangs, leaves no child."""
     try:  # failure is an answer: if this rank raised, the others would hang
         if command is None:
             module, limit_s = "dear_mpi.collectives.launch.cuda_aware", int(timeout_s) + 1
@@ -96,7 +93,7 @@ probed = cache(probe)  # once per process: the answer does not change
 def decide(
     comm: "MPI.Intracomm", override: str = "auto", *, probing: Callable[[], DeviceMemory] = probed
 ) -> DeviceMemory:
-    """Collective: decide whether MPI gets device memory directly; equal on all ranks, errors included.
+    """Collective: decide for all ranks, because both ends of a message must take the same path.
 
     Both ends of a message must take one path: under ``auto`` a rank of each host probes, and all must succeed.
     """
@@ -113,7 +110,7 @@ def decide(
 def built_for(array: Array, comm: "MPI.Intracomm", *, taken: bool) -> bool:
     """Return whether the library's own collectives accept this memory.
 
-    Messages (``taken``) need only a UCX with CUDA. Reductions crash unless MPI itself was built with CUDA.
+    Messages need only a UCX with CUDA. Reductions crash unless MPI itself was built with CUDA.
     """
     return library_of(array) == "numpy" or (taken and True in queries(comm).values())
 

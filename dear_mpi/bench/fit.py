@@ -14,7 +14,7 @@ import numpy as np
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.collectives.algorithms.registry import programs, runner_of
 from dear_mpi.collectives.program.cost import cost
-from dear_mpi.collectives.program.hosts import Rates, rates_of_first
+from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.kernels.array import Array
@@ -40,9 +40,9 @@ def programs_of(row: Row, hosts: Sequence[int] = (), rates: Rates | None = None)
     """Return the programs of messages that a row ran on the job's first ranks; empty for anything else."""
     if runner_of(row.chosen) != "messages":
         return []
-    pieces, rates = -(-row.bytes // row.segment_bytes), rates_of_first(row.ranks, hosts, rates)
+    pieces = -(-row.bytes // row.segment_bytes)
     try:
-        return programs(row.chosen, row.collective, row.ranks, hosts=hosts[: row.ranks], rates=rates, pieces=pieces)
+        return programs(row.chosen, row.collective, row.ranks, hosts=hosts, rates=rates, pieces=pieces)
     except ValueError:
         return []
 

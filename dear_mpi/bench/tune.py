@@ -14,7 +14,7 @@ from statistics import geometric_mean
 
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.suite import Suite
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS, runner_of
+from dear_mpi.collectives.algorithms.registry import is_installed, runner_of
 from dear_mpi.collectives.plans.tuning import Rule, read_rules, write_rules
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.ranks.world import World
@@ -23,8 +23,8 @@ from dear_mpi.reporting.units import grouped
 
 
 def may_be_chosen(name: str) -> bool:
-    """Whether ``auto`` may choose it: not a user's, a table of rules has no code."""
-    return name in ALGORITHMS and runner_of(name) == "messages"
+    """Return whether ``auto`` may choose an algorithm. User algorithms are excluded: a table of rules has no code."""
+    return is_installed(name) and runner_of(name) == "messages"
 
 
 def tuned(rows: Sequence[Row]) -> list[Rule]:

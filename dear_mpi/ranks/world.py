@@ -18,7 +18,7 @@ from dear_mpi.collectives.launch.neighbours import abort_job, own_monitor
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.program.hosts import rates_of
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.collectives.transports.transport import DEVICE_MEMORY, StagedTransport, Transport, Waits
+from dear_mpi.collectives.transports.transport import DEVICE_MEMORY, Meeting, StagedTransport, Transport, Waits
 from dear_mpi.collectives.transports.watchdog import Watchdog
 from dear_mpi.kernels.lookup import lookup
 
@@ -56,23 +56,6 @@ class World:
     @property
     def ranks_per_host(self) -> list[int]:
         return list(Counter(self.transport.hosts).values())
-
-    @contextmanager
-    def part(self, ranks: int) -> Iterator[World | None]:
-        """Collective: yield a world of the first ``ranks`` ranks to these ranks, and None to the others.
-
-        The others sleep at the end of the block.
-        """
-        if ranks == self.size:
-            yield self
-            return
-        transport = self.transport.part(ranks)
-        try:
-            yield None if transport is None else World(transport, self.link, self.machines[:ranks])
-        finally:
-            if transport is not None:
-                transport.free()
-        self.transport.barrier(asleep=True)
 
 
 def run_world(
@@ -162,7 +145,8 @@ def starting(after_s: float, *, abort: bool) -> Iterator[None]:
     if is_free:
         faulthandler.dump_traceback_later(after_s + WATCHED_S, file=2, exit=abort)
     try:
-        with Watchdog(rank, after_s, abort=abort), waits.meeting("MPI to start"):
+        waits.now = Meeting("MPI to start")
+        with Watchdog(rank, after_s, abort=abort):
             yield
     finally:
         if is_free:

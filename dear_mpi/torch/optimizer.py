@@ -29,9 +29,9 @@ import torch
 from torch.autograd import Variable
 
 from dear_mpi.collectives import broadcast, transport_of
-from dear_mpi.collectives.launch.mpi_facts import started
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.watchdog import Watchdog
+from dear_mpi.ranks.world import started
 from dear_mpi.torch.checks import check_eager, facts_of
 from dear_mpi.torch.run import Clip, Run
 from dear_mpi.torch.tensors import dense, octets

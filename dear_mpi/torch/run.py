@@ -17,8 +17,7 @@ import torch
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.program.errors import AgreedError
-from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.gpu import use_gpu
+from dear_mpi.kernels.array import Array, use_gpu
 from dear_mpi.ranks.streams import Streams, cuda_streams, host_streams
 from dear_mpi.torch.tensors import TorchParameter, dense, tensor_of
 from dear_mpi.torch.underway import places_of, under_way

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from dear_mpi.kernels.array import Array, array_module, library_of
+from dear_mpi.kernels.array import Array, array_module, device_array, library_of
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.gpu import device_array
 from dear_mpi.models.layer import Parameter
 
 

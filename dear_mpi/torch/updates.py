@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from dear_mpi.kernels.optimizer import Optimizer
+from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.torch.tensors import TorchParameter, tensor_of
 
 A, B = slice(48), slice(48, 96)  # matrices of a trial

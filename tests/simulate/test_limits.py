@@ -161,7 +161,7 @@ def test_the_slowest_links_of_a_doctor_are_rates(tmp_path):
     assert read_rates("100gbit/10gbit") == (12.5e9, 1.25e9)
     for hosts, kind in (("aaaa", "between"), ("abcd", "inside")):
         file.write_text(json.dumps(report(*RING, hosts=hosts)))
-        done = CliRunner().invoke(app, ["explain", "--algorithm", "themis", "--rates", str(file)])
+        done = CliRunner().invoke(app, ["explain", "--algorithm", "ring", "--rates", str(file)])
         assert_one_line(done, f"has no links {kind} hosts: take dear-mpi doctor")
 
 

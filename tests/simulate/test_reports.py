@@ -71,11 +71,11 @@ def test_an_iteration_is_in_the_columns(tmp_path, monkeypatch):
 
 
 def test_several_algorithms_have_a_row_each(tmp_path):
-    rows, shown = rows_of(tmp_path, "--algorithm", "ring,swing")
+    rows, shown = rows_of(tmp_path, "--algorithm", "ring,rabenseifner")
     found = [(row["algorithm"], row["schedule"]) for row in rows]
-    assert found == [(name, schedule) for name in ("ring", "swing") for schedule in ("wfbp", "dear")]
-    assert "Predicted, with ring, swing on the network" in shown
-    for name in ("ring", "swing"):
+    assert found == [(name, schedule) for name in ("ring", "rabenseifner") for schedule in ("wfbp", "dear")]
+    assert "Predicted, with ring, rabenseifner on the network" in shown
+    for name in ("ring", "rabenseifner"):
         alone, _ = rows_of(tmp_path, "--algorithm", name)
         assert alone == [row for row in rows if row["algorithm"] == name]
 
@@ -230,10 +230,10 @@ def test_no_schedule_gains_more(seed):
         "backward_s": 10 ** rng.uniform(-3, 0),
         "update_s": rng.choice([0.0, 1e-10, 1e-8]),
         "network": f"{10 ** rng.uniform(-0.5, 2):.3f}gbit,{rng.integers(100)}us",
-        "algorithms": (str(rng.choice(["ring", "swing", "double_tree"])),),
+        "algorithms": (str(rng.choice(["ring", "rabenseifner", "recursive_doubling"])),),
         "ranks": (int(rng.choice([2, 4, 8])),),
     }
-    schedules = ("sequential", "wfbp", "ddp") if "double_tree" in settings["algorithms"] else tuple(SCHEDULES)
+    schedules = ("sequential", "wfbp", "ddp") if "recursive_doubling" in settings["algorithms"] else tuple(SCHEDULES)
     found = simulate(Settings(**MODEL | settings, schedules=schedules, fusions=("none", "25MB", "cut:2MB")))
     for each in found:
         assert least_s(each) <= each.prediction.iteration_s * (1 + 1e-9), each.row["schedule"]

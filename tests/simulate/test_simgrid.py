@@ -11,6 +11,7 @@ import pytest
 
 from dear_mpi.collectives.algorithms.registry import ALGORITHMS, programs, runner_of
 from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.extras import WithExtras
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 from tests.simulate import simgrid
@@ -37,7 +38,10 @@ RECORDED_S = [
 ]
 
 
-@pytest.mark.parametrize(("name", "collective", "size", "given", "time_s"), RECORDED_S)
+@pytest.mark.parametrize(
+    ("name", "collective", "size", "given", "time_s"),
+    [row for row in RECORDED_S if row[0] in WithExtras(ALGORITHMS, "algorithms")],
+)
 def test_cost_agrees_with_what_simgrid_once_said(name, collective, size, given, time_s):
     written = programs(name, collective, size, **given)
     assert cost(written, COUNT, 4, Network(**LINK)).time_s == pytest.approx(time_s, rel=CLOSE)
@@ -62,7 +66,7 @@ def test_a_trace_posts_receives_first_and_keeps_the_order_of_a_pair():
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_traces_of_all_ranks_have_the_bytes_of_cost(tmp_path, size):
-    written = programs("swing", "all_reduce", size)
+    written = programs("rabenseifner", "all_reduce", size)
     write_traces(written, 103, 8, tmp_path)
     index = tmp_path / "index.txt"
     lines = [line.split() for name in index.read_text().split() for line in (tmp_path / name).read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Split a collective's time by step: waiting for peers, transfer, combining, copying (``collectives/plans/steps.py``).
+"""Split a collective's time by step: waiting for peers, transfer, combining, copying (``collectives/plans/notes.py``).
 
 A rank's calls are sequential, so these times, and the time outside of steps, add up to the collective's time on it.
 """
@@ -18,9 +18,8 @@ from dear_mpi.bench.run import Look, Report
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.timing import Context
 from dear_mpi.cli.files import timeline_writer
-from dear_mpi.collectives.plans.notes import Noted, Notes
+from dear_mpi.collectives.plans.notes import KINDS, Noted, Notes, Ranks, StepSpan, spans_of, starts_of
 from dear_mpi.collectives.plans.plan import Plan
-from dear_mpi.collectives.plans.steps import KINDS, Ranks, StepSpan, spans_of, starts_of
 from dear_mpi.contrib.analysis.ready import ours, ready
 from dear_mpi.contrib.look import timeline_of
 from dear_mpi.ranks.clock import CommonClock

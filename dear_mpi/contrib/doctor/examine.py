@@ -19,7 +19,7 @@ from dear_mpi.collectives.transports.shared_memory import HUGE_BYTES, collapse, 
 from dear_mpi.collectives.transports.wait_policy import Limit, cgroup_limit, machine, own_cores
 from dear_mpi.contrib.doctor.library import MpiFacts, mpi_facts, without_pmix
 from dear_mpi.contrib.doctor.links import measure_links, neighbours
-from dear_mpi.kernels.gpu import Gpu, current_gpu
+from dear_mpi.kernels.array import Gpu, current_gpu
 from dear_mpi.ranks.host import CONGESTION, read, system, versions
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World

@@ -20,7 +20,7 @@ from dear_mpi.contrib.doctor.examine import Facts, RankFacts, mtus, shared_huge_
 from dear_mpi.contrib.doctor.findings import ALIKE, SEVERITIES, findings
 from dear_mpi.contrib.doctor.library import MpiFacts
 from dear_mpi.contrib.doctor.show import as_object, show_doctor
-from dear_mpi.kernels.gpu import Gpu
+from dear_mpi.kernels.array import Gpu
 
 MPI = MpiFacts("Open MPI v5.0.11", "", "3.1", "MPI_THREAD_MULTIPLE", True, 0, 2, "a", 0, 2)
 DIRECT = DeviceMemory(True, "direct: device memory goes to MPI (probed)")
