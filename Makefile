@@ -162,7 +162,7 @@ topology: install     ## all-reduces replayed by SimGrid on four networks: docs/
 	$(PYTHON) -m tests.contrib.topologies.page
 
 dimensions: install   ## themis beside hierarchical, priced and on emulated hosts: docs/benchmarks/dimensions.md
-	$(PYTHON) -m tests.simulate.dimensions
+	$(PYTHON) -m tests.contrib.algorithms.dimensions
 
 testbed: install      ## predictions for the testbed of the DeAR paper beside what was published: docs/benchmarks/testbed.md
 	$(PYTHON) -m tests.simulate.testbed

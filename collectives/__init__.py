@@ -15,9 +15,8 @@ Without ``out`` a call works in place. A rank's shard is given by ``chunk_bounds
                                                 undefined elsewhere;
     all_to_all:      a chunk for each rank;     a chunk from each rank;       out is full
 
-``comm`` is an mpi4py communicator or any ``Transport``. The first call of a kind prepares a plan, which is kept for the
-next. To repeat a collective on one buffer, or to compute meanwhile, use ``make_plan``; it explains the keyword
-arguments of all functions.
+``comm`` is an mpi4py communicator or any ``Transport``. Plans of calls are kept. To repeat a collective on one buffer,
+or to compute meanwhile, use ``make_plan``, which explains all keyword arguments.
 """
 
 from importlib import import_module

@@ -1,14 +1,16 @@
-"""Find the kernels for an array by its type, NumPy's or CuPy's, and wait for them.
+"""Find the kernels for an array by its type, NumPy's or CuPy's, wait for them, and select the GPU.
 
 A new library needs a module with the functions of ``reference.py`` and a line in ``KERNELS``.
 
-A kernel call on a GPU returns before the kernel has run. Kernels run in the order of their stream. An **event** marks a
-point in that order. Before another stream, or MPI, uses a buffer, the host must wait for an event of the stream that
-wrote it: without the wait, results are sometimes wrong and no error is raised.
+A kernel call on a GPU returns before the kernel has run. Kernels run in the order of their stream; an **event** marks a
+point in it. Before another stream, or MPI, uses a buffer, the host must wait for an event of the stream that wrote it:
+without the wait, results are sometimes wrong and no error is raised.
 """
 
+import contextlib
 import importlib
 import sys
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
@@ -32,7 +34,7 @@ def array_module(array: Array) -> ModuleType:
 
 
 def kernels_for(*arrays: Array) -> ModuleType:
-    """Return the module of kernels for these arrays: a GPU's if one is on a GPU; others may be in pinned memory."""
+    """Return the module of kernels: a GPU's if an array is on one; others may be in pinned memory."""
     libraries = [library_of(array) for array in arrays]
     library = next((name for name in libraries if name != "numpy"), "numpy")
     return importlib.import_module(lookup("array library", library, KERNELS))
@@ -43,13 +45,13 @@ def to_host(array: Array) -> Array:
 
 
 class Event(Protocol):
-    """A point in the order of a stream. Wait for it as for an MPI request."""
+    """A point in the order of a stream."""
 
     def record(self) -> None:
         """Mark the end of this thread's work on its current stream."""
 
     def Wait(self) -> None:
-        """Block the host until then, with the interpreter lock released."""
+        """Block with the interpreter lock released."""
 
     def Test(self) -> bool: ...
 
@@ -64,3 +66,48 @@ def synchronize(array: Array) -> None:
     if event is not None:
         event.record()
         event.Wait()
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """``number`` is the index in this process; ``address``, on the PCI bus, is the same in all processes."""
+
+    number: int
+    count: int
+    name: str
+    address: str
+
+
+def use_gpu(local_rank: int) -> None:
+    """Select GPU ``local_rank`` modulo their number. Call it before MPI starts, which binds to the GPU in use."""
+    # CuPy raises CUDA's errors as RuntimeErrors
+    with contextlib.suppress(ImportError, RuntimeError, ZeroDivisionError):
+        import cupy
+
+        cupy.cuda.Device(local_rank % cupy.cuda.runtime.getDeviceCount()).use()
+
+
+def current_gpu() -> Gpu:
+    try:
+        import cupy
+
+        count = cupy.cuda.runtime.getDeviceCount()
+        if count == 0:
+            raise RuntimeError("CUDA finds none")
+        device = cupy.cuda.Device()
+        name = cupy.cuda.runtime.getDeviceProperties(device.id)["name"]
+        return Gpu(int(device.id), count, name.decode() if isinstance(name, bytes) else name, device.pci_bus_id)
+    except ImportError as error:
+        lacking = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
+        why = "CuPy is not installed" if lacking else f"CuPy cannot be imported: {error}"
+        raise ValueError(f"{why} (pip install cupy-cuda13x or -cuda12x: our extras cuda13, cuda12)") from None
+    except RuntimeError as error:
+        raise ValueError(f"there is no GPU that can be used: {error} (see what nvidia-smi shows)") from None
+
+
+def device_array(memory: Any) -> Any:
+    """View another library's memory on a GPU (by DLPack) as an array of CuPy. Raises a ValueError without CuPy."""
+    current_gpu()
+    import cupy
+
+    return cupy.from_dlpack(memory)

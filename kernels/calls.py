@@ -6,7 +6,7 @@
     updater            update values with their gradients
 
 On a GPU each call is one launch for any number of tensors. Memory traffic in bytes per fp32 element: packing 8, a sum
-of two arrays 12, SGD 12, with momentum 20, Adam 28. Tensors that *are* views into the bucket need no packing.
+of two arrays 12, SGD 12, with momentum 20, Adam 28.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dear_mpi.kernels.array import Array, kernels_for
 from dear_mpi.kernels.dtypes import DTYPES, compute_dtype, is_floating
 
 if TYPE_CHECKING:
-    from dear_mpi.kernels.optimizer import Optimizer
+    from dear_mpi.kernels.optimizers import Optimizer
 
 Call: TypeAlias = Callable[[], object]
 UpdateCall: TypeAlias = "Callable[[Optimizer, int, float], object]"
@@ -27,14 +27,14 @@ UpdateCall: TypeAlias = "Callable[[Optimizer, int, float], object]"
 def packer(tensors: Sequence[Array], views: Sequence[Array], *, scale: float = 1.0) -> Call:
     """Return a call that writes each tensor, times ``scale``, into its view of a bucket.
 
-    Types are any floating ones; the product is formed in fp32, or in fp64 if one side is fp64.
+    The product is formed in fp32, or in fp64 if one side is fp64.
     """
     check_shapes(tensors, views)
     return kernels_for(*views).packer(tensors, views, scale)
 
 
 def unpacker(views: Sequence[Array], tensors: Sequence[Array], *, scale: float = 1.0) -> Call:
-    """Return a call that reverses ``packer``."""
+    """Reverse ``packer``."""
     check_shapes(tensors, views)
     return kernels_for(*views).unpacker(views, tensors, scale)
 
@@ -50,8 +50,7 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
         dst = before[0] op before[1] op ... op dst op after[0] op after[1] op ...
 
     The same arrays in the same order give the same bits, whichever is ``dst``. fp16 and bf16 are combined in fp32 and
-    rounded once. ``op`` is ``sum``, ``prod``, ``min`` or ``max`` (NaN propagates); integers and bool on the host also
-    take ``band``, ``bor`` and ``bxor``.
+    rounded once. NaN propagates through ``min`` and ``max``. Integers and bool on the host also take bitwise ops.
 
     >>> import numpy as np
     >>> total = np.array([1.0, 2.0])
@@ -72,11 +71,10 @@ def combiner(dst: Array, before: Sequence[Array], after: Sequence[Array], op: st
 def updater(
     grads: Array, values: Array, state: Sequence[Array], optimizer: Optimizer, *, finite: Array | None = None
 ) -> UpdateCall:
-    """Return a call that updates ``values`` with ``grads``, both of any floating types.
+    """Return a call that updates flat ``values`` with ``grads``, both of any floating types.
 
-    Arrays are flat and contiguous; under the scope ``tensor`` each is one tensor in its shape. The call takes the
-    optimizer, the number of the update (from 1) and a factor for gradients. It sets ``finite`` to False if a gradient
-    is not finite.
+    Under the scope ``tensor`` each is one tensor in its shape. The call takes the optimizer, the number of the update
+    (from 1) and a factor for gradients. It sets ``finite`` to False if a gradient is not finite.
 
     >>> import numpy as np
     >>> from dear_mpi.kernels.optimizers import SGD

@@ -1,7 +1,6 @@
 """Run the sources of ``kernels/cuda`` on CuPy arrays, with the functions of ``reference.py``.
 
-Kernels run on the current stream of the calling thread. Arrays must be contiguous, because kernels take addresses; a
-bound call keeps them alive. Kernels can also read pinned host memory.
+Kernels run on the current stream of the calling thread. Arrays must be contiguous; a bound call keeps them alive.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import C_TYPES
 from dear_mpi.kernels.launch_tables import COMBINE_PART, PART, THREADS, address, block_table, grid_of, row_table
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.kernels.optimizer import Optimizer
+from dear_mpi.kernels.optimizers import Optimizer
 
 SOURCES = Path(__file__).parent / "cuda"
 # Without fused multiply-add, every kernel gives the bits of its NumPy reference. It costs no time: kernels are bound by
@@ -42,7 +41,7 @@ def kernel(name: str, expression: str) -> Any:
 
 
 def launching(function: Any, grid: int, arguments: Sequence[Any], keeps: Sequence[Any]) -> Callable[[], object]:
-    """Bind a launch; the call keeps ``keeps`` alive. CUDA refuses an empty grid."""
+    """The call keeps ``keeps`` alive. CUDA refuses an empty grid."""
     return partial(launch, function, grid, arguments, keeps) if grid else lambda: None
 
 

@@ -1,7 +1,6 @@
 """Define the supported number types; floating formats have their command-line names.
 
-bf16 comes from ``ml_dtypes``: NumPy and MPI lack it. Sums and casts round to nearest even. Only fp64 to bf16 rounds
-twice, through fp32.
+bf16 comes from ``ml_dtypes``: NumPy and MPI lack it. Casts round to nearest even; only fp64 to bf16 rounds twice.
 """
 
 from typing import Any
@@ -26,7 +25,7 @@ TYPES = DTYPES | {name: np.dtype(name) for name in (*SIGNED, *UNSIGNED)}
 
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
-    """Return whether kernels can scale this type; for NumPy, bf16 is not an ``np.floating``."""
+    """For NumPy, bf16 is not an ``np.floating``."""
     return dtype in DTYPES.values()
 
 

@@ -3,7 +3,7 @@
     tensors   [0: pointers, type][1: pointers, type][2: ...]           a row each
     blocks    [0, 0..8191][0, 8192..16383][0, ..][1, 0..99][2, 0..]    a row each: tensor, and which elements
 
-The tables are in device memory, so the number of tensors is not limited. Addresses must not change afterwards.
+The tables are in device memory, so the number of tensors is not limited. Addresses must not change.
 """
 
 from collections.abc import Sequence

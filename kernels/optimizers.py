@@ -1,16 +1,71 @@
-"""Define our optimizers. A new one is a class and a line in ``OPTIMIZERS``."""
+"""Define optimizers: constants, an update formula and state. A new one is a class and a line in ``OPTIMIZERS``.
+
+The NumPy formula is the reference; a GPU runs it as a struct of ``kernels/cuda/update.cu``.
+"""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.optimizer import CALL_COST, Optimizer
+from dear_mpi.kernels.array import Array, array_module
+from dear_mpi.kernels.dtypes import compute_dtype
 
 __all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Lamb", "Muon", "Optimizer"]
+
+CALL_COST = 4000  # update of an empty tensor, in elements; measured on one core
+
+
+@dataclass(frozen=True)
+class Optimizer(ABC):
+    """Subclasses are frozen dataclasses whose fields are the constants."""
+
+    lr: float
+
+    # What ``update`` receives. ``element``: any segment of the flat buffer. ``tensor``: one tensor at a time in its
+    # shape, outputs first (``Parameter.outputs``); buckets and shards then end at tensor ends.
+    scope: ClassVar[str] = "element"
+    # Whether ranks exchange only gradients. Other sums are left out of norms and must not be compressed lossily.
+    gradients_alone: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"lr must be above zero, not {self.lr}")
+        for name, value in vars(self).items():
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and not negative, not {value}")
+
+    @property
+    def state_arrays(self) -> int:
+        return 0
+
+    @abstractmethod
+    def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
+        """Update ``value`` and ``state`` in place; ``grad`` may be overwritten. Iterations count from 1."""
+
+    def kernel(self, iteration: int) -> tuple[str, tuple[float, ...]]:
+        """Return the struct of ``kernels/cuda/update.cu`` and its members in order."""
+        raise ValueError(f"optimizer {type(self).__name__!r} has no CUDA kernel: it trains only on the device cpu")
+
+    def cost(self, shape: tuple[int, ...]) -> int:
+        """Estimate an update in elements; owners of whole tensors are chosen by it."""
+        return CALL_COST + math.prod(shape)
+
+    def adapted(self, layers: Sequence[Any]) -> Sequence[Any]:
+        """Return the layers as this optimizer trains them."""
+        return layers
+
+    def profiled(self, profile: Any, modules: Sequence[Any]) -> Any:
+        """Return the profile of a table's modules, with further sums that ranks exchange, for predictions."""
+        return profile
+
+    def new_state(self, value: Array) -> list[Array]:
+        zeros = array_module(value).zeros
+        return [zeros(value.shape, compute_dtype(value.dtype)) for _ in range(self.state_arrays)]
+
 
 LEAST = 2.0**-149
 
@@ -19,8 +74,7 @@ LEAST = 2.0**-149
 class SGD(Optimizer):
     """Stochastic gradient descent with momentum (Sutskever et al. 2013, in PyTorch's form).
 
-    g += weight_decay * w for all parameters; m = momentum * m + g; the step is m, or g + momentum * m if ``nesterov``;
-    w -= lr * step.
+    g += weight_decay * w; m = momentum * m + g; the step is m, or g + momentum * m if ``nesterov``; w -= lr * step.
     """
 
     lr: float = 0.1
@@ -61,7 +115,7 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma and Ba 2015, algorithm 1).
 
-    Weight decay is an L2 penalty before the moments, as in ``SGD``; ``AdamW`` decouples it.
+    Weight decay is an L2 penalty before the moments; ``AdamW`` decouples it.
     """
 
     lr: float = 3e-3
@@ -111,7 +165,7 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2, in PyTorch's form).
 
-    First w *= 1 - lr * weight_decay for all parameters; then Adam without decay.
+    First w *= 1 - lr * weight_decay; then Adam without decay.
     """
 
     weight_decay: float = 0.01
@@ -215,9 +269,7 @@ def orthogonalised(matrix: Array) -> Array:
     """Approximate the nearest orthogonal matrix: U S V^T becomes U S' V^T with S' in about 0.7 to 1.2.
 
     X = a X + (b A + c A A) X with A = X X^T maps each singular value s to a s + b s^3 + c s^5. Cost: 4 max min^2 + 2
-    min^3 flops, because the smaller side is multiplied with itself.
-
-    Source: github.com/KellerJordan/Muon, which computes in bf16; we keep the matrix's type.
+    min^3 flops. Source: github.com/KellerJordan/Muon, which computes in bf16.
 
     >>> np.linalg.svd(orthogonalised(np.diag([9.0, 5.0, 1.0])), compute_uv=False).round(1)
     array([0.9, 0.8, 0.7])

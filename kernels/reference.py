@@ -16,7 +16,7 @@ from dear_mpi.kernels.dtypes import compute_dtype, is_floating
 from dear_mpi.kernels.lookup import lookup
 
 if TYPE_CHECKING:
-    from dear_mpi.kernels.optimizer import Optimizer
+    from dear_mpi.kernels.optimizers import Optimizer
 
 BLOCK = 1 << 16  # elements per update; in smaller blocks NumPy's call overhead dominates
 PAGE = 4096
@@ -115,7 +115,7 @@ def copier(dst: Array, src: Array, scale: float) -> Step:
 
 
 def event() -> None:
-    """Return None: host kernels complete before they return."""
+    pass
 
 
 def allocate(nbytes: int) -> Array:

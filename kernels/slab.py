@@ -1,7 +1,7 @@
 """Allocate communication memory in a few large slabs that live as long as their arrays.
 
-A GPU shares memory with other processes by a handle to a whole allocation, which only plain ``cudaMalloc`` gives. MPI
-libraries cache few handles (MPICH: 16). So buckets and side buffers share a slab.
+A GPU shares memory with other processes by a handle to a whole ``cudaMalloc``, and MPI libraries cache few handles
+(MPICH: 16). So buckets and side buffers share a slab.
 """
 
 from collections.abc import Callable
@@ -21,9 +21,7 @@ def round_up(value: int, multiple: int) -> int:
 
 
 class Slab:
-    """A stack of memory, freed when all arrays cut from it are.
-
-    ``nbytes`` is its initial size. Later allocations take ``growth`` bytes, or what one array needs.
+    """A stack of memory of ``nbytes``; later allocations take ``growth`` bytes, or what one array needs.
 
     >>> slab = Slab(lambda nbytes: np.empty(nbytes, np.uint8), 1024)
     >>> slab.zeros(3, np.dtype("float32")), slab.zeros(1, np.dtype("int64")), slab.left

@@ -27,8 +27,7 @@ def main():
     import dear_mpi.cli.bench  # noqa: F401
 
     marks.end_of("imported")
-    from dear_mpi.collectives.launch.mpi_facts import started
-    from dear_mpi.ranks.world import run_world
+    from dear_mpi.ranks.world import run_world, started
 
     started()
     marks.end_of("MPI")

@@ -62,8 +62,8 @@ TRAINING = (
 
 # The same of bench.
 BENCH = (
-    *("machine_file", "case", "data", "native", "backends", "suite", "timing", "fit", "overlap", "run"),
-    *("layouts", "output", "saved", "diff", "tune"),
+    *("machine_file", "case", "data", "native", "backends", "suite", "timing", "fit", "run"),
+    *("output", "saved", "tune"),
 )
 ORDERS = {"training": TRAINING, "bench": BENCH}
 

@@ -153,7 +153,7 @@ import planted.constants as same
 from planted import constants
 from planted.constants import NATIVE
 TABLE = {"ring": None}
-MINE = ("double_tree", *OTHERS)
+MINE = ("bruck", *OTHERS)
 """
 
 

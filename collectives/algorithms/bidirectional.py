@@ -11,7 +11,7 @@ If P is even, the opposite chunk comes only from the predecessor.
 Cost for n bytes on P ranks: the ring's bytes in ceil((P-1)/2) steps of two messages: half the ring's time with a link
 to each neighbour, half its latency with one port.
 
-Source: folklore; UCC runs two inverted rings by default (its reduce_scatter_ring.c).
+Source: folklore; UCC runs two inverted rings.
 """
 
 from dear_mpi.collectives.algorithms.ring import one

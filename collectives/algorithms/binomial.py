@@ -6,7 +6,7 @@
        step 1       0 ------> 2         4 (would send to 6)
        step 2       0 -> 1    2 -> 3    4 -> 5
 
-A reduction is the mirror image (``mirror.py``), in rank order. An all-reduce is a reduction to rank 0 and a broadcast.
+A reduction is the mirror image, in rank order.
 
 Cost for n bytes on P ranks: ceil(lg P) (alpha + n beta), plus gamma for a reduction. Half of the ranks wait in every
 step, so it suits small buffers.

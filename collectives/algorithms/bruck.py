@@ -10,8 +10,7 @@
 At distance d = 1, 2, 4, ... a rank sends up to d chunks, its own first, to the rank d before it. The original shifts
 all data at the end. Here chunks keep their position, so a transfer around the buffer's end takes two messages.
 
-Cost for n bytes on P ranks: ceil(lg P) alpha + (P-1)/P n (beta, or beta + gamma). Best for small buffers; its largest
-messages go far.
+Cost for n bytes on P ranks: ceil(lg P) alpha + (P-1)/P n (beta, or beta + gamma). Best for small buffers.
 
 Source: Bruck et al., Efficient algorithms for all-to-all communications, IEEE TPDS 8 (1997): concatenation.
 """

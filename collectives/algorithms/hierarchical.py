@@ -13,7 +13,7 @@ the two.
 
 Cost for n bytes on R hosts of Q ranks, with alpha and beta inside, alpha' and beta' between: (R-1) alpha' + (R-1)/R n/Q
 beta' + (Q-1) alpha + (Q-1)/Q n beta if each rank has its own network port (else Q times the beta'). A transfer inside
-takes R messages, because a rank's chunks are scattered after the first phase.
+takes R messages, because a rank's chunks are scattered.
 
 Source: Jia et al., Highly scalable deep learning training system with mixed-precision (2018), section 3.3.
 """
@@ -49,7 +49,7 @@ def column_ring(rank: int, column: int, members: Sequence[Sequence[int]]) -> lis
 
 
 def exchange(rank: int, size: int, hosts: Sequence[int]) -> Program:
-    """Exchange chunks within columns: an all_to_all, with hosts in the order of ``pairwise.py``."""
+    """Exchange chunks within columns, with hosts in the order of ``pairwise.py``."""
     members, home, _ = placed(rank, hosts)
     host, count = members.index(home), len(members)
     steps = []

@@ -7,13 +7,13 @@
             rank 3 --+
 
 All contributions are combined at once; two-byte numbers in fp32, rounded once, where a ring rounds at each of P - 1
-hops. So the bits of a result depend only on the P numbers summed, not on buckets, borders, segments or schedule.
+hops. So a result depends only on the P numbers summed, not on buckets, borders, segments or schedule.
 
 Cost for n bytes on P ranks: one step of P - 1 messages: alpha + (P-1)/P n (beta + gamma) if their latencies overlap,
-else (P-1) alpha. In shared memory it is the fastest algorithm: each number is read once. On a large network P - 1 flows
-into every port congest switches.
+else (P-1) alpha. In shared memory it is the fastest algorithm. On a large network P - 1 flows into every port congest
+switches.
 
-Source: Rabenseifner's and others' "direct" reduce-scatter; for two-byte numbers Megatron-LM's distributed optimizer.
+Source: the "direct" reduce-scatter of Rabenseifner and others; Megatron-LM's distributed optimizer.
 """
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step

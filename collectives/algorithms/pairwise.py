@@ -9,8 +9,7 @@
 In an all-to-all, arriving data replaces sent data, so a rank swaps chunks with the ranks s + 1 after and before it.
 
 Cost for n bytes on P ranks: the ring's, (P-1) alpha + (P-1)/P n (beta + gamma) each; for an all-to-all floor(P/2) alpha
-+ (P-1)/P n beta. No message waits for another, so a late rank delays only its own data. Distant pairs load the middle
-of the network.
++ (P-1)/P n beta. No message waits for another, so a late rank delays only its own data.
 
 Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005).
 """

@@ -7,7 +7,7 @@
        step 1         0 1 2 3    0 1 2 3    0 1 2 3    0 1 2 3    partners 0-2, 1-3
 
 In step s ranks that differ in bit s exchange and combine everything. If P is no power of two, some ranks act in pairs
-(``butterfly.py``), in two more steps.
+(``rabenseifner.py``), in two more steps.
 
 Cost for n bytes on P = 2^k ranks: lg P (alpha + n (beta + gamma)), the fewest steps possible. Partners form equal sums
 in rank order, so all ranks get the same bits.
@@ -15,7 +15,7 @@ in rank order, so all ranks get the same bits.
 Source: Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005).
 """
 
-from dear_mpi.collectives.algorithms.butterfly import Fold
+from dear_mpi.collectives.algorithms.rabenseifner import Fold
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 

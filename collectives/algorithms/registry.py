@@ -1,20 +1,31 @@
-"""List the algorithms by name. To add one, write its file and add a line here.
+"""List the algorithms by name, and derive reductions. To add an algorithm, write its file and add a line here.
 
-An algorithm can also be a user's: ``path/to/mine.py:my_ring`` is the function ``my_ring`` of that file. A package may
-publish such a function as an entry point in the group ``dear_mpi.algorithms`` (``program/extras.py``).
+Another algorithm is a function in a user's file, ``path/to/mine.py:my_ring``, or a package's entry point in the group
+``dear_mpi.algorithms``. Reductions are distributions that run backwards:
+
+    all_gather          chunk 0 goes    0 --> 1 --> 3         (a tree for each chunk, away from its owner)
+                                        0 --> 2
+    its mirror image    chunk 0 goes    0 <-- 1 <-- 3         (the same tree, towards the owner, adding up)
+                                        0 <-- 2
+
+In an all-gather every rank gets every chunk once, so a chunk's paths form a tree rooted at its owner. Reverse the
+steps, turn receives into sends, and sends into receives that combine: every rank adds its contribution once, after all
+from below it have arrived. Both in turn are an all-reduce with equal bits on all ranks. A broadcast gives a reduction.
+
+Source: Chan et al., Collective communication: theory, practice, and experience, CCPE 19 (2007): duality.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dear_mpi.collectives.algorithms.mirror import MIRROR, family
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import BETWEEN, INSIDE, Rates
-from dear_mpi.collectives.program.program import COLLECTIVES, Algorithm, Program, Step, asks_for, write_program
+from dear_mpi.collectives.program.program import COLLECTIVES, Algorithm, Program, Receive, Send, Step, write_program
 from dear_mpi.kernels.lookup import lookup
 
 if TYPE_CHECKING:
@@ -23,69 +34,92 @@ if TYPE_CHECKING:
 __all__ = ["ALGORITHMS", "RUNNER", "find_algorithm", "programs", "runner_of"]
 
 
-def by_name(*functions: Algorithm) -> dict[str, Algorithm]:
-    return {function.__name__: function for function in functions}
+MIRROR = {"all_gather": "reduce_scatter", "broadcast": "reduce"}
 
 
-def gathering(its: Any) -> dict[str, Algorithm]:
-    return family(its.all_gather)
+def family(forth: Algorithm, collective: str | None = None) -> dict[str, Algorithm]:
+    """Return the three collectives of an ``all_gather`` or ``broadcast`` by name.
+
+    >>> from dear_mpi.collectives.algorithms.pairwise import all_gather
+    >>> print(family(all_gather)["reduce_scatter"](0, 2))
+    rank 0 of 2, reduce_scatter
+      step 0: send chunk 1 to rank 1; receive chunk 0 from rank 1, combined with local data
+    """
+    name = collective or forth.__name__
+
+    @wraps(forth)
+    def back(*args: object, **options: object) -> Program:
+        program = forth(*args, **options)
+        return replace(program, collective=MIRROR[name], steps=mirrored(program))
+
+    @wraps(forth)
+    def all_reduce(*args: object, **options: object) -> Program:
+        program = forth(*args, **options)
+        return replace(program, collective="all_reduce", steps=mirrored(program) + program.steps)
+
+    return {MIRROR[name]: back, name: forth, "all_reduce": all_reduce}
+
+
+def mirrored(program: Program) -> tuple[Step, ...]:
+    return tuple(
+        Step(
+            tuple(Send(receive.peer, receive.chunks) for receive in step.receives),
+            tuple(Receive(send.peer, send.chunks, combine=True) for send in step.sends),
+        )
+        for step in reversed(program.steps)
+    )
 
 
 class Rows(Mapping[str, dict[str, Algorithm]]):
-    """Import the file of an algorithm on the first lookup of its row: a job uses a few of them.
+    """Algorithms by collective. A file is imported on the first lookup of its row: a job uses a few of them.
 
-    Args:
-        makers: functions that make the row of an algorithm from its module.
-        modules: the module of each algorithm that is not named like its module.
+    ``written``: the file, and its function for each collective; reductions are derived.
     """
 
-    def __init__(self, makers: Mapping[str, Callable[[Any], dict[str, Algorithm]]], modules: Mapping[str, str]) -> None:
-        self.makers, self.modules, self.made = makers, modules, dict[str, dict[str, Algorithm]]()
+    def __init__(self, written: Mapping[str, tuple[str, Mapping[str, str]]]) -> None:
+        self.written, self.made = written, dict[str, dict[str, Algorithm]]()
 
     def __getitem__(self, name: str) -> dict[str, Algorithm]:
         if name not in self.made:
-            make = self.makers[name]
-            self.made[name] = make(import_module(f"dear_mpi.collectives.algorithms.{self.modules.get(name, name)}"))
+            file, functions = self.written[name]
+            module = import_module(f"dear_mpi.collectives.algorithms.{file}")
+            row = {collective: getattr(module, function) for collective, function in functions.items()}
+            for collective in MIRROR.keys() & functions:
+                row = family(row[collective], collective) | row
+            self.made[name] = {collective: row[collective] for collective in COLLECTIVES if collective in row}
         return self.made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.makers)
+        return iter(self.written)
 
     def __len__(self) -> int:
-        return len(self.makers)
+        return len(self.written)
 
 
+GATHER, SUM = {"all_gather": "all_gather"}, {"all_reduce": "all_reduce"}
 ALGORITHMS = Rows(
     {
-        "naive": lambda its: by_name(
-            its.reduce_scatter, its.all_gather, its.all_reduce, its.broadcast, its.reduce, its.all_to_all
-        ),
-        "ring": lambda its: by_name(its.reduce_scatter, its.all_gather, its.all_reduce),
-        "bidirectional": gathering,
-        "pairwise": lambda its: gathering(its) | by_name(its.all_to_all),
-        "ordered": gathering,
-        "shared": gathering,  # the same as ordered, without messages
-        "bruck": gathering,
-        "recursive_doubling": lambda its: by_name(its.all_reduce),
-        "rabenseifner": gathering,
-        "swing": gathering,
-        "binomial": lambda its: family(its.broadcast),
-        "double_tree": lambda its: by_name(its.all_reduce),
-        "hierarchical": gathering,
-        "torus": gathering,
-        "themis": gathering,
-    },
-    {"shared": "ordered"},
+        "naive": ("naive", {name: name for name in COLLECTIVES}),
+        "ring": ("ring", {name: name for name in ("reduce_scatter", "all_gather", "all_reduce")}),
+        "bidirectional": ("bidirectional", GATHER),
+        "pairwise": ("pairwise", GATHER | {"all_to_all": "all_to_all"}),
+        "ordered": ("ordered", GATHER),
+        "shared": ("ordered", GATHER),  # the same, without messages
+        "bruck": ("bruck", GATHER),
+        "recursive_doubling": ("recursive_doubling", SUM),
+        "rabenseifner": ("rabenseifner", GATHER),
+        "binomial": ("binomial", {"broadcast": "broadcast"}),
+        "hierarchical": ("hierarchical", GATHER),
+    }
 )
 
 # The levels of ``hierarchical``, for the stages of routes. One without the other leaves partial results,
 # so nobody may choose one.
 LEVELS = Rows(
     {
-        INSIDE: lambda its: family(its.inside, "all_gather"),
-        BETWEEN: lambda its: family(its.between, "all_gather") | {"all_to_all": its.exchange},
-    },
-    {INSIDE: "hierarchical", BETWEEN: "hierarchical"},
+        INSIDE: ("hierarchical", {"all_gather": "inside"}),
+        BETWEEN: ("hierarchical", {"all_gather": "between", "all_to_all": "exchange"}),
+    }
 )
 
 # Algorithms with another runner (plans/runners/) than ``messages``. ``native`` has no program.
@@ -121,8 +155,15 @@ def served_by(name: str) -> dict[str, Algorithm]:
 
 
 def is_ours(name: str) -> bool:
-    """Return whether the tests prove this algorithm."""
+    """Return whether core's tests prove this algorithm."""
     return name in ALGORITHMS or name in LEVELS
+
+
+def is_installed(name: str) -> bool:
+    """Return whether core or an extra has this name; users' files have none."""
+    from dear_mpi.collectives.program.extras import entry_points_of
+
+    return name in ALGORITHMS or name in entry_points_of("algorithms")
 
 
 def check_whole(name: str) -> None:
@@ -146,32 +187,28 @@ def programs(
     return [write_program(algorithm, rank, size, hosts=hosts, rates=rates, pieces=pieces) for rank in range(size)]
 
 
-def lacks_rates(name: str, hosts: Sequence[int], rates: Rates | None) -> bool:
-    if rates is not None or len(set(hosts)) < 2:
-        return False
-    return any(asks_for(function, "rates") for function in served_by(name).values())
-
-
 def in_file(name: str) -> bool:
     return ":" in name or name.endswith(".py")
 
 
-def algorithm_source(spec: str) -> Source:
-    from dear_mpi.collectives.program.extras import extra_in_file
+def algorithm_source(spec: str) -> Source | None:
+    """Return the source of a user's function; None for an installed one."""
     from dear_mpi.collectives.program.user_file import source_of
 
-    return source_of(spec if in_file(spec) else extra_in_file("algorithms", spec), "algorithm", "my_ring")
+    return source_of(spec, "algorithm", "my_ring") if in_file(spec) else None
 
 
 def load_algorithm(spec: str) -> dict[str, Algorithm]:
-    """Load a user's function and return its collective and those derived by mirroring.
+    """Load a user's or an extra's function; return its collective and those derived by mirroring.
 
     It is tried for two ranks. A ProgramError in any call reports a failure, or a program of another collective or rank:
     its mirror image would pass for the right one.
     """
+    from dear_mpi.collectives.program.extras import load_extra
     from dear_mpi.collectives.program.user_file import Endless, in_time, load, telling
 
-    algorithm, collective = load(algorithm_source(spec)), ""
+    source, collective = algorithm_source(spec), ""
+    algorithm = load_extra("algorithms", spec) if source is None else load(source)
 
     @wraps(algorithm)
     def write(rank: int, size: int, **options: Any) -> Program:
@@ -181,17 +218,16 @@ def load_algorithm(spec: str) -> dict[str, Algorithm]:
                 program = in_time(lambda: algorithm(rank, size, **options))
         except Endless as error:
             raise ProgramError(f"algorithm {spec!r} {error} ({where})") from None
-        due, found = f"a Program {where}", type(program).__name__
-        if isinstance(program, Program):
-            steps = program.steps
-            if not isinstance(steps, tuple | list) or not all(isinstance(step, Step) for step in steps):
-                due, found = f"steps {where} that are a tuple of Step", f"{steps!r:.60}"
-            else:
-                due = f"a program of {collective or program.collective} {where}"
-                found = f"of {program.collective} for rank {program.rank} of {program.size}"
-                if due == f"a program {found}":
-                    return program
-        raise ProgramError(f"algorithm {spec!r} must return {due}, not {found}")
+        if not isinstance(program, Program):
+            fault = f"a Program {where}, not {type(program).__name__}"
+        elif not isinstance(program.steps, tuple | list) or not all(isinstance(step, Step) for step in program.steps):
+            fault = f"steps {where} that are a tuple of Step, not {program.steps!r:.60}"
+        elif (program.rank, program.size) != (rank, size) or (collective or program.collective) != program.collective:
+            found = f"of {program.collective} for rank {program.rank} of {program.size}"
+            fault = f"a program of {collective or program.collective} {where}, not {found}"
+        else:
+            return program
+        raise ProgramError(f"algorithm {spec!r} must return {fault}")
 
     collective = write_program(write, 0, 2).collective  # from here on every call must return this one
     return family(write, collective) if collective in MIRROR else {collective: write}

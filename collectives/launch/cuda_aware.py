@@ -1,4 +1,4 @@
-"""Decide whether this MPI accepts device memory: by a trial in a child process, for all ranks together.
+"""Decide whether this MPI accepts device memory, by a trial in a child process.
 
 MPI's own answer may be wrong: Open MPI says yes if its UCX lacks CUDA. A wrong yes is a crash. So a child runs this
 file as a one-rank MPI job that sends device buffers to itself.
@@ -6,34 +6,34 @@ file as a one-rank MPI job that sends device buffers to itself.
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from ctypes import CDLL, byref, c_int
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dear_mpi.collectives.launch.launcher import child_environment
-from dear_mpi.collectives.launch.mpi_facts import queries
 from dear_mpi.collectives.program.errors import ArgumentError, MismatchError
-from dear_mpi.kernels.array import Array, library_of
-from dear_mpi.kernels.gpu import current_gpu
+from dear_mpi.kernels.array import Array, current_gpu, library_of
 from dear_mpi.kernels.lookup import lookup
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 SIZES = (64, 4 << 20)  # bytes: eager and rendezvous take different paths in MPI
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Whether MPI gets device memory directly, and ``why``."""
-
     direct: bool
     why: str
 
@@ -47,7 +47,7 @@ OVERRIDES = {
 
 
 def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> DeviceMemory:
-    """Try it in a child process on this process's GPU. Never hangs, leaves no child."""
+    """Try it in a child process on this GPU. Never hangs, leaves no child."""
     try:  # failure is an answer: if this rank raised, the others would hang
         if command is None:
             module, limit_s = "dear_mpi.collectives.launch.cuda_aware", int(timeout_s) + 1
@@ -93,7 +93,7 @@ probed = cache(probe)  # once per process: the answer does not change
 def decide(
     comm: "MPI.Intracomm", override: str = "auto", *, probing: Callable[[], DeviceMemory] = probed
 ) -> DeviceMemory:
-    """Collective: decide whether MPI gets device memory directly; equal on all ranks, errors included.
+    """Collective: decide for all ranks, because both ends of a message must take the same path.
 
     Both ends of a message must take one path: under ``auto`` a rank of each host probes, and all must succeed.
     """
@@ -110,9 +110,42 @@ def decide(
 def built_for(array: Array, comm: "MPI.Intracomm", *, taken: bool) -> bool:
     """Return whether the library's own collectives accept this memory.
 
-    Messages (``taken``) need only a UCX with CUDA. Reductions crash unless MPI itself was built with CUDA.
+    Messages need only a UCX with CUDA. Reductions crash unless MPI itself was built with CUDA.
     """
     return library_of(array) == "numpy" or (taken and True in queries(comm).values())
+
+
+def queries(comm: "MPI.Intracomm") -> dict[str, bool | str | None]:
+    info = comm.Get_info()
+    kinds = info.Get("mpi_memory_alloc_kinds")
+    info.Free()
+    cuda, gpu, flag = library_function("MPIX_Query_cuda_support"), library_function("MPIX_GPU_query_support"), c_int(0)
+    answered = gpu is not None and gpu(c_int(CUDA), byref(flag)) == 0
+    return {
+        "MPIX_Query_cuda_support": None if cuda is None else bool(cuda()),
+        "MPIX_GPU_query_support": bool(flag.value) if answered else None,
+        "mpi_memory_alloc_kinds": kinds,
+    }
+
+
+def library_function(name: str) -> Callable[..., int] | None:
+    for path in (None, *loaded("libmpi")):
+        with contextlib.suppress(OSError):  # skip libraries that cannot be reopened
+            function: Callable[..., int] | None = getattr(CDLL(path), name, None)
+            if function is not None:
+                return function
+    return None
+
+
+def loaded(name: str, maps: Path = Path("/proc/self/maps")) -> list[str]:
+    """Return the paths of this process's shared libraries by name; ``libmpi`` includes libmpi_gnu.
+
+    mpi4py hides its MPI from other libraries, but not from the memory map.
+    """
+    try:
+        return sorted(set(re.findall(rf"/.*/{re.escape(name)}(?:[-_]\w+)?\.so\S*", maps.read_text())))
+    except OSError:
+        return []
 
 
 def decision(answers: Sequence[tuple[str, str, DeviceMemory | None]]) -> DeviceMemory:

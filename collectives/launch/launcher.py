@@ -84,7 +84,7 @@ class Status(NamedTuple):
 
 
 def status_of(process: Path) -> Status:
-    """Read the status of a process from its folder in /proc; OSError if it is gone or unreadable."""
+    """OSError: the process is gone or unreadable."""
     # "PID (NAME) STATE PARENT ...": the name may contain brackets
     name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
     state, parent, *others = rest.split()
@@ -104,7 +104,7 @@ def launcher_process(proc: Path = Path("/proc")) -> Path | None:
 def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
     """End this host's launcher if it hangs after an abort, waiting for daemons beyond a dead link.
 
-    A child process sends SIGTERM, later SIGKILL; a healthy launcher has time to clean up first.
+    A child sends SIGTERM, later SIGKILL; a healthy launcher has time to clean up first.
     """
 
     def end(process: Path, began: str) -> None:
@@ -140,7 +140,7 @@ ADVICE = "end a forked child with os._exit before it comes back to dear-mpi"
 
 @contextmanager
 def no_child_leaves() -> Iterator[None]:
-    """End any child that is forked in the block and leaves it: only the rank continues."""
+    """End any child that is forked in the block and leaves it."""
     process = os.getpid()
     try:
         yield
@@ -153,7 +153,7 @@ def no_child_leaves() -> Iterator[None]:
 
 
 def end_child(error: BaseException | None) -> None:
-    """End this child as the interpreter would, but without MPI's exit handler."""
+    """End this child without MPI's exit handler."""
     code = error.code or 0 if isinstance(error, SystemExit) else int(error is not None)
     try:
         if isinstance(code, str):

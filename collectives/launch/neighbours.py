@@ -28,7 +28,7 @@ LOOKS = 30  # for a launcher to end the rest of a job
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A rank, perhaps this one; ``waits`` describes its wait, or is "", and ``progress`` grows with each wait."""
+    """A rank, perhaps this one; ``waits`` may be "", and ``progress`` grows with each wait."""
 
     rank: int
     process: int | None = None  # None: a thread
@@ -66,7 +66,7 @@ class Monitor:
             os.pwrite(self.descriptor, content[:MONITOR_BYTES].ljust(MONITOR_BYTES), 0)
 
     def farewell(self) -> None:
-        """End stopped ranks before aborting the job, because some launchers would wait for them.
+        """End stopped ranks before aborting the job: some launchers would wait for them.
 
         A child ends what is left 3 s after this rank: MPICH's launcher sometimes waits for a rank that computes.
         """

@@ -3,16 +3,24 @@
 Instructions keep messages of many steps in flight; here every send is synchronous. The proof finds deadlocks, sends
 that meet another message's receive, memory used while an unfinished message needs it, and wrong results.
 
-In a phase, ranks run in any order, so no rank may touch memory that another writes in that phase. Several runs follow
-each other: between two barriers a rank may still be in one run while another has new data for the next.
+In a phase, ranks run in any order, so no rank may touch memory that another writes in that phase. Between two barriers
+a rank may still be in one run while another has new data for the next, so several runs follow each other.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NoReturn
 
-from dear_mpi.collectives.lowering.instructions import WINDOW, InstructionList, SideBuffer, write_instructions
-from dear_mpi.collectives.lowering.messages import WHOLE, Grid, Portion, messages
+from dear_mpi.collectives.lowering.messages import (
+    WHOLE,
+    WINDOW,
+    Grid,
+    InstructionList,
+    Portion,
+    SideBuffer,
+    messages,
+    write_instructions,
+)
 from dear_mpi.collectives.lowering.phases import Move, Operand, Share
 from dear_mpi.collectives.program.errors import ProgramError
 from dear_mpi.collectives.program.hosts import Lane
@@ -33,7 +41,7 @@ def check_instructions(
     staged: bool = False,
     portions: Sequence[Portion] = (WHOLE,),
 ) -> None:
-    """Run all ranks' instruction lists, portion by portion; a ProgramError names rank, step and message."""
+    """Run all ranks' instructions by portion; a ProgramError names rank, step and message."""
     grid = Grid(chunks, segment)
     held = [dict[Place, int](enumerate(grid.spread(row))) for row in next(after_steps(programs))]
     for portion in portions:
@@ -53,8 +61,6 @@ def check_instructions(
 
 
 class SymbolicRank:
-    """A rank at a position in its instructions; ``held`` is the content of each place."""
-
     def __init__(self, rank: int, listing: InstructionList, held: dict[Place, int]) -> None:
         self.rank, self.listing, self.held, self.position = rank, listing, held, 0
         self.over: set[int] = set()
@@ -104,7 +110,6 @@ class SymbolicRank:
             self.users[place].discard(number)
 
     def merge(self, number: int) -> None:
-        """Empty a receive's side buffer."""
         if number not in self.waited:
             self.fail(number, "is merged before it has arrived")
         self.release(number)
@@ -147,7 +152,7 @@ def meet(lane: Lane[End, End]) -> None:
 
 
 def check_phases(collective: str, share: Share, written: Sequence[list[list[Move]]]) -> None:
-    """Check all runs at any relative speed; a ProgramError names run, phase, ranks and element."""
+    """Check all runs; a ProgramError names run, phase, ranks and element."""
     fewest = min(written, key=len)
     if len(fewest) < len(max(written, key=len)):
         raise ProgramError(f"rank {written.index(fewest)} has {len(fewest)} phases; another rank has more")
@@ -164,7 +169,7 @@ def check_phases(collective: str, share: Share, written: Sequence[list[list[Move
 
 
 class SymbolicMemory:
-    """The content of all memory, and its users since the last barrier."""
+    """All memory, and its users since the last barrier."""
 
     def __init__(self, collective: str, share: Share) -> None:
         self.contract, self.share, self.run = COLLECTIVES[collective], share, 0

@@ -34,8 +34,6 @@ class Move:
 
 @dataclass(frozen=True)
 class Share:
-    """One rank's share of the work."""
-
     partition: Partition
     rank: int
     block: int  # elements that fit a cache with their operands

@@ -1,7 +1,9 @@
-"""Check the arguments of a collective call; errors name the argument, its value and the allowed values."""
+"""Check a collective call; errors name the argument, its value and the allowed values."""
+
+from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,9 +16,11 @@ from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import COLLECTIVES
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import KERNELS, Array, array_module, library_of
+from dear_mpi.kernels.calls import copier
 from dear_mpi.kernels.dtypes import DTYPES, TYPES, is_floating
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.reference import BITWISE
+from dear_mpi.kernels.slab import Slab
 
 MESSAGE_BYTES = 1 << 30  # older MPI libraries count bytes in 31 bits
 MOST_SEGMENTS = 10**6  # per buffer: more take minutes to plan
@@ -69,8 +73,8 @@ class Call:
     def shared_rules(self) -> list[Rule]:
         return [rule for rule in self.rules or () if rule.shared and rule.collective == self.collective]
 
-    def chosen(self, transport: Transport, *, sharing: bool) -> "Call":
-        """Replace ``auto`` and None by the tuning table's choice; ``sharing`` puts rules for shared memory first."""
+    def chosen(self, transport: Transport, *, sharing: bool) -> Call:
+        """Replace ``auto`` and None by the table's choice; ``sharing``: rules for shared memory first."""
         algorithm, segment_bytes = self.algorithm, default_segment(transport.hosts)
         if self.rules is not None:
             shared = [rule for rule in self.shared_rules if sharing and self.nbytes <= rule.limit]
@@ -88,6 +92,13 @@ class Call:
                 f"segment_bytes {segment_bytes} {cut}, planning them takes minutes: increase segment_bytes"
             )
         return replace(self, algorithm=algorithm, segment_bytes=segment_bytes)
+
+    def scales(self, size: int) -> tuple[float, float]:
+        """Return factors for contributions and result. A power of two keeps the bits."""
+        if self.op != "average":
+            return 1.0, 1.0
+        first = 0.5 ** (size - 1).bit_length() if self.x.dtype == DTYPES["fp16"] else 1.0
+        return first, 1 / (size * first)
 
     def check(self, transport: Transport) -> dict[str, object]:
         """Return what must be equal on all ranks, or raise a ValueError."""
@@ -145,6 +156,52 @@ class Call:
                 raise ValueError(f"{name} must have {count} elements on rank {rank} of {size}, not {array.size}")
         if array_module(self.x).may_share_memory(self.x, out):
             raise ValueError("out must not share memory with x; leave it out to work in place")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A call's buffers, and what its runner needs."""
+
+    call: Call  # checked on all ranks
+    transport: Transport
+    tag: int  # of this plan's messages, equal on all ranks
+    slab: Slab | None  # for side buffers
+    buffer: Array  # flat; updated in place
+    result: Array
+    before: Sequence[Callable[[], object]]  # copies around a run
+    after: Sequence[Callable[[], object]]
+    reached: Any = None  # memory of all ranks (``Reach``), if reachable
+
+    @classmethod
+    def of(cls, call: Call, transport: Transport, tag: int, slab: Slab | None = None) -> Task:
+        """Work in ``x``, in ``out``, or (reduce_scatter with ``out``) in a new buffer."""
+        own, scatters = call.partition(transport.size).shard(transport.rank), call.collective == "reduce_scatter"
+        first, last = call.scales(transport.size)
+        x = call.x.reshape(-1)
+        if call.out is None:
+            scaled = x[own] if scatters else x
+            buffer, result = x, scaled if scatters else call.x
+            before, after = scaling(x, first), scaling(scaled, last)
+        elif scatters:
+            buffer, result = array_module(x).empty_like(x), call.out
+            before, after = [copier(buffer, x, first)], [copier(result.reshape(-1), buffer[own], last)]
+        else:
+            buffer, result = call.out.reshape(-1), call.out
+            arriving = buffer[own] if call.collective == "all_gather" else buffer
+            before, after = [copier(arriving, x, first)], scaling(buffer, last)
+        return cls(call, transport, tag, slab, buffer, result, before, after)
+
+    def on(self, buffer: Array) -> Task:
+        call = replace(self.call, x=buffer, out=None)
+        return replace(Task.of(call, self.transport, self.tag, self.slab), reached=self.reached)
+
+    @property
+    def op(self) -> str:
+        return "sum" if self.call.op == "average" else self.call.op  # the plan scales the sum
+
+
+def scaling(array: Array, factor: float) -> list[Callable[[], object]]:
+    return [copier(array, array, factor)] if factor != 1 else []
 
 
 def plain(value: Any) -> Any:

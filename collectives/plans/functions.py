@@ -1,4 +1,4 @@
-"""Provide the collectives as functions. The first call of a kind makes a plan, which is cached for the next.
+"""Provide the collectives as functions, with cached plans.
 
 All ranks vote with the number of their cached plan. If one rank has none, or another one, all make a new plan, so
 disagreements are found as for any plan.
@@ -15,16 +15,15 @@ import ctypes
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
 from dear_mpi.collectives.plans.call import MESSAGE_BYTES, PLAIN
-from dear_mpi.collectives.plans.make_plan import make_plan, transport_of, workspace_of
+from dear_mpi.collectives.plans.make_plan import make_plan, transport_of
 from dear_mpi.collectives.plans.notes import Part
-from dear_mpi.collectives.plans.plan import BoundInstruction, InstructionRun, Plan, RunningOperation
+from dear_mpi.collectives.plans.plan import Act, InstructionRun, Plan, RunningOperation, waiting
 from dear_mpi.collectives.program.errors import MismatchError
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Request, Transport
@@ -57,30 +56,30 @@ def all_reduce(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
 
 
 def reduce_scatter(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
-    """Combine x over all ranks; rank r gets shard r of the result (without ``out`` a view into x)."""
+    """Combine x; rank r gets shard r of the result (without ``out`` a view into x)."""
     return once("reduce_scatter", x, comm, **options)
 
 
 def all_gather(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
-    """Collect shard r from every rank r; every rank gets all shards."""
+    """Collect shard r from every rank r on all ranks."""
     return once("all_gather", x, comm, **options)
 
 
 def all_to_all(x: Array, comm: Any, **options: Unpack[Keywords]) -> Array:
     """Send chunk c of x to rank c and receive rank c's chunk in its place, for every c.
 
-    The P chunks are equal; counts and other sizes are an ArgumentError. Default algorithm: pairwise.
+    The P chunks are equal; counts and other sizes are an ArgumentError.
     """
     return once("all_to_all", x, comm, **{"algorithm": "pairwise", **options})
 
 
 def broadcast(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Keywords]) -> Array:
-    """Copy the root's x to every rank. Default algorithm: binomial."""
+    """Copy the root's x to every rank."""
     return once("broadcast", x, comm, root=root, **{"algorithm": "binomial", **options})
 
 
 def reduce(x: Array, comm: Any, *, root: int = 0, **options: Unpack[Keywords]) -> Array:
-    """Combine x on the root, in rank order from the root on. Default algorithm: binomial."""
+    """Combine x on the root, in rank order from the root on."""
     return once("reduce", x, comm, root=root, **{"algorithm": "binomial", **options})
 
 
@@ -101,8 +100,6 @@ Key = tuple[Any, ...]
 
 
 class CachedPlans:
-    """The cached plans of one transport."""
-
     def __init__(self, transport: Transport) -> None:
         self.transport, self.made = transport, 0
         # By number, least recently used first, equally on all ranks
@@ -195,7 +192,7 @@ def file_of(algorithm: str) -> str:
 
 
 class CachedPlan:
-    """The plan of one kind of call, and the arrays that it is bound to."""
+    """The plan of one kind of call, bound to several arrays."""
 
     def __init__(self, key: Key, plan: Plan) -> None:
         call, transport = plan.call, plan.transport
@@ -228,19 +225,18 @@ class CachedPlan:
 
     def bind(self, target: Array) -> Plan | None:
         """Bind to private memory or to the target's; None if the algorithm cannot be bound again."""
-        call, transport = self.plan.call, self.plan.transport
-        address, dtype = 0, call.x.dtype
+        call, address, dtype = self.plan.call, 0, self.plan.call.x.dtype
         if self.private:
             buffer: Array = np.empty(call.count, dtype)
         else:  # an array in the target's memory that does not keep it alive
             address = target.ctypes.data
             memory: Any = (ctypes.c_char * call.nbytes).from_address(address)
             buffer = np.frombuffer(memory, np.uint8).view(dtype)
-        run = self.plan.run.on(buffer)
+        task = self.plan.task.on(buffer)
+        run = self.plan.run.on(task)
         if run is None:
             return None
-        call = replace(call, x=buffer, out=None)
-        self.plan = self.plans[address] = Plan(run, workspace_of(call, transport.rank, transport.size), call, transport)
+        self.plan = self.plans[address] = Plan(run, task)
         if len(self.plans) > MOST_ARRAYS:
             self.plans.pop(next(iter(self.plans))).free()
         return self.plan
@@ -253,8 +249,8 @@ class CachedPlan:
 def exchange(transport: Transport, what: str, outgoing: Sequence[Array], incoming: Sequence[Array]) -> None:
     """Collective: send ``outgoing[r]`` to each rank r and receive ``incoming[r]`` from it, in any sizes.
 
-    ``what`` names the call in messages; arrays are flat and of bytes, one per rank. No plan is kept: ``all_to_all`` is
-    faster for equal chunks. MismatchError: sizes of two ranks differ; raised on all ranks before anything is sent.
+    ``what`` names the call in messages; arrays are flat and of bytes. No plan is kept. MismatchError on all ranks:
+    sizes of two ranks differ.
     """
     transport.one_thread.run(exchange_alone, transport, what, outgoing, incoming)
 
@@ -275,9 +271,8 @@ def exchange_alone(transport: Transport, what: str, outgoing: Sequence[Array], i
             for start in range(0, array.size * (peer != transport.rank), MESSAGE_BYTES):
                 requests.append(prepare(array[start : start + MESSAGE_BYTES], peer, tag))
                 ends.append(Part("ending", peer=peer, incoming=is_incoming))
-    begins = [end._replace(kind="starting") for end in ends]
-    begin = BoundInstruction((), [request.Start for request in requests], begins)
-    messages = InstructionRun(transport.rank, [begin, BoundInstruction(requests, (), ends)], requests)
+    begins = [Act(end._replace(kind="starting"), request.Start) for end, request in zip(ends, requests, strict=True)]
+    messages = InstructionRun(transport.rank, [*begins, *map(waiting, ends, requests)], requests)
     operation = RunningOperation(messages, what, transport)
     operation.attempt(operation.whole)
     messages.free()

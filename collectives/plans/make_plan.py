@@ -1,21 +1,19 @@
 """Make a plan: check the call, agree on it, choose its buffer and let a runner prepare it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.lowering.messages import WHOLE, Portion
-from dear_mpi.collectives.plans.call import Call, plain
-from dear_mpi.collectives.plans.plan import Plan, Task, Workspace
+from dear_mpi.collectives.plans.call import Call, Task, plain
+from dear_mpi.collectives.plans.plan import Plan
 from dear_mpi.collectives.plans.runners import check_call, runner_for
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.transports.agree import agree, run_checker
 from dear_mpi.collectives.transports.transport import Transport
-from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.kernels.calls import copier
-from dear_mpi.kernels.dtypes import DTYPES
+from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.kernels.slab import Slab
 
@@ -86,23 +84,23 @@ def prepare(
         return {**check_call(asked, transport), **options, "number of the plan": tag}
 
     agree(transport, asked.collective, facts)
-    work = workspace_of(asked, transport.rank, transport.size)
-    reached = None
+    task, reached = Task.of(asked, transport, tag, slab), None
     if runner_of(asked.algorithm) == "shared" or asked.shared_rules:
         from dear_mpi.collectives.plans.runners.shared import reach_for  # few jobs need it
 
-        reached = reach_for(asked, work.buffer, transport, slab)
+        reached = reach_for(task)
     call = asked.chosen(transport, sharing=reached is not None)
     if call.portion != WHOLE and runner_of(call.algorithm) != "messages":  # equal on all ranks
         raise ArgumentError(f"portion must be left out for {call.algorithm!r}, which sends no messages")
-    run = runner_for(call.algorithm).prepare(Task(call, work.buffer, transport, tag, slab, reached))
+    task = replace(task, call=call, reached=reached)
+    run = runner_for(call.algorithm).prepare(task)
     if options["debug"]:
-        work = replace(work, before=[run_checker(transport, f"{call.collective} number {tag}"), *work.before])
-    return Plan(run, work, call, transport)
+        task = replace(task, before=[run_checker(transport, f"{call.collective} number {tag}"), *task.before])
+    return Plan(run, task)
 
 
 def transport_of(comm: Any) -> Transport:
-    """Return ``comm`` if it is a transport, else the transport of an mpi4py communicator; TypeError otherwise."""
+    """Return ``comm`` if it is a transport, else the transport of an mpi4py communicator."""
     if hasattr(comm, "send_init"):
         return cast("Transport", comm)
     if not hasattr(comm, "Is_inter"):
@@ -117,31 +115,3 @@ def mpi_transport() -> "type[MpiTransport]":
     from dear_mpi.collectives.transports.mpi import MpiTransport  # starts MPI
 
     return MpiTransport
-
-
-def workspace_of(call: Call, rank: int, size: int) -> Workspace:
-    """Work in ``x``, in ``out``, or (reduce_scatter with ``out``) in a new buffer."""
-    own, scatters = call.partition(size).shard(rank), call.collective == "reduce_scatter"
-    first, last = scales(call, size)
-    x = call.x.reshape(-1)
-    if call.out is None:
-        scaled = x[own] if scatters else x
-        return Workspace(x, scaled if scatters else call.x, scaling(x, first), scaling(scaled, last))
-    out = call.out.reshape(-1)
-    if scatters:
-        buffer = array_module(x).empty_like(x)
-        return Workspace(buffer, call.out, [copier(buffer, x, first)], [copier(out, buffer[own], last)])
-    arriving = out[own] if call.collective == "all_gather" else out
-    return Workspace(out, call.out, [copier(arriving, x, first)], scaling(out, last))
-
-
-def scales(call: Call, size: int) -> tuple[float, float]:
-    """Return factors for contributions and result. A power of two is exact, so it keeps the bits."""
-    if call.op != "average":
-        return 1.0, 1.0
-    first = 0.5 ** (size - 1).bit_length() if call.x.dtype == DTYPES["fp16"] else 1.0
-    return first, 1 / (size * first)
-
-
-def scaling(array: Array, factor: float) -> list[Callable[[], object]]:
-    return [copier(array, array, factor)] if factor != 1 else []

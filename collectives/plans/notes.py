@@ -1,23 +1,31 @@
-"""Record when each call of a rank's last collectives began and ended.
+"""Record when each call of a rank's last collectives began and ended, and split that time from all ranks' notes.
 
     calls of a run   | start a message | wait for another | combine it | start the next ...
     times noted      t0               t1                 t2           t3
 
-The calls follow one another, so one clock reading after each suffices: 0.1 us per call and 0.6 us per run. The calls
-are known in advance (``InstructionRun.parts``). A ring buffer keeps the last seconds, so training records always and
-has them when a rank stalls or fails.
+The calls follow one another, so one clock reading after each suffices: 0.1 us per call and 0.6 us per run. A ring
+buffer keeps the last seconds, so training records always and has them when a rank stalls or fails.
+
+    rank 1   started its end of the message:            |
+    rank 2   blocked in its wait:           |- waiting -|- transfer -|- combining -|
+
+A wait is *waiting* until the peer starts its end of the message, then *transfer*, as are calls that start messages.
+Without the peer's notes it is *either*. *Combining* and *copying* work on a message's data. A library call is *whole*.
 """
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 MOST_CALLS = 1 << 17  # kept: 1 MiB of times
 WAITS = ("ending", "device", "whole")
+KINDS = ("waiting", "transfer", "combining", "copying")
+AS = {"starting": "transfer", "device": "waiting"}
 
 
 class Part(NamedTuple):
@@ -68,7 +76,7 @@ class Noted:
 
 
 class Notes:
-    """The last runs of a rank, up to ``most`` calls; one thread writes."""
+    """The last runs of a rank, up to ``most`` calls; one thread writes, others may read."""
 
     def __init__(self, most: int = MOST_CALLS) -> None:
         self.ring: deque[tuple[int, Mapping[str, Any], Sequence[Part], array[float]]] = deque()
@@ -85,12 +93,10 @@ class Notes:
 
     @property
     def runs(self) -> list[Noted]:
-        """A snapshot of begun runs; another thread may continue the last."""
-        taken = [(number, said, parts, times[:]) for number, said, parts, times in list(self.ring)]
-        return [Noted(*each) for each in taken if each[3]]
+        return self.since(-math.inf)
 
     def since(self, begin_s: float) -> list[Noted]:
-        """Return the runs that ended later; scans no earlier ones."""
+        """Return the begun runs that ended later; scans no earlier ones."""
         found = list[Noted]()
         for number, said, parts, times in reversed(list(self.ring)):
             taken = times[:]
@@ -98,3 +104,89 @@ class Notes:
                 break
             found += [Noted(number, said, parts, taken)] if taken else []
         return found[::-1]
+
+
+Ranks: TypeAlias = Mapping[int, Noted]
+"""One collective on its ranks, on one clock."""
+
+End: TypeAlias = tuple[int, int, int | None, int, bool]
+"""An end of a message: rank, peer, step, number in the step, incoming."""
+
+
+class StepSpan(NamedTuple):
+    """Seconds of one activity; ``peer`` is the awaited or served rank."""
+
+    kind: str
+    step: int | None
+    peer: int | None
+    begin_s: float
+    end_s: float
+    part: Part
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.begin_s
+
+
+class Flow(NamedTuple):
+    """A message, from the sender's start to the receiver's end."""
+
+    sender: int
+    begin_s: float
+    receiver: int
+    end_s: float
+    part: Part
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.begin_s
+
+
+def end_of(rank: int, part: Part) -> End:
+    assert part.peer is not None, "it is an end of a message"
+    return rank, part.peer, part.step, part.number, part.incoming
+
+
+def other_end(rank: int, part: Part) -> End:
+    rank, peer, step, number, incoming = end_of(rank, part)
+    return peer, rank, step, number, not incoming
+
+
+def starts_of(ranks: Ranks) -> dict[End, float]:
+    return {
+        end_of(rank, part): begin_s
+        for rank, noted in ranks.items()
+        for part, begin_s, _ in noted.calls()
+        if part.kind == "starting"
+    }
+
+
+def spans_of(rank: int, noted: Noted, starts: Mapping[End, float]) -> Iterator[StepSpan]:
+    """Yield a rank's calls; waits are cut at the peer's start."""
+    for part, begin_s, end_s in noted.calls():
+        kind = AS.get(part.kind, part.kind)
+        if kind == "ending":
+            peers_s = starts.get(other_end(rank, part))
+            if peers_s is None:
+                kind = "either"
+            else:
+                kind, until_s = "transfer", min(max(begin_s, peers_s), end_s)
+                if until_s > begin_s:
+                    yield StepSpan("waiting", part.step, part.peer, begin_s, until_s, part)
+                    begin_s = until_s
+        yield StepSpan(kind, part.step, part.peer, begin_s, end_s, part)
+
+
+def flows_of(ranks: Ranks, starts: Mapping[End, float]) -> Iterator[Flow]:
+    for rank, noted in ranks.items():
+        for part, _, end_s in noted.calls():
+            if part.kind == "ending" and part.incoming and (begin_s := starts.get(other_end(rank, part))) is not None:
+                yield Flow(end_of(rank, part)[1], begin_s, rank, end_s, part)
+
+
+def said_of(span: StepSpan, noted: Noted) -> dict[str, Any]:
+    part = span.part
+    known: dict[str, Any] = {**noted.said, "number": noted.number, "step": part.step, "peer": part.peer}
+    if part.kind in ("starting", "ending"):
+        known |= {"message": part.number, "direction": "receive" if part.incoming else "send"}
+    return known | {"chunk": part.chunk, "bytes": part.nbytes, "call": part.kind}

@@ -1,7 +1,7 @@
 """Run a prepared collective many times. All ranks start their plans in one order.
 
-A runner binds all requests, views and calls in advance. A run only starts, waits and calls: it slices no array and
-allocates nothing, except for noted times (``notes.py``).
+A runner binds all requests, views and calls in advance, so a run slices no array and allocates nothing, except for
+noted times (``notes.py``).
 
     whole                   all calls in order: a third faster than ``start`` and ``wait`` for small collectives
     start, advance, wait    begin, continue without blocking, finish
@@ -11,95 +11,69 @@ From ``start`` to the end of a run the arrays belong to the plan; the transport 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import wraps
-from itertools import accumulate
 from operator import length_hint
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from dear_mpi.collectives.plans.call import Call
+from dear_mpi.collectives.plans.call import Task
 from dear_mpi.collectives.plans.notes import WAITS, Notes, Part
 from dear_mpi.collectives.program.errors import CollectiveError, TransportError
 from dear_mpi.collectives.transports.transport import Request, Transport
 from dear_mpi.kernels.array import Array, Event
 
-if TYPE_CHECKING:
-    from dear_mpi.kernels.slab import Slab
-
-__all__ = ["Plan", "Workspace"]
+__all__ = ["Plan"]
 
 T = TypeVar("T")
 Action: TypeAlias = Callable[[], object]
 
 
-@dataclass(frozen=True)
-class Task:
-    """A runner's input."""
+class Act(NamedTuple):
+    """A call of a run; a wait also has a ``test`` to poll."""
 
-    call: Call  # checked on all ranks; algorithm and segments are chosen
-    buffer: Array  # flat; updated in place
-    transport: Transport
-    tag: int  # of this plan's messages, equal on all ranks
-    slab: Slab | None = None  # for side buffers
-    reached: Any = None  # memory of all ranks (``Reach``), if reachable
-
-    @property
-    def op(self) -> str:
-        return "sum" if self.call.op == "average" else self.call.op  # the plan scales the sum
-
-    def on(self, buffer: Array) -> Task:
-        return replace(self, buffer=buffer, call=replace(self.call, x=buffer, out=None))
+    part: Part
+    call: Action
+    test: Callable[[], bool] | None = None
 
 
-@dataclass(frozen=True)
-class BoundInstruction:
-    """Wait for all ``waits``, then do all ``actions``; ``parts`` describe these calls."""
-
-    waits: Sequence[Request | Event]
-    actions: Sequence[Action]
-    parts: Sequence[Part]
-
-
-def straight(instructions: Sequence[BoundInstruction]) -> list[Action]:
-    return [call for each in instructions for call in (*(wait.Wait for wait in each.waits), *each.actions)]
+def waiting(part: Part, wait: Request | Event) -> Act:
+    return Act(part, wait.Wait, wait.Test)
 
 
 class InstructionRun:
-    """Runs instructions, blocking or polling; errors become a TransportError that names step and peer."""
+    """Makes calls in order, blocking or polling; errors become a TransportError that names step and peer."""
 
-    def __init__(self, rank: int, instructions: Sequence[BoundInstruction], requests: Sequence[Request]) -> None:
-        self.rank, self.instructions, self.requests = rank, instructions, requests
-        self.calls = straight(instructions)
-        self.parts = [part for each in instructions for part in each.parts]
-        self.tests = [tuple(wait.Test for wait in each.waits) for each in instructions]
-        # Index of each instruction's first call; last, the number of calls.
-        self.starts = list(accumulate((len(each.waits) + len(each.actions) for each in instructions), initial=0))
-        self.position = self.waited = 0
+    def __init__(self, rank: int, acts: Sequence[Act], requests: Sequence[Request]) -> None:
+        self.rank, self.requests = rank, requests
+        self.parts = [act.part for act in acts]
+        self.calls = [act.call for act in acts]
+        self.tests = [act.test for act in acts]
+        self.position = 0  # of the next call, unless calls are being made
         self.left: Iterator[Action] | None = None
 
     def start(self) -> None:
-        self.position, self.waited, self.left = 0, 0, None
-        if not self.instructions[0].waits:
-            self.finish(self.instructions[0])
+        """Make all calls before the first wait."""
+        self.position, self.left = 0, None
+        while self.position < len(self.calls) and self.tests[self.position] is None:
+            self.calls[self.position]()
+            self.position += 1
 
     def advance(self) -> bool:
         try:
-            while self.position < len(self.instructions):
-                instruction = self.instructions[self.position]
-                for test in self.tests[self.position][self.waited :]:
-                    if not test():
-                        return False
-                    self.waited += 1
-                self.finish(instruction)
+            while self.position < len(self.calls):
+                test = self.tests[self.position]
+                if test is None:
+                    self.calls[self.position]()
+                elif not test():
+                    return False
+                self.position += 1
         except Exception as error:
             raise self.failure(error) from error
         return True
 
     def wait(self) -> None:
-        self.go(self.calls[self.starts[self.position] + self.waited :])
+        self.go(self.calls[self.position :])
 
     def whole(self, note: Callable[[float], object] | None = None) -> None:
         self.go(self.calls, note)
@@ -119,33 +93,22 @@ class InstructionRun:
                     note(clock())
         except Exception as error:
             raise self.failure(error) from error
-        self.position, self.waited, self.left = len(self.instructions), 0, None
+        self.position, self.left = len(self.calls), None
 
-    def progress(self) -> tuple[int, ...]:
-        left, calls = self.left, self.calls  # read once: a watchdog calls from another thread
-        if left is None:
-            return self.position, self.waited
-        done = max(len(calls) - length_hint(left) - 1, 0)
-        position = bisect_right(self.starts, done) - 1
-        return position, done - self.starts[position]
+    def progress(self) -> int:
+        left = self.left  # read once: a watchdog calls from another thread
+        return self.position if left is None else max(len(self.calls) - length_hint(left) - 1, 0)
 
     def waits_for(self) -> str:
-        (position, waited), instructions = self.progress(), self.instructions
-        parts = instructions[min(position, len(instructions) - 1)].parts if instructions else ()
-        return str(parts[waited]) if waited < len(parts) and parts[waited].kind in WAITS else ""
-
-    def finish(self, instruction: BoundInstruction) -> None:
-        self.position += 1
-        self.waited = 0
-        for action in instruction.actions:
-            action()
+        position, parts = self.progress(), self.parts
+        return str(parts[position]) if position < len(parts) and parts[position].kind in WAITS else ""
 
     def failure(self, error: Exception) -> TransportError:
-        place = self.waits_for() or f"after instruction {self.progress()[0]} of {len(self.instructions)}"
+        place = self.waits_for() or f"after call {self.progress()} of {len(self.calls)}"
         return TransportError(f"rank {self.rank}, {place}: {error}")
 
-    def on(self, buffer: Array) -> InstructionRun | None:
-        """Bind to another buffer of this count and type; None if the other ranks are needed.
+    def on(self, task: Task) -> InstructionRun | None:
+        """Bind to another buffer; None if the other ranks are needed.
 
         Both runs share side buffers, so only one may run at a time.
         """
@@ -154,21 +117,11 @@ class InstructionRun:
     def free(self) -> None:
         for request in self.requests:
             request.Free()
-        self.requests, self.instructions, self.calls, self.parts, self.tests = (), (), [], [], []
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """A run's flat buffer, its result, and the copies around it."""
-
-    buffer: Array
-    result: Array
-    before: Sequence[Callable[[], object]] = ()
-    after: Sequence[Callable[[], object]] = ()
+        self.requests, self.calls, self.parts, self.tests = (), [], [], []
 
 
 def alone(method: Callable[[Plan], T]) -> Callable[[Plan], T]:
-    """Let one thread at a time call this method of a plan."""
+    """Let one thread at a time call this method."""
 
     @wraps(method)
     def run(plan: Plan) -> T:
@@ -188,7 +141,7 @@ def alone(method: Callable[[Plan], T]) -> Callable[[Plan], T]:
 class RunningOperation:
     """A transfer that may be in progress, as monitors see it; messages use its ``name``.
 
-    ``notes``, if given, records its whole runs with the labels ``said``.
+    ``notes``, if given, records whole runs with the labels ``said``.
     """
 
     after: Sequence[Callable[[], object]] = ()
@@ -219,7 +172,7 @@ class RunningOperation:
         self.transport.under_way.discard(self)
 
     def attempt(self, part: Callable[[], T]) -> T:
-        """Run a part. After an error some messages may be incomplete, so no run starts again."""
+        """After an error some messages may be incomplete, so no run starts again."""
         try:
             return part()
         except BaseException as error:
@@ -229,7 +182,7 @@ class RunningOperation:
             raise
 
     def progress(self) -> tuple[int, ...]:
-        return (self.number, *self.run.progress())
+        return self.number, self.run.progress()
 
     def waits_for(self) -> str:
         message = self.run.waits_for()
@@ -239,9 +192,10 @@ class RunningOperation:
 class Plan(RunningOperation):
     """A prepared collective: call it, or start it, compute, and wait."""
 
-    def __init__(self, run: InstructionRun, work: Workspace, call: Call, transport: Transport) -> None:
+    def __init__(self, run: InstructionRun, task: Task) -> None:
+        call, transport = task.call, task.transport
         super().__init__(run, call.collective, transport)
-        self.call, self.result, self.before, self.after = call, work.result, work.before, work.after
+        self.task, self.call, self.result, self.before, self.after = task, call, task.result, task.before, task.after
         self.algorithm, self.how = call.algorithm, f" ({call.algorithm})"
         self.said = {"collective": call.collective, "algorithm": call.algorithm}
         self.segment_bytes = call.segment * call.x.dtype.itemsize
@@ -274,7 +228,7 @@ class Plan(RunningOperation):
 
     @alone
     def wait(self) -> Array:
-        """Block until the run is complete, with the interpreter lock released; return the result."""
+        """Block with the interpreter lock released; return the result."""
         self.check_whole("wait")
         if not self.started:
             raise CollectiveError("wait() on a plan that was never started: its result does not exist yet")
@@ -295,7 +249,7 @@ class Plan(RunningOperation):
         return self.once()
 
     def once(self) -> Array:
-        """Run once; the caller excludes other threads."""
+        """Run; the caller excludes other threads."""
         self.check_idle()
         for call in self.before:
             call()
@@ -326,6 +280,6 @@ class Plan(RunningOperation):
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        """Free the plan, unless an error interrupted a run: peers may never answer."""
+        """After an error in a run the plan is not freed: peers may never answer."""
         if error is None or not self.running:
             self.free()

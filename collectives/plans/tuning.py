@@ -13,15 +13,15 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, convert
 from msgspec.structs import asdict, replace
 
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS, RUNNER, runner_of, served_by
-from dear_mpi.collectives.lowering.instructions import WINDOW
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS, RUNNER, is_installed, runner_of, served_by
+from dear_mpi.collectives.lowering.messages import WINDOW
 from dear_mpi.collectives.program.json_file import reading
 
 Count = Annotated[int, Meta(ge=1)]
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
-    """Applies to full buffers of at most ``up_to_bytes`` (None: any) on ``ranks`` ranks."""
+    """For full buffers of at most ``up_to_bytes`` (None: any) on ``ranks`` ranks."""
 
     collective: str
     ranks: Count
@@ -91,9 +91,9 @@ def rules_of(spec: str) -> tuple[Rule, ...] | None:
 
 
 def wants_shared(algorithm: str, hosts: Sequence[int], collective: str = "", nbytes: float = math.inf) -> bool:
-    """Return whether a buffer should be allocated in shared memory, so that plans work in it directly.
+    """Return whether to allocate a buffer in shared memory, so that plans work in it directly.
 
-    Under ``auto`` a rule of the table decides (without a collective: any). In private memory MPI is faster.
+    Under ``auto`` a rule decides (without a collective: any). In private memory MPI is faster.
     """
     if len(set(hosts)) > 1 or nbytes <= SMALL_BYTES:
         return False
@@ -131,14 +131,14 @@ def pick(rules: Sequence[Rule], collective: str, ranks: int, nbytes: int) -> Rul
 def alike(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     """Use one algorithm for an all-reduce and its halves, so that both give the same bits.
 
-    It is the all-reduce's or, if that serves no halves, the reduce-scatter's. Other rules stay.
+    It is the all-reduce's or, if that serves no halves, the reduce-scatter's.
     """
     halves, all_reduces = ("reduce_scatter", "all_gather"), [rule for rule in rules if rule.collective == "all_reduce"]
     by_messages = [rule for rule in rules if not rule.shared]
     chosen = [rule for rule in rules if rule.collective == "reduce_scatter"] if not all_reduces else []
     for rule in all_reduces:
         algorithm = rule.algorithm
-        if not {*halves} <= {*ALGORITHMS.get(algorithm, halves)}:
+        if not all(serves(algorithm, half) for half in halves):
             algorithm = pick(by_messages, "reduce_scatter", rule.ranks, rule.up_to_bytes or 1 << 62).algorithm
         chosen.append(replace(rule, algorithm=algorithm))
     others = (rule for rule in rules if rule.collective not in ("all_reduce", *halves))
@@ -153,7 +153,7 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
     with reading("rules", path, "dear-mpi bench --tune") as content:
         rules = convert(content, Table).rules
         for number, rule in enumerate(rules):
-            if rule.algorithm not in NAMES:  # a data file runs no code and refers to no others
+            if rule.algorithm not in NAMES and not is_installed(rule.algorithm):  # a data file runs no user's code
                 said = f"must be one of {', '.join(NAMES)}, not {rule.algorithm!r}"
                 raise ValueError(f"rules[{number}].algorithm {said}")
     return rules

@@ -1,6 +1,6 @@
 """Define collective algorithms as data, prove them and predict their cost.
 
-Nothing here needs MPI or NumPy. Begin with ``program.py``, then ``verify.py`` and ``cost.py``.
+Nothing here needs MPI or NumPy.
 """
 
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step

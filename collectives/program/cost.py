@@ -1,20 +1,16 @@
 """Predict a program's time on a network, event by event: latency alpha, beta s/byte, gamma s/byte reduced.
 
-The model. Each rank has a port, and each host one port to the network that its ranks share, with its own alpha and
-beta. A message begins when both ends are in their step (rendezvous). After alpha its b bytes take b beta, or longer if
-messages share a side of a port (``network.py``). Combining takes b gamma on the receiving rank. A rank enters a step
-when all messages of its previous step are complete. For the ring this gives the closed forms of ``algorithms/ring.py``.
-The model omits segments, which let steps overlap, and the eager sending of small messages.
+Each rank has a port, and each host one port to the network that its ranks share, with its own alpha and beta. A message
+begins when both ends are in their step (rendezvous). After alpha its b bytes take b beta, or longer if messages share a
+side of a port (``network.py``). Combining takes b gamma on the receiver. A rank enters a step when all messages of its
+previous step are complete. For the ring this gives the closed forms of ``algorithms/ring.py``. The model omits
+segments, which let steps overlap, and the eager sending of small messages.
 
-Each message also takes o seconds of a rank's one processor at both ends. At the start of a step it hands over the
-sends, o each, and a message begins no earlier. Then it handles arrived messages: o each, followed by the sum.
+Each message also takes o seconds of a rank's one processor at both ends. At the start of a step a rank hands over its
+sends, o each, and a message begins no earlier. Then it handles arrived messages: o each, and the sum.
 
-        rank 0 enters a step that sends to 1 ---.
-                                                 `-- alpha --> the flow from 0 to 1 moves the message --> done
-        rank 1 enters the step that receives it ---'
-
-The end of a message depends on other flows at its ports. When a flow starts or stops, connected flows get new rates,
-until the first of them finishes a message.
+A flow is all messages from one rank to another. When a flow starts or stops, connected flows get new rates, until the
+first of them finishes a message.
 
 Source: alpha, beta and o are L, G and o of LogGP (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995), with g = 0.
 Messages begin, share and end as in SimGrid (decision 0013).
@@ -36,7 +32,7 @@ from dear_mpi.collectives.program.program import Program
 
 @dataclass(frozen=True)
 class Cost:
-    """``done_s`` is each rank's end; ``link_nbytes`` counts bytes by (from, to)."""
+    """``done_s``: each rank's end; ``link_nbytes``: bytes by (from, to)."""
 
     time_s: float
     messages: tuple[int, ...]
@@ -56,8 +52,7 @@ def cost(
 ) -> Cost:
     """Price the programs of all ranks for a buffer of ``count`` elements.
 
-    ``arrivals_s``: when each rank enters the call; default 0. The programs then take ``time_s - max(arrivals_s)``.
-    ProgramError: they deadlock.
+    ``arrivals_s``: when each rank enters the call; default 0. ProgramError: the programs deadlock.
 
     >>> from dear_mpi.collectives.algorithms.registry import programs
     >>> cost(programs("ring", "all_reduce", 4), 1000, 4, Network(beta=1e-9)).nbytes
@@ -79,8 +74,6 @@ def cost(
 
 @dataclass
 class Progress:
-    """A rank on its way through its program."""
-
     program: Program
     number: int = -1
     entered_s: float = 0.0  # start of the current step
@@ -91,7 +84,7 @@ class Progress:
 
 @dataclass(eq=False, slots=True)
 class Due:
-    """An event that may be cancelled."""
+    """An event; ``off``: cancelled."""
 
     time_s: float
     what: Callable[..., None]
@@ -100,7 +93,7 @@ class Due:
 
 
 class Message(NamedTuple):
-    """A message that both ends have posted."""
+    """Posted at both ends."""
 
     moves_s: float
     nbytes: int
@@ -144,11 +137,10 @@ class Simulation:
 
     @property
     def time_s(self) -> float:
-        """Return the end of the last rank."""
         return max(rank.entered_s for rank in self.ranks)
 
     def seen_by(self, rank: int, peer: int) -> tuple[int, int]:
-        """Return the representative of a pair of ranks: the identical pair whose first rank has a program here."""
+        """Return the identical pair of ranks whose first rank has a program here."""
         first = rank % len(self.ranks)
         return first, (peer - rank + first) % self.size
 
@@ -158,7 +150,6 @@ class Simulation:
         return event
 
     def to_the_end(self, arrivals_s: Sequence[float] = ()) -> None:
-        """Run until nothing is left; each rank starts at its arrival, or at 0."""
         for rank, arrival_s in enumerate(arrivals_s or [0.0] * len(self.ranks)):
             self.later(arrival_s, self.enter, rank)
         while self.events:
@@ -173,7 +164,6 @@ class Simulation:
             raise ProgramError("the programs deadlock: verify() names the rank and the step")
 
     def enter(self, time_s: float, index: int) -> None:
-        """Begin a rank's next step: post its messages, and start each one that both ends have posted."""
         rank = self.ranks[index]
         rank.number += 1
         rank.entered_s = rank.done_s = rank.busy_s = time_s
@@ -213,7 +203,7 @@ class Simulation:
                 self.changed[side].append(time_s)
 
     def share(self, side: Side) -> None:
-        """Share a side and all connected sides anew; lower rates delay messages in flight."""
+        """Share a side and all connected sides anew."""
         users = connected(side, self.moving)
         now_s = max(time_s for each in users for time_s in self.changed.pop(each, ()))
         rates = fair_rates(users)
@@ -224,7 +214,7 @@ class Simulation:
         self.look_later(rates)
 
     def look_later(self, flows: Collection[Flow]) -> None:
-        """Look again when the first of these flows finishes a message; cancel earlier looks."""
+        """Look again when the first flow finishes a message, and not earlier."""
         if flows:
             look = self.later(min(flow.over_s for flow in flows), self.look, flows)
         for flow in flows:
@@ -233,7 +223,7 @@ class Simulation:
             flow.look = look
 
     def look(self, time_s: float, flows: Collection[Flow]) -> None:
-        """Complete messages that are due; each flow continues with its next message or leaves its ports."""
+        """Complete messages that are due."""
         for flow in [flow for flow in flows if flow.over_s <= time_s * (1 + TIE)]:
             self.over(flow.over_s, flow, flow.queue.popleft())
             if flow.queue:

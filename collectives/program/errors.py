@@ -22,7 +22,7 @@ class MismatchError(AgreedError, ValueError):
 
 
 class ProgramError(CollectiveError):
-    """An algorithm is wrong: ``rank`` errs in ``chunk`` (None: in several)."""
+    """``rank`` errs in ``chunk`` (None: in several)."""
 
     def __init__(self, message: str, *, rank: int | None = None, chunk: int | None = None) -> None:
         super().__init__(message)

@@ -1,11 +1,9 @@
-"""Names that other packages and our own extras publish as entry points, e.g. in the group ``dear_mpi.schedules``.
+"""Find what other packages and our extras publish as entry points, e.g. in the group ``dear_mpi.schedules``.
 
-An entry point has a name and a place, ``module:name``. Commands that accept extras' flags read the group of flags when
-they start. The other groups are read on a name that core does not have. A place is imported when its name is used.
+A group is read on a name that core does not have. A place, ``module:name``, is imported when its name is used.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,10 +18,7 @@ CONTRIB = "dear_mpi.contrib."
 
 @cache
 def entry_points_of(group: str) -> dict[str, "EntryPoint"]:
-    """Return the entry points of a group, by name.
-
-    Extras in a deleted folder are left out: the metadata of an installation still names them.
-    """
+    """Leave out extras in a deleted folder: metadata still names them."""
     from importlib.metadata import entry_points  # slow to import, and seldom needed
 
     return {each.name: each for each in entry_points(group=f"dear_mpi.{group}") if not is_deleted(each.value)}
@@ -38,7 +33,6 @@ def is_deleted(place: str) -> bool:
 
 
 def load_place(place: str) -> Any:
-    """Import what a place, ``module:name``, names."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
 
@@ -47,28 +41,11 @@ def load_place(place: str) -> Any:
 def load_extra(group: str, name: str) -> Any:
     """Import what an entry point names.
 
-    Raises:
-        ValueError: it cannot be imported; the message names the entry point and its package.
+    Raises a ValueError that names the entry point and its package.
     """
-    with naming_the_package(group, name) as found:
-        return found.load()
-
-
-def extra_in_file(group: str, name: str) -> str:
-    """Return the place of an entry point as users write it, ``FILE.py:NAME``. Raises as ``load_extra``."""
-    with naming_the_package(group, name) as found:
-        module, _, inside = found.value.partition(":")
-        spec = find_spec(module)
-        if spec is None or spec.origin is None:
-            raise ImportError(f"there is no module {module}")
-        return f"{spec.origin}:{inside}"
-
-
-@contextmanager
-def naming_the_package(group: str, name: str) -> Iterator["EntryPoint"]:
     found = entry_points_of(group)[name]
     try:
-        yield found
+        return found.load()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # sys.exit() as well, which would end the command in silence

@@ -24,7 +24,7 @@ def by_host(hosts: Sequence[int]) -> list[list[int]]:
 
 
 def servers(rank: int, hosts: Sequence[int]) -> list[int]:
-    """Return the ranks that bring a rank its chunk: one per host, at the rank's place.
+    """Return the ranks that bring a rank its chunk: on each host the one at the rank's place.
 
     >>> [servers(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
     [[0, 2], [1, 3], [0, 2], [1, 3], [0, 4]]
@@ -73,21 +73,9 @@ def rates_of(inside: float, port: float, hosts: Sequence[int]) -> Rates:
     return Rates(inside, port / max(map(len, by_host(hosts))))
 
 
-def rates_of_first(ranks: int, hosts: Sequence[int], rates: Rates | None) -> Rates | None:
-    """Return the rates of the first ranks: fewer may share a host's port.
-
-    >>> rates_of_first(2, [0, 1, 0, 1], Rates(8e9, 1e9))
-    Rates(inside=8000000000.0, between=2000000000.0)
-    """
-    if rates is None:
-        return None
-    inside, between = rates
-    return rates_of(inside, between * max(map(len, by_host(hosts))), hosts[:ranks])
-
-
 @dataclass(frozen=True)
 class Blocks:
-    """Ranks on consecutive hosts: ``hosts`` of equally many ranks, or ``per_host`` ranks on all but the last."""
+    """Ranks on consecutive hosts: ``hosts`` of equal size, or ``per_host`` ranks on all but the last."""
 
     name: str
     count: int

@@ -32,7 +32,7 @@ def read_json(what: str, path: Path) -> Any:
 
 @contextmanager
 def reading(what: str, path: Path, writer: str) -> Iterator[Any]:
-    """Yield a file's content for checks; a ValueError of the block then names file and writing command."""
+    """Yield a file's content for checks; a ValueError of the block names file and writing command."""
     content = read_json(what, path)
     try:
         yield content

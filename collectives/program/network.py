@@ -1,14 +1,13 @@
 """Price messages and sums, and share ports fairly among flows (max-min fairness).
 
-        a to x      2/3     what the next flow leaves of a; a third of x stays free
-        a to y      1/3
-        b to y      1/3     three flows go into y, and each has a third of it
-        c to y      1/3
+    a to x      2/3     what the next flow leaves of a; a third of x stays free
+    a to y      1/3
+    b to y      1/3     three flows go into y, and each has a third of it
+    c to y      1/3
 
-Each flow uses two sides of ports: its sender's outgoing side and its receiver's incoming side. Flows share a side
-evenly. If a flow's other side limits it, the other flows take the rest. So no flow can gain without taking from a flow
-that has no more. On a network with a shape (``dear_mpi/contrib/topologies``) a flow uses one side of every link on its
-way. Twice as many links mean twice the latency and half the share, as under TCP.
+A flow uses its sender's outgoing and its receiver's incoming side of a port; on a network with a shape, one side of
+every link on its way. Flows share a side evenly. If another side limits a flow, the others take the rest. Twice as many
+links mean twice the latency and half the share, as under TCP.
 
 Source: Bertsekas and Gallager, Data Networks (1992), section 6.5 (progressive filling).
 """
@@ -30,7 +29,7 @@ Way: TypeAlias = tuple[Side, ...]
 
 @dataclass(frozen=True)
 class Network:
-    """Costs of messages and sums; derive a class for a network with a shape, and publish its reader as an extra."""
+    """Costs of messages and sums; derive a class for a network with a shape."""
 
     # Whether only ports are shared. Then messages between two ranks move in order, and all hosts look the same.
     ports: ClassVar[bool] = True
@@ -42,11 +41,11 @@ class Network:
     between: Network | None = None
 
     def distance(self, rank: int, peer: int) -> int:
-        """Return the cost class of a message: 0 inside a host, 1 between hosts."""
+        """Return 0 inside a host, 1 between hosts."""
         return int(self.hosts is not None and self.hosts[rank] != self.hosts[peer])
 
     def neighbourhoods(self, ranks: int) -> tuple[int, ...] | None:
-        """Return the host of each rank, as algorithms see it."""
+        """Return the host of each rank, for algorithms."""
         return self.hosts
 
     @property
@@ -78,7 +77,7 @@ F = TypeVar("F", bound=HasSides)
 
 
 def connected(side: Side, moving: Mapping[Side, Collection[F]]) -> dict[Side, Collection[F]]:
-    """Return all flows that share sides with this one, directly or through other flows."""
+    """Return all flows that share sides with this one, directly or through others."""
     found, waiting = {side: moving[side]}, [side]
     while waiting:
         for flow in found[waiting.pop()]:
@@ -90,7 +89,7 @@ def connected(side: Side, moving: Mapping[Side, Collection[F]]) -> dict[Side, Co
 
 
 def fair_rates(users: Mapping[Side, Collection[F]]) -> dict[F, float]:
-    """Fix rates from the tightest side on; the others divide what is left."""
+    """Fix rates from the tightest side on."""
     rates, free = dict[F, float](), dict.fromkeys(users, 1.0)
     waiting = {side: len(flows) for side, flows in users.items() if flows}
     weights = {side: sum([1 / len(flow.sides) for flow in users[side]]) for side in waiting}

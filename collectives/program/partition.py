@@ -5,8 +5,7 @@
     with counts 1 0 6 3                     [0||1 2 3 4 5 6|7 8 9]         exact counts
     cut into 2 chunks per shard             [0|1|2|3|4 5|6 7|8|9]          for algorithms that send halves two ways
 
-Shards are contiguous and in rank order. Without weights the first ``count % size`` shards have one more element (as in
-Open MPI's ring). Shards and chunks may be empty.
+Without weights the first ``count % size`` shards have one more element. Shards and chunks may be empty.
 """
 
 from __future__ import annotations
@@ -26,15 +25,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Partition:
-    """Borders of the ranks' shards, from 0 to the count: one more than there are ranks."""
+    """Borders of the ranks' shards, from 0 to the count."""
 
     borders: tuple[int, ...]
 
     @classmethod
     def of(cls, count: int, size: int, weights: Sequence[float] | None = None) -> Partition:
-        """Split ``count`` elements over ``size`` ranks, evenly or in proportion to weights.
-
-        Remainders go to the largest fractions, lower ranks first.
+        """Split evenly or by weights. Remainders go to the largest fractions, lower ranks first.
 
         >>> Partition.of(10, 4).borders, Partition.of(10, 4, [1, 1, 2, 1]).borders
         ((0, 3, 6, 8, 10), (0, 2, 4, 8, 10))
@@ -57,8 +54,7 @@ class Partition:
 
     @classmethod
     def exactly(cls, count: int, size: int, counts: Sequence[int]) -> Partition:
-        """Give each rank exactly its count.
-
+        """
         >>> Partition.exactly(10, 4, [1, 0, 6, 3]).borders
         (0, 1, 1, 7, 10)
         """
@@ -80,7 +76,7 @@ class Partition:
         return slice(self.borders[rank], self.borders[rank + 1])
 
     def chunks(self, parts: int = 1) -> tuple[int, ...]:
-        """Return the borders of all chunks if each shard is cut into ``parts`` even ones."""
+        """Return the borders of all chunks, ``parts`` even ones per shard."""
         shards = itertools.pairwise(self.borders)
         firsts = (start + chunk_bounds(stop - start, parts, part)[0] for start, stop in shards for part in range(parts))
         return (*firsts, self.count)
@@ -95,8 +91,7 @@ def all_as(kind: Callable[[Any], T], values: Sequence[Any], size: int) -> list[T
 
 
 def chunk_bounds(count: int, size: int, index: int) -> tuple[int, int]:
-    """Return the borders of chunk ``index`` of an even split.
-
+    """
     >>> [chunk_bounds(10, 4, index) for index in range(4)]
     [(0, 3), (3, 6), (6, 8), (8, 10)]
     """

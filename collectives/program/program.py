@@ -1,7 +1,4 @@
-"""Define a collective algorithm as data: each rank's sends and receives, step by step.
-
-An algorithm is a function of (rank, size) that returns a ``Program``. Code that reads programs knows no algorithm by
-name.
+"""Define a collective algorithm as data: a function of (rank, size) that returns a ``Program``.
 
 Meaning. The buffer has ``size * parts`` chunks; rank r owns ``parts`` of them from ``r * parts`` on. All sends of a
 step read the buffer's state at the start of the step. A receive replaces chunks or combines them. All contributions
@@ -21,7 +18,7 @@ from dear_mpi.collectives.program.hosts import Rates
 
 @dataclass(frozen=True)
 class Send:
-    """Send chunks to a peer; ``chunks`` is a ``range`` of step 1, such as ``range(3, 4)`` for chunk 3."""
+    """``chunks`` is a ``range`` of step 1, such as ``range(3, 4)`` for chunk 3."""
 
     peer: int
     chunks: range
@@ -32,7 +29,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Receive:
-    """Receive chunks from a peer: replace local data or combine with it."""
+    """Replace local data, or combine with it."""
 
     peer: int
     chunks: range
@@ -53,7 +50,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """One rank's steps in one collective; each rank owns ``parts`` chunks."""
+    """One rank's steps; each rank owns ``parts`` chunks."""
 
     collective: str
     rank: int
@@ -83,10 +80,8 @@ class Program:
 
 
 Algorithm = Callable[..., Program]
-"""A function of (rank, size) that returns the program of that rank.
-
-It may take more arguments, by name: ``hosts``, the host number of each rank; ``rates`` (``hosts.py``), or None if they
-are unknown; ``pieces``, the number of segments in the whole buffer.
+"""A function of (rank, size). It may also take, by name: ``hosts``, the host number of each rank; ``rates``
+(``hosts.py``), or None if unknown; ``pieces``, the number of segments in the buffer.
 """
 
 
@@ -108,7 +103,7 @@ def asks_for(algorithm: Algorithm, name: str) -> bool:
 
 
 def renamed(program: Program, shift: int) -> Program:
-    """Return the program with every rank r named r + shift: moves a tree's root from rank 0."""
+    """Name every rank r r + shift: moves a tree's root from rank 0."""
     names = [(rank + shift) % program.size for rank in range(program.size)]
     steps = tuple(
         Step(
@@ -121,7 +116,7 @@ def renamed(program: Program, shift: int) -> Program:
 
 
 def ranges(chunks: Sequence[int]) -> list[range]:
-    """Merge ascending chunks into the fewest ranges: 0, 1, 4, 5, 6 into 0..1 and 4..6."""
+    """Merge ascending chunks: 0, 1, 4, 5, 6 into 0..1 and 4..6."""
     found: list[range] = []
     for chunk in chunks:
         first = found.pop().start if found and found[-1].stop == chunk else chunk
@@ -150,9 +145,9 @@ def root(rank: int, owner: int) -> bool:
 
 @dataclass(frozen=True)
 class Contract:
-    """Ranks that hold data of a chunk before and after a collective, as functions of (rank, owner).
+    """Which ranks hold data of a chunk before and after, as functions of (rank, owner).
 
-    A rank with data before contributes it; a rank with data after has all contributions. Addressed data is only for the
+    A rank with data before contributes it; a rank with data after has all contributions. Addressed data is for the
     chunk's owner and ends in the chunk of its sender.
     """
 
@@ -161,7 +156,7 @@ class Contract:
     addressed: bool = False
 
     def brings(self, rank: int, owner: int, size: int) -> int:
-        """Return a rank's initial data as a ``Row`` of ``verify.py``."""
+        """Return a rank's initial data as in a ``Row`` of ``verify.py``."""
         address = 1 << size + owner if self.addressed else 0
         return 1 << rank | address if self.begins(rank, owner) else 0
 

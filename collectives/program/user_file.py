@@ -1,6 +1,6 @@
 """Load functions, classes and values from users' files: ``path/to/mine.py:my_ring``. A file runs once.
 
-Calls of user code have a time limit. An endless call keeps its daemon thread: Python cannot end it.
+Calls have a time limit; an endless one keeps its daemon thread, which Python cannot end.
 """
 
 import ast
@@ -32,7 +32,7 @@ PARSING = threading.Lock()  # in several threads at once, ast.parse fails at ran
 
 @dataclass(frozen=True)
 class Source:
-    """The file and name as read now: files may change later, but not what was proved."""
+    """File and name as read now: the file may change after it was proved."""
 
     kind: str
     path: Path  # absolute
@@ -78,7 +78,7 @@ def split_options(spec: str) -> tuple[str, str]:
 
 
 def source_text(name: str, kind: str, example: str) -> str:
-    """Return our name, or the checksum of a user's source, for comparison between ranks."""
+    """Return our name, or a user's source's checksum, for comparison between ranks."""
     return source_of(name, kind, example).text if is_in_file(name) else name
 
 
@@ -110,7 +110,7 @@ def load(source: Source) -> Any:
 
 @contextmanager
 def telling(what: str, error_type: type[Exception] = ValueError) -> Iterator[None]:
-    """Turn any exception of user code, except Endless, into ``error_type`` with the prefix ``what``."""
+    """Turn any exception of user code, except Endless, into ``error_type`` with a prefix."""
     try:
         yield
     except (KeyboardInterrupt, Endless):
@@ -125,7 +125,7 @@ class Endless(Exception):
 
 
 def in_time(call: Callable[[], T], place: Callable[[], object] = lambda: None) -> T:
-    """Run a call with a time limit, which restarts when ``place()`` changes; raises Endless."""
+    """Run a call with a time limit, restarted when ``place()`` changes; raises Endless."""
     future = Future[T]()
 
     def run() -> None:

@@ -1,8 +1,7 @@
 """Prove an algorithm without running it: replay all ranks' programs on symbols and check the result.
 
 Rules: every send has a matching receive in the same step; no undefined data is sent; no contribution is combined twice;
-receives of one step touch a chunk twice only if both combine; all ranks finish even if sends are synchronous; the
-contract holds at the end.
+receives of one step touch a chunk twice only if both combine; the contract holds at the end.
 
 The replay moves all ranks step by step. In a real run some ranks are ahead, with the same result, because both ends of
 a message are in the same step. Ranks cannot block each other even if sends are synchronous: ranks in the earliest step
@@ -14,7 +13,6 @@ The idea is from msccl-tools' ``Algorithm.check_implements``.
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 from statistics import mode
 
 from dear_mpi.collectives.program.errors import ProgramError, name_ranks
@@ -30,7 +28,7 @@ MOST_BLAMED = 16  # ranks to search for the faulty one: up to three proofs for e
 
 
 def verify(programs: Sequence[Program]) -> None:
-    """Check the programs of all ranks; a ProgramError names rank, step, chunk or peer.
+    """Raise a ProgramError that names rank, step, chunk or peer if the programs are wrong.
 
     A fault often shows on another rank. If one rank's change makes the proof hold, the error names that rank.
     """
@@ -53,7 +51,7 @@ def check(programs: Sequence[Program]) -> None:
 
 
 def who_errs(programs: Sequence[Program]) -> ProgramError | None:
-    """Return the error of the one faulty rank; None if no single rank's change repairs the programs."""
+    """Return the error of the one rank whose change repairs the programs, else None."""
     if len(programs) > MOST_BLAMED or COLLECTIVES[programs[0].collective].addressed or fault_of(programs, check_shapes):
         return None
     dues = [expected_of(programs, rank, flag) for flag in (False, True, None) for rank in range(len(programs))]
@@ -61,17 +59,15 @@ def who_errs(programs: Sequence[Program]) -> ProgramError | None:
     def added(due: Program) -> int:
         return transfers(due) - transfers(programs[due.rank])
 
-    for _, alike in groupby(sorted(dues, key=added), added):  # surplus transfers first
-        right = [due for due in alike if not fault_of([*programs[: due.rank], due, *programs[due.rank + 1 :]], check)]
-        if right:
-            return difference(programs[right[0].rank], right[0]) if len({due.rank for due in right}) == 1 else None
-    return None
+    right = [due for due in dues if not fault_of([*programs[: due.rank], due, *programs[due.rank + 1 :]], check)]
+    fewest = [due for due in right if added(due) == min(map(added, right))]  # surplus transfers first
+    return difference(programs[fewest[0].rank], fewest[0]) if len({due.rank for due in fewest}) == 1 else None
 
 
 def expected_of(programs: Sequence[Program], rank: int, combine: bool | None) -> Program:
     """Return a rank's program with the sends that its peers receive and the receives that they send.
 
-    ``combine``: for receives that the rank lacks; None: all receives as most others of the step.
+    ``combine``: for receives that the rank lacks; None: for all, as most others of the step.
     """
     steps = []
     for number, mine in enumerate(programs[rank].steps):
@@ -127,7 +123,7 @@ def check_shapes(programs: Sequence[Program]) -> None:
 
 
 def problems(program: Program, rank: int, like: tuple[int, Program], size: int) -> Iterator[str]:
-    """Yield values out of range or unlike ``like`` (a rank and its program), and races."""
+    """Yield faults of one program, compared with ``like`` (a rank and its program)."""
     other, first = like
     if program.collective not in COLLECTIVES:
         yield f"rank {rank}: the collective must be one of {', '.join(COLLECTIVES)}, not {program.collective!r}"
@@ -209,10 +205,7 @@ def run(programs: Sequence[Program]) -> list[Row]:
 
 
 def after_steps(programs: Sequence[Program]) -> Iterator[list[Row]]:
-    """Yield the data of all ranks before and after each step, in rows that the next step changes.
-
-    ProgramError: undefined data is sent, data is combined twice, or a transfer has no matching peer.
-    """
+    """Yield the data of all ranks before and after each step, in rows that the next step changes."""
     contract, size = COLLECTIVES[programs[0].collective], len(programs)
     owners = [programs[0].owner(chunk) for chunk in range(programs[0].chunks)]
     rows = [[contract.brings(rank, owner, size) for owner in owners] for rank in range(size)]

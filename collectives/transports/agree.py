@@ -1,7 +1,4 @@
-"""Check that all ranks are about to do the same, before anything is sent.
-
-MPI does not notice disagreement: another size, type or order gives garbage or a hang.
-"""
+"""Check that all ranks are about to do the same: MPI does not notice, and gives garbage or a hang."""
 
 import itertools
 from collections.abc import Callable, Mapping
@@ -44,7 +41,7 @@ def agree(transport: Transport, what: str, facts: Callable[[], Mapping[str, Any]
 
 
 def said_by_rank_0(transport: Transport, what: str, say: Callable[[], T], *, asleep: bool = False) -> T:
-    """Collective: return rank 0's value of ``say()`` on all ranks; its error is raised on all ranks, as by ``agree``.
+    """Collective: return rank 0's value of ``say()`` on all ranks; its error is raised on all, as by ``agree``.
 
     ``asleep``: the call is long, so the other ranks wait without using their cores.
     """

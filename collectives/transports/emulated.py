@@ -5,10 +5,7 @@
 
 Each rank has one full-duplex port. A message goes to the transport below when its last byte would arrive, so the real
 transfer comes on top, overlapped with the next message. The incoming side delays only messages that exceed the port's
-rate: several senders at once.
-
-With a second link, ranks are on emulated hosts: each rank has a port to the ranks of its host, and each host one port
-to all others, at which its ranks take turns.
+rate. With a second link, ranks are on emulated hosts, each with one port to all others, at which its ranks take turns.
 
 Time passes by sleeping, so emulation takes no processor time from computation. Messages leave only while their rank is
 in ``Wait`` or ``Test``, as an engine's thread always is.
@@ -53,10 +50,7 @@ class Link:
         return said if self.between is None else f"{said} inside hosts and {self.between} between them ({self.blocks})"
 
     def hosts(self, machines: tuple[int, ...]) -> tuple[int, ...]:
-        """Return each rank's emulated host, by default its machine.
-
-        ValueError: ranks do not fill the hosts, or a host's ranks are on several machines.
-        """
+        """Return each rank's emulated host, by default its machine; ValueError if the blocks do not fit."""
         if self.blocks is None:
             return machines
         try:
@@ -74,7 +68,7 @@ class Link:
 class Port:
     """A full-duplex port. ``free_s`` is when each side is free; a ``lock`` guards shared ones.
 
-    Of this rank, ``waiting`` messages have not entered it, and the last that did has passed at ``over_s``.
+    This rank's ``waiting`` messages have not entered; the last that did has passed at ``over_s``.
     """
 
     def __init__(self, link: Link, free_s: Array | None = None, lock: AbstractContextManager[object] | None = None):
@@ -93,8 +87,6 @@ class Port:
 
 
 class FileLock:
-    """A lock between all threads and processes that opened a file."""
-
     def __init__(self, name: str) -> None:
         self.file = os.open(name, os.O_RDWR)
         weakref.finalize(self, os.close, self.file)
@@ -107,7 +99,7 @@ class FileLock:
 
 
 def port_of_host(link: Link, transport: Transport, hosts: tuple[int, ...]) -> Port:
-    """Collective: return the port of this rank's host, in an unlinked file that the host's ranks map."""
+    """Collective: return the port of this rank's host, in an unlinked file that its ranks map."""
     first = hosts.index(hosts[transport.rank])
     with NamedTemporaryFile() as made:
         made.write(np.zeros(2).tobytes())
@@ -119,7 +111,7 @@ def port_of_host(link: Link, transport: Transport, hosts: tuple[int, ...]) -> Po
 
 
 class EmulatedTransport(Wrapper[Transport]):
-    """A transport over emulated links; constructing is collective if hosts are emulated."""
+    """Constructing is collective if hosts are emulated."""
 
     rates: Rates | None
     native = None  # the library's own collectives cannot be slowed
@@ -139,10 +131,6 @@ class EmulatedTransport(Wrapper[Transport]):
     def name(self) -> str:
         return f"EMULATED link of {self.link} over {self.below.name}"
 
-    def part(self, ranks: int) -> EmulatedTransport | None:
-        below = self.below.part(ranks)
-        return None if below is None else EmulatedTransport(below, self.link, tuple(self.hosts[:ranks]))
-
     def reach(self, array: Array) -> None:
         """Return None: all ranks are apart."""
 
@@ -157,9 +145,9 @@ class EmulatedTransport(Wrapper[Transport]):
 
 
 class Outbox:
-    """A rank's messages that have not left.
+    """A rank's messages that have not left, one at a time in a port.
 
-    A rank has one message at a time in a port. If it polls late, the next message starts when it would have on time.
+    If the rank polls late, the next message starts when it would have on time.
     """
 
     def __init__(self, ports: Sequence[Port]) -> None:
@@ -196,7 +184,7 @@ class EmulatedRequest(Wrapper[Request]):
 
 
 class EmulatedSend(EmulatedRequest):
-    """A send that leaves late and is ``active`` until then."""
+    """``active`` until it leaves."""
 
     def Start(self) -> None:
         self.active = True
@@ -213,7 +201,7 @@ class EmulatedSend(EmulatedRequest):
 
 
 class EmulatedReceive(EmulatedRequest):
-    """A receive that completes when the incoming port has taken the message."""
+    """Complete when the incoming port has taken the message."""
 
     over_s: float | None = None
 

@@ -1,6 +1,6 @@
 """Run ranks as threads of one process: tests, tutorials and debuggers need no launcher.
 
-Sends are synchronous, the least that MPI promises: programs that rely on MPI's buffering hang here at once.
+Sends are synchronous, so programs that rely on MPI's buffering hang here at once.
 """
 
 import itertools
@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
@@ -17,7 +16,7 @@ import numpy as np
 
 from dear_mpi.collectives.launch.neighbours import Neighbour, blame
 from dear_mpi.collectives.program.errors import TransportError
-from dear_mpi.collectives.program.hosts import Lane, Rates, rates_of_first
+from dear_mpi.collectives.program.hosts import Lane, Rates
 from dear_mpi.collectives.transports.transport import OneThread, Request, Waits
 from dear_mpi.kernels.array import Array, library_of, synchronize
 from dear_mpi.kernels.calls import copier
@@ -27,8 +26,6 @@ GRACE_S = 2.0  # after an error, until computing ranks reach a call that raises
 
 
 class Hub:
-    """The shared state of a group."""
-
     def __init__(self, size: int, hosts: Sequence[int]) -> None:
         self.size, self.hosts = size, tuple(hosts)
         self.changed = threading.Condition()
@@ -48,8 +45,6 @@ class Hub:
 
 
 class LoopbackRequest:
-    """One end of a message."""
-
     def __init__(self, hub: Hub, key: tuple[int, int, int], data: Array, *, sends: bool) -> None:
         self.hub, self.key, self.data = hub, key, data
         with hub.changed:
@@ -83,8 +78,6 @@ class LoopbackRequest:
 
 
 class LoopbackTransport:
-    """One rank of a hub."""
-
     name, native, spins = "loopback (threads)", None, False
     rates: Rates | None = None
 
@@ -129,11 +122,11 @@ class LoopbackTransport:
         return max(map(float, self.gather_values(moment_s)))
 
     def barrier(self, *, asleep: bool = False) -> None:
-        with nullcontext() if asleep else self.waits.meeting("barrier"):
-            try:
-                self.hub.barrier.wait()
-            except threading.BrokenBarrierError:
-                raise TransportError(self.hub.failure or "a rank ended early") from None
+        meet = self.hub.barrier.wait
+        try:
+            meet() if asleep else self.waits.meet("barrier", meet)
+        except threading.BrokenBarrierError:
+            raise TransportError(self.hub.failure or "a rank ended early") from None
 
     def send_note(self, note: Any, tag: int) -> bool:
         self.hub.notes.append((self.rank, tag, note))
@@ -141,14 +134,6 @@ class LoopbackTransport:
 
     def received_notes(self, tag: int) -> list[Any]:
         return [note for rank, its_tag, note in list(self.hub.notes) if rank != self.rank and its_tag == tag]
-
-    def part(self, ranks: int) -> "LoopbackTransport | None":
-        hub = self.gather_values(Hub(ranks, self.hosts[:ranks]) if self.rank == 0 else None)[0]
-        if self.rank >= ranks:
-            return None
-        part = LoopbackTransport(hub, self.rank)
-        part.waits, part.rates = self.waits, rates_of_first(ranks, self.hosts, self.rates)
-        return part
 
     def free(self) -> None:
         """Do nothing: the group holds only memory."""
@@ -160,8 +145,6 @@ class LoopbackTransport:
 
 
 class LoopbackMonitor:
-    """Publishes the wait of a thread."""
-
     def __init__(self, hub: Hub, rank: int) -> None:
         self.hub, self.rank = hub, rank
 
@@ -175,8 +158,8 @@ class LoopbackMonitor:
 def run_loopback(size: int, function: Callable[[LoopbackTransport], T], hosts: Sequence[int] | None = None) -> list[T]:
     """Call ``function(transport)`` on ``size`` threads; return the results in rank order.
 
-    The first error of any rank is raised and releases the others. ``hosts`` gives each rank's host number; by default
-    all ranks share one.
+    The first error of any rank is raised and releases the others. ``hosts`` gives each rank's host number; default:
+    one.
 
     >>> run_loopback(3, lambda transport: sum(transport.gather_values(transport.rank)))
     [3, 3, 3]

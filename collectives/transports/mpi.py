@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from dear_mpi.collectives.launch.launcher import NOT_AT_IMPORT, end_children_at_exit
 from dear_mpi.collectives.launch.neighbours import abort_job, own_monitor
-from dear_mpi.collectives.program.hosts import Rates, rates_of_first
+from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.transports.shared_memory import SharedMemory
 from dear_mpi.collectives.transports.transport import Meeting, OneThread, Request, Waits
 from dear_mpi.collectives.transports.wait_policy import SleepingRequest
@@ -33,7 +33,7 @@ class MpiTransport:
     """The ranks of an MPI communicator, on a duplicate that separates their messages from the user's.
 
     Constructing is collective. ``device_memory``: ``direct``, ``staged`` through pinned host memory, or ``auto``,
-    decided at the first GPU buffer (``launch/cuda_aware.py``).
+    decided at the first GPU buffer.
     """
 
     spins, abort = True, staticmethod(abort_job)
@@ -111,15 +111,14 @@ class MpiTransport:
         return self.tag
 
     def gather_values(self, value: Any) -> list[Any]:
-        with self.waits.meeting("values of all ranks"):
-            return self.native.allgather(value)
+        return self.waits.meet("values of all ranks", self.native.allgather, value)
 
     def same(self, number: int) -> bool:
         ballot = self.ballot
         ballot[0], ballot[1] = number, -number
         self.waits.number += 1
         self.waits.now = self.comparison
-        try:
+        try:  # ``meet`` would take longer
             self.native.Allreduce(MPI.IN_PLACE, [ballot, 2, MPI.INT64_T], MPI.MIN)
         finally:
             self.waits.now = None
@@ -127,26 +126,15 @@ class MpiTransport:
 
     def latest(self, moment_s: float) -> float:
         self.moment[0] = moment_s
-        self.waits.number += 1
-        self.waits.now = self.comparison
-        try:
-            self.native.Allreduce(MPI.IN_PLACE, [self.moment, 1, MPI.DOUBLE], MPI.MAX)
-        finally:
-            self.waits.now = None
+        self.waits.meet("times", self.native.Allreduce, MPI.IN_PLACE, [self.moment, 1, MPI.DOUBLE], MPI.MAX)
         return self.moment[0]
 
     def barrier(self, *, asleep: bool = False) -> None:
         if asleep:
             over: Any = self.native.Ibarrier()
             SleepingRequest(over).Wait()
-            return
-        waits = self.waits
-        waits.number += 1
-        waits.now = Meeting("barrier")
-        try:  # a context manager would take as long as the barrier
-            self.native.Barrier()
-        finally:
-            waits.now = None
+        else:
+            self.waits.meet("barrier", self.native.Barrier)
 
     def send_note(self, note: Any, tag: int) -> bool:
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:  # the engine may be inside MPI
@@ -161,15 +149,6 @@ class MpiTransport:
             while (message := self.native.improbe(tag=tag)) is not None:
                 self.notes[tag].append(message.recv())
         return self.notes[tag]
-
-    def part(self, ranks: int) -> "MpiTransport | None":
-        comm = self.native.Split(0 if self.rank < ranks else MPI.UNDEFINED, self.rank)
-        if comm == MPI.COMM_NULL:
-            return None
-        part = MpiTransport(MPI.Intracomm(comm), device_memory=self.device_memory)
-        comm.Free()
-        part.waits, part.rates = self.waits, rates_of_first(ranks, self.hosts, self.rates)
-        return part
 
     def free(self) -> None:
         for keeper in list(self.kept):

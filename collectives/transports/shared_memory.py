@@ -1,8 +1,7 @@
 """Share memory between a host's processes: anonymous files in memory, mapped by descriptor.
 
 ``memfd_create`` makes a block and a peer opens ``/proc/PID/fd/N``. So only memory is the limit (``/dev/shm`` is small
-in many containers), and nothing remains when a process dies. There is no shared memory if peers may not open each
-other's files (other containers or users).
+in many containers), and nothing remains when a process dies. Peers that may not open each other's files share nothing.
 
 With 4 KiB pages MPI's copies between processes cost up to half of a ring's speed. A huge page must start at a multiple
 of 2 MiB in the file and in the address space. Python's ``mmap`` takes no address, so this calls the C library.
@@ -68,7 +67,7 @@ def mapped(address: int | None) -> int:
 
 
 def collapse(block: Array) -> str:
-    """Ask the system for huge pages; return why there are none, or "". Only speed depends on it."""
+    """Ask for huge pages, for speed; return why there are none, or ""."""
     for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):
         failed = libc().madvise(block.ctypes.data, block.nbytes, advice)
     return f"none: MADV_COLLAPSE failed: {os.strerror(ctypes.get_errno())}" if failed else ""
@@ -96,7 +95,7 @@ class Region:
 
 
 class SharedMemory:
-    """This process's blocks and the mapped blocks of peers, alive while in use."""
+    """This process's blocks and the mapped blocks of peers."""
 
     def __init__(self) -> None:
         self.own: dict[int, Region] = {}

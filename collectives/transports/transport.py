@@ -1,8 +1,7 @@
 """Define how bytes move between two ranks: the protocol of MPI, threads and emulated links."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from pathlib import Path
 from threading import get_ident
@@ -32,10 +31,10 @@ class Request(Protocol):
         """Begin a transfer; the transport owns the buffer until it completes."""
 
     def Wait(self) -> Any:
-        """Block until the transfer completes, with the interpreter lock released."""
+        """Block with the interpreter lock released."""
 
     def Test(self) -> bool:
-        """Return whether the transfer is complete; may move bytes, never blocks."""
+        """Return whether the transfer is complete; never blocks."""
 
     def Free(self) -> Any:
         """Release an inactive request."""
@@ -45,7 +44,7 @@ class Awaited(Protocol):
     """A wait that the watchdog can describe."""
 
     def progress(self) -> tuple[int, ...]:
-        """Return the collective's number and progress; empty for the last one begun."""
+        """Return numbers that grow; empty for the last collective begun."""
 
     def waits_for(self) -> str:
         """Describe the wait; "" while computing."""
@@ -54,21 +53,19 @@ class Awaited(Protocol):
 class Waits:
     """A rank's current wait, for its watchdog. One thread writes, others read, so there is no lock.
 
-    ``number`` counts collectives; ``monitor`` tells other ranks; ``alarms`` are called when a wait takes too long.
+    ``number`` counts collectives; ``monitor`` tells other ranks.
     """
 
     def __init__(self, monitor: Any) -> None:
         self.now: Awaited | None = None
         self.number = 0
         self.monitor = monitor
-        self.alarms: list[Callable[[], object]] = []
 
-    @contextmanager
-    def meeting(self, what: str) -> Iterator[None]:
+    def meet(self, what: str, call: Callable[..., T], *arguments: Any) -> T:
         self.number += 1
         self.now = Meeting(what)
         try:
-            yield
+            return call(*arguments)
         finally:
             self.now = None
 
@@ -95,7 +92,7 @@ class Meeting:
 
 
 class OneThread:
-    """Let one thread at a time use a transport: a second that waited would continue in another order on each rank."""
+    """Let one thread at a time use a transport: a second one would start in another order on each rank."""
 
     def __init__(self) -> None:
         self.tokens = [None]  # one atomic call each to take and return: a fifth of a lock's time
@@ -138,37 +135,31 @@ class Transport(Protocol):
 
     @property
     def native(self) -> Any | None:
-        """The MPI communicator for the library's own collectives, or None.
-
-        Plans also send on it, so other senders take a tag from ``next_tag``.
-        """
+        """The MPI communicator, or None. Plans also send on it: take tags from ``next_tag``."""
 
     def allocate(self, nbytes: int) -> Array:
         """Return zeroed bytes, reachable for the host's other ranks if possible."""
 
     def reach(self, array: Array) -> Sequence[Array] | None:
-        """Collective: return this array of every rank, for reading and writing.
-
-        None on all ranks if one is not from ``allocate`` or ranks are on several hosts.
-        """
+        """Collective: return this array of every rank; None on all ranks if one is out of reach."""
 
     def takes(self, array: Array) -> bool:
         """Return whether messages may use such memory; equal on all ranks.
 
-        Host memory always can. The first question about a device's memory is collective.
+        The first question about a device's memory is collective.
         """
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         """Prepare to send a contiguous array, which must not move until ``Free``."""
 
     def recv_init(self, data: Array, peer: int, tag: int) -> Request:
-        """Prepare to receive into a contiguous array."""
+        pass
 
     def next_tag(self) -> int:
-        """Return a tag not used by the last thousands of plans. All ranks ask in one order."""
+        """Return a tag that the last thousands of plans lack. All ranks ask in one order."""
 
     def gather_values(self, value: Any) -> list[Any]:
-        """Collective: return all ranks' (picklable) values. For set-up and reports: slow."""
+        """Collective, slow: return all ranks' picklable values."""
 
     def same(self, number: int) -> bool:
         """Collective, fast: return whether all ranks gave the same number below 2^63."""
@@ -177,28 +168,19 @@ class Transport(Protocol):
         """Collective, fast: return the largest value."""
 
     def barrier(self, *, asleep: bool = False) -> None:
-        """Collective: return when all ranks have called.
-
-        ``asleep``: some rank does long work; the others wait without using cores, and no stall is reported.
-        """
+        """Collective. ``asleep``: some rank works long, so the others wait without using cores or stalls."""
 
     def send_note(self, note: Any, tag: int) -> bool:
-        """Send a small (picklable) note to all other ranks without waiting; False if unsupported."""
+        """Send a picklable note to all other ranks without waiting; False if unsupported."""
 
     def received_notes(self, tag: int) -> list[Any]:
-        """Return the notes received with this tag; any thread may call."""
-
-    def part(self, ranks: int) -> "Transport | None":
-        """Collective: return the first ``ranks`` ranks as a group, which they ``free``; None on others.
-
-        Its waits count as waits of this transport.
-        """
+        """Return the notes with this tag; any thread may call."""
 
     def free(self) -> None:
-        """Collective: release the group."""
+        """Collective."""
 
     def abort(self, message: str) -> None:
-        """End all ranks because this one cannot continue."""
+        """End all ranks."""
 
 
 class Wrapper(Generic[T]):
@@ -213,10 +195,6 @@ class Wrapper(Generic[T]):
 
 class StagedTransport(Wrapper[Transport]):
     """A transport that plans never give device memory."""
-
-    def part(self, ranks: int) -> "StagedTransport | None":
-        below = self.below.part(ranks)
-        return None if below is None else StagedTransport(below)
 
     def takes(self, array: Array) -> bool:
         return library_of(array) == "numpy"

@@ -3,7 +3,7 @@
     spin     MPI_Wait            answers within a microsecond, but occupies a core
     sleep    MPI_Test, a nap     answers within a nap, and leaves the core to compute of any rank
 
-The choice is made once, for all messages of plans. Set-up and the library's own collectives wait as MPI does.
+Set-up and the library's own collectives wait as MPI does.
 """
 
 import math
@@ -30,7 +30,7 @@ def own_cores() -> set[int]:
 
 
 def cgroup_limit(process: Path = Path("/proc/self"), mounted: Path = Path("/sys/fs/cgroup")) -> Limit | None:
-    """Return the tightest cgroup of this process and its cores; None without a limit."""
+    """Return this process's tightest cgroup and its cores; None without a limit."""
     try:
         lines, space = (process / "cgroup").read_text("utf-8").splitlines(), os.readlink(process / "ns/cgroup")
     except OSError:
@@ -61,7 +61,7 @@ SLEEP = "waiting ranks sleep"
 
 @dataclass(frozen=True)
 class Crowd:
-    """Threads of all ranks of a machine, and the cores for them."""
+    """Threads of all ranks of a machine, and their cores."""
 
     threads: int
     cores: int
@@ -101,7 +101,7 @@ def crowd_of(transport: Transport, threads: int) -> "Crowd":
 
 
 def with_wait_policy(transport: Transport, threads: int, runner: str) -> Transport:
-    """Collective: return a transport whose ranks sleep if ``threads`` per rank exceed the cores."""
+    """Collective: make ranks sleep if ``threads`` per rank exceed the cores."""
     if not transport.spins or transport.size == 1 or runner == "native":
         return transport
     crowd = crowd_of(transport, threads)
@@ -113,8 +113,6 @@ def with_wait_policy(transport: Transport, threads: int, runner: str) -> Transpo
 
 
 class SleepingTransport(Wrapper[Transport]):
-    """A transport whose ranks sleep while they wait."""
-
     spins = False
 
     def __init__(self, below: Transport, crowd: Crowd) -> None:
@@ -133,7 +131,7 @@ class SleepingTransport(Wrapper[Transport]):
 
 
 class SleepingRequest(Wrapper[Request]):
-    """Naps are a share of the time waited: few polls, and little delay."""
+    """Naps are a share of the time waited: few polls, little delay."""
 
     def Wait(self) -> None:
         test = self.below.Test

@@ -1,7 +1,6 @@
 """Report a rank that waits too long: for which message, and which ranks keep it waiting.
 
-The thread polls the transport's ``Waits``, at no cost to the waiting ranks. It calls MPI only to abort and to read
-notes of ranks that left. docs/faults.md names its limits.
+A thread polls the transport's ``Waits``, at no cost to the waiting ranks. docs/faults.md names its limits.
 """
 
 import os
@@ -66,8 +65,6 @@ class Watchdog:
             self.waits.monitor.post(progress, what)
         if before < self.after_s <= self.waited_s:
             self.say(f"has waited {self.after_s:g} s for {what}; {self.waits.monitor.blame()}")
-            for alarm in self.waits.alarms:
-                alarm()
             if self.abort:
                 self.end(f"ends the job after a stall of {self.after_s:g} s, as asked")
         elif why := self.doomed(self.waited_s):

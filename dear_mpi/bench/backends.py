@@ -1,8 +1,4 @@
-"""Find the benchmark's candidates by the names that ``--algorithms`` takes, and prepare them for a case.
-
-Candidates are MPI calls (native.py), gloo (torch.distributed on this job's ranks and memory) and the functions below.
-Every other name is an algorithm of ``make_plan``.
-"""
+"""Find candidates by the names of ``--algorithms``: MPI calls, gloo, functions below, algorithms of ``make_plan``."""
 
 import importlib.util
 import os
@@ -39,10 +35,7 @@ def check_torch() -> None:
 
 @contextmanager
 def gloo_group(world: World) -> Iterator[str]:
-    """Collective: open torch's default process group over all ranks. Yields its name in reports.
-
-    The ranks meet at a TCP port on one interface of rank 0's host.
-    """
+    """Collective: open torch's default process group; yields its name. Ranks meet at a TCP port of rank 0."""
     torch, distributed = map(import_module, ("torch", "torch.distributed"))
     hosts = world.transport.gather_values(platform.node())
     port = int(os.environ.get("MASTER_PORT", 0))
@@ -58,7 +51,7 @@ def gloo_group(world: World) -> Iterator[str]:
 
 
 def meeting_place(hosts: Sequence[str]) -> str:
-    """Return an address of rank 0's host (this host) for the others; ``MASTER_ADDR`` if it is set."""
+    """Return an address of rank 0's host for the others; ``MASTER_ADDR`` if it is set."""
     others = [host for host in hosts if host != hosts[0]]
     if "MASTER_ADDR" in os.environ or not others:
         return os.environ.get("MASTER_ADDR", "127.0.0.1")
@@ -68,7 +61,6 @@ def meeting_place(hosts: Sequence[str]) -> str:
 
 
 def gloo(setup: Setup) -> Prepared:
-    """Prepare a collective of the default process group. Raises a CannotRun if gloo lacks it."""
     case, x, out, rank, ranks = setup.case, setup.x, setup.out, setup.transport.rank, setup.transport.size
     if library_of(x) != "numpy":
         raise CannotRun("takes only host memory")
@@ -104,13 +96,13 @@ def gloo(setup: Setup) -> Prepared:
 
 
 def host_copies(setup: Setup) -> Prepared:
-    """Do without this package: copy the device's buffer out, run the collective on the host, copy it in."""
+    """Copy the device's buffer out, run the collective on the host, copy it in."""
     if setup.out is not None:
         raise CannotRun("works only in place")
     host = Slab.pinned(setup.x).empty(setup.x.size, setup.x.dtype)
     plan = replace(setup, x=host).plan("ring")
-    calls: list[Call] = [copier(host, setup.x), partial(synchronize, setup.x), plan, copier(setup.x, host)]
-    return Prepared(one_by_one(calls), plan.free)
+    come, go = copier(host, setup.x), copier(setup.x, host)
+    return Prepared(one_by_one([come, partial(synchronize, setup.x), plan, go]), plan.free)
 
 
 def function(setup: Setup) -> Prepared:
@@ -121,7 +113,7 @@ def function(setup: Setup) -> Prepared:
 
 
 def staged(setup: Setup) -> Prepared:
-    """Run the ring on device memory through pinned host memory."""
+    """Run the ring through pinned host memory."""
     if setup.case.device == "cpu":
         raise CannotRun("stages the memory of a device, and host memory needs none of it")
     return replace(setup, transport=StagedTransport(setup.transport)).prepared("ring")
@@ -143,7 +135,7 @@ LIBRARY, BEST = "native", "-best"  # the MPI of this job; a suffix for the faste
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to run collectives, and its treatment by the benchmark."""
+    """A way to run collectives."""
 
     open: Callable[[Setup], Prepared]  # raises an ArgumentError or a CannotRun to leave a case out
     maker: str = "ours"  # or others, or LIBRARY
@@ -189,20 +181,19 @@ def label(algorithm: str, chosen: str | None, segment_bytes: int | None = None) 
 
 
 def labels(rows: Sequence[Row]) -> list[str]:
-    """Label rows, with their segments if these differ."""
     cuts = len({row.segment_bytes for row in rows}) > 1
     return [label(row.algorithm, row.chosen, row.segment_bytes if cuts else None) for row in rows]
 
 
 def calls_of(name: str, case: Case, ranks: int) -> list[str]:
-    """Expand a name: ``native-best`` to all suitable MPI calls, other names to themselves."""
+    """Expand ``native-best`` to all suitable MPI calls."""
     if name != LIBRARY + BEST:
         return [name]
     return [LIBRARY + suffix for suffix, form in FORMS.items() if not form.why_not(case, ranks)]
 
 
 def prepare(name: str, setup: Setup) -> Prepared:
-    """Prepare a candidate on its buffers. Raises a CannotRun if it is unknown or has no call for this case."""
+    """Prepare a candidate; raises a CannotRun if it has no call for this case."""
     who = candidate(name)
     if not who.is_library and setup.case.collective not in COLLECTIVES:
         raise CannotRun("has no program for it: only MPI's own calls are measured")

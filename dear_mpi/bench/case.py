@@ -1,16 +1,8 @@
 """Define operations, cases (an operation at one size and setting), a candidate's samples, and their row.
 
-Operations are the collectives with programs (``COLLECTIVES``), and some that only an MPI library has:
-
-    gather, scatter    parts to the root, and from it
-    sendrecv           a ring: each rank sends to its successor while it receives from its predecessor
-    barrier            moves nothing
-    ping_pong          a message from the first to the last rank, and one back
-    bandwidth          ``WINDOW`` messages in sequence from the first to the last rank, then a short answer
-    both_ways          ``WINDOW`` messages in each direction at once
-
-The last three repeat osu_latency, osu_bw and osu_bibw: only the first and the last rank communicate, and the first one
-is timed. Source: nccl-tests (busbw), OSU Micro-Benchmarks 7.4 (c/mpi/pt2pt/standard).
+Operations without programs: gather, scatter; sendrecv (each rank sends to its successor); barrier; and osu_latency,
+osu_bw and osu_bibw as ping_pong, bandwidth and both_ways, where the first and last rank communicate and the first is
+timed. Source: nccl-tests (busbw), OSU Micro-Benchmarks 7.4 (c/mpi/pt2pt/standard).
 """
 
 from __future__ import annotations
@@ -43,8 +35,6 @@ FACTORS: dict[str, Callable[[int], float]] = {  # busbw / algbw on n ranks: what
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation, without sizes and types."""
-
     size: str  # what has S bytes
     busbw: str = "1"  # a key of ``FACTORS``
     contract: Contract | None = None  # the parts of each rank at start and end; None: whole messages, or nothing
@@ -67,12 +57,12 @@ class Operation:
 
     @property
     def addressed(self) -> bool:
-        """Return whether all chunks must have one length."""
+        """Whether all chunks must have one length."""
         return self.contract is not None and self.contract.addressed
 
     @property
     def parted(self) -> bool:
-        """Return whether a buffer has a part per rank, so that other tools count one part."""
+        """Whether a buffer has a part per rank: other tools count one part."""
         found = self.contract
         return found is not None and (found.addressed or the_owner in (found.begins, found.ends))
 
@@ -129,8 +119,6 @@ PLACEMENTS = {"in": "in place", "out": "out of place"}
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions(Declared):
-    """Conditions of all measurements of a run."""
-
     device: str = option("Where the buffer is: cpu or cuda.", "cpu", allowed=dict.fromkeys(("cpu", "cuda")))
     memory: str = option(MEMORY, "auto", allowed=dict.fromkeys(("auto", "shared", "private")))
     cadence: str = option(CADENCE, "isolated", allowed=dict.fromkeys(("isolated", "streaming")))
@@ -139,7 +127,7 @@ class Conditions(Declared):
 
 @dataclass(frozen=True)
 class Case(Conditions):
-    """An operation (``collective``) on a full buffer of ``nbytes``, which are whole elements."""
+    """An operation on a full buffer of ``nbytes``, which are whole elements."""
 
     collective: str
     nbytes: int
@@ -170,7 +158,7 @@ class Case(Conditions):
 
     @property
     def window(self) -> int:
-        """Return the number of messages to a rank in one run."""
+        """The number of messages to a rank in one run."""
         return min(self.operation.window, max(WINDOW_BYTES // max(self.nbytes, 1), FEWEST_IN_A_ROW))
 
     @property
@@ -179,7 +167,7 @@ class Case(Conditions):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return a row's columns about elements and the placement of results."""
+        """A row's columns about elements and placement."""
         op = self.op if self.reduces else "none"
         return {"dtype": self.dtype, "op": op, "placement": PLACEMENTS[self.placement]}
 
@@ -213,8 +201,6 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Setup:
-    """A case with its arrays, transport and segment size."""
-
     case: Case
     x: Array
     out: Array | None
@@ -235,8 +221,6 @@ class Setup:
 
 @dataclass(frozen=True)
 class Samples:
-    """Measurements of one candidate."""
-
     times_s: list[list[float]]  # a list per rank; for a pair only one, of the first rank
     late: int = 0  # dropped samples: a rank was late for their start
     memory: str = "private"  # of the buffers
@@ -253,18 +237,18 @@ class Samples:
         return replace(later.after(self), times_s=times_s, late=self.late + later.late)
 
     def after(self, earlier: Samples) -> Samples:
-        """Add the wrong results of earlier calls; their times do not count."""
+        """Add the wrong results of earlier calls, whose times do not count."""
         return replace(self, wrong=earlier.wrong + self.wrong)
 
 
 def of_job(by_rank: Array | Sequence[Sequence[float]], cadence: str) -> Array:
-    """Reduce samples of ranks (a row each) to samples of the job: the slowest rank, or means over ranks."""
+    """Reduce samples of ranks (rows) to the job's: the slowest rank, or means (streaming)."""
     found: Array = np.max(by_rank, axis=0) if cadence == "isolated" else np.mean(by_rank, axis=0)
     return found
 
 
 def job_us(row: Row) -> list[float]:
-    """Return the job's samples in the order of the turns; empty if the row has no samples."""
+    """Return the job's samples in the order of turns; empty without ``times_us``."""
     return [] if row.times_us is None else of_job(row.times_us, row.cadence).tolist()
 
 

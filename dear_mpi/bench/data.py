@@ -1,15 +1,8 @@
 """Fill buffers with small whole numbers that have an exact result and differ by rank, element and turn.
 
-Element i of a rank is ``pattern(i + turn)``, of a periodic pattern. So a turn's data is a window into an array: filling
-is one copy, and checking one comparison of bits.
-
-    reductions            pattern depends on the rank; expected: the patterns of all ranks, combined
-    all_gather, broadcast one pattern on all ranks; other elements of the buffer have the next turn's pattern
-    gather, scatter       like all_gather and broadcast
-    all_to_all            pattern depends on the rank; expected: the chunk for this rank from each rank's pattern
-    messages              pattern depends on the rank; expected: the sender's pattern
-
-Expected patterns are rows: one for the whole result, or one for each chunk of an all_to_all.
+Element i of a rank is ``pattern(i + turn)``, of a periodic pattern: filling is one copy, checking one comparison of
+bits. The pattern depends on the rank, but for all_gather, broadcast, gather and scatter; their other elements have the
+next turn's. Expected patterns are rows: one for the whole result, or one for each chunk of an all_to_all.
 """
 
 from collections.abc import Callable
@@ -39,10 +32,7 @@ COMBINE: dict[str, Any] = {"sum": np.sum, "average": np.sum, "prod": np.prod, "m
 
 
 class Data:
-    """A call's arrays on this rank, ``x`` and ``out`` (None in place), filled and checked each turn.
-
-    They begin at a page boundary, because memcpy is slow for some offsets (``SLOW_TO_COPY`` in kernels/reference.py).
-    """
+    """A call's arrays on this rank, ``x`` and ``out`` (None in place), at page boundaries: memcpy is slow for some."""
 
     def __init__(self, case: Case, world: World, streams: Streams, memory: str) -> None:
         self.memory, count, rank, ranks = memory, case.count, world.rank, world.size
@@ -78,11 +68,11 @@ class Data:
         self.given[...] = self.mine[shift:][: self.given.size]
 
     def clear(self) -> None:
-        """Write zeros: combining them gives zeros."""
+        """Write zeros, which combining keeps."""
         self.all[...] = 0
 
     def errors(self, turn: int) -> int:
-        """Count the wrong elements of this rank's result."""
+        """Count wrong elements."""
         due = self.expected[:, turn % PERIOD :][:, : self.result.shape[1]]
         # Row by row: comparing 64 messages of 16 MiB at once would allocate 256 MiB each time.
         return sum(int(self.count_nonzero(row != exact)) for row, exact in zip(self.result, cycle(due)))
@@ -111,7 +101,7 @@ class Parts:
 
 
 def extent(holder: Callable[[int, int], bool], rank: int, ranks: int, count: int) -> slice:
-    """Return the elements that a rank holds at start or end: all, its shard, or none."""
+    """Return a rank's elements at start or end: all, its shard, or none."""
     bounds = [chunk_bounds(count, ranks, owner) for owner in range(ranks) if holder(rank, owner)]
     return slice(bounds[0][0], bounds[-1][1]) if bounds else slice(0, 0)
 
@@ -143,7 +133,7 @@ def patterns(case: Case, rank: int, ranks: int) -> tuple[Array, Array]:
 
 
 def contribution(case: Case, rank: int, ranks: int) -> Array:
-    """Return a rank's values. In a product all factors but one are 1, to keep it small."""
+    """Return a rank's values; in a product all factors but one are 1."""
     if case.op == "prod":
         places = np.arange(PERIOD * ranks)
         return np.where(places % ranks == rank, 1 + places % PERIOD, 1)
@@ -151,7 +141,7 @@ def contribution(case: Case, rank: int, ranks: int) -> Array:
 
 
 def values_below(case: Case, ranks: int) -> int:
-    """Return the bound below which sums are exact in the type."""
+    """Return the bound below which sums are exact."""
     return PERIOD if case.op in ("min", "max") else min(PERIOD, EXACT[case.dtype] // ranks + 1)
 
 

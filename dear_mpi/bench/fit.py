@@ -1,11 +1,8 @@
 """Fit a network (alpha, beta, gamma, o) to the measured times of programs.
 
-A program's time, ``cost``, is a sum of these four along its longest path, and the path depends on them. So iterate:
-take the coefficients at the current estimate (by differences, which are exact on such a path), and solve for the least
-squares of relative errors without negative costs.
-
-Rows do not determine all four: each message of a ring costs alpha and o; o weighs more only if a rank has several
-messages in a step. A cost that cannot be separated from earlier ones stays 0, and the earlier ones include it.
+``cost`` is a sum of these four along the longest path, which depends on them. So iterate: take coefficients at the
+current estimate (exact differences), and solve for the least squares of relative errors without negative costs. A cost
+that rows cannot separate from earlier ones stays 0, and those include it.
 """
 
 import itertools
@@ -17,7 +14,7 @@ import numpy as np
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.collectives.algorithms.registry import programs, runner_of
 from dear_mpi.collectives.program.cost import cost
-from dear_mpi.collectives.program.hosts import Rates, rates_of_first
+from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program
 from dear_mpi.kernels.array import Array
@@ -40,15 +37,12 @@ class Fit:
 
 
 def programs_of(row: Row, hosts: Sequence[int] = (), rates: Rates | None = None) -> list[Program]:
-    """Return the programs of messages that a row ran; empty if it ran something else.
-
-    ``hosts`` and ``rates`` describe the whole job; the row ran on its first ranks. Default: one host.
-    """
+    """Return the programs of messages that a row ran on the job's first ranks; empty for anything else."""
     if runner_of(row.chosen) != "messages":
         return []
-    pieces, rates = -(-row.bytes // row.segment_bytes), rates_of_first(row.ranks, hosts, rates)
+    pieces = -(-row.bytes // row.segment_bytes)
     try:
-        return programs(row.chosen, row.collective, row.ranks, hosts=hosts[: row.ranks], rates=rates, pieces=pieces)
+        return programs(row.chosen, row.collective, row.ranks, hosts=hosts, rates=rates, pieces=pieces)
     except ValueError:
         return []
 
@@ -68,10 +62,7 @@ def gradient(row: Row, written: Sequence[Program], point: Array, *, relative: fl
 def fit_network(
     rows: Sequence[Row], hosts: Sequence[int] = (), rates: Rates | None = None, *, explains: str = "p50_us"
 ) -> Fit | None:
-    """Fit the network to one figure of these rows (``explains``).
-
-    Returns None if fewer than two sizes have programs, or for too many ranks.
-    """
+    """Fit to the column ``explains``; None if fewer than two sizes have programs, or for too many ranks."""
     known = [(row, ran) for row in rows if 1 < row.ranks <= MOST_RANKS and (ran := programs_of(row, hosts, rates))]
     if len({row.bytes for row, _ in known}) < 2:
         return None
@@ -87,7 +78,7 @@ def fit_network(
 
 
 def distinct(relative: Array) -> list[int]:
-    """Return the columns that are not mixtures of earlier ones; alpha and beta always count."""
+    """Return the columns that are no mixtures of earlier ones; alpha and beta always count."""
     kept = [0, 1]
     for column in range(2, relative.shape[1]):
         others, new = relative[:, kept], relative[:, column]
@@ -98,7 +89,7 @@ def distinct(relative: Array) -> list[int]:
 
 
 def non_negative(relative: Array, unknowns: Sequence[int]) -> Array:
-    """Solve for the least squares of ``relative @ point - 1`` without negatives: the best subset of the unknowns."""
+    """Solve for the least squares of ``relative @ point - 1``: the best subset without negatives."""
     best, error = np.zeros(relative.shape[1]), np.inf
     scale = np.maximum(np.linalg.norm(relative, axis=0), 1e-300)
     for size in range(1, len(unknowns) + 1):

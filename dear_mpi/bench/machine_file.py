@@ -67,12 +67,11 @@ class Row:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Return the choices without the size and the candidate."""
         return tuple(getattr(self, name) for name in KIND)
 
     @property
     def case(self) -> tuple[object, ...]:
-        """Return the columns that comparable rows share: kind and size."""
+        """What comparable rows share: kind and size."""
         return (*self.kind, self.bytes)
 
     @property
@@ -107,7 +106,7 @@ class Place:
 
 @dataclass(frozen=True)
 class MachineFile:
-    """The known keys of a file; others are ignored. It has rows, or links and each rank's host."""
+    """The known keys: rows, or links and each rank's host."""
 
     rows: list[Row] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)

@@ -46,8 +46,6 @@ class All:
 
 
 class Nonblocking:
-    """A call that returns a request."""
-
     def __init__(self, call: Call) -> None:
         self.call = call
 
@@ -62,7 +60,7 @@ class Nonblocking:
 
 
 def one_by_one(calls: Sequence[Call]) -> Call:
-    """Combine calls into one; two calls, the usual case, avoid a loop's 0.04 us."""
+    """Combine calls; two, the usual case, avoid a loop's 0.04 us."""
     if len(calls) == 1:
         return calls[0]
     if len(calls) == 2:
@@ -126,14 +124,12 @@ COUNTED = ("reduce_scatter", "all_gather", "gather", "scatter")
 
 @dataclass(frozen=True)
 class Form:
-    """A form of MPI calls."""
-
     prepare: Callable[[Any, Sequence[Sequence[MpiCall]]], Prepared] = blocking
     counts: bool = False
     beside: bool = False
 
     def why_not(self, case: Case, ranks: int) -> str:
-        """Return the reason why a case has no row for this form; empty if it has one."""
+        """Return why a case has no row for this form; empty if it has one."""
         if self.counts and (case.collective not in COUNTED or case.count % ranks):
             return f"-counts only for {', '.join(COUNTED)} of equal shards"
         if self.beside and not (case.collective in ("reduce_scatter", "all_reduce") and case.placement == "in"):
@@ -158,14 +154,13 @@ FORMS = {  # by the suffix of a candidate's name
 
 
 def native(setup: Setup, form: Form) -> Prepared:
-    """Prepare an MPI library's call."""
     if why := form.why_not(setup.case, setup.transport.size):
         raise CannotRun(why)
     return with_program(setup, form) if setup.case.collective in COLLECTIVES else without_program(setup, form)
 
 
 def with_program(setup: Setup, form: Form) -> Prepared:
-    """Prepare a call for a collective with a program; our plan if MPI lacks the arrays or the op."""
+    """Prepare a collective with a program; our plan if MPI lacks the arrays or the op."""
     case, x, result, ranks = setup.case, setup.x, setup.out, setup.transport.size
     plan = setup.plan("native")  # an ArgumentError if the library cannot do it
     alone = case.device == "cpu" and case.op != "average" and (result is None or case.collective != "broadcast")
@@ -190,7 +185,7 @@ def with_program(setup: Setup, form: Form) -> Prepared:
 
 
 def without_program(setup: Setup, form: Form) -> Prepared:
-    """Prepare messages, a barrier, a gather or a scatter. Raises a CannotRun if this MPI does not take the arrays."""
+    """Prepare messages, a barrier, a gather or a scatter; CannotRun if this MPI does not take the arrays."""
     case, x, transport = setup.case, setup.x, setup.transport
     taken = transport.takes(x)
     if case.operation.contract is not None:  # a collective needs more than messages
@@ -235,10 +230,7 @@ def messages(setup: Setup, form: Form) -> list[list[MpiCall]]:
 
 
 def parts_call(setup: Setup, *, by_counts: bool) -> MpiCall:
-    """Return the call for a barrier, a gather or a scatter.
-
-    MPI_Gatherv and MPI_Scatterv if parts differ, or on request. None is MPI_IN_PLACE.
-    """
+    """Return a barrier, gather or scatter; with counts if parts differ, or on request. None is MPI_IN_PLACE."""
     case, x, out, rank = setup.case, setup.x, setup.out, setup.transport.rank
     if not case.operation.sized:
         return "Barrier", ()

@@ -1,25 +1,23 @@
-"""Print a benchmark on rank 0 in a format of ``FORMATS``; this file has the table, CSV and Markdown.
-
-Only rows of the table begin with blanks; all its other lines begin with ``#``. Settings that all rows share come first;
-``--json`` has all figures.
-"""
+"""Print a benchmark on rank 0. Only rows of the table begin with blanks; its other lines begin with ``#``."""
 
 import csv
 import io
 import json
+import statistics
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.text import Text
 
 from dear_mpi.bench.backends import candidate, label, labels
 from dear_mpi.bench.case import OPERATIONS
 from dear_mpi.bench.fit import MOST_RANKS, Fit
-from dear_mpi.bench.layouts import average_lines, fitted, left_out, nccl_lines, osu_lines, time_text
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.run import Report, is_noisy, merit, ratio_mark, shown, spread
+from dear_mpi.bench.run import Report, is_noisy, merit, ratio_mark, shown
+from dear_mpi.bench.suite import Suite
+from dear_mpi.collectives.program.extras import WithExtras
 from dear_mpi.kernels.lookup import lookup
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_SAMPLES
@@ -29,11 +27,54 @@ from dear_mpi.reporting.units import format_bytes, format_hosts, grouped, plural
 WIDTH = 110
 LEAST_NAME = 12  # characters of an algorithm's name
 STARTS = {"barrier": "ranks leave a barrier", "clock": "ranks wait for a moment of a clock that all have set"}
+SAMPLES = {  # of all ranks, and of the first one of a pair
+    "isolated": (
+        "a sample is one call, from its start to its end on the slowest rank",
+        "a sample is one call, from its start to its end on the first rank",
+    ),
+    "streaming": (
+        "a sample is the mean over calls in a row and over ranks; barriers between calls are not timed",
+        "a sample is the mean over calls in a row, on the first rank; barriers between calls are not timed",
+    ),
+}
+
+
+def fitted(value: float, width: int) -> str:
+    """Format a number in at most ``width`` characters: with 2, 1 or 0 decimals, else with an exponent.
+
+    >>> [fitted(value, 7) for value in (0.123, 9999.994, 12345.67, 1e7 - 1, 1e9)], fitted(1e9, 6)
+    (['0.12', '9999.99', '12345.7', '9999999', '1.0e+09'], '1e+09')
+    """
+    texts = [f"{value:{form}}" for form in (".2f", ".1f", ".0f", ".1e", ".0e")]
+    return next((text for text in texts if len(text) <= width), texts[-1])
+
+
+def time_text(rows: Sequence[Row]) -> str:
+    least, most = min(row.samples for row in rows), max(row.samples for row in rows)
+    samples = f"{least} to {plural(most, 'sample')}" if least < most else plural(most, "sample")
+    cadence = rows[0].cadence
+    sample = SAMPLES[cadence][OPERATIONS[rows[0].collective].pair]
+    return f"median over {samples}, in us; {sample} ({cadence})"
+
+
+def average_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Return nccl-tests' two sums; the mean is without noisy rows."""
+    wrong, quiet = sum(row.wrong for row in rows), [row.busbw_GBps for row in rows if not is_noisy(row)]
+    yield f"Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
+    yield f"Avg bus bandwidth    : {statistics.fmean(quiet) if quiet else 0.0:g}"
+
+
+def left_out(report: Report) -> Iterator[str]:
+    for why, places in grouped(report.left_out, lambda each: each[0]).items():
+        sizes = grouped(dict.fromkeys(places), lambda each: each[1])
+        where = (f"{name} of {', '.join(format_bytes(each[2]) for each in same)}" for name, same in sizes.items())
+        yield f"left out: {why} ({'; '.join(where)})"
 
 
 def spread_text(row: Row) -> str:
-    found = spread(row)
-    return f"{'-' if found is None else fitted(found, 6)}{'!' * is_noisy(row)}"
+    """Return half of the median's interval, in % of the median."""
+    half = fitted(50 * (row.ci_high_us - row.ci_low_us) / row.p50_us, 6)
+    return f"{'-' if row.samples < FEWEST_SAMPLES else half}{'!' * is_noisy(row)}"
 
 
 # They are a column if rows differ, else a line above the rows. Memory: of the buffers.
@@ -68,7 +109,7 @@ def table_lines(report: Report) -> Iterator[Text]:
 
 
 def comments(*texts: str) -> Iterator[Text]:
-    """Format lines that begin with ``#``; long texts are folded and indented."""
+    """Begin lines with ``#``, folded and indented."""
     for text in texts:
         indent = " " * (len(text) - len(text.lstrip()) + 4)
         lines = textwrap.wrap(text, WIDTH - 2, subsequent_indent=indent, break_on_hyphens=False) or [""]
@@ -76,7 +117,6 @@ def comments(*texts: str) -> Iterator[Text]:
 
 
 def title(rows: Sequence[Row]) -> str:
-    """Return a title for the rows of one collective and number of ranks."""
     first = rows[0]
     others = {row.algorithm: row.backend for row in rows if row.backend != first.backend}
     over = ", ".join([f"over {first.backend}", *(f"{name}: {library}" for name, library in others.items())])
@@ -84,7 +124,6 @@ def title(rows: Sequence[Row]) -> str:
 
 
 def meaning(rows: Sequence[Row]) -> Iterator[str]:
-    """Explain the rows of one collective and number of ranks: sizes, times, bandwidths."""
     first, operation = rows[0], OPERATIONS[rows[0].collective]
     start = " or ".join(STARTS[each] for each in dict.fromkeys(row.start for row in rows))
     here = f" (n = {plural(first.ranks, 'rank')}: {operation.factor(first.ranks):.3g})" * ("n" in operation.busbw)
@@ -118,7 +157,6 @@ def lines_of(rows: Sequence[Row]) -> Iterator[Text]:
 
 
 def columns(rows: Sequence[Row]) -> Iterator[str]:
-    """Explain the columns after the time."""
     yield (
         f"±%: half of the 95 % interval of the median, in % of the median; - of fewer than {FEWEST_SAMPLES} samples. "
         "!: the interval is wider than the median, so the row tells nothing"
@@ -131,8 +169,8 @@ def columns(rows: Sequence[Row]) -> Iterator[str]:
 
 def fit_text(fit: Fit | None) -> str:
     if fit is None:
-        needed = "two sizes of an algorithm of ours that sends messages"
-        return f"No network fitted: that needs {needed}, on 2 to {MOST_RANKS} ranks."
+        needed = f"two sizes of an algorithm of ours that sends messages, on 2 to {MOST_RANKS} ranks"
+        return f"No network fitted: that needs {needed}."
     network = fit.network
     beta, gamma = (f"{1e-9 / value:.2f} GB/s" if value else "no limit" for value in (network.beta, network.gamma))
     if "gamma" not in fit.told:
@@ -147,7 +185,6 @@ def fit_text(fit: Fit | None) -> str:
 
 
 def clocks(report: Report) -> Iterator[str]:
-    """Describe the loop's cost, and the difference of the ranks' clocks."""
     if own := report.own_cost:
         calls = ", ".join(f"{name} {us:.2f} us" for name, us in own["self_us"].items())
         alone = f"; MPI's call of 4 B on a communicator of one rank: {calls}" if calls else ""
@@ -168,12 +205,12 @@ def object_of(row: Row, *, raw: bool) -> dict[str, Any]:
 
 
 def csv_lines(report: Report) -> Iterator[str]:
-    """Format a line of the names of ``--json``, then one per row. Unknown values are empty, lists are JSON."""
+    """Unknown values are empty, lists are JSON."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in report.rows:
-        values = object_of(row, raw=False).values()
+        values = (getattr(row, name) for name in COLUMNS)
         writer.writerow([json.dumps(value) if isinstance(value, list) else value for value in values])
     yield from file.getvalue().splitlines()
 
@@ -190,7 +227,6 @@ MARKDOWN: dict[str, Callable[[Row], str]] = {
 
 
 def markdown_lines(report: Report) -> Iterator[str]:
-    """Format a table of the shown candidates, and explain its columns."""
     yield f"| {' | '.join(MARKDOWN)} |"
     yield "|---" * len(MARKDOWN) + "|"
     for row in shown(report.rows, report.names):
@@ -200,24 +236,28 @@ def markdown_lines(report: Report) -> Iterator[str]:
     yield from (f"- {text}" for text in (*columns(report.rows), model, fit_text(report.fit), *clocks(report)))
 
 
-FORMATS: dict[str, Callable[[Report], Iterator[str] | Iterator[Text]]] = {
-    "table": table_lines,
-    "nccl": nccl_lines,
-    "osu": osu_lines,
-    "csv": csv_lines,
-    "markdown": markdown_lines,
-}
+class Format(NamedTuple):
+    """How rows are printed; extras add some (``dear_mpi.formats``)."""
+
+    lines: Callable[[Report], Iterator[str] | Iterator[Text]]
+    names_missing: bool = False  # whether the lines name missing candidates
+    suited: Callable[[Suite, Mapping[str, Any]], Suite] = lambda suite, flags: suite  # adapts a suite, or refuses it
+
+
+FORMATS = WithExtras(
+    {"table": Format(table_lines, names_missing=True), "csv": Format(csv_lines), "markdown": Format(markdown_lines)},
+    "formats",
+)
 DEFAULT = "table"
 
 
-def show_bench(world: World, report: Report, form: str = DEFAULT) -> None:
-    """Print the rows. If a format cannot show missing candidates, notes on standard error name them."""
-    lines = lookup("format", form, FORMATS)
+def show_bench(world: World, report: Report, form: str) -> None:
+    """Print the rows, and notes about missing candidates if the format does not name them."""
+    chosen = lookup("format", form, FORMATS)
     if world.rank:
         return
     screen = console(world)
-    for line in lines(report):
+    for line in chosen.lines(report):
         screen.print(line, soft_wrap=True, markup=False, emoji=False)
-    if lines not in (table_lines, nccl_lines):
-        for text in left_out(report):
-            note(world, text)
+    for text in () if chosen.names_missing else left_out(report):
+        note(world, text)

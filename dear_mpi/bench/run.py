@@ -1,32 +1,31 @@
-"""Run the benchmark, from a suite to a ``Report``. Candidates are our plans, MPI calls, and gloo.
+"""Run the benchmark, from a suite to a ``Report``.
 
 A point is measured until the medians are known well, or its time is over:
 
     warm-up | 6 turns | as many again, while some median is not known well enough and there is time | ...
 
-Rows are compared with the fastest MPI call, their peer. The fastest of many similar calls may have been lucky, so all
-calls that are not clearly slower than it are rivals. A ratio's upper end is the highest upper end over the rivals. Its
-lower end is the highest lower end of widened intervals, so that the chance of any too high end is 2.5 % (Bonferroni).
+Rows are compared with the fastest MPI call, their peer. It may have been lucky, so all calls that are not clearly
+slower are rivals: a ratio's upper end is the highest over rivals, its lower end the highest of widened intervals, so
+that any end is too high with a chance of 2.5 % (Bonferroni).
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from rich.console import Console
 
-from dear_mpi.bench.backends import BEST, LIBRARY, candidate, label
-from dear_mpi.bench.case import OPERATIONS, Case, Prepared, Samples, job_us, of_job, row_of
+from dear_mpi.bench.backends import BEST, LIBRARY, candidate
+from dear_mpi.bench.case import OPERATIONS, Case, Samples, job_us, of_job, row_of
 from dear_mpi.bench.fit import Fit, fit_network, programs_of, time_s
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.overlap import OverlapRow, overlap_of
 from dear_mpi.bench.suite import Key, Suite
 from dear_mpi.bench.timing import LATE, AtBarrier, Context, Interleaved, decided_start, needed_bytes, own_cost
 from dear_mpi.collectives.plans.tuning import default_segment
@@ -44,7 +43,6 @@ from dear_mpi.reporting.units import format_bytes, grouped
 
 K = TypeVar("K")
 BLOCKS, FEWEST_IN_A_BLOCK = 4, 11  # at least, if some candidates take turns separately: blocks, and turns of each
-NONBLOCKING = "native-nonblocking"
 MOST_SAMPLES = 10_000  # per candidate at a point, unless --iterations asks for more
 WARM_UP_SHARE = 0.25  # the most of a point's time
 MORE_BLOCKS = 3  # the most, if too few samples count; a clock start's lead grows with each
@@ -56,13 +54,10 @@ class LateStarts(Exception):
 
 @dataclass(frozen=True)
 class Report:
-    """The results of a run."""
-
     rows: list[Row]
     fit: Fit | None  # the network that explains the rows
     names: tuple[str, ...]  # of the requested candidates
     left_out: list[tuple[str, str, int]] = field(default_factory=list)  # why a row is missing, its collective and size
-    overlap: list[OverlapRow] = field(default_factory=list)
     own_cost: dict[str, Any] | None = None  # of the loop
     clock: dict[str, Any] | None = None
 
@@ -88,10 +83,9 @@ def agreed(suite: Suite, world: World) -> Suite:
 
 
 def bench(suite: Suite, world: World, progress: Callable[[str], object] = lambda note: None) -> Report:
-    """Collective: measure a suite; return a row per case and candidate, in order.
+    """Collective: return a row per case and candidate, in order; measured again from barriers if many starts are late.
 
-    If many starts are late, the whole run is measured again, from barriers. Raises an ArgumentError on all ranks if
-    something is not allowed, or a candidate is not available.
+    Raises an ArgumentError on all ranks if something is not allowed or available.
     """
     suite = agreed(suite, world)
     suite = replace(suite, start=decided_start(world, suite))
@@ -105,7 +99,6 @@ def bench(suite: Suite, world: World, progress: Callable[[str], object] = lambda
 def bench_once(suite: Suite, world: World, progress: Callable[[str], object]) -> Report:
     transport, hosts = world.transport, world.transport.hosts
     context, rows, left_out = Context.of(world, suite), list[Row](), list[tuple[str, str, int]]()
-    cases = {case: suite.keys(case, world.size) for case in suite.cases(world.size)}
     with ExitStack() as stack, context.streams.compute.use():
         libraries = {
             name: stack.enter_context(session(world))
@@ -113,33 +106,30 @@ def bench_once(suite: Suite, world: World, progress: Callable[[str], object]) ->
             if (session := candidate(name).session) is not None and transport.native is not None
         }
         own = own_cost(transport, [each for each in suite.collectives if each in COLLECTIVES] or ["all_reduce"])
-        room = float(min(transport.gather_values(available_bytes() / world.ranks_here)))
+        room = min(transport.gather_values(available_bytes() / world.ranks_here))
         too_large = {"all": f"more memory than the {room / 2**30:.3g} GiB that each rank can have"}
-        for case, keys in list(cases.items()):
+        for case in suite.cases(world.size):
             progress(f"{case.collective}, {format_bytes(case.nbytes)}")
             fits = needed_bytes(case, suite.names, hosts) <= room
-            samples, missing = measured(case, keys, suite, context) if fits else ({}, too_large)
+            samples, missing = measured(case, suite.keys(case, world.size), suite, context) if fits else ({}, too_large)
             left_out += [(f"{name}: {why}", case.collective, case.nbytes) for name, why in missing.items()]
             for (name, cut), found in samples.items():
                 library = libraries.get(name, transport.name)
                 rows.append(row_of(case, name, found, backend=library, hosts=world.ranks_per_host, segment_bytes=cut))
-            if not samples:
-                del cases[case]
         if not rows:
-            whys = dict.fromkeys(why for why, _, _ in left_out)
-            raise ArgumentError(f"bench: nothing can be measured here: {'; '.join(whys)}")
-        overlap = overlapped(cases, context, suite) if suite.overlap else []
+            whys = "; ".join(dict.fromkeys(why for why, _, _ in left_out))
+            raise ArgumentError(f"bench: nothing can be measured here: {whys}")
     model = partial(modelled, against_peers(rows), hosts, transport.rates)
     fit, rows = said_by_rank_0(transport, "bench", model, asleep=True)
-    return Report(rows, fit, suite.names, left_out, overlap, own, context.start.report())
+    return Report(rows, fit, suite.names, left_out, own, context.start.report())
 
 
 def measured(
     case: Case, keys: Sequence[Key], suite: Suite, context: Context
 ) -> tuple[dict[Key, Samples], dict[str, str]]:
-    """Collective: return a case's samples by candidate, and the reasons why some are missing.
+    """Collective: return a case's samples by candidate, and why some are missing.
 
-    Raises a LateStarts if ranks were late for most starts of a candidate, or too few of its samples count.
+    Raises a LateStarts if most starts of a candidate were late, or too few samples count.
     """
     interleaved = Interleaved(case, keys, context)
     blocks = BLOCKS if any(candidate(name).session for name, _ in keys) else 1
@@ -152,14 +142,14 @@ def measured(
 
 
 def paced(suite: Suite, run: Callable[[int], dict[K, Samples]], transport: Transport, blocks: int) -> dict[K, Samples]:
-    """Collective: return a point's samples, including warm-up's wrong results, of at least ``blocks`` blocks."""
+    """Collective: return a point's samples, of at least ``blocks`` blocks, with warm-up's wrong results."""
     begin_s = time.perf_counter()
 
     def spent_s() -> float:
         return float(transport.gather_values(time.perf_counter() - begin_s)[0])
 
     def enough() -> bool:
-        """Return whether all medians are known well. Similar neighbouring samples count less."""
+        """Whether all medians are known well; similar neighbouring samples count less."""
         for samples in found.values():
             times_s = of_job(samples.times_s, suite.cadence).tolist()
             if len(times_s) < FEWEST_SAMPLES:
@@ -178,9 +168,7 @@ def paced(suite: Suite, run: Callable[[int], dict[K, Samples]], transport: Trans
     warm_s = spent_s()
     if suite.iterations is not None:
         parts = [suite.iterations // blocks + (number < suite.iterations % blocks) for number in range(blocks)]
-        found, *more = [run(part) for part in parts if part]
-        for later in more:
-            found = together(found, later)
+        found = reduce(together, [run(part) for part in parts if part])
     else:
         turns = FEWEST_SAMPLES if blocks == 1 else FEWEST_IN_A_BLOCK
         fewest, found = blocks * turns, run(turns)
@@ -204,11 +192,10 @@ def together(found: dict[K, Samples], later: dict[K, Samples]) -> dict[K, Sample
 
 
 def modelled(rows: Sequence[Row], hosts: Sequence[int], rates: Rates | None) -> tuple[Fit | None, list[Row]]:
-    """Return the network that explains the rows, and the rows with its prediction and bound."""
-    fit = fit_network(rows, hosts, rates)
+    """Return the network that explains the rows, and rows with its prediction and bound."""
+    found, fit = list[Row](), fit_network(rows, hosts, rates)
     if fit is None:
         return fit, list(rows)
-    found = []
     for row in rows:
         written = programs_of(row, hosts, rates)
         model_us = time_s(row, written, fit.network) * 1e6 if written else None
@@ -219,9 +206,8 @@ def modelled(rows: Sequence[Row], hosts: Sequence[int], rates: Rates | None) -> 
 def bound_us(row: Row, network: Network) -> float | None:
     """Return the least time of any algorithm; None for unlimited bandwidth.
 
-    A message takes o + alpha to begin, and costs its receiver o. In between, busbw's bytes must pass one side of some
-    rank's port (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009). Some
-    algorithms have one round. Sums are free.
+    o + alpha to begin, o to receive; busbw's bytes must pass one side of some rank's port (Patarasuk and Yuan,
+    Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009). Sums are free.
     """
     if row.collective not in COLLECTIVES or row.ranks == 1 or not network.beta:
         return None
@@ -230,7 +216,7 @@ def bound_us(row: Row, network: Network) -> float | None:
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:
-    """Add each row's peer: the fastest MPI call in its case, or the first candidate without MPI."""
+    """Add each row's peer: its case's fastest MPI call, or the first candidate without MPI."""
     found = dict[int, Row]()
     for places in grouped(range(len(rows)), lambda place: rows[place].case).values():
         found |= zip(places, in_one_case([rows[place] for place in places]), strict=True)
@@ -250,67 +236,33 @@ def in_one_case(rows: Sequence[Row]) -> list[Row]:
             others = [cut[each] for each in rivals if each != place]
             ratios = [cut[place].over(each, len(others)) for each in others]
             low, high = max(each.low for each in ratios), max(each.high for each in ratios)
-        over = row.p50_us / peer.p50_us
-        found.append(replace(row, peer=peer.algorithm, over_peer=over, over_peer_low=low, over_peer_high=high))
+        found.append(
+            replace(
+                row, peer=peer.algorithm, over_peer=row.p50_us / peer.p50_us, over_peer_low=low, over_peer_high=high
+            )
+        )
     return found
 
 
 def is_noisy(row: Row) -> bool:
-    """Return whether the interval of the median is wider than the median; the row is then useless."""
+    """Whether the median's interval is wider than the median."""
     return row.median_us.is_noisy
 
 
 def ratio_mark(row: Row) -> str:
-    """Return a star if the interval of the time over the peer's excludes 1."""
+    """Return a star if the interval of the ratio excludes 1."""
     low, high = row.over_peer_low, row.over_peer_high
     is_clear = low is not None and high is not None and (high < 1 or low > 1)
     return "*" * (is_clear and not is_noisy(row))
 
 
 def merit(row: Row) -> tuple[bool, float]:
-    """Return a sort key: right results first, then the fastest."""
+    """A sort key: right results first, then the fastest."""
     return row.wrong > 0, row.p50_us
 
 
-def spread(row: Row) -> float | None:
-    """Return half of the median's interval, in % of the median; None for too few samples."""
-    return None if row.samples < FEWEST_SAMPLES else 50 * (row.ci_high_us - row.ci_low_us) / row.p50_us
-
-
 def shown(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-    """Return the rows of the named candidates; ``native-best`` stands for MPI's best row in each case."""
-    best: dict[tuple[object, ...], Row] = {}
-    for row in rows if LIBRARY + BEST in names else ():
-        if candidate(row.algorithm).is_library:
-            best[row.case] = min(best.get(row.case, row), row, key=merit)
-    fastest = set(map(id, best.values()))
+    """Return the named rows; ``native-best`` is MPI's best in each case."""
+    calls = [row for row in rows if LIBRARY + BEST in names and candidate(row.algorithm).is_library]
+    fastest = {id(min(same, key=merit)) for same in grouped(calls, lambda row: row.case).values()}
     return [row for row in rows if row.algorithm in names or id(row) in fastest]
-
-
-def overlapped(cases: Mapping[Case, Sequence[Key]], context: Context, suite: Suite) -> list[OverlapRow]:
-    """Collective: run our plans and MPI's non-blocking call during compute; ``budget_s`` is for each case."""
-    found, transport = list[OverlapRow](), context.world.transport
-    for case, keys in cases.items():
-        theirs = [(NONBLOCKING, keys[0][1])] * (transport.native is not None)
-        with ready(case, [*ours(keys), *theirs], context) as calls:
-            for name, each in calls.items():
-                taken = overlap_of(case, each, transport, suite.tests, suite.budget_s / len(calls))
-                found += [{"algorithm": name, **row} for row in taken]
-    return found
-
-
-def ours(keys: Sequence[Key]) -> list[Key]:
-    return [key for key in keys if candidate(key[0]).is_plan]
-
-
-@contextmanager
-def ready(case: Case, keys: Sequence[Key], context: Context) -> Iterator[dict[str, Prepared]]:
-    """Prepare candidates on buffers of zeros, which stay zeros; by label, without those that cannot run."""
-    several = len({cut for _, cut in keys}) > 1
-    interleaved = Interleaved(case, keys, context)
-    found = {}
-    for (name, cut), (each, data) in interleaved.ready.items():
-        data.clear()
-        found[label(name, each.chosen, cut if several else None)] = each
-    yield found
-    interleaved.free()

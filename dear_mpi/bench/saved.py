@@ -1,4 +1,4 @@
-"""Describe where and how a run was made, read saved runs, and check that two runs are comparable."""
+"""Describe where and how a run was made, and read saved runs."""
 
 import os
 import platform
@@ -32,31 +32,24 @@ SETTINGS = (
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "JWT")
 # Rows that agree in these columns are one point: all choices, and the start of samples.
 CHOSEN = (*KIND, "start", "algorithm", "memory", "segment_bytes", "bytes")
-# Keys of ``provenance`` that are compared: all but the cores of each rank.
-HEAD = (
-    *("host", "date", "version", "commit", "command", "mpi", "launcher", "hosts", "cores", "clock", "cpu", "kernel"),
-    *("congestion_control", "versions", "environment"),
-)
 
 Point: TypeAlias = tuple[Any, ...]
 
 
 def now() -> str:
-    """Return the time in UTC, in ISO 8601."""
+    """Return UTC in ISO 8601."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def provenance(world: World, began: str) -> dict[str, Any]:
     """Collective: describe where and how a run was made, on rank 0; ``began`` is its start time.
 
-    ``ranks`` has each rank's host and cores. Processors, kernels and TCP's congestion control are texts; semicolons
-    separate differing ones.
+    Texts that differ between ranks are joined by semicolons.
     """
     made = commit(Path(__file__).parents[1]) if world.rank == 0 else None  # only one process asks git
     here = platform.node(), sorted(own_cores()), cpu_model(), system(), read(CONGESTION), made
     hosts, cores, *texts, commits = zip(*world.transport.gather_values(here), strict=True)
-    clock = time.get_clock_info("perf_counter")
-    environment = child_environment(os.environ)
+    clock, environment = time.get_clock_info("perf_counter"), child_environment(os.environ)
     kept = (
         name for name in sorted(environment) if name.startswith(SETTINGS) and not any(map(name.upper().count, SECRETS))
     )
@@ -83,7 +76,6 @@ def provenance(world: World, began: str) -> dict[str, Any]:
 
 
 def git(folder: Path, *arguments: str) -> str | None:
-    """Return git's output in a folder; None if it fails or is missing."""
     try:
         said = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
     except OSError:
@@ -97,12 +89,12 @@ def commit(package: Path) -> str | None:
     if name is None or git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     changed = git(package, "status", "--porcelain", "--untracked-files=no")
-    return f"{name}, with changes that are in no commit" if changed else f"{name}, unchanged"
+    return f"{name}, {'with changes that are in no commit' if changed else 'unchanged'}"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's rows, its file's name, and the rest of the file (``head``)."""
+    """``head``: the file's other keys."""
 
     name: str
     rows: Sequence[Row]
@@ -118,7 +110,7 @@ def point_of(row: Row) -> Point:
 
 
 def read_runs(what: str, files: Sequence[str]) -> list[Run]:
-    """Read files of ``bench --json``. Raises a ValueError for other files, and for equal names."""
+    """Read files of ``bench --json``; a ValueError for others, and for equal names."""
     check_distinct(what, files)
     return list(map(read_run, files))
 
@@ -132,44 +124,3 @@ def read_run(text: str) -> Run:
         if times > 1:
             raise ValueError(f"it has {times} rows of one point ({', '.join(map(str, point))})")
     return Run(text, rows, {name: value for name, value in content.items() if name != "rows"})
-
-
-def check_comparable(one: Run, other: Run) -> None:
-    """Raise a one-line ValueError if runs share no point, or only one has emulated links."""
-    emulated = [any("EMULATED" in row.backend for row in run.rows) for run in (one, other)]
-    if emulated[0] != emulated[1]:
-        real, slowed = (other, one) if emulated[0] else (one, other)
-        raise ValueError(f"links are emulated in {slowed.name} and real in {real.name}: they cannot be compared")
-    if one.points.keys() & other.points.keys():
-        return
-    for name in CHOSEN:
-        values = [dict.fromkeys(getattr(row, name) for row in run.rows) for run in (one, other)]
-        if not values[0].keys() & values[1].keys():
-            here, there = (", ".join(map(str, each)) for each in values)
-            alike = "; bench --start barrier makes them alike" * (name == "start")
-            raise ValueError(
-                f"no point is in both runs: {name} is {here} in {one.name}, and {there} in {other.name}{alike}"
-            )
-    raise ValueError(f"no point is in both {one.name} and {other.name}: a point is {', '.join(CHOSEN)}")
-
-
-def heads(runs: Sequence[Run]) -> dict[str, str]:
-    """Return where and how one side's runs were made, as a text by name."""
-    found: dict[str, dict[str, None]] = {}
-    for run in runs:
-        libraries = ", ".join(dict.fromkeys(row.backend for row in run.rows))
-        known = {name: run.head[name] for name in HEAD if name in run.head} | {"library": libraries}
-        for name, value in {**known, "ranks on each host": run.rows[0].hosts}.items():
-            found.setdefault(name, {})[text_of(value)] = None
-    return {name: "; ".join(values) for name, values in found.items()}
-
-
-def text_of(value: Any) -> str:
-    """Format a value of the head.
-
-    >>> text_of(["dear-mpi", "bench"]), text_of({"numpy": "2"}), text_of(4)
-    ('dear-mpi bench', 'numpy 2', '4')
-    """
-    if isinstance(value, Mapping):
-        value = [f"{name} {each}" for name, each in value.items()]
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

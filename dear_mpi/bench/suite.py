@@ -28,7 +28,7 @@ from dear_mpi.training.declared import option, parsed, several
 
 Key = tuple[str, int]  # a candidate and its segment_bytes
 
-MOST_ASKED, MOST_TESTS = 10**7, 10**6  # samples: all of all ranks are kept; calls of advance
+MOST_ASKED = 10**7  # samples: all of all ranks are kept
 OPS = ("sum", "average", "prod", "min", "max")
 ALGORITHMS_HELP = (
     f"What to compare; the first is the baseline. Ours: {', '.join(ALGORITHMS)}, auto, FILE.py:FUNCTION, and function: "
@@ -40,8 +40,6 @@ BY_DEVICE = "; ".join(f"on {device}: {', '.join(names)}" for device, names in DE
 
 @dataclass(frozen=True)
 class Suite(Conditions):
-    """The flags of ``bench``. The first algorithm is the baseline."""
-
     sizes: tuple[int, ...] = option(
         "Sizes of the buffer, with commas; 4B:64MiB stands for 4B, 16B, ... 64MiB, 4:64M:x2 for 4B, 8B, ...",
         typed=str,
@@ -93,21 +91,12 @@ class Suite(Conditions):
         least=0,
         most=MOST_ASKED,
     )
-    overlap: bool = option(
-        "Also run our plans and MPI's non-blocking call during compute, and report how much of them is hidden.",
-        False,
-        flag="--overlap",
-    )
-    tests: int = option(
-        "With --overlap: calls of advance(), or of MPI_Test, during the compute.", 16, least=0, most=MOST_TESTS
-    )
 
     @property
     def names(self) -> tuple[str, ...]:
         return self.algorithms or lookup("device", self.device, DEFAULTS)
 
     def cases(self, ranks: int) -> list[Case]:
-        """Return all cases, each once."""
         conditions = {each.name: getattr(self, each.name) for each in fields(Conditions)}
         chosen = product(self.collectives, self.dtypes, self.ops, self.placements, self.sizes)
         return list(
@@ -118,10 +107,7 @@ class Suite(Conditions):
         )
 
     def keys(self, case: Case, ranks: int) -> list[Key]:
-        """Return a case's candidates and their segments, with each MPI call by its name.
-
-        Candidates without segments get the largest one in all cases.
-        """
+        """Return a case's candidates and segments (the largest, if they have none), with each MPI call by its name."""
         cuts = [cut for cut in sorted(self.segments) if cut < case.nbytes]
         cuts += sorted(set(self.segments) - set(cuts))[:1]
         names = dict.fromkeys(call for name in self.names for call in calls_of(name, case, ranks))
@@ -129,12 +115,15 @@ class Suite(Conditions):
         return [(name, cut) for name in names for cut in (cuts if candidate(name).segments else [whole])]
 
     def check_for(self, world: World) -> None:
-        """Raise a ValueError if these ranks cannot measure something."""
         self.check()
         if not self.budget_s > 0:
             raise ValueError(f"budget must be above 0 s, not {self.budget_s:g} s")
-        known: dict[str, Mapping[str, object]]
-        known = {"collective": OPERATIONS, "placement": PLACEMENTS, "dtype": TYPES, "op": dict.fromkeys(OPS)}
+        known: dict[str, Mapping[str, object]] = {
+            "collective": OPERATIONS,
+            "placement": PLACEMENTS,
+            "dtype": TYPES,
+            "op": dict.fromkeys(OPS),
+        }
         for name, allowed in known.items():
             for each in getattr(self, f"{name}s"):
                 lookup(name, each, allowed)
@@ -147,8 +136,6 @@ class Suite(Conditions):
         for name in self.collectives:
             if world.size < 2 and OPERATIONS[name].is_messages:
                 raise ValueError(f"collective {name!r} needs at least 2 ranks, not {world.size}")
-        if self.overlap and self.device != "cpu":
-            raise ValueError("overlap needs the device cpu: the compute is the host's")
         for case in self.cases(world.size):
             check_exact(case, world.size)
         for name in self.names:
@@ -157,7 +144,7 @@ class Suite(Conditions):
                 self.check_served(name)
 
     def check_served(self, name: str) -> None:
-        """Raise a ValueError if an algorithm is unknown, or has no program for this suite."""
+        """Raise a ValueError if an algorithm has no program for this suite."""
         complaints = []
         for collective in [each for each in self.collectives if each in COLLECTIVES] or COLLECTIVES:
             try:

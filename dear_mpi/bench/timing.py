@@ -1,15 +1,13 @@
 """Start a call on all ranks at once, and time a case's candidates in turns.
 
-    barrier    | barrier ----.| call          ranks leave a barrier in sequence, the last when others are half done: a
-                                              call may seem longer, or shorter, than it is
+    barrier    | barrier ----.| call          ranks leave in sequence: a call may seem longer, or shorter, than it is
     clock      | MAX of clocks | spin  .| call    all begin within the clocks' uncertainty
 
-A rank is late if the moment passes before it waits, or if it loses its core meanwhile; the sample then does not count.
-If ranks are often late, the whole run starts at barriers, so that samples are comparable. Source: Hunold and
-Carpen-Amarie, Reproducible MPI Benchmarking Is Still Not as Easy as You Think (IEEE TPDS 27, 2016): Round-Time.
+A rank is late if the moment passes before it waits, or if it loses its core; the sample then does not count. Source:
+Hunold and Carpen-Amarie, Reproducible MPI Benchmarking Is Still Not as Easy as You Think (IEEE TPDS 27, 2016).
 
-Candidates take turns call by call and with equal data, so disturbances hit all of them. A sample is one call with a
-checked result, or (``streaming``) the mean over calls in sequence after such a call.
+Candidates take turns call by call with equal data. A sample is one call with a checked result, or (``streaming``) the
+mean over calls in sequence after such a call.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.collectives.transports.wait_policy import crowd_of
 from dear_mpi.ranks.clock import CommonClock
-from dear_mpi.ranks.streams import Stream, Streams, open_streams
+from dear_mpi.ranks.streams import Streams, open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import note
 
@@ -49,19 +47,17 @@ BLOCKS, BLOCK_S, FEWEST = 3, 0.05, 20  # of the trial: their number, duration an
 
 
 class AtBarrier:
-    """Starts after a barrier."""
-
     name = "barrier"
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
 
     def holds(self) -> bool:
-        """Collective: try a few blocks of starts; return whether at most a tenth of one block's starts were late."""
+        """Collective: return whether at most a tenth of some trial block's starts were late."""
         return True
 
     def prepare(self) -> None:
-        """Collective: prepare a block of calls."""
+        """Collective: before a block of calls."""
 
     def __call__(self) -> bool:
         """Collective: wait for the start; return whether this rank was in time."""
@@ -69,12 +65,11 @@ class AtBarrier:
         return True
 
     def report(self) -> dict[str, Any] | None:
-        """Collective: return facts about the clocks."""
         return None
 
 
 class AtMoment(AtBarrier):
-    """Starts at a moment of the common clock; after many late starts the lead grows."""
+    """Starts at a moment of the common clock; the lead grows after many late starts."""
 
     name = "clock"
 
@@ -93,7 +88,7 @@ class AtMoment(AtBarrier):
         return False
 
     def prepare(self) -> None:
-        """Measure the clocks again, and the duration of an agreement on a moment."""
+        """Measure the clocks again, and the duration of an agreement."""
         self.clock.look()
         took_s = []
         for _ in range(TRIALS):
@@ -124,7 +119,7 @@ LATE = "ranks were late for more than a tenth of the starts by the clock: all sa
 
 @dataclass(frozen=True)
 class Context:
-    """A world, its streams, and one start for all cases, with clocks that improve with each case."""
+    """A world, its streams, and one start for all cases."""
 
     world: World
     streams: Streams
@@ -132,10 +127,7 @@ class Context:
 
     @classmethod
     def of(cls, world: World, conditions: Conditions) -> Context:
-        """Collective: open the streams and choose a start; raises as ``agree``.
-
-        Ranks that share cores, or an interpreter, may miss the moment while another rank runs: they begin at barriers.
-        """
+        """Collective; raises as ``agree``. Ranks that share cores begin at barriers: they may miss a moment."""
         opened: list[Streams] = []
 
         def facts() -> Mapping[str, object]:
@@ -150,11 +142,11 @@ class Context:
 
 
 def decided_start(world: World, conditions: Conditions) -> str:
-    """Collective: decide how all samples of a run start. Raises an ArgumentError if ``start`` is impossible."""
+    """Collective: decide how samples start; an ArgumentError if ``start`` is impossible."""
     start = Context.of(world, conditions).start
     if conditions.start == "clock" and start.name != "clock":
-        needed = "isolated calls under MPI, at least 2 ranks, and a core for each"
-        raise ArgumentError(f"bench: start 'clock' needs {needed}: take 'auto'")
+        needed = "isolated calls under MPI, at least 2 ranks, and a core for each: take 'auto'"
+        raise ArgumentError(f"bench: start 'clock' needs {needed}")
     if start.holds():
         return start.name
     note(world, LATE)
@@ -166,12 +158,15 @@ CALLS = 100, 10  # in sequence: with small buffers, and with others
 COST_TRIALS, TRIAL_CALLS = 11, 20  # the loop's cost is their median
 
 
-def streaming(run: Callable[[], object], between: Callable[[], object], calls: int, stream: Stream) -> float:
-    """Return the mean seconds of calls in sequence, each to the end of its last kernel; ``between`` is not timed.
-
-    The first call warms the caches.
-    """
-    mark, seconds, elapsed_s = stream.mark, stream.seconds, 0.0
+def in_a_row(
+    run: Callable[[], object],
+    between: Callable[[], object],
+    calls: int,
+    mark: Callable[[], Any] = time.perf_counter,
+    seconds: Callable[[Any, Any], float] = lambda begin_s, end_s: end_s - begin_s,
+) -> float:
+    """Return the mean seconds of calls, each to its last kernel's end; the first and ``between`` are not timed."""
+    elapsed_s = 0.0
     run()
     for _ in repeat(None, calls):
         between()
@@ -181,36 +176,20 @@ def streaming(run: Callable[[], object], between: Callable[[], object], calls: i
     return elapsed_s / calls
 
 
-def on_host(run: Callable[[], object], between: Callable[[], object], calls: int) -> float:
-    """Measure like ``streaming``, on the host only, which reads the clock without a call in between."""
-    clock, elapsed_s = time.perf_counter, 0.0
-    run()
-    for _ in repeat(None, calls):
-        between()
-        begin_s = clock()
-        run()
-        elapsed_s += clock() - begin_s
-    return elapsed_s / calls
-
-
 def quick_barrier(transport: Transport) -> Callable[[], object]:
-    """Return the library's barrier, if there is one: a transport's barrier also reports to the watchdog."""
+    """Return the library's barrier: a transport's also reports to the watchdog."""
     return transport.barrier if transport.native is None else transport.native.Barrier
 
 
 def own_cost(transport: Transport, collectives: Iterable[str]) -> dict[str, Any]:
-    """Collective: return the slowest rank's costs in the timing loop with its barriers, in us.
-
-    ``empty_us``: an empty call. With MPI, on a communicator of one rank: ``self_us``, a call of 4 bytes by collective;
-    ``barrier_us``.
-    """
+    """Collective: the slowest rank's us of an empty call; of 4 bytes and a barrier on one rank of MPI."""
     calls: dict[str, Callable[[], object]] = {"": int}
     if transport.native is not None:
         calls |= {name: call_alone(name) for name in (*collectives, "barrier")}
     between = quick_barrier(transport)
 
     def cost_us(run: Callable[[], object]) -> float:
-        return 1e6 * median(on_host(run, between, TRIAL_CALLS) for _ in range(COST_TRIALS))
+        return 1e6 * median(in_a_row(run, between, TRIAL_CALLS) for _ in range(COST_TRIALS))
 
     found = transport.gather_values({name: cost_us(run) for name, run in calls.items()})
     most = {name: max(each[name] for each in found) for name in calls}
@@ -218,7 +197,6 @@ def own_cost(transport: Transport, collectives: Iterable[str]) -> dict[str, Any]
 
 
 def wanted_memory(name: str, case: Case, hosts: Sequence[int]) -> str:
-    """Return the kind of memory for a candidate's buffers."""
     if case.device != "cpu":
         return "device"
     shared = candidate(name).is_plan and case.memory != "private" and case.collective in COLLECTIVES
@@ -228,14 +206,13 @@ def wanted_memory(name: str, case: Case, hosts: Sequence[int]) -> str:
 
 
 def needed_bytes(case: Case, names: Sequence[str], hosts: Sequence[int]) -> int:
-    """Return a rank's least memory: buffer, data, expected result, second buffer; for each kind of memory."""
+    """Return a rank's least memory: buffer, data, expected result, second buffer; for each kind."""
     homes = {wanted_memory(name, case, hosts) for name in names}
-    received = case.window if case.placement == "out" else 0
-    return (3 + received) * case.nbytes * len(homes)
+    return (3 + case.window * (case.placement == "out")) * case.nbytes * len(homes)
 
 
 class Interleaved:
-    """Collective: the prepared candidates of a case; ``left_out`` has the reasons why others are missing."""
+    """Collective: the prepared candidates of a case; ``left_out``: why others are missing."""
 
     def __init__(self, case: Case, keys: Sequence[Key], context: Context) -> None:
         world, self.turn, self.case = context.world, 0, case
@@ -258,13 +235,13 @@ class Interleaved:
             self.ready[name, prepared.segment_bytes or segment_bytes] = prepared, data
 
     def run(self, turns: int) -> dict[Key, Samples]:
-        """Collective: take ``turns`` samples of each candidate."""
+        """Collective: take ``turns`` samples of each."""
         mine: dict[Key, list[float]] = {key: [] for key in self.ready}
         wrong = dict.fromkeys(self.ready, 0)
         # A backend's threads that still work would disturb others: these backends take turns separately.
         alone = [key for key in self.ready if candidate(key[0]).session]
         groups = [key for key in self.ready if key not in alone], alone
-        skipped = int(all(groups))  # the first turn after another group does not count
+        skipped = all(groups)  # the first turn after another group does not count
         self.start.prepare()
         for group, number in itertools.product(groups, range(-skipped, turns)):
             self.turn += 1
@@ -287,7 +264,7 @@ class Interleaved:
         }
 
     def sample(self, prepared: Prepared, data: Data) -> tuple[float, int]:
-        """Return the seconds of a sample (NaN if this rank was late), and the wrong elements of its result."""
+        """Return a sample's seconds (NaN if this rank was late) and wrong elements."""
         data.fill(self.turn)
         mark = self.stream.mark
         in_time = self.start()
@@ -300,16 +277,14 @@ class Interleaved:
             return elapsed_s if in_time else math.nan, errors
         data.clear()
         self.transport.barrier()
-        loop = on_host if self.case.device == "cpu" else partial(streaming, stream=self.stream)
-        return loop(prepared.run, self.between, CALLS[self.case.nbytes > SMALL_BYTES]), errors
+        marks = () if self.case.device == "cpu" else (mark, self.stream.seconds)
+        return in_a_row(prepared.run, self.between, CALLS[self.case.nbytes > SMALL_BYTES], *marks), errors
 
     def in_time(self, times_s: list[list[float]]) -> tuple[list[list[float]], int]:
-        """Return samples with all ranks in time, by timed rank, for one part of a call; and count the dropped ones."""
+        """Return samples with all ranks in time, by timed rank, for one part of a call; count the others."""
         kept = [sample for sample in zip(*times_s, strict=True) if not any(map(math.isnan, sample))]
-        operation, parts = self.case.operation, self.case.operation.parts * self.case.window
-        timed = times_s[:1] if operation.pair else times_s
-        found = [[sample[rank] / parts for sample in kept] for rank in range(len(timed))]
-        return found, len(times_s[0]) - len(kept)
+        parts, timed = self.case.operation.parts * self.case.window, 1 if self.case.operation.pair else len(times_s)
+        return [[sample[rank] / parts for sample in kept] for rank in range(timed)], len(times_s[0]) - len(kept)
 
     def free(self) -> None:
         for prepared, _ in self.ready.values():

@@ -1,7 +1,7 @@
-"""Convert measured rows to rules of ``auto``: the fastest of our algorithms at each size.
+"""Convert rows to rules of ``auto``: the fastest of our algorithms at each size.
 
-If others are within its interval, the next smaller size's algorithm is preferred, then the first named. Some ranks and
-buffers cannot use shared memory, so a shared-memory algorithm that is fastest overall gets an additional rule.
+Within its interval, the next smaller size's algorithm is preferred, then the first named. Not all ranks can use shared
+memory: if that is fastest overall, it gets an additional rule.
 """
 
 import math
@@ -14,7 +14,7 @@ from statistics import geometric_mean
 
 from dear_mpi.bench.machine_file import Row
 from dear_mpi.bench.suite import Suite
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS, runner_of
+from dear_mpi.collectives.algorithms.registry import is_installed, runner_of
 from dear_mpi.collectives.plans.tuning import Rule, read_rules, write_rules
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.ranks.world import World
@@ -24,23 +24,24 @@ from dear_mpi.reporting.units import grouped
 
 def may_be_chosen(name: str) -> bool:
     """Return whether ``auto`` may choose an algorithm. User algorithms are excluded: a table of rules has no code."""
-    return name in ALGORITHMS and runner_of(name) == "messages"
+    return is_installed(name) and runner_of(name) == "messages"
 
 
 def tuned(rows: Sequence[Row]) -> list[Rule]:
-    """Return the rules for these rows' collectives and numbers of ranks."""
     groups = grouped((row for row in rows if not row.wrong), lambda row: (row.collective, row.ranks))
     return [rule for group in groups.values() for rule in of_collective(group)]
 
 
 def of_collective(rows: list[Row]) -> list[Rule]:
-    """Return one collective's rules on one number of ranks. Borders are geometric means of two sizes."""
+    """Borders are geometric means of two sizes."""
     ours = sorted((row for row in rows if may_be_chosen(row.algorithm)), key=lambda row: row.bytes)
     if not ours:
         return []
-    best: list[Row] = []
+    best = list[Row]()
     for group in grouped(ours, lambda row: row.bytes).values():
-        best.append(chosen_row(group, best[-1] if best else None))
+        fastest = min(group, key=lambda row: row.p50_us)
+        as_good = [row for row in group if row.p50_us <= fastest.ci_high_us]
+        best.append(next((row for row in as_good if best and key(row) == key(best[-1])), as_good[0]))
     borders = [(row, math.isqrt(row.bytes * later.bytes)) for row, later in pairwise(best) if key(row) != key(later)]
     shared = {row.bytes: row for row in rows if runner_of(row.algorithm) == "shared"}
     ratios = [shared[row.bytes].p50_us / row.p50_us for row in best if row.bytes in shared]
@@ -55,19 +56,10 @@ def key(row: Row) -> tuple[str, int]:
     return row.algorithm, row.segment_bytes
 
 
-def chosen_row(rows: list[Row], below: Row | None) -> Row:
-    """Return the row that ``auto`` takes at one size, given the next smaller size's row."""
-    best = min(rows, key=lambda row: row.p50_us)
-    as_good = [row for row in rows if row.p50_us <= best.ci_high_us]
-    return next((row for row in as_good if below is not None and key(row) == key(below)), as_good[0])
-
-
 def rules_before(path: Path, suite: Suite, world: World) -> tuple[Rule, ...]:
-    """Collective: return the file's existing rules, before a run.
+    """Collective: return the file's rules, before a run.
 
-    Raises:
-        ArgumentError: it is no table of rules or not writable, no algorithm can be chosen, or the run has several
-            dtypes, ops or placements.
+    Raises an ArgumentError for other files, nothing to choose, or several dtypes, ops or placements.
     """
 
     def read() -> tuple[Rule, ...]:
@@ -84,10 +76,9 @@ def rules_before(path: Path, suite: Suite, world: World) -> tuple[Rule, ...]:
 
 
 def write_tuned(path: Path, before: Sequence[Rule], rows: Sequence[Row], mpi: str) -> None:
-    """Replace the rules of these rows' collectives on this number of ranks; ``mpi`` is the library's name."""
+    """Replace the rules of these collectives on this number of ranks."""
     new = tuned(rows)
     mine = {(rule.collective, rule.ranks) for rule in new}
     kept = [rule for rule in before if (rule.collective, rule.ranks) not in mine]
-    machine = {"host": platform.node(), "cores": os.cpu_count(), "mpi": mpi}
     with replacing("--tune", path) as file:
-        write_rules(file, machine, [*kept, *new])
+        write_rules(file, {"host": platform.node(), "cores": os.cpu_count(), "mpi": mpi}, [*kept, *new])

@@ -1,16 +1,13 @@
 """Run ``dear-mpi bench``: its flags are the fields of ``Suite``, a job's flags, and those of extras."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from dear_mpi.bench.layouts import BOTH, check_nccl
 from dear_mpi.bench.output import DEFAULT, FORMATS, object_of, show_bench
-from dear_mpi.bench.overlap import show_overlap
 from dear_mpi.bench.run import Look, agreed
 from dear_mpi.bench.run import bench as run_bench
 from dear_mpi.bench.saved import Run, now, provenance
@@ -26,9 +23,7 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import bar, commented, console
 
 TUNE = "Write our fastest algorithm for each size to FILE, for train --algorithm auto:FILE."
-FORMAT = (
-    f"How rows are printed: {', '.join(FORMATS)}. nccl is as nccl-tests, with both placements, osu as OSU's benchmarks."
-)
+FORMAT = f"How rows are printed: {', '.join(FORMATS)}."
 RAW = "Also write every sample of every rank into the file of --json."
 FLAGS = flags_of(Suite) | RUN_FLAGS | flag("tune", Path | None, TUNE, metavar="FILE")
 FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False)
@@ -38,15 +33,10 @@ FLAGS |= flag("format", str, FORMAT, DEFAULT) | flag("raw", bool, RAW, False)
 def bench(flags: Flags) -> None:
     """Example: mpirun -n 4 dear-mpi bench --algorithms native,ring,auto --sizes 4B:64MiB"""
     check_files(files_of(Suite, flags), written_by(flags))
-    lookup("format", flags.get("format", DEFAULT), FORMATS)
+    form = lookup("format", flags.get("format", DEFAULT), FORMATS)
     if flags.get("raw") and "json_file" not in flags:
         raise ValueError("--raw needs --json FILE: that is where samples are written")
-    suite = Suite(**chosen(Suite, flags))
-    if flags.get("format") == "nccl":
-        suite = suite if "placement" in flags else replace(suite, placements=BOTH)
-        check_nccl(suite.collectives, suite.placements)
-    if "tests" in flags and not suite.overlap:
-        raise ValueError("--tests is the number of calls during the compute of --overlap: give both")
+    suite = form.suited(Suite(**chosen(Suite, flags)), flags)
     acts = typed_acts("bench", flags, FLAGS)
     writers = {as_typed(name): act for name, act in acts.items() if isinstance(flags[name], Path)}
     looks = [act(flags) for name, act in acts.items() if not isinstance(flags[name], Path)]
@@ -80,10 +70,9 @@ def bench_and_show(
         with commented(screen):
             for look in taken:
                 look.show(screen)
-            show_overlap(screen, report.overlap)
 
     by_rank_0(world.transport, "bench", say, asleep=True)
-    more: dict[str, Any] = {"overlap": report.overlap} if report.overlap else {}
+    more = dict[str, Any]()
     run = Run("this run", report.rows, head)
     files: dict[str, Callable[[], object]] = {flag: partial(write, run) for flag, write in writers.items()}
     if "tune" in flags:

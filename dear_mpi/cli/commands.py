@@ -55,11 +55,6 @@ COMMANDS = {
         "dear_mpi.cli.train:demo",
     ),
     "bench": Command("Time our collectives, the MPI library's and gloo's, in turns.", "dear_mpi.cli.bench:bench"),
-    "bench-diff": Command(
-        "Report at which sizes one saved run of bench is slower than another: exit code 1 if any is, 3 if it cannot "
-        "tell.",
-        "dear_mpi.cli.bench_diff:bench_diff",
-    ),
     "explain": Command(
         "Show a collective algorithm step by step: its messages, and the chunks of each rank; or show a route.",
         "dear_mpi.cli.explain:explain",

@@ -23,7 +23,7 @@ Table: TypeAlias = dict[str, inspect.Parameter]
 PANELS = {
     "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
     "context iterations warmup pieces device seed",
-    "How measured": "budget precision cadence start overlap tests",
+    "How measured": "budget precision cadence start",
     "Peers": "algorithms at_least",
     "Compute": "forward_time backward_time update_time ranks_per_core straggler",
     "Communication": "schedule schedules fusion algorithm network update weights route wire segment memory "

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from dear_mpi.collectives.plans.steps import Ranks
+from dear_mpi.collectives.plans.notes import Ranks
 from dear_mpi.reporting.units import plural
 from dear_mpi.training.spans import Rank, Run, Span, Timeline
 

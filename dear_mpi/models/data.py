@@ -86,7 +86,7 @@ def order_of(seed: int, epoch: int, count: int) -> Indices:
 def load_data(name: str, dtype: np.dtype[Any], context: int) -> Dataset:
     """Load ``digits`` (needs scikit-learn), a ``.npz`` with ``x`` (n, ...) and labels ``y`` (n,), or a text's bytes.
 
-    ``dtype`` is that of images; a window of text has ``context`` bytes. ValueError: missing, malformed or too small.
+    Images get this ``dtype``; a window of text has ``context`` bytes. ValueError: missing, malformed or too small.
     """
     if name == "digits":
         return load_digits(dtype)

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeGuard
 import numpy as np
 
 from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.kernels.optimizer import Optimizer
+from dear_mpi.kernels.optimizers import Optimizer
 
 
 @dataclass(eq=False)

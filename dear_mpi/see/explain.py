@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from dear_mpi.collectives import programs
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm, lacks_rates, runner_of
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS, find_algorithm, runner_of
 from dear_mpi.collectives.lowering.phases import Operand, Share, phases
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.extras import WithExtras
@@ -77,8 +77,6 @@ def explain_algorithm(name: str, asked: Asked, *, check: bool = False) -> None:
     on_hosts = f" of {asked.hosts} hosts" if asked.hosts > 1 else ""
     screen.print(re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.getdoc(subject) or ""))  # a line per paragraph, which it wraps
     screen.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold")
-    if lacks_rates(name, layout, asked.known_rates):
-        screen.print("It asks for the rates inside and between hosts, which are not known: give --rates.")
     if asks_for(find_algorithm(name, collective), "pieces"):
         screen.print(f"The buffer has {plural(asked.pieces, 'segment')}.")
     replayed = Replayed.of(written)

@@ -12,8 +12,7 @@ from itertools import product
 from dear_mpi.collectives import programs
 from dear_mpi.collectives.algorithms.registry import find_algorithm, runner_of
 from dear_mpi.collectives.lowering.check import check_instructions, check_phases
-from dear_mpi.collectives.lowering.instructions import WINDOW
-from dear_mpi.collectives.lowering.messages import Portion
+from dear_mpi.collectives.lowering.messages import WINDOW, Portion
 from dear_mpi.collectives.lowering.phases import Share, phases
 from dear_mpi.collectives.plans.tuning import MOST_POSTED
 from dear_mpi.collectives.program.errors import ProgramError

@@ -115,7 +115,7 @@ def synthetic_model(
 ) -> Model:
     """Make a model from a table, with fp32 parameters; layers share the seconds in proportion to their FLOPs.
 
-    The seconds are those of all layers in each of the ``parts`` of a batch. ValueError: as for ``measured_model``.
+    The seconds are sums over all layers, for each of the ``parts`` of a batch. ValueError: as for ``measured_model``.
 
     >>> from dear_mpi.models.synthetic import load_modules
     >>> modules = load_modules("resnet50")

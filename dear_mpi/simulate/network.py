@@ -57,10 +57,10 @@ class Machine:
             "beta_s_per_B": network.beta,
             "gamma_s_per_B": network.gamma,
             "o_s": network.o,
-            "hosts": None if network.hosts is None else len(set(network.hosts)),
-            "alpha_between_s": None if between is None else between.alpha,
-            "beta_between_s_per_B": None if between is None else between.beta,
-            "o_between_s": None if between is None else between.o,
+            "hosts": network.hosts and len(set(network.hosts)),
+            "alpha_between_s": between and between.alpha,
+            "beta_between_s_per_B": between and between.beta,
+            "o_between_s": between and between.o,
         }
 
 
@@ -98,14 +98,13 @@ def read_network(text: str, ranks: int) -> Machine:
 def spelled(text: str, ranks: int) -> Network:
     levels, blocks = parse_levels("network", text, ("o", "gamma"))
     found = list[Network]()
-    for level in levels:
+    for link, named in levels:
         o, gamma = (
-            check_seconds(f"network {text!r}: {name}", parse_seconds(level.named.get(name, "0s")))
-            for name in ("o", "gamma")
+            check_seconds(f"network {text!r}: {name}", parse_seconds(named.get(name, "0s"))) for name in ("o", "gamma")
         )
         if found and gamma:
             raise ValueError(f"network {text!r}: gamma= belongs to INSIDE, as sums cost the same for all messages")
-        found.append(Network(alpha=level.link.latency_s, beta=1 / level.link.bandwidth, o=o, gamma=gamma))
+        found.append(Network(alpha=link.latency_s, beta=1 / link.bandwidth, o=o, gamma=gamma))
     if blocks is None:
         return found[0]
     try:
@@ -154,7 +153,7 @@ def slowest(found: MachineFile) -> dict[str, Network]:
 
 
 def read_rates(text: str) -> tuple[float, float]:
-    """Read ``--rates``: bytes/s of a rank inside its host, and of a host to others; a text or a file of the doctor."""
+    """Read ``--rates``: bytes/s of a rank inside its host, and of a host to others; of a text or a doctor's file."""
     if not text.endswith(".json"):
         return parse_rates(text)
     kinds = slowest(read_file("rates", text))

@@ -18,9 +18,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import groupby, zip_longest
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.network import Network, Side
 from dear_mpi.collectives.program.program import Algorithm, Program, Receive, Send, Step, asks_for, write_program
 from dear_mpi.kernels.array import Array
+from dear_mpi.reporting.units import grouped
 
 THOROUGH = 64  # up to this many ranks, all are compared; beyond, only a few, including the first and the last
 MOST_TRANSFERS = 10_000_000  # steps and messages together: some minutes, and some GB of memory
@@ -46,14 +47,14 @@ class Prices:
         self.network = replace(network, hosts=None) if one_host else network
         self.ranks, self.segment_bytes, self.itemsize = ranks, segment_bytes, itemsize
         self.hosts = self.network.neighbourhoods(ranks)
-        self.found: dict[tuple[str, str, int], float] = {}  # seconds by algorithm, collective and bytes
+        self.found = defaultdict[tuple[str, str], dict[int, float]](dict)  # seconds by bytes
         self.alike: dict[tuple[Program, ...], int] = {}  # pieces by the first and the last rank's programs
         self.replays: dict[tuple[str, str, int], Lockstep | StandIns] = {}  # by algorithm, collective and pieces
 
     def on(self, network: Network) -> Prices:
         """Return the prices on a network with other costs and the same hosts."""
         found = copy(self)
-        found.network, found.found = replace(network, hosts=self.network.hosts), {}
+        found.network, found.found = replace(network, hosts=self.network.hosts), defaultdict(dict)
         return found
 
     def seconds(self, algorithm: str, collective: str, nbytes: Sequence[int] | Array) -> Array:
@@ -71,17 +72,16 @@ class Prices:
         if wrong:
             grain = f"{self.ranks} ranks x {self.itemsize} bytes"
             raise ValueError(f"nbytes must be >= 0 and divisible by {grain}, not {wrong[0]}")
-        groups = defaultdict[int, list[int]](list)
-        function = find_algorithm(algorithm, collective)
-        for each in sorted({each for each in asked if (algorithm, collective, each) not in self.found}):
-            groups[self.pieces(function, each)].append(each)
-        for pieces, group in groups.items():
+        function, found = find_algorithm(algorithm, collective), self.found[algorithm, collective]
+        for pieces, group in grouped(sorted({*asked} - {*found}), partial(self.pieces, function)).items():
             key = algorithm, collective, pieces
             if key not in self.replays:
-                self.replays[key] = self.replay(function, pieces)
+                rates, even = self.network.rates, self.network.ports
+                ranks = find_stand_ins(function, self.ranks, self.hosts, pieces, rates=rates, even=even)
+                self.replays[key] = find_lockstep(ranks, self.network) or ranks
             times = self.replays[key].seconds(self.network, np.array(group) // self.itemsize, self.itemsize)
-            self.found.update({(algorithm, collective, each): float(s) for each, s in zip(group, times, strict=True)})
-        return np.array([self.found[algorithm, collective, each] for each in asked])
+            found.update(zip(group, times.tolist(), strict=True))
+        return np.array([found[each] for each in asked])
 
     def pieces(self, function: Algorithm, nbytes: int) -> int:
         """Return the number of pieces passed to an algorithm: an earlier one if the ends' programs are the same."""
@@ -101,11 +101,6 @@ class Prices:
             raise ValueError(f"algorithm {algorithm!r} sends no messages, so it has no price on a network")
         for collective in collectives:
             find_algorithm(algorithm, collective)
-
-    def replay(self, function: Algorithm, pieces: int) -> Lockstep | StandIns:
-        rates, even = self.network.rates, self.network.ports
-        ranks = find_stand_ins(function, self.ranks, self.hosts, pieces, rates=rates, even=even)
-        return find_lockstep(ranks, self.network) or ranks
 
 
 @dataclass(frozen=True)
@@ -209,14 +204,8 @@ def outline(program: Program) -> list[tuple[list[Seen], list[Seen]]]:
     ]
 
 
-class Round(NamedTuple):
-    """Hold all messages of ``times`` identical steps: arrays of rows and kinds; ``combine`` is a column of 0 and 1."""
-
-    senders: Array | slice
-    receivers: Array | slice
-    kinds: Array
-    combine: Array
-    times: int
+# Rows of senders and of receivers, kinds, a column of 0 and 1 (combine), and the number of identical steps.
+Round: TypeAlias = tuple[Array | slice, Array | slice, Array, Array, int]
 
 
 @dataclass(frozen=True)
@@ -279,5 +268,5 @@ def find_lockstep(ranks: StandIns, network: Network) -> Lockstep | None:
     rounds = []
     for each, same in groupby(found):
         senders, receivers, numbers, combine = np.array(each, int).reshape(-1, 4).T
-        rounds.append(Round(taken(senders), taken(receivers), numbers, combine[:, None], len([*same])))
+        rounds.append((taken(senders), taken(receivers), numbers, combine[:, None], len([*same])))
     return Lockstep(ranks, tuple(kinds), rounds)

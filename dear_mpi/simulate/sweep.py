@@ -1,7 +1,7 @@
 """Simulate every model on every number of ranks, with every algorithm, fusion and schedule: the rows of ``--json``."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -9,17 +9,17 @@ from typing import Any
 from dear_mpi.collectives.algorithms.registry import check_whole
 from dear_mpi.collectives.plans.call import check_segment
 from dear_mpi.collectives.plans.tuning import default_segment
+from dear_mpi.reporting.units import grouped
 from dear_mpi.simulate.model import model_of
 from dear_mpi.simulate.network import read_network
 from dear_mpi.simulate.prices import Prices
 from dear_mpi.simulate.scenario import Scenario
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.training.chosen_route import Wire, check_choice, check_own
-from dear_mpi.training.schedules import BASELINE, Schedule, find_schedules
+from dear_mpi.training.schedules import BASELINE, SCHEDULES, Schedule
 from dear_mpi.training.virtual_trainer import Prediction
 
 FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")  # tried in search of better buckets
-Shared = dict[tuple[int, int], Prices]  # by number of ranks and bytes of an element
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,17 @@ def simulate(
         progress: is called after each case.
         traced: whether predictions keep the log of the last iterations (``timeline_of`` in table.py).
     """
-    base_kind, first = find_schedules([BASELINE])[BASELINE], settings.asked_wires[0]
-    prices: Shared = {}
+    first, baseline = settings.asked_wires[0], SCHEDULES[BASELINE]
+    prices: dict[tuple[int, int], Prices] = {}  # by number of ranks and bytes of an element: all models share them
     scenarios: dict[tuple[Any, ...], Scenario] = {}
     for wire in dict.fromkeys([first, *(wire for wire, _ in settings.pairs)]):
-        scenarios |= scenarios_of(settings, wire, {BASELINE: base_kind}, prices)
+        scenarios |= scenarios_of(settings, wire, prices)
     bases: dict[tuple[Any, ...], Prediction] = {}
     found = []
     for *case, fusion, (wire, schedule) in settings.cases():
         scenario, key = scenarios[(wire, *case)], (*case, fusion)
         if key not in bases:
-            bases[key] = scenarios[(first, *case)].predict(BASELINE, base_kind, fusion, traced=traced)
+            bases[key] = scenarios[(first, *case)].predict(BASELINE, baseline, fusion, traced=traced)
         prediction = base = bases[key]
         if (wire, schedule) != (first, BASELINE):
             prediction = scenario.predict(schedule, settings.kinds[schedule], fusion, traced=traced)
@@ -63,27 +63,19 @@ def simulate(
     return found
 
 
-def scenarios_of(
-    asked: Settings, wire: Wire, others: Mapping[str, type[Schedule]], prices: Shared
-) -> dict[tuple[Any, ...], Scenario]:
-    """Make a checked scenario for each model, number of ranks and algorithm, with one wire format: the keys.
-
-    Args:
-        others: schedules in addition to those with this wire format.
-        prices: the cache of collective prices, which do not depend on the model.
-    """
+def scenarios_of(asked: Settings, wire: Wire, prices: dict[tuple[int, int], Prices]) -> dict[tuple[Any, ...], Scenario]:
+    """Make a checked scenario for this wire format and each model, number of ranks and algorithm: the keys."""
     asked.check()
     settings = replace(asked, wire=wire)
-    kinds = {name: asked.kinds[name] for other, name in asked.pairs if other == wire} | dict(others)
+    kinds = {name: asked.kinds[name] for other, name in asked.pairs if other == wire} | {BASELINE: SCHEDULES[BASELINE]}
     for name, kind in kinds.items():
         if kind.own_route() is not None:
             check_own(settings, name)
-    for route in dict.fromkeys(map(settings.route_of, kinds.values())):
-        these = {name: kind for name, kind in kinds.items() if settings.route_of(kind) == route}
-        check_choice(settings, route, these, settings.chosen_optimizer)
+    for route, names in grouped(kinds, lambda name: settings.route_of(kinds[name])).items():
+        check_choice(settings, route, {name: kinds[name] for name in names}, settings.chosen_optimizer)
     collectives = dict.fromkeys(each for kind in kinds.values() for each in kind.collectives)
-    found: dict[tuple[Any, ...], Scenario] = {}
     machines = {ranks: read_network(settings.network, ranks) for ranks in settings.ranks}
+    found: dict[tuple[Any, ...], Scenario] = {}
     for name, ranks, algorithm in product(settings.models, settings.ranks, settings.algorithms):
         model, network = model_of(settings, name, ranks), machines[ranks].network
         settings.chosen_route.check_shapes(model.layout.shapes)

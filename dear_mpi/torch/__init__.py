@@ -1,6 +1,6 @@
 """Train PyTorch modules in their users' own loops (``DistributedOptimizer``), or DDP and FSDP2 over our collectives."""
 
-from dear_mpi.collectives.launch.mpi_facts import started
+from dear_mpi.ranks.world import started
 from dear_mpi.torch.backend import init_process_group
 from dear_mpi.torch.optimizer import DistributedOptimizer
 

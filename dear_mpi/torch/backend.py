@@ -5,15 +5,15 @@
     model = torch.nn.parallel.DistributedDataParallel(model)
 
 A group's thread runs its collectives in their starting order while the caller computes, and completes each ``Work``.
-Tensors are in host memory. All bytes go over the given communicator, so ``torch.distributed`` needs no address and no
-port: each rank has a separate store.
+Tensors are in host memory, or on a GPU. All bytes go over the given communicator, so ``torch.distributed`` needs no
+address and no port: each rank has a separate store.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-import numpy as np
+import torch
 import torch.distributed as dist
 
 from dear_mpi.collectives import all_gather, all_reduce, barrier, broadcast, reduce, reduce_scatter, transport_of
@@ -23,8 +23,8 @@ from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array
 from dear_mpi.reporting.units import check_seconds
-from dear_mpi.torch.group import Call, Calls, TorchGroup, check_fits, collective, counts, cut, for_each, only
-from dear_mpi.torch.tensors import contiguous, octets
+from dear_mpi.torch.group import Call, Calls, TorchGroup, check_fits, collective, cut, for_each, only
+from dear_mpi.torch.tensors import array_of, dense, octets
 
 __all__ = ["DearGroup", "init_process_group"]
 
@@ -58,7 +58,7 @@ def init_process_group(comm: Any, *, algorithm: str = "ring", stall_after_s: flo
 
     agree(transport, "init_process_group", facts)
     make = partial(group_of, transport, options, stall_after_s)
-    dist.Backend.register_backend(NAME, make, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(NAME, make, extended_api=True, devices=["cpu", "cuda"])
     dist.init_process_group(NAME, store=dist.HashStore(), rank=transport.rank, world_size=transport.size)
 
 
@@ -94,102 +94,96 @@ class DearGroup(TorchGroup):
         return NAME
 
     @collective
-    def allreduce(self, arrays: Arrays, tensors: Tensors, opts: Any) -> Calls:
+    def allreduce(self, outs: Tensors, tensors: Tensors, opts: Any) -> Calls:
         op = op_of(opts)
-        return [partial(all_reduce, array, self.transport, op=op, **self.options) for array in arrays]
+        return [partial(all_reduce, array_of(out), self.transport, op=op, **self.options) for out in outs]
 
     allreduce_coalesced = allreduce
 
     @collective
-    def reduce(self, arrays: Arrays, tensors: Tensors, opts: Any) -> Calls:
+    def reduce(self, outs: Tensors, tensors: Tensors, opts: Any) -> Calls:
         """Reduce to the root: only its tensor changes."""
         how = {"root": opts.rootRank, "op": op_of(opts)}
-        own = arrays if self.rank() == opts.rootRank else [array.copy() for array in arrays]
-        return [partial(reduce, array, self.transport, **how) for array in own]
+        own = outs if self.rank() == opts.rootRank else [out.clone() for out in outs]
+        return [partial(reduce, array_of(out), self.transport, **how) for out in own]
 
     @collective
-    def broadcast(self, arrays: Arrays, tensors: Tensors, opts: Any) -> Calls:
-        return [partial(broadcast, octets(array), self.transport, root=opts.rootRank) for array in arrays]
+    def broadcast(self, outs: Tensors, tensors: Tensors, opts: Any) -> Calls:
+        return [partial(broadcast, octets(out), self.transport, root=opts.rootRank) for out in outs]
 
     @collective
-    def allgather(self, arrays: Arrays, outputs: Lists, given: Tensors, opts: Any = None) -> Calls:
+    def allgather(self, outs: Tensors, outputs: Lists, given: Tensors, opts: Any = None) -> Calls:
         """Gather tensors, which may differ in size between ranks."""
         (tensors,), (own,) = outputs, given
         check_fits("tensor", own, tensors[self.rank()])
-        sizes = [array.nbytes for array in arrays]
-        whole, own = np.empty(sum(sizes), np.uint8), octets(contiguous(own))
-        gathered = zip(arrays, np.split(whole, np.cumsum(sizes)[:-1]), strict=True)
-        copies = [partial(np.copyto, octets(array), piece) for array, piece in gathered]
-        return [partial(all_gather, own, self.transport, out=whole, **counts(sizes), **self.options), *copies]
+        return self.exchanged("all_gather", [octets(own)] * self.size(), map(octets, outs))
 
     @collective
-    def all_gather_single_coalesced(self, arrays: Arrays, outputs: Tensors, given: Tensors, opts: Any = None) -> Calls:
+    def all_gather_single_coalesced(self, outs: Tensors, outputs: Tensors, given: Tensors, opts: Any = None) -> Calls:
         """Gather the ranks' tensors into an output, in rank order."""
         calls: list[Call] = []
-        for array, output, own in zip(arrays, outputs, given, strict=True):
-            check_fits("output_tensor", output, own, self.size())
-            rows = octets(array).reshape(self.size(), -1)
-            calls.append(partial(np.copyto, rows[self.rank()], octets(contiguous(own))))
-            calls.append(partial(all_gather, rows, self.transport, **self.options))
+        for out, own in zip(outs, given, strict=True):
+            check_fits("output_tensor", out, own, self.size())
+            rows = out.view(self.size(), -1)
+            calls.append(partial(rows[self.rank()].copy_, own.reshape(-1)))
+            calls.append(partial(all_gather, octets(rows).reshape(len(rows), -1), self.transport, **self.options))
         return calls
 
     def all_gather_single(self, output: Any, given: Any, opts: Any = None) -> Any:
         return self.all_gather_single_coalesced([output], [given], opts)
 
     @collective
-    def reduce_scatter_single_coalesced(self, arrays: Arrays, outputs: Tensors, given: Tensors, opts: Any) -> Calls:
+    def reduce_scatter_single_coalesced(self, outs: Tensors, outputs: Tensors, given: Tensors, opts: Any) -> Calls:
         """Reduce a shard for each rank, in rank order, into the sum of this rank's shards."""
-        for output, whole in zip(outputs, given, strict=True):
-            check_fits("input", whole, output, self.size())
-        return [self.scattered(*pair, opts) for pair in zip(arrays, map(contiguous, given), strict=True)]
+        for out, whole in zip(outs, given, strict=True):
+            check_fits("input", whole, out, self.size())
+        return [self.scattered(*pair, opts) for pair in zip(outs, given, strict=True)]
 
     def reduce_scatter_single(self, output: Any, given: Any, opts: Any) -> Any:
         return self.reduce_scatter_single_coalesced([output], [given], opts)
 
     @collective
-    def reduce_scatter(self, arrays: Arrays, outputs: Tensors, given: Lists, opts: Any) -> Calls:
+    def reduce_scatter(self, outs: Tensors, outputs: Tensors, given: Lists, opts: Any) -> Calls:
         """Reduce and scatter shards, which may differ in size."""
-        (output,), (shards,), (array,) = outputs, given, arrays
-        check_fits("output", output, shards[self.rank()])
-        whole = np.concatenate([contiguous(shard).reshape(-1) for shard in shards])
-        return [self.scattered(array, whole, opts, **counts([shard.numel() for shard in shards]))]
+        (out,), (shards,) = outs, given
+        check_fits("output", out, shards[self.rank()])
+        sizes = [shard.numel() for shard in shards]
+        counts = {} if len(set(sizes)) == 1 else {"counts": sizes}
+        return [self.scattered(out, torch.cat([shard.reshape(-1) for shard in shards]), opts, **counts)]
 
-    def scattered(self, array: Array, whole: Array, opts: Any, **sizes: Any) -> Call:
-        """Return the call that writes a shard of ``whole``'s sum into an array."""
-        out, options = array.reshape(-1), {**sizes, **self.options}
-        return partial(reduce_scatter, whole.reshape(-1), self.transport, out=out, op=op_of(opts), **options)
+    def scattered(self, out: Any, whole: Any, opts: Any, **counts: Any) -> Call:
+        """Return the call that writes a shard of ``whole``'s sum."""
+        given, options = array_of(dense(whole)).reshape(-1), {**counts, **self.options}
+        return partial(reduce_scatter, given, self.transport, out=array_of(out).reshape(-1), op=op_of(opts), **options)
+
+    def exchanged(self, what: str, outgoing: Arrays, incoming: Iterable[Array]) -> Calls:
+        return [partial(exchange, self.transport, what, outgoing, list(incoming))]
 
     @collective
-    def gather(self, arrays: Arrays, outputs: Lists, given: Tensors, opts: Any) -> Calls:
+    def gather(self, outs: Tensors, outputs: Lists, given: Tensors, opts: Any) -> Calls:
         """Gather into the root's list of outputs; other ranks give no list."""
-        (own,) = given
-        outgoing, incoming = only(opts.rootRank, contiguous(own), self.size()), for_each(arrays, self.size())
-        return [partial(exchange, self.transport, "gather", outgoing, incoming)]
+        return self.exchanged("gather", only(opts.rootRank, given[0], self.size()), for_each(outs, self.size()))
 
     @collective
-    def scatter(self, arrays: Arrays, outputs: Tensors, given: Lists, opts: Any) -> Calls:
+    def scatter(self, outs: Tensors, outputs: Tensors, given: Lists, opts: Any) -> Calls:
         """Scatter the root's list; other ranks give no list."""
-        (array,), (tensors,) = arrays, given or [[]]
-        outgoing = for_each(list(map(contiguous, tensors)), self.size())
-        incoming = only(opts.rootRank, array, self.size())
-        return [partial(exchange, self.transport, "scatter", outgoing, incoming)]
+        (tensors,) = given or [[]]
+        return self.exchanged("scatter", for_each(tensors, self.size()), only(opts.rootRank, outs[0], self.size()))
 
     @collective
-    def alltoall(self, arrays: Arrays, outputs: Tensors, given: Tensors, opts: Any = None) -> Calls:
-        outgoing = for_each(list(map(contiguous, given)), self.size())
-        return [partial(exchange, self.transport, "all_to_all", outgoing, for_each(arrays, self.size()))]
+    def alltoall(self, outs: Tensors, outputs: Tensors, given: Tensors, opts: Any = None) -> Calls:
+        return self.exchanged("all_to_all", for_each(given, self.size()), for_each(outs, self.size()))
 
     @collective
     def all_to_all_single(
-        self, arrays: Arrays, output: Any, given: Any, output_sizes: Any, given_sizes: Any, *opts: Any
+        self, outs: Tensors, output: Any, given: Any, output_sizes: Any, given_sizes: Any, *opts: Any
     ) -> Calls:
         """Exchange slices of the first dimension, in the given sizes or of equal size."""
-        outgoing = cut(contiguous(given), given_sizes, self.size())
-        incoming = cut(arrays[0], output_sizes, self.size())
-        return [partial(exchange, self.transport, "all_to_all_single", outgoing, incoming)]
+        outgoing, incoming = cut(given, given_sizes, self.size()), cut(outs[0], output_sizes, self.size())
+        return self.exchanged("all_to_all_single", outgoing, incoming)
 
     @collective
-    def barrier(self, arrays: Arrays, outputs: Any, opts: Any = None) -> Calls:
+    def barrier(self, outs: Tensors, outputs: Any, opts: Any = None) -> Calls:
         return [partial(barrier, self.transport)]
 
     def send(self, *arguments: Any) -> NoReturn:

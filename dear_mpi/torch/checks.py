@@ -8,7 +8,7 @@ from zlib import crc32
 
 import torch
 
-from dear_mpi.torch.updates import hyper, scope_of
+from dear_mpi.torch.updates import scope_of, text_of
 from dear_mpi.training.options import Options
 from dear_mpi.training.session import MOST
 
@@ -55,7 +55,7 @@ def facts_of(owner: DistributedOptimizer, numbers: dict[str, Any]) -> dict[str, 
     return {
         "model": shortened(f"{', '.join(shapes)}; {numbered}"),
         "optimizer": f"{type(optimizer).__name__}, which updates each {scope_of(optimizer)}",
-        "hyperparameters": shortened(str([hyper(group) for group in optimizer.param_groups])),
+        "hyperparameters": shortened(text_of(optimizer.param_groups)),
         "number of parameters with a state": len(optimizer.state),
         **{name: str(value) for name, value in options.items()},
     }

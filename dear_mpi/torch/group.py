@@ -51,6 +51,7 @@ class Work(dist.Work):  # type: ignore[misc]
     def __init__(self, group: "TorchGroup") -> None:
         super().__init__()
         self.group: TorchGroup = group
+        self.ready: Any = None  # an event of the caller's stream on its GPU
         self.future: Any = torch.futures.Future()
 
     def wait(self, timeout: Any = None) -> bool:
@@ -87,14 +88,14 @@ class Callback(Meeting):
 def collective(method: Callable[..., Calls]) -> Callable[..., Work]:
     """Make a group's thread run a method, which returns the communicating calls.
 
-    The method gets arrays over its first argument's tensors, for the results, and checks this rank's other arguments
-    without communication.
+    The method gets its first argument's tensors, dense, for the results, and checks this rank's other arguments without
+    communication.
     """
 
     def steps(outputs: Any, *others: Any, **options: Any) -> Steps:
         group, *arguments = others
-        with plain(tree_leaves(outputs)) as arrays:
-            calls = method(group, arrays, outputs, *arguments, **options)
+        with plain(tree_leaves(outputs)) as outs:
+            calls = method(group, outs, outputs, *arguments, **options)
             yield outputs
             for call in calls:
                 call()
@@ -141,6 +142,8 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def start(self, name: str, steps: Steps) -> Work:
         work = Work(self)
+        if torch.cuda.is_initialized():
+            work.device, work.ready = torch.cuda.current_device(), torch.cuda.current_stream().record_event()
         self.queue.put((self.next_place(), partial(self.carry_out, work, name, steps)))
         self.carry_on(work)
         return work
@@ -171,8 +174,13 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
         try:
             if self.failure is not None:
                 raise CollectiveError(f"the collective was not run, because one before it failed: {self.failure}")
+            if work.ready is not None:  # MPI needs the data, which its stream may still write
+                torch.cuda.set_device(work.device)
+                work.ready.synchronize()
             result = self.prepared(name, steps)
             next(steps, None)
+            if work.ready is not None:
+                torch.cuda.current_stream().synchronize()
         except BaseException as error:
             if not isinstance(error, AgreedError):
                 self.failure = self.failure or error
@@ -225,31 +233,28 @@ def check_fits(name: str, tensor: Any, other: Any, times: int = 1) -> None:
         raise ValueError("{} must have {} elements of {}, not {} of {}".format(name, *expected, *found))
 
 
-def counts(sizes: Sequence[int]) -> dict[str, Any]:
-    """Return each rank's number of elements, as a collective's option; none if all are equal."""
-    return {} if len(set(sizes)) == 1 else {"counts": list(sizes)}
+def for_each(tensors: Sequence[Any], ranks: int) -> list[Array]:
+    """Return a tensor's bytes for each rank; no bytes for a missing tensor."""
+    if len(tensors) not in (0, ranks):
+        raise ValueError(f"a list must have a tensor for each of {ranks} ranks, not {len(tensors)}")
+    return [octets(tensor) for tensor in tensors] or [NOTHING] * ranks
 
 
-def for_each(arrays: Sequence[Array], ranks: int) -> list[Array]:
-    """Return an array's bytes for each rank; no bytes for a missing array."""
-    if len(arrays) not in (0, ranks):
-        raise ValueError(f"a list must have a tensor for each of {ranks} ranks, not {len(arrays)}")
-    return [octets(array) for array in arrays] or [NOTHING] * ranks
+def only(rank: int, tensor: Any, ranks: int) -> list[Array]:
+    """Return a tensor's bytes for one rank, and none for the others."""
+    return [octets(tensor) if each == rank else NOTHING for each in range(ranks)]
 
 
-def only(rank: int, array: Array, ranks: int) -> list[Array]:
-    """Return an array's bytes for one rank, and none for the others."""
-    return [octets(array) if each == rank else NOTHING for each in range(ranks)]
+def cut(tensor: Any, sizes: Sequence[int], ranks: int) -> list[Array]:
+    """Cut a tensor along its first dimension into each rank's bytes, in these sizes or evenly.
 
-
-def cut(array: Array, sizes: Sequence[int], ranks: int) -> list[Array]:
-    """Cut an array along its first dimension into each rank's bytes, in these sizes or evenly.
-
-    >>> [piece.tolist() for piece in cut(np.arange(3, dtype=np.uint8), [2, 1], 2)]
+    >>> [piece.tolist() for piece in cut(torch.arange(3, dtype=torch.uint8), [2, 1], 2)]
     [[0, 1], [2]]
     """
-    if sizes and (sum(sizes) != len(array) or min(sizes) < 0):
-        raise ValueError(f"split sizes must add up to {len(array)}, the first dimension, not be {list(sizes)}")
-    if len(array) % ranks and not sizes:
-        raise ValueError(f"the first dimension, {len(array)}, must be divisible by {ranks} ranks, or be split by sizes")
-    return for_each(np.split(array, np.cumsum(sizes)[:-1] if sizes else ranks), ranks)
+    if sizes and (sum(sizes) != len(tensor) or min(sizes) < 0):
+        raise ValueError(f"split sizes must add up to {len(tensor)}, the first dimension, not be {list(sizes)}")
+    if len(tensor) % ranks and not sizes:
+        raise ValueError(
+            f"the first dimension, {len(tensor)}, must be divisible by {ranks} ranks, or be split by sizes"
+        )
+    return for_each(tensor.split(list(sizes) or [len(tensor) // ranks] * ranks), ranks)

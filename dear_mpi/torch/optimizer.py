@@ -23,18 +23,18 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from threading import RLock
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.autograd import Variable
 
 from dear_mpi.collectives import broadcast, transport_of
-from dear_mpi.collectives.launch.mpi_facts import started
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.watchdog import Watchdog
+from dear_mpi.ranks.world import started
 from dear_mpi.torch.checks import check_eager, facts_of
 from dear_mpi.torch.run import Clip, Run
-from dear_mpi.torch.tensors import contiguous, tensor_of
+from dear_mpi.torch.tensors import dense, octets
 from dear_mpi.torch.underway import Starts
 from dear_mpi.torch.updates import UserUpdates
 from dear_mpi.training.session import REPORT_S
@@ -105,9 +105,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         """Take rank 0's parameters and buffers."""
         with torch.no_grad():
             for tensor in (*self.model.parameters(), *self.model.buffers()):
-                array = contiguous(tensor)
-                broadcast(array.reshape(-1).view("u1"), self.world)
-                tensor.copy_(tensor_of(array))
+                broadcast(octets(whole := dense(tensor)), self.world)
+                tensor.copy_(whole)
 
     # What schedulers and scalers see.
 
@@ -228,15 +227,12 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             found = f"was called {self.parts} of {self.accumulate} times" if self.parts else "has reached no parameter"
             raise ValueError(f"{what} has no new gradients: backward() {found} since the last step()")
         for parameter, (grad, version) in self.sent.items():
-            if parameter.grad is not grad or (grad is not None and grad._version != version):
-                self.changed(parameter)
-        exact = {"rtol": 0.0, "atol": 0.0, "equal_nan": True}
-        if self.probe is not None and not torch.allclose(self.probe, self.smallest.grad, **exact):
-            self.changed(self.smallest)  # GradScaler.unscale_ counts no version
-
-    def changed(self, parameter: Any) -> NoReturn:
-        name = self.names[parameter]
-        raise ValueError(f"the gradient of {name} was changed after backward() had sent it: {SYNCHRONIZE}")
+            same = parameter.grad is grad and getattr(grad, "_version", 0) == version
+            if same and parameter is self.smallest and self.probe is not None:  # GradScaler.unscale_ counts no version
+                same = torch.allclose(self.probe, grad, rtol=0.0, atol=0.0, equal_nan=True)
+            if not same:
+                name = self.names[parameter]
+                raise ValueError(f"the gradient of {name} was changed after backward() had sent it: {SYNCHRONIZE}")
 
     def running(self) -> Run:
         """Return the session. The first time, make it, and send the gradients of the first iteration."""
@@ -312,7 +308,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         if self.sending:
             if self.session is not None:
                 self.session.end_backward()
-            self.sent = {each: (each.grad, None if each.grad is None else each.grad._version) for each in self.names}
+            self.sent = {each: (each.grad, getattr(each.grad, "_version", 0)) for each in self.names}
             probed = self.device.type == "cpu" and self.smallest.grad is not None
             self.probe = self.smallest.grad.clone() if probed else None
             self.state_now = READY
@@ -337,6 +333,6 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def __enter__(self) -> DistributedOptimizer:
         return self
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if error is None:
+    def __exit__(self, kind: Any, *error: Any) -> None:
+        if kind is None:
             self.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from operator import is_
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -18,11 +17,11 @@ import torch
 
 from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.program.errors import AgreedError
-from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.gpu import use_gpu
+from dear_mpi.kernels.array import Array, use_gpu
 from dear_mpi.ranks.streams import Streams, cuda_streams, host_streams
-from dear_mpi.torch.tensors import TorchParameter, tensor_of
-from dear_mpi.torch.underway import places_of, tree_of, under_way
+from dear_mpi.torch.tensors import TorchParameter, dense, tensor_of
+from dear_mpi.torch.underway import places_of, under_way
+from dear_mpi.torch.updates import text_of
 from dear_mpi.training.attendance import END
 from dear_mpi.training.fabric.engine import Engine
 from dear_mpi.training.fabric.order import LOSS, Step
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 ANEW = "begin a new DistributedOptimizer for that"
 EARLY = "updates shards while backward() runs, before step()"
-STEP, BUFFERS = "the step's sums", "the buffers of rank 0"
 FIRST = 4  # sums before those of parameters
 
 
@@ -98,10 +96,9 @@ class Run(Session):
             self.calls[call].parameters.append(parameter)
             self.of[tensor] = call, parameter
             self.begins |= {module: max(call, self.begins.get(module, 0)) for module in modules}
-        self.updates.wrapped = {tensor: each for tensor, (_, each) in self.of.items()}
-        self.tree, self.places = tree_of(owner.model), places_of(owner.model)
-        frozen = (each for each in owner.model.parameters() if each not in self.of)
-        self.frozen = [each for each in frozen if not each.requires_grad]
+            self.updates.wrapped[tensor] = parameter
+        self.places = places_of(owner.model)
+        self.trained = [(name, each, each.requires_grad) for name, each in owner.model.named_parameters()]
         super().__init__(
             self.calls,  # type: ignore[arg-type]  # their passes are not called
             self,  # type: ignore[arg-type]
@@ -130,9 +127,7 @@ class Run(Session):
         kinds = {torch.Tensor, *(type(tensor) for tensor in self.of)}
         self.kinds = {kind: under_way(kind, self.finish) for kind in kinds}
         self.paused: dict[Any, tuple[type, int]] = {}
-        some = (
-            self.world.size > 1 and self.owner.broadcast_buffers and any(each.nbytes for each in self.model.buffers())
-        )
+        some = self.owner.broadcast_buffers and any(each.nbytes for each in self.model.buffers())
         self.buffers = Buffers(self) if some else None
 
     # The events of an iteration.
@@ -196,16 +191,17 @@ class Run(Session):
         if self.group.arena.sharded and self.trainer.rules.all_started:
             raise ValueError(f"schedule {self.last!r} {EARLY}: take dear, or update='full'")
 
+    def exchange(self, number: int, label: str, plan: Any) -> Any:
+        return self.group.fabric.submit((EXCHANGE, number), label, lambda turn: [Step(EXCHANGE, number, label, plan)])
+
     @on_stream
     def average(self, tokens: float | None) -> None:
         """Complete the averages, and hand them to the user."""
         self.tally.start(tokens)
         self.trainer.end_backward()
         self.updates.handing_over = True
-        try:
-            self.trainer.flush()
-        finally:
-            self.updates.handing_over = False
+        self.trainer.flush()
+        self.updates.handing_over = False
 
     @on_stream
     def end(self, tokens: float | None) -> None:
@@ -261,20 +257,15 @@ class Run(Session):
     def look(self) -> None:
         """Refuse a model with other parameters than at the start."""
         with torch._C.DisableTorchFunctionSubclass():
-            for tensor, (_, parameter) in self.of.items():
-                if not tensor.requires_grad:
-                    raise ValueError(f"parameter {parameter.name} was frozen since the first step: {ANEW}")
-                if tensor.data_ptr() != parameter.address:
-                    raise ValueError(f"parameter {parameter.name} was bound to other memory: use copy_ instead")
-        if any(each.requires_grad for each in self.frozen):
-            raise ValueError(f"a parameter that was frozen at the start is to be trained: {ANEW}")
-        if not all(len(own) == len(known) and all(map(is_, own.values(), known)) for own, known in self.tree):
-            places = places_of(self.model)
-            names = sorted({name for name, _ in places.items() ^ self.places.items()})
-            if names:
-                what = f"{', '.join(names)[:99]} of the model were added, removed or replaced"
-                raise ValueError(f"{what}: {ANEW}")
-            self.tree = tree_of(self.model)
+            for name, tensor, trained in self.trained:
+                if tensor.requires_grad != trained:
+                    raise ValueError(f"parameter {name} was {'' if trained else 'un'}frozen later: {ANEW}")
+                if tensor in self.of and tensor.data_ptr() != self.of[tensor][1].address:
+                    raise ValueError(f"parameter {name} was bound to other memory: use copy_ instead")
+        places = places_of(self.model)
+        if places != self.places:
+            names = ", ".join(sorted({name for name, _ in places.items() ^ self.places.items()}))
+            raise ValueError(f"{names:.99} of the model were added, removed or replaced: {ANEW}")
 
     def close(self) -> None:
         with self.stack:
@@ -298,10 +289,10 @@ class Tally:
         self.handle: Any = None
 
     def start(self, tokens: float | None) -> None:
-        check = crc32(repr(self.run.updates.groups).encode()) & 0xFFFF  # its square is exact
+        check = crc32(text_of(self.run.updates.groups).encode()) & 0xFFFF  # its square is exact
         self.own[:FIRST] = (tokens is not None, tokens or 0, check, check**2)
         self.sums[...] = self.own
-        self.handle = self.fabric.submit((EXCHANGE, 0), STEP, lambda turn: [Step(EXCHANGE, 0, STEP, self.plan)])
+        self.handle = self.run.exchange(0, "the step's sums", self.plan)
         self.known = False
 
     def wait(self) -> None:
@@ -313,10 +304,9 @@ class Tally:
         self.fabric.block(self.handle)
         size, updates = self.run.world.size, self.run.updates
         given, tokens, check, squares = self.sums[:FIRST].tolist()
-        if 0 < given < size:
-            raise AgreedError(f"tokens must be given to step() on all ranks, not on {given:g} of {size}")
-        if given and tokens <= 0:
-            raise AgreedError(f"tokens must be above zero over all ranks, not {tokens:g}")
+        if given and (given < size or tokens <= 0):
+            found = f"on {given:g} of {size} ranks, {tokens:g} together"
+            raise AgreedError(f"tokens must be given to step() on all ranks, and be above zero, not {found}")
         if check**2 != size * squares:  # true of equal numbers only
             raise AgreedError("ranks have different hyperparameters, such as learning rates, in optimizer.param_groups")
         updates.factor = size / tokens if given else 1.0
@@ -340,31 +330,22 @@ class Buffers:
     def __init__(self, run: Run) -> None:
         self.run, slab = run, run.group.slab
         self.places = [(own._buffers, name) for own in run.model.modules() for name, _ in own.named_buffers("", False)]
-        self.places.sort(key=lambda place: -place[0][place[1]].itemsize)  # for views at aligned addresses
-        sizes = [each.nbytes for each in self.tensors]
-        self.bytes = slab.zeros(sum(sizes), np.dtype("u1"))
+        self.sizes = [own[name].nbytes for own, name in self.places]
+        self.bytes = slab.zeros(sum(self.sizes), np.dtype("u1"))
         self.plan = make_plan("broadcast", self.bytes, run.world.transport, algorithm="auto", slab=slab)
         run.group.plans.callback(self.plan.free)
-        parts = tensor_of(self.bytes).split(sizes)
-        self.views = [part.view(each.dtype).view(each.shape) for part, each in zip(parts, self.tensors, strict=True)]
-        self.handle: Any = None
-
-    @property
-    def tensors(self) -> list[Any]:
-        """Return the buffers, which modules may replace."""
-        return [own[name] for own, name in self.places]
 
     def start(self) -> None:
-        if self.run.world.rank == 0:
-            torch._foreach_copy_(self.views, self.tensors)
-        step = Step(EXCHANGE, 1, BUFFERS, self.plan)
-        self.handle = self.run.group.fabric.submit((EXCHANGE, 1), BUFFERS, lambda turn: [step])
+        flat = tensor_of(self.bytes)
+        if self.run.world.rank == 0:  # a module may replace its buffers
+            torch.cat([dense(own[name]).reshape(-1).view(torch.uint8) for own, name in self.places], out=flat)
+        self.handle = self.run.exchange(1, "the buffers of rank 0", self.plan)
 
     def take(self) -> None:
         self.run.group.fabric.block(self.handle)
-        if self.run.world.rank:
-            with torch.no_grad():
-                torch._foreach_copy_(self.tensors, self.views)
+        for (own, name), part in zip(self.places, tensor_of(self.bytes).split(self.sizes), strict=True):
+            buffer = own[name]
+            buffer.copy_(part.clone().view(buffer.dtype).view(buffer.shape))  # in a copy, at an aligned address
 
 
 def needed_by(model: Any, started: Container[Any], names: Container[Any]) -> dict[Any, list[Any]]:

@@ -10,21 +10,17 @@ from typing import Any
 
 import torch
 
-from dear_mpi.kernels.array import Array, array_module, library_of
+from dear_mpi.kernels.array import Array, array_module, device_array, library_of
 from dear_mpi.kernels.dtypes import DTYPES
-from dear_mpi.kernels.gpu import device_array
 from dear_mpi.models.layer import Parameter
 
 
 def array_of(tensor: Any) -> Array:
-    """View a tensor's memory as an array, of CuPy if it is on a GPU. Raises a ValueError if it is not strided.
+    """View a dense tensor's memory as an array, of CuPy if it is on a GPU.
 
     >>> array_of(torch.ones(2, requires_grad=True))
     array([1., 1.], dtype=float32)
     """
-    if tensor.device.type not in ("cpu", "cuda") or tensor.layout != torch.strided:
-        found = f"on {tensor.device}" if tensor.layout == torch.strided else f"of {tensor.layout}"
-        raise ValueError(f"tensors must be dense, and on cpu or cuda, not {found}")
     tensor = tensor.detach()
     narrow = tensor.dtype == torch.bfloat16  # unknown to NumPy and CuPy
     bits = tensor.view(torch.int16) if narrow else tensor
@@ -45,30 +41,33 @@ def tensor_of(array: Array) -> Any:
 
 
 def dense(tensor: Any) -> Any:
-    """Return a tensor whose memory holds its elements in order: the same memory if possible, else a copy."""
+    """Return a tensor whose memory holds its elements in order: the same memory if possible, else a copy.
+
+    Raises:
+        ValueError: it is not strided, or not on cpu or cuda.
+    """
+    if tensor.device.type not in ("cpu", "cuda") or tensor.layout != torch.strided:
+        found = f"on {tensor.device}" if tensor.layout == torch.strided else f"of {tensor.layout}"
+        raise ValueError(f"tensors must be dense, and on cpu or cuda, not {found}")
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
-def contiguous(tensor: Any) -> Array:
-    return array_of(dense(tensor))
+def octets(tensor: Any) -> Array:
+    """View a tensor's elements as flat bytes: data that is not reduced may have any type. Copies unless contiguous."""
+    return array_of(dense(tensor)).reshape(-1).view("u1")
 
 
 @contextmanager
-def plain(tensors: Sequence[Any]) -> Iterator[list[Array]]:
-    """Yield contiguous arrays with the tensors' elements, and copy them back at the end of the block."""
+def plain(tensors: Sequence[Any]) -> Iterator[list[Any]]:
+    """Yield dense tensors with the tensors' elements, and copy them back at the end of the block."""
+    copies = [dense(tensor) for tensor in tensors]
     for tensor in tensors:
         if any(stride == 0 and length > 1 for stride, length in zip(tensor.stride(), tensor.shape, strict=True)):
             raise ValueError("a tensor that is written to must have memory for each element: pass a clone()")
-    copies = [dense(tensor) for tensor in tensors]
-    yield [array_of(copy) for copy in copies]
+    yield copies
     for tensor, copy in zip(tensors, copies, strict=True):
         if copy.data_ptr() != tensor.data_ptr():
             tensor.detach().copy_(copy)
-
-
-def octets(array: Array) -> Array:
-    """View a contiguous array as flat bytes: data that is not reduced may have any type."""
-    return array.reshape(-1).view("u1")
 
 
 class TorchParameter(Parameter):

@@ -51,14 +51,8 @@ def under_way(kind: type, finish: Callable[[], None]) -> type:
     return type(kind.__name__, (UnderWay, kind), {"finish": staticmethod(finish)})
 
 
-def tree_of(module: Any) -> list[tuple[dict[str, Any], list[Any]]]:
-    """Return all modules' dictionaries of modules or parameters, and their contents: 0.1 ms for 200 modules."""
-    owned = [own for each in module.modules() for own in (each._modules, each._parameters)]
-    return [(own, [*own.values()]) for own in owned]
-
-
 def places_of(module: Any) -> dict[str, tuple[int, int]]:
-    """Return the identities of the module and the parameter at each name of a parameter."""
+    """Return the identities of the module and the parameter at each name of a parameter: 0.1 ms for 70 modules."""
     return {
         f"{name}.{key}".lstrip("."): (id(each), id(parameter))
         for name, each in module.named_modules(remove_duplicate=False)

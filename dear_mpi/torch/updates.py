@@ -20,12 +20,10 @@ from typing import Any
 
 import torch
 
-from dear_mpi.kernels.optimizer import Optimizer
+from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.torch.tensors import TorchParameter, tensor_of
 
-Parts = dict[int, list[tuple[int, dict[str, Any]]]]  # of the state, with their first elements, by parameter
 A, B = slice(48), slice(48, 96)  # matrices of a trial
-WHOLE = ("Adafactor", "Muon")  # of torch.optim
 REFUSED = {
     "LBFGS": "looks at all parameters at once and runs the model several times: take another",
     "SparseAdam": "takes sparse gradients, which travel as dense ones: take Adam",
@@ -35,7 +33,7 @@ REFUSED = {
 def scope_of(optimizer: torch.optim.Optimizer) -> str:
     """Return whether an optimiser updates elements or tensors independently: ``element`` or ``tensor``.
 
-    For each group, three steps on two matrices decide: in one instance, in one instance each, and one of them cut.
+    For each group, three steps on a matrix decide: alone, with another one, and cut into two vectors.
 
     Raises:
         ValueError: an update depends on other parameters.
@@ -43,40 +41,39 @@ def scope_of(optimizer: torch.optim.Optimizer) -> str:
     kind = type(optimizer).__name__
     if kind in REFUSED:
         raise ValueError(f"optimizer {kind} {REFUSED[kind]}")
-    scope = "tensor" if kind in WHOLE else "element"
+    scope = "element"
     with torch.random.fork_rng(devices=[]):
         for group in optimizer.param_groups:
-            together = trial(optimizer, group, [[A, B]])
-            if not torch.equal(together, trial(optimizer, group, [[A], [B]])):
+            alone = trial(optimizer, group, [A])
+            if not torch.equal(alone, trial(optimizer, group, [A, B])):
                 raise ValueError(f"optimizer {kind} updates parameters that depend on each other: take another")
             try:
-                if not torch.equal(together, trial(optimizer, group, [[A, slice(48, 61), slice(61, 96)]])):
+                if not torch.equal(alone, trial(optimizer, group, [slice(13), slice(13, 48)])):
                     scope = "tensor"
             except (ValueError, TypeError, RuntimeError, IndexError):  # e.g. Muon refuses vectors
                 scope = "tensor"
     return scope
 
 
-def trial(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], instances: list[list[slice]]) -> Any:
-    """Return 96 elements after three steps of these instances, each with tensors of these elements."""
+def trial(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], spans: Sequence[slice]) -> Any:
+    """Return 48 elements after three steps with tensors of these elements."""
     device = group["params"][0].device if group["params"] else None
-    values, *grads = torch.randn((4, 96), generator=torch.Generator().manual_seed(1)).to(device).unbind()
-    tensors = [(span, shaped(values[span]).clone()) for spans in instances for span in spans]
-    settings, own = hyper(group), iter(tensors)
+    rows = torch.randn((4, 96), generator=torch.Generator().manual_seed(1)).to(device)
+    settings = hyper(group)
     if "lr" in settings:  # it may be 0 now
         settings["lr"] = torch.full_like(rate, 0.01) if isinstance(rate := settings["lr"], torch.Tensor) else 0.01
-    made = [another(optimizer, [{**settings, "params": [next(own)[1] for _ in spans]}]) for spans in instances]
-    for grad in grads:
-        for span, tensor in tensors:
-            tensor.grad = shaped(grad[span]).clone()
+    values, *grads = ([part(row[span]).clone() for span in spans] for row in rows)
+    made = another(optimizer, [{**settings, "params": values}])
+    for each in grads:
+        for value, grad in zip(values, each, strict=True):
+            value.grad = grad
         with torch.no_grad():
-            for instance in made:
-                instance.step()
-    return torch.cat([tensor.flatten() for _, tensor in tensors])
+            made.step()
+    return torch.cat([value.flatten() for value in values])[:48]
 
 
-def shaped(values: Any) -> Any:
-    return values.view(6, 8) if len(values) == 48 else values
+def part(elements: Any) -> Any:
+    return elements.view(6, 8) if len(elements) == 48 else elements
 
 
 def hyper(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,6 +83,12 @@ def hyper(group: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in group.items()
         if name != "params"
     }
+
+
+def text_of(groups: Sequence[Mapping[str, Any]]) -> str:
+    """Return the hyperparameters that are plain values."""
+    plain = (bool, int, float, str, tuple, torch.Tensor)
+    return str([[value for value in group.values() if isinstance(value, plain)] for group in groups])
 
 
 def another(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -138,6 +141,15 @@ class Instance:
         self.numbers = list(groups)
         made = [{**updates.groups[number], "params": tensors} for number, tensors in groups.items()]
         self.optimizer = another(updates.optimizer, made)
+        self.take_state()
+
+    def take_state(self) -> None:
+        """Take this instance's part of the user's state."""
+        for piece in self.pieces:
+            state = self.updates.optimizer.state[piece.key]
+            if not piece.complete:
+                state = {name: part_of(value, piece) for name, value in state.items()}
+            self.optimizer.state[piece.tensor] = state
 
     def __call__(self, optimizer: Any, update: int, factor: float) -> None:
         """Update with averages from the flat buffer, or hand them to the user: see ``UserUpdates.handing_over``."""
@@ -211,22 +223,12 @@ class UserUpdates(Optimizer):
             leaf, sent = torch.nn.Parameter(values), grads if arena.wire is arena.grads else wire
             pieces.append(Piece(parameter, leaf, grads, sent, span.start - offset, span.stop - offset))
         made = self.instances[bucket.bucket.interval] = Instance(self, pieces)
-        for piece in pieces:
-            self.give(made, piece)
         return [made] if pieces else []
-
-    def give(self, instance: Instance, piece: Piece) -> None:
-        """Give an instance its part of the user's state."""
-        state = self.optimizer.state[piece.key]
-        if not piece.complete:
-            state = {name: part_of(value, piece) for name, value in state.items()}
-        instance.optimizer.state[piece.tensor] = state
 
     def distribute(self) -> None:
         """Give all instances their part of the user's state anew, after it was loaded."""
         for instance in self.instances.values():
-            for piece in instance.pieces:
-                self.give(instance, piece)
+            instance.take_state()
         self.take()
 
     def step_from_user(self) -> None:
@@ -240,18 +242,19 @@ class UserUpdates(Optimizer):
     def collect(self) -> None:
         """Put the state of divided parameters together in the user's optimiser. Collective if updates are sharded."""
         numbers = {parameter: number for number, parameter in enumerate(self.group_of)}
-        parts: Parts = defaultdict(list)
-        for piece, state in self.states():
-            if self.gather is not None or not piece.complete:  # a complete one shares the user's dictionary
-                parts[numbers[piece.key]].append((piece.start, state))
+        found = [  # a complete one shares the user's dictionary
+            (numbers[piece.key], piece.start, state)
+            for piece, state in self.states()
+            if self.gather is not None or not piece.complete
+        ]
         if self.gather is not None:
-            ranks, parts = self.gather(dict(parts)), defaultdict(list)
-            for number, found in (item for rank in ranks for item in rank.items()):
-                parts[number].extend(found)
+            found = [each for rank in self.gather(found) for each in rank]
+        parts = defaultdict(list)
+        for number, _, state in sorted(found, key=itemgetter(0, 1)):
+            parts[number].append(state)
         for parameter, number in numbers.items():
             if number in parts:
-                states = [state for _, state in sorted(parts[number], key=itemgetter(0))]
-                self.optimizer.state[parameter] = joined(states, self.wrapped[parameter])
+                self.optimizer.state[parameter] = joined(parts[number], self.wrapped[parameter])
 
     def states(self) -> Iterator[tuple[Piece, dict[str, Any]]]:
         for instance in self.instances.values():

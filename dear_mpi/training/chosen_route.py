@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from dear_mpi.collectives.plans.tuning import serves
-from dear_mpi.kernels.optimizer import Optimizer
+from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.reporting.units import check_distinct
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.options import Exchange, Options

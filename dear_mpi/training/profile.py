@@ -23,7 +23,7 @@ from dear_mpi.collectives.program.json_file import reading
 from dear_mpi.collectives.program.user_file import is_in_file
 from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.kernels.lookup import lookup
-from dear_mpi.kernels.optimizer import Optimizer
+from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.models.synthetic import both_passes
 from dear_mpi.reporting.files import replacing
 from dear_mpi.reporting.units import MOST_SECONDS, plural

@@ -17,8 +17,7 @@ from functools import cached_property
 from statistics import median
 from typing import Any, NamedTuple, TypeAlias
 
-from dear_mpi.collectives.plans.notes import Noted
-from dear_mpi.collectives.plans.steps import Flow, StepSpan, flows_of, said_of, spans_of, starts_of
+from dear_mpi.collectives.plans.notes import Flow, Noted, StepSpan, flows_of, said_of, spans_of, starts_of
 from dear_mpi.ranks.clock import Aligned
 from dear_mpi.training.log import EXCHANGE, Event, Log, Record
 
@@ -32,7 +31,7 @@ class Span(NamedTuple):
     """Record an action of a rank, in seconds; spans of one lane do not overlap.
 
     ``kind`` is one of ``KINDS``; ``other`` is a sum of the loss or of statistics. In the lane ``steps`` it is a kind of
-    ``collectives/plans/steps.py``. ``args`` holds details by name.
+    ``collectives/plans/notes.py``. ``args`` holds details by name.
     """
 
     lane: str

@@ -16,7 +16,7 @@ from dear_mpi.bench.native import FORMS
 from dear_mpi.bench.output import fit_text
 from dear_mpi.bench.run import against_peers, bench, modelled, shown
 from dear_mpi.bench.suite import Suite
-from dear_mpi.bench.timing import on_host
+from dear_mpi.bench.timing import in_a_row
 from dear_mpi.bench.tune import tuned
 from dear_mpi.collectives.plans.tuning import Rule, wants_shared, write_rules
 from dear_mpi.collectives.program.cost import cost
@@ -168,9 +168,9 @@ def test_calls_in_a_row_are_as_many_on_all_ranks(monkeypatch):
 
     def counted(run, barrier, calls):
         found.append((current_thread().name, calls))
-        return on_host(run, barrier, calls)
+        return in_a_row(run, barrier, calls)
 
-    monkeypatch.setattr("dear_mpi.bench.timing.on_host", counted)
+    monkeypatch.setattr("dear_mpi.bench.timing.in_a_row", counted)
     how = {"placements": ("out",), "cadence": "streaming", "iterations": 3}
     run_world(lambda world: bench(Suite((2 * 65536 + 4,), ("all_gather",), ("ring",), **how), world), threads=2)
     mine, other = ([calls for name, calls in found if name == f"rank_{rank}"] for rank in range(2))

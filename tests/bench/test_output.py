@@ -1,4 +1,4 @@
-"""What the benchmark prints and writes is read by others: nccl-tests' and OSU's readers, pandas, people."""
+"""What the benchmark prints and writes is read by others: pandas, people."""
 
 import io
 import json
@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from dear_mpi.bench.case import OPERATIONS
-from dear_mpi.bench.layouts import BOTH, NCCL_TYPES, PROGRAMS, TITLES, check_nccl, fitted
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.output import COLUMNS, FORMATS, WIDTH, object_of, show_bench
+from dear_mpi.bench.output import COLUMNS, FORMATS, WIDTH, fitted, object_of, show_bench
 from dear_mpi.bench.run import Report, against_peers, is_noisy
 from dear_mpi.ranks.world import run_world
-from tests.bench.readers import busbw_by_readers, footer_of, read_nccl, read_osu, read_table, unfolded
+from tests.bench.readers import footer_of, read_table, unfolded
 from tests.bench.test_bench import row
 
 ITEMSIZES = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "int32": 4, "uint8": 1}
@@ -31,7 +30,7 @@ def report(*rows, names=NAMES, left_out=None):
 
 def printed(form, *rows, **more):
     return "".join(
-        f"{line.plain if isinstance(line, Text) else line}\n" for line in FORMATS[form](report(*rows, **more))
+        f"{line.plain if isinstance(line, Text) else line}\n" for line in FORMATS[form].lines(report(*rows, **more))
     )
 
 
@@ -82,96 +81,11 @@ def alike(text_value, value, width):
     assert text_value == pytest.approx(value, rel=0.5 if width == 6 and value >= 1e6 else 0.06, abs=0.005)
 
 
-@settings(max_examples=60, deadline=None)
-@given(odd_rows())
-def test_nccl_tests_readers_read_any_row(made):
-    other = {"in place": "out of place", "out of place": "in place"}[made.placement]
-    (line,) = read_nccl(printed("nccl", made, replace(made, placement=other, p50_us=1.0, wrong=0)))
-    split = made.ranks if made.collective in SPLIT else 1
-    assert (line.size, line.count) == (made.bytes, made.count // split)
-    assert line.type == NCCL_TYPES.get(made.dtype, made.dtype)
-    assert line.redop == {"average": "avg"}.get(made.op, made.op)
-    assert line.root == (0 if made.collective == "broadcast" else -1)
-    here, there = line.in_place, line.out_of_place
-    if made.placement == "out of place":
-        here, there = there, here
-    assert (there.time_us, there.wrong) == (1.0, 0)
-    alike(here.time_us, made.p50_us, 7)
-    alike(here.algbw, made.algbw_GBps, 6)
-    alike(here.busbw, made.busbw_GBps, 6)
-    assert here.wrong == pytest.approx(made.wrong)
-
-
-def test_the_heads_are_those_of_nccl_tests():
-    """These are the format texts of its ``writeResultHeader``."""
-    shared, times = "# %10s  %12s  %8s  %6s  %6s", "  %7s  %6s  %6s  %6s"
-    names, units = ("time", "algbw", "busbw", "#wrong"), ("(us)", "(GB/s)", "(GB/s)", "")
-    wanted = [
-        shared % ("", "", "", "", "") + "           out-of-place                       in-place          ",
-        (shared + 2 * times) % ("size", "count", "type", "redop", "root", *names, *names),
-        (shared + 2 * times) % ("(B)", "(elements)", "", "", "", *units, *units),
-    ]
-    lines = printed("nccl", *placed_rows()).splitlines()
-    at = next(number for number, line in enumerate(lines) if "redop" in line) - 1
-    assert lines[at : at + 3] == wanted
-
-
-def test_programs_that_read_nccl_tests_find_all_rows_of_all_algorithms():
-    """Each in one table, with one header and trailer, and the name of its algorithm above it."""
-    rows = placed_rows() + [replace(each, collective="all_gather", ranks=2) for each in placed_rows()]
-    text = printed("nccl", *rows)
-    wanted = [round(row.busbw_GBps, 2) for row in (*rows[:4:2], *rows[1:4:2])] * 2
-    assert busbw_by_readers(text) == [pytest.approx(wanted)] * 3
-    assert (text.count("out-of-place"), text.count("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : ")) == (
-        1,
-        1,
-    )
-    titles = [line for line in text.splitlines() if ", cpu, isolated, over " in line]
-    assert titles == [
-        f"# {name}, {collective}, {ranks} ranks, cpu, isolated, over MPI"
-        for collective, ranks in (("all_reduce", 4), ("all_gather", 2))
-        for name in ("native", "ring")
-    ]
-    assert footer_of(text)[1] == pytest.approx([sum(row.busbw_GBps for row in rows) / len(rows)], rel=1e-4)
-
-
-def test_a_row_without_its_other_placement_is_left_out():
-    """Readers take no line that lacks figures."""
-    text = printed("nccl", *placed_rows()[:-1])
-    assert [line.size for line in read_nccl(text)] == [64, 1 << 20, 64]
-
-
-@pytest.mark.parametrize("collective", [each for each in OPERATIONS if each not in PROGRAMS])
-def test_what_nccl_tests_have_no_program_for_has_no_such_layout(collective):
-    with pytest.raises(ValueError, match=f"--format nccl has no layout for {collective}: it has all_reduce, "):
-        check_nccl(("all_reduce", collective), BOTH)
-    with pytest.raises(ValueError, match="--format nccl has both placements in each line: leave --placement out, or"):
-        check_nccl(("all_reduce",), ("in",))
-
-
 @pytest.mark.parametrize("collective", OPERATIONS)
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_busbw_is_what_the_words_say(collective, ranks):
-    """For each operation there is a layout of OSU's."""
     factor = OPERATIONS[collective].busbw.replace("2(", "2*(")
     assert eval(factor, {"n": ranks}) == pytest.approx(OPERATIONS[collective].factor(ranks))
-    assert collective in TITLES
-
-
-def test_the_readers_read_what_those_tools_print():
-    line = "     1048576        262144     float     sum      -1"
-    line += "    74.60   14.06   24.60       0    73.90   14.19   24.83       0"
-    assert read_nccl(f"#\n{line}\n") == [
-        (1048576, 262144, "float", "sum", -1, (74.60, 14.06, 24.60, 0), (73.90, 14.19, 24.83, 0))
-    ]
-    said = (
-        "\n# OSU MPI Allreduce Latency Test v7.4\n# Datatype: MPI_CHAR.\n"
-        "# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations        Validation\n"
-        "4                       0.83              0.82              0.84          50              Pass\n"
-    )
-    names = ("Size", "Avg Latency(us)", "Min Latency(us)", "Max Latency(us)", "Iterations", "Validation")
-    row = dict(zip(names, ("4", "0.83", "0.82", "0.84", "50", "Pass"), strict=True))
-    assert read_osu(said) == [("OSU MPI Allreduce Latency Test", "MPI_CHAR", [row])]
 
 
 @pytest.mark.parametrize("width", [6, 7])
@@ -180,14 +94,6 @@ def test_a_number_fits_its_column(width, value):
     text = fitted(value, width)
     assert len(text) <= width
     assert float(text) == pytest.approx(value, rel=0.5, abs=0.005)
-
-
-def test_both_placements_stand_in_a_line():
-    lines = read_nccl(printed("nccl", *placed_rows()))
-    assert [(line.size, line.out_of_place.time_us, line.in_place.time_us) for line in lines[::2]] == [
-        (64, 128.0, 64.0),
-        (64, 384.0, 192.0),
-    ]
 
 
 LONG = "a/folder/of/mine/with/a/long/name/mine.py:" + "ring" * 20
@@ -243,13 +149,14 @@ def test_a_wrong_value_stands_out():
     text = printed("table", *placed_rows(wrong=3))
     assert footer_of(text)[0] == [(24, "FAILED")]
     assert {line["wrong"] for line in read_table(text)} == {"3 WRONG"}
-    assert {line.in_place.wrong for line in read_nccl(printed("nccl", *placed_rows(wrong=3)))} == {3}
-    styles = [line.style for line in FORMATS["table"](report(*placed_rows(wrong=3))) if not line.plain.startswith("#")]
+    styles = [
+        line.style for line in FORMATS["table"].lines(report(*placed_rows(wrong=3))) if not line.plain.startswith("#")
+    ]
     assert styles == ["bold red"] * 8
 
 
 def test_the_fastest_of_each_size_is_bold():
-    lines = [line for line in FORMATS["table"](report(*placed_rows())) if not line.plain.startswith("#")]
+    lines = [line for line in FORMATS["table"].lines(report(*placed_rows())) if not line.plain.startswith("#")]
     assert [(line.plain.split()[0], line.style) for line in lines] == 4 * [("native", "bold"), ("ring", "")]
 
 
@@ -296,47 +203,6 @@ def test_only_rows_are_no_remarks():
     assert "# left out: gloo: needs torch (all_reduce of 4 B, 8 B)" in text
 
 
-@settings(max_examples=60, deadline=None)
-@given(odd_rows(), st.tuples(TIMES, TIMES, TIMES))
-def test_osus_readers_read_any_row(made, times):
-    low, mean, high = sorted(times)
-    made = replace(made, rank_min_us=low, rank_mean_us=mean, rank_max_us=high)
-    (block,) = read_osu(printed("osu", made))
-    (found,) = block.rows
-    split = made.ranks if made.collective in ("all_gather", "all_to_all") else 1
-    assert int(found["Size"]) == made.bytes // split
-    assert [float(found[f"{name} Latency(us)"]) for name in ("Avg", "Min", "Max")] == pytest.approx(
-        [mean, low, high], abs=0.005
-    )
-    assert (found["Iterations"], found["Validation"]) == ("9", "Fail" if made.wrong else "Pass")
-
-
-def test_a_block_of_osu_is_of_one_candidate():
-    text = printed("osu", *placed_rows())
-    blocks = read_osu(text)
-    assert [block.title for block in blocks] == ["OSU MPI Allreduce Latency Test"] * 4
-    assert {block.datatype for block in blocks} == {"MPI_FLOAT"}
-    assert [[found["Size"] for found in block.rows] for block in blocks] == [["64", "1048576"]] * 4
-    assert text.splitlines()[0] == ""
-    assert "# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations        Validation\n" in text
-    assert "\n64                    128.00            128.00            128.00           9              Pass\n" in text
-
-
-def test_barriers_and_messages_have_osus_layouts():
-    rows = [replace(row("native", 64, 2.0), collective=name) for name in ("ping_pong", "bandwidth", "both_ways")]
-    rows.insert(0, replace(row("native", 64, 2.0), collective="barrier", bytes=0, count=0))
-    barrier, ping_pong, bandwidth, both_ways = read_osu(printed("osu", *rows))
-    assert barrier.rows == [
-        {"Avg Latency(us)": "2.00", "Min Latency(us)": "2.00", "Max Latency(us)": "2.00", "Iterations": "9"}
-    ]
-    assert ping_pong.title == "OSU MPI Latency Test"
-    assert ping_pong.rows == [{"Size": "64", "Avg Latency(us)": "2.00", "Validation": "Pass"}]
-    assert bandwidth.title == "OSU MPI Bandwidth Test"
-    assert bandwidth.rows == [{"Size": "64", "Bandwidth (MB/s)": "32.00", "Validation": "Pass"}]
-    assert both_ways.rows[0]["Bandwidth (MB/s)"] == "64.00"
-    assert len(read_table(printed("table", *rows))) == 4  # and one table each
-
-
 def samples_of(made):
     return replace(made, times_us=[[1.5, 2.5], [3.5, 4.5]])
 
@@ -376,7 +242,7 @@ def test_markdown_is_a_table():
 
 
 def test_a_name_of_no_format_is_refused_with_those_there_are():
-    message = "format 'tabel' is unknown: did you mean 'table'\\? Allowed: table, nccl, osu, csv, markdown"
+    message = "format 'tabel' is unknown: did you mean 'table'\\? Allowed: table, csv, markdown"
     with pytest.raises(ValueError, match=message):
         run_world(lambda world: show_bench(world, report(row("ring", 64)), "tabel"), threads=1)
 

@@ -37,22 +37,20 @@ def of_pace(monkeypatch, clock, spread=0.0, blocks=1, **how):
     return len(found["it"].times_s[0])
 
 
-def test_a_quiet_point_ends_as_soon_as_it_is_known(monkeypatch):
-    clock = Clock(0.001)
-    assert of_pace(monkeypatch, clock) == FEWEST_SAMPLES
-    assert clock.turns == [1, 1, 1, FEWEST_SAMPLES]
+@pytest.mark.parametrize(("turn_s", "spread", "turns"), [
+    (0.001, 0.0, [1, 1, 1, FEWEST_SAMPLES]),  # quiet: it ends as soon as it is known
+    (3.0, 1.0, [1, FEWEST_SAMPLES]),  # one turn of warm-up is more than a quarter of the time
+])  # fmt: skip
+def test_a_point_has_samples_for_an_interval_however_long_that_takes(turn_s, spread, turns, monkeypatch):
+    clock = Clock(turn_s)
+    assert of_pace(monkeypatch, clock, spread=spread, budget_s=2.0) == FEWEST_SAMPLES
+    assert clock.turns == turns
 
 
 def test_a_noisy_point_ends_with_its_time(monkeypatch):
     clock = Clock(0.01)
     assert 150 <= of_pace(monkeypatch, clock, spread=1.0, budget_s=2.0) <= 200
     assert clock.now_s <= 2.0
-
-
-def test_a_point_has_samples_for_an_interval_however_long_that_takes(monkeypatch):
-    clock = Clock(3.0)
-    assert of_pace(monkeypatch, clock, spread=1.0, budget_s=2.0) == FEWEST_SAMPLES
-    assert clock.turns == [1, FEWEST_SAMPLES], "one turn of warm-up is more than a quarter of the time"
 
 
 def with_late_starts(counted):

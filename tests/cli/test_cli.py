@@ -20,7 +20,6 @@ from dear_mpi.cli.flags import PANELS, chosen
 from dear_mpi.cli.train import DIGITS, RESNET
 from dear_mpi.training.declared import options_of
 from dear_mpi.training.runs.config import Config
-from tests.bench.readers import busbw_by_readers, read_nccl
 from tests.cli_checks import assert_one_line
 from tests.launch import mpis_at_hand
 from tests.rooms import SOURCES
@@ -209,17 +208,14 @@ REFUSED = {  # by command: flags, and the error
         (("--algorithms", ""), "--algorithms takes one or several with commas"),
         (("--segment", ""), "--segment: size '' cannot be read"),
         (("--sizes", "4Q"), "--sizes: size '4Q' cannot be read"),
-        (("--format", "cvs"), "format 'cvs' is unknown: did you mean 'csv'? Allowed: table, nccl, osu, csv, markdown"),
+        (("--format", "cvs"), "format 'cvs' is unknown: did you mean 'csv'? Allowed: table, csv, markdown"),
         (("--raw",), "--raw needs --json FILE"),
-        (("--format", "nccl", "--placement", "in"), "--format nccl has both placements in each line"),
-        (("--format", "nccl", "--collective", "barrier"), "--format nccl has no layout for barrier"),
         (("--tune", "a", "--json", "./a"), "--tune and --json must be different files, not both 'a'"),
         (("--tune", "a.old", "--json", "a"), "--tune and the older file of --json must be different files, not both"),
         (("--algorithms", "ring,auto:a.json", "--json", "a.json"), "would write over the file of --algorithms"),
     ],
     BENCH: [
         (("4", "--iterations", HUGE), f"--iterations must be at most 10000000, not {HUGE}"),
-        (("4", "--overlap", "--tests", HUGE), f"tests must be at most 1000000, not {HUGE}"),
         (("8M", "--segment", "4B"), "4 cuts 8388608 bytes into more than 1000000 messages"),
     ],
 }
@@ -376,9 +372,7 @@ def test_bench_reports_samples_and_where_it_was_made(tmp_path):
     assert (tmp_path / "rows.json.old").read_text() == "old"
 
 
-@pytest.mark.parametrize(
-    ("form", "first"), [("table", "# all_reduce"), ("nccl", "# dear"), ("csv", "collective,"), ("markdown", "| coll")]
-)
+@pytest.mark.parametrize(("form", "first"), [("table", "# all_reduce"), ("csv", "collective,"), ("markdown", "| coll")])
 def test_bench_prints_in_a_format(form, first):
     sizes = ("--sizes", "1KiB", "--budget", "10ms")
     result = run("bench", "--threads", 2, "--algorithms", "ring", *sizes, "--format", form)
@@ -386,19 +380,11 @@ def test_bench_prints_in_a_format(form, first):
     assert result.stdout.startswith(first)
 
 
-def test_lines_of_nccl_tests_have_both_placements():
-    result = run(*BENCH, "1K,2K", "--algorithms", "ring,naive", "--budget", "10ms", "--format", "nccl")
-    assert result.exit_code == 0, result.output
-    assert [line.size for line in read_nccl(result.stdout)] == [1024, 2048] * 2
-    assert [len(found) for found in busbw_by_readers(result.stdout)] == [4] * 3
-
-
 def test_a_format_for_programs_has_rows_alone():
     """All ranks of a job of threads have one standard output: nobody may lead it elsewhere for a while."""
     sizes = ("--sizes", "64B,1KiB", "--budget", "10ms")
-    result = run("bench", "--threads", 3, "--algorithms", "ring", *sizes, "--format", "csv", "--overlap")
+    result = run("bench", "--threads", 3, "--algorithms", "ring", *sizes, "--format", "csv")
     assert [line.split(",")[0] for line in result.stdout.splitlines()] == ["collective", "all_reduce", "all_reduce"]
-    assert "what hides" in result.stderr
 
 
 def test_bench_on_an_emulated_link_says_so(tmp_path):

@@ -27,18 +27,18 @@ PAIRS = [(name, collective) for name, row in ALGORITHMS.items() for collective i
 
 @pytest.mark.parametrize(("name", "collective"), PAIRS)
 def test_proved(name, collective):
-    for size in range(1, 65) if EVERY_SIZE else [*range(1, 18), 24, 31, 32, 33, 48, 63, 64]:
+    for size in range(1, 65) if EVERY_SIZE else [*range(1, 10), 12, 16, 17, 33, 64]:
         verify(programs(name, collective, size))
 
 
-@settings(max_examples=100)
-@given(hosts=st.lists(st.integers(0, 4), min_size=1, max_size=20), collective=st.sampled_from(list(HIERARCHICAL)))
+@settings(max_examples=60)
+@given(hosts=st.lists(st.integers(0, 4), min_size=1, max_size=16), collective=st.sampled_from(list(HIERARCHICAL)))
 def test_hierarchical_rings_are_proved_for_any_ranks_on_any_hosts(hosts, collective):
     verify(programs("hierarchical", collective, len(hosts), hosts=hosts))
 
 
-@settings(max_examples=60)
-@given(hosts=st.lists(st.integers(0, 4), min_size=1, max_size=12))
+@settings(max_examples=40)
+@given(hosts=st.lists(st.integers(0, 4), min_size=1, max_size=10))
 def test_a_level_brings_together_what_its_name_says(hosts):
     """Inside hosts each rank gets its host's sums of what it serves; between hosts all of them go to their owners. One
     level after the other is a whole all_gather, which is proved."""
@@ -61,25 +61,19 @@ def test_a_level_is_no_algorithm():
             run_loopback(2, lambda transport, name=name: check_algorithm(name, transport, "all_gather"))
 
 
-@pytest.mark.parametrize("pieces", [2, 3, 8, 31])
-def test_pipelined_trees_are_proved_for_any_number_of_pieces(pieces):
-    for size in range(1, 20):
-        verify(programs("double_tree", "all_reduce", size, pieces=pieces))
-
-
 @pytest.mark.parametrize("name", ["naive", "ordered", "binomial", "recursive_doubling"])
 def test_these_combine_in_rank_order(name):
     """What a bitwise result that depends on nothing but the numbers, or an op that does not commute, needs."""
     for collective in ALGORITHMS[name]:
         for size in (1, 2, 3, 5, 8, 13):
             assert keeps_rank_order(programs(name, collective, size))
-
-
-def test_a_ring_combines_each_chunk_in_an_order_of_its_own():
     assert not keeps_rank_order(programs("ring", "reduce_scatter", 3))
 
 
-@pytest.mark.parametrize(("name", "collective"), [pair for pair in PAIRS if EVERY_SIZE or pair[1] == "all_reduce"])
+FEW = [("ring", "all_reduce"), ("rabenseifner", "all_gather"), ("hierarchical", "reduce_scatter")]
+
+
+@pytest.mark.parametrize(("name", "collective"), PAIRS if EVERY_SIZE else FEW)
 def test_256_ranks_are_proved(name, collective):
     verify(programs(name, collective, 256))
 
@@ -113,7 +107,7 @@ STEPS = {
     "hierarchical": lambda size: size - 1,  # on one host
     "ordered": lambda size: min(1, size - 1),
 }
-POWERS_OF_TWO = STEPS | {"rabenseifner": lg, "swing": lg}
+POWERS_OF_TWO = STEPS | {"rabenseifner": lg}
 SIZES = [1, 2, 3, 4, 5, 8, 17, 64]
 STEPPED = [(name, size) for name in POWERS_OF_TWO for size in SIZES if name in STEPS or size & size - 1 == 0]
 
@@ -128,8 +122,7 @@ def test_all_gathers_cost_what_their_closed_forms_say(name, size):
     assert set(found.nbytes) == {(size - 1) * share}
     mirror = cost(programs(name, "reduce_scatter", size), 1000 * size, 4, network)
     assert set(mirror.nbytes) == set(found.nbytes)
-    if name != "swing":  # which adds one message while the next one arrives
-        assert mirror.time_s == pytest.approx(expected_s + (size - 1) * share * network.gamma)
+    assert mirror.time_s == pytest.approx(expected_s + (size - 1) * share * network.gamma)
 
 
 @pytest.mark.parametrize("size", SIZES)

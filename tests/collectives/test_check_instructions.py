@@ -5,8 +5,7 @@ import pytest
 from dear_mpi.collectives import ALGORITHMS, Partition, ProgramError, programs
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.lowering.check import check_instructions
-from dear_mpi.collectives.lowering.instructions import BEGIN, Writer
-from dear_mpi.collectives.lowering.messages import messages
+from dear_mpi.collectives.lowering.messages import BEGIN, Writer, messages
 from dear_mpi.collectives.program.program import COLLECTIVES
 
 PAIRS = [(name, collective) for name, row in ALGORITHMS.items() for collective in row if runner_of(name) == "messages"]

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from dear_mpi.collectives import make_plan
-from dear_mpi.collectives.plans.notes import WAITS, Noted, Notes, Part
-from dear_mpi.collectives.plans.steps import spans_of, starts_of
+from dear_mpi.collectives.plans.notes import WAITS, Noted, Notes, Part, spans_of, starts_of
 from dear_mpi.collectives.transports.loopback import run_loopback
 from tests.collective_checks import SERVED
 
@@ -34,8 +33,8 @@ def test_each_call_of_a_run_has_its_part(collective, name, ranks):
             plan.notes = notes = Notes()
             plan()
             (noted,) = notes.runs
-            blocks = [[part.kind in WAITS for part in each.parts] for each in plan.run.instructions]
-            due = [[True] * len(each.waits) + [False] * len(each.actions) for each in plan.run.instructions]
+            blocks = [part.kind in WAITS for part in plan.run.parts]
+            due = [test is not None for test in plan.run.tests]
             return blocks == due, len(noted.parts), len(noted.times), len(plan.run.calls)
 
     for alike, parts, times, calls in run_loopback(ranks, on_each_rank):

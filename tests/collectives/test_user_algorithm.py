@@ -140,14 +140,10 @@ def test_a_wrong_algorithm_is_refused_on_all_ranks(tmp_path, name):
     file = tmp_path / "bad.py"
     file.write_text(IMPORTS + BAD)
     collective = "all_reduce" if name == "reduced_twice" else "all_gather"
+    assert f"`{MESSAGES[name]}` |" in PAGE
     assert MESSAGES[name] in refusals(f"{file}:{name}", collective)
     with pytest.raises(ProgramError, match=re.escape(MESSAGES[name])):
         verify(programs(f"{file}:{name}", collective, 3))
-
-
-@pytest.mark.parametrize("name", MESSAGES)
-def test_the_page_quotes_the_errors(name):
-    assert f"`{MESSAGES[name]}` |" in PAGE
 
 
 def test_the_wrong_ring_of_the_page_is_right_on_two_ranks_alone(files):
@@ -156,78 +152,44 @@ def test_the_wrong_ring_of_the_page_is_right_on_two_ranks_alone(files):
     assert refusals("wrong.py:my_wrong_ring", size=5) == f"all_gather: {shown}"
 
 
-# (what the file has, the name of the function, part of the message)
-UNUSABLE = {
-    "no such function": (
-        f"{IMPORTS}def near(rank, size): ...\ndef far(rank, size): ...\nSIZE = 3\ndef _own(): ...\n",
-        "neer",
-        "algorithm file mine.py has no function or class 'neer'; it has near, far",
+PROGRAM = "return Program('all_gather', rank, size, ())"
+ON_OTHERS = "algorithm 'FILE:f' fails for rank 2 of 3: "
+# (what the file has, the function or what it does, part of the message)
+UNUSABLE = [
+    ("def near(rank, size): ...\ndef far(rank, size): ...\nSIZE = 3\ndef _own(): ...\n", "neer", "has near, far"),
+    ("1 / 0\n", "f", "FILE' fails: ZeroDivisionError: division by zero"),
+    ("raise KeyError('peer')", "", "FILE:f' fails for rank 0 of 2: KeyError: 'peer'"),
+    ("return []", "", "FILE:f' must return a Program for rank 0 of 2, not list"),
+    ("return Program('all_gather', rank, size, iter(()))", "", "steps for rank 0 of 2 that are a tuple of Step, not <"),
+    ("return Program('all_reduce', rank, size, ())", "", "FILE:f' serves all_reduce, not all_gather; these do: naive"),
+    (f"{PROGRAM} if rank < 2 else 1 / 0", "", f"{ON_OTHERS}ZeroDivisionError: division by zero"),
+    (f"{PROGRAM} if rank < 2 else exit(0)", "", f"{ON_OTHERS}SystemExit: 0"),
+    (
+        "return Program(('all_gather', 'broadcast')[size > 2], rank, size, ())",
+        "",
+        "FILE:f' must return a program of all_gather for rank 0 of 3, not of broadcast for rank 0 of 3",
     ),
-    "a file that fails": ("1 / 0\n", "f", "mine.py' fails: ZeroDivisionError: division by zero"),
-    "a function that fails": (
-        "def f(rank, size): raise KeyError('peer')\n",
-        "f",
-        "mine.py:f' fails for rank 0 of 2: KeyError: 'peer'",
+    (
+        "return Program('all_gather', 0, size, ())",
+        "",
+        "FILE:f' must return a program of all_gather for rank 1 of 3, not of all_gather for rank 0 of 3",
     ),
-    "no Program": ("def f(rank, size): return []\n", "f", "mine.py:f' must return a Program for rank 0 of 2, not list"),
-    "steps without an end": (
-        f"{IMPORTS}from itertools import repeat\n"
-        "def f(rank, size): return Program('all_gather', rank, size, repeat(Step()))\n",
-        "f",
-        "mine.py:f' must return steps for rank 0 of 2 that are a tuple of Step, not repeat(Step(",
-    ),
-    "another collective": (
-        f"{IMPORTS}def f(rank, size): return Program('all_reduce', rank, size, ())\n",
-        "f",
-        "mine.py:f' serves all_reduce, not all_gather; these do: naive, ring",
-    ),
-    "a function that fails on other ranks": (
-        f"{IMPORTS}def f(rank, size): return Program('all_gather', rank, size, ()) if rank < 2 else 1 / 0\n",
-        "f",
-        "mine.py:f' fails for rank 2 of 3: ZeroDivisionError: division by zero",
-    ),
-    "a function that ends the process": (
-        f"{IMPORTS}def f(rank, size): return Program('all_gather', rank, size, ()) if rank < 2 else exit(0)\n",
-        "f",
-        "mine.py:f' fails for rank 2 of 3: SystemExit: 0",
-    ),
-    "another collective on other sizes": (
-        f"{IMPORTS}def f(rank, size): return Program(('all_gather', 'broadcast')[size > 2], rank, size, ())\n",
-        "f",
-        "mine.py:f' must return a program of all_gather for rank 0 of 3, not of broadcast for rank 0 of 3",
-    ),
-    "another rank": (
-        f"{IMPORTS}def f(rank, size): return Program('all_gather', 0, size, ())\n",
-        "f",
-        "mine.py:f' must return a program of all_gather for rank 1 of 3, not of all_gather for rank 0 of 3",
-    ),
-}
+    (f"while rank == 2: time.sleep(0.1)\n    {PROGRAM}", "", "did not finish within 1 seconds (for rank 2 of 3)"),
+    ("list(iter(lambda: time.sleep(0.1), 0))", "", "did not finish within 1 seconds (for rank 0 of 2)"),
+]
 
 
-@pytest.mark.parametrize("what", UNUSABLE)
-def test_an_unusable_function_is_refused_on_all_ranks(tmp_path, what):
-    content, name, message = UNUSABLE[what]
-    (tmp_path / "mine.py").write_text(content)
-    assert message in refusals(f"{tmp_path / 'mine.py'}:{name}")
+@pytest.mark.parametrize(("content", "name", "message"), UNUSABLE)
+def test_an_unusable_function_is_refused_on_all_ranks(tmp_path, monkeypatch, content, name, message):
+    monkeypatch.setattr("dear_mpi.collectives.program.user_file.LIMIT_S", 1.0)
+    file = tmp_path / "mine.py"
+    file.write_text(f"import time\n{IMPORTS}{content if name else f'def f(rank, size):{chr(10)}    {content}'}\n")
+    assert message.replace("FILE", str(file)) in refusals(f"{file}:{name or 'f'}")
 
 
-@pytest.mark.parametrize("loop", ["while rank == 2: time.sleep(0.1)", "list(iter(lambda: time.sleep(0.1), 0))"])
-def test_a_function_that_never_ends_is_refused_on_all_ranks(loop, tmp_path, monkeypatch):
-    monkeypatch.setattr("dear_mpi.collectives.program.user_file.LIMIT_S", 0.3)
-    body = f"    {loop}\n    return Program('all_gather', rank, size, ())\n"
-    (tmp_path / "mine.py").write_text(f"{IMPORTS}import time\ndef f(rank, size):\n{body}")
-    where = "rank 2 of 3" if "rank" in loop else "rank 0 of 2"
-    said = f"mine.py:f' did not finish within 0.3 seconds (for {where})"
-    assert said in refusals(f"{tmp_path / 'mine.py'}:f")
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [("absent.py", "does not exist"), ("folder", "is no Python file"), ("notes.txt", "is no Python file")],
-)
+@pytest.mark.parametrize(("name", "wrong"), [("absent.py", "does not exist"), ("folder", "is no Python file")])
 def test_a_file_that_is_none_is_refused_on_all_ranks(tmp_path, name, wrong):
     (tmp_path / "folder").mkdir()
-    (tmp_path / "notes.txt").write_text("def f(rank, size): ...\n")
     place = str(tmp_path / name)
     assert f"algorithm file {place!r} {wrong}: write it like path/to/mine.py:my_ring" in refusals(f"{place}:f")
 

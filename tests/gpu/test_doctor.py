@@ -5,7 +5,7 @@ import pytest
 
 from dear_mpi.collectives.plans.runners.messages import MessagesRun
 from dear_mpi.collectives.transports.loopback import run_loopback
-from dear_mpi.kernels.gpu import current_gpu, use_gpu
+from dear_mpi.kernels.array import current_gpu, use_gpu
 from tests.gpu.conftest import watched
 
 pytest.importorskip("dear_mpi.contrib.doctor")

@@ -70,7 +70,7 @@ def test_rows(comm, collective):
         assert row.peer.startswith("native")
         assert row.chosen == row.algorithm or row.algorithm == "auto"
     assert all(answer == report for answer in comm.allgather(report))
-    run_world(lambda world: show_bench(world, report))
+    run_world(lambda world: show_bench(world, report, "table"))
 
 
 @pytest.mark.parametrize("collective", OPERATIONS)
@@ -145,17 +145,6 @@ def test_who_cannot_run_is_left_out_with_the_reason(comm):
 def test_bad_settings_are_refused_on_all_ranks(settings, message):
     with pytest.raises(ArgumentError, match=message):
         measured(**settings)
-
-
-def test_a_part_of_the_ranks_knows_how_fast_its_links_are(comm):
-    """The port of a host, 6 bytes/s, is that of fewer ranks."""
-
-    def rates(world):
-        with world.part(max(1, comm.size - 1)) as here:
-            return here and here.transport.rates
-
-    found = run_world(rates, rates=(7.0, 6.0))
-    assert found == (None if 0 < comm.rank == comm.size - 1 else (7.0, 6.0 / max(1, comm.size - 1)))
 
 
 def test_all_calls_of_the_library_take_part(comm):

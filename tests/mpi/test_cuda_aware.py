@@ -5,11 +5,10 @@ import sys
 import numpy as np
 import pytest
 
-from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide, probe
-from dear_mpi.collectives.launch.mpi_facts import queries
+from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide, probe, queries
 from dear_mpi.collectives.program.errors import ArgumentError, MismatchError
 from dear_mpi.collectives.transports.mpi import MpiTransport
-from dear_mpi.kernels.gpu import current_gpu
+from dear_mpi.kernels.array import current_gpu
 from tests.collective_checks import DeviceArray
 
 pytestmark = pytest.mark.mpi

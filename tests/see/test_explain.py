@@ -144,14 +144,11 @@ def test_the_step_that_breaks_and_the_cell_are_red_in_the_text(monkeypatch, caps
 
 
 def test_each_number_of_ranks_is_proved_once_and_shown_on_a_bar(monkeypatch):
-    """Only an algorithm that asks for pieces is proved for several numbers of them."""
     proved, shown = [], []
     monkeypatch.setattr(proof, "verify", lambda written: proved.append(len(written)))
     monkeypatch.setitem(proof.PROOFS, "messages", lambda written: None)
     proof.prove("ring", "all_reduce", [0, 0, 0], shown.append)
     assert (proved, len(shown)) == ([1, 2, 3], 3)
-    proof.prove("double_tree", "all_reduce", [0, 0], shown.append)
-    assert proved[3:] == [1, 1, 2, 2]
 
 
 def test_a_proof_that_fails_says_for_how_many_ranks(tmp_path):

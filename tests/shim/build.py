@@ -65,7 +65,11 @@ EXPRESSIONS = {
 
 # Instances of a template whose other instances try everything that it does. Building them takes long: the build for
 # the sanitizers leaves them out.
-FURTHER = {f"accumulate_all<{dtype}, {op}>" for dtype, op in product(set(INTEGERS) - {"int"}, OPS)}
+FURTHER = {
+    f"{name}<{dtype}, {op}>"
+    for name, dtype, op in product(("accumulate", "accumulate_all"), set(INTEGERS) - {"int"}, OPS)
+}
+FURTHER |= {update_expression(*each) for each in UPDATES if each[0] not in ("fp32", each[1])}
 
 
 def source(file):

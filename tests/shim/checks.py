@@ -316,8 +316,8 @@ def pack_checks():
             found[f"unpack from {name}"] = partial(check_unpack, wire=wire, scale=scale, part=part, offset=offset)
     for narrow in (name for name, dtype in DTYPES.items() if dtype.itemsize <= 2):
         found[f"every {narrow}"] = partial(check_every_number, narrow=narrow)
-    for first in range(0, 1000, 250):
-        found[f"lists from {first}"] = partial(check_lists, seeds=(first, first + 250))
+    for first in range(0, 400, 100):
+        found[f"lists from {first}"] = partial(check_lists, seeds=(first, first + 100))
     for name in DTYPES:
         found[f"beyond 2^32, {name}"] = partial(check_pack_beyond_32_bits, name=name)
     return found
@@ -342,7 +342,15 @@ def update_checks():
 
 # By file and name; each is called with a function like ``build.kernel``.
 CHECKS = {"pack.cu": pack_checks(), "accumulate.cu": accumulate_checks(), "update.cu": update_checks()}
-FURTHER = {f"{op} of several {name}" for op, name in product(OPS, INTEGERS) if name != "int32"}  # see build.FURTHER
+FURTHER = {f"{op} of {many}{name}" for op, many, name in product(OPS, ("", "several "), INTEGERS) if name != "int32"}
+FURTHER |= {
+    f"{name}, {wire} to {dtype}"
+    for name, (dtype, wire, _) in product(OPTIMIZERS, build.UPDATES)
+    if dtype not in ("fp32", wire)
+}  # as in build.FURTHER
+FURTHER |= {f"beyond 2^32, {name}" for name in DTYPES if name != "fp32"} | {
+    f"lists from {first}" for first in (100, 200, 300)
+}
 
 
 def one_too_long(kernel):

@@ -70,13 +70,11 @@ def kfac() -> Row:
         "sent is ours: triangles of both factors of each layer, on the preset `paper-100gbib`; the row of SPD-KFAC is "
         "`wfbp` with factors as one more parameter of each layer, and a gather of inverses that nothing hides. The "
         f"triangles have {ratio:.2f} times the elements of the gradient. We predict {own_s:.3f} s for their "
-        f"all-reduce, where {sent_s:.3f} s are published; {gradients_s:.3f} s for that of gradients, which add "
-        f"{claims.GRADIENTS_S - claims.COMPUTED_S:.3f} s there; and {own_s / 2:.3f} s for the gather of inverses, "
-        f"where {claims.INVERTED_S['MPD-KFAC'][1]} s and, placed, {claims.INVERTED_S['SPD-KFAC'][1]} s are. Of the "
-        f"published iteration {waits_s:.3f} s go by in which factors that are pipelined still keep it waiting; of ours "
-        f"{own_wait_s:.3f} s, gradients included, as a simulated message costs the compute nothing. So the rows miss "
-        "by what is sent, and by how well it is hidden. The preset was fitted to another cluster. How factors are "
-        "divided between the passes is not known; ours follow FLOPs. Triangles and their all-reduce by our simulator: "
+        f"all-reduce (published {sent_s:.3f} s), {gradients_s:.3f} s for that of gradients (published "
+        f"{claims.GRADIENTS_S - claims.COMPUTED_S:.3f} s), and {own_s / 2:.3f} s for the gather of inverses (published "
+        f"{claims.INVERTED_S['MPD-KFAC'][1]} s and, placed, {claims.INVERTED_S['SPD-KFAC'][1]} s). Pipelined factors "
+        f"keep the published iteration waiting for {waits_s:.3f} s, ours for {own_wait_s:.3f} s, gradients included. "
+        "The preset was fitted to another cluster. Triangles and their all-reduce by our simulator: "
         f"{'; '.join(others)}.",
     )
 
@@ -96,16 +94,13 @@ def diloco() -> Row:
         + ", ".join(f"{period} {judged(each, claims.STREAMING_H)}" for period, each in hours.items()),
         "the hours of data-parallel training, which ours takes as given; the terabytes; the losses; the length of "
         "rounds and the number of replicas of that run",
-        f"Ours takes two hours as given: that data-parallel training takes {claims.PARALLEL_H} h, and that all compute "
-        f"takes {claims.STREAMING_H} h. From these follow the compute and the wait of one iteration. The question is "
-        "then whether a link of 1 Gbit/s hides a round: `diloco` with staggered buckets and a delay of 5 iterations "
-        "leaves what the table says; ours cannot be below the hours given. It sends fp32, as our rounds have no codes "
-        f"of 4 bits. The published bytes are {fewer:.0f} times fewer. Our codes of 4 bits have {smaller:.2f} times "
-        "fewer bytes than fp32, so that would "
-        f"be rounds of {fewer / smaller:.0f} iterations from fp32, and of {2 * fewer / smaller:.0f} from types of 16 "
-        f"bits. One link at 1 Gbit/s that never rests cannot carry {claims.PARALLEL_TB} TB in {claims.PARALLEL_H} h: "
-        f"{links:.1f} such links can. For {claims.STREAMING_TB} TB in {claims.STREAMING_H} h it takes {few_links:.1f}. "
-        "So these bytes went over several links, or those hours are of another link; which, we cannot say.",
+        f"Given are the {claims.PARALLEL_H} h of data-parallel training, and {claims.STREAMING_H} h for all compute. "
+        "The question is whether a link of 1 Gbit/s hides a round: `diloco` with staggered buckets and a delay of 5 "
+        f"iterations, in fp32. The published bytes are {fewer:.0f} times fewer. Our codes of 4 bits have {smaller:.2f} "
+        f"times fewer bytes than fp32: that would be rounds of {fewer / smaller:.0f} iterations from fp32, and of "
+        f"{2 * fewer / smaller:.0f} from types of 16 bits. A link at 1 Gbit/s cannot carry {claims.PARALLEL_TB} TB in "
+        f"{claims.PARALLEL_H} h: {links:.1f} such links can. For {claims.STREAMING_TB} TB in {claims.STREAMING_H} h it "
+        f"takes {few_links:.1f}.",
     )
 
 
@@ -122,12 +117,10 @@ def themis() -> Row:
         f"that there is a gain, and never a loss: {'yes' if min(each) >= 1 < fmean(each) else 'no'}; the figures are "
         f"not comparable (mean {fmean(each):.2f}, largest {max(each):.2f})",
         "its networks, which have other dimensions and rates; iterations: none of its four models has a table here",
-        "As the bytes are the same, a gain in utilisation is a gain in time. The gain depends on both dimensions, and "
-        "on the ratio of their rates: our means are over the ratios of `make dimensions`, from 1/8 to 8, for 64 MiB. "
-        "They weigh ratios as we chose them, so a mean that is near the published one says nothing. Where links "
-        "between hosts are the faster ones, ours nears the number of hosts, by which bytes inside are divided: so the "
-        "largest one depends on the networks that are tried. The [page on dimensions](dimensions.md) has "
-        "the proofs, and what was measured.",
+        "As the bytes are the same, a gain in utilisation is a gain in time. It depends on both dimensions, and on the "
+        "ratio of their rates: our means are over the ratios of `make dimensions`, from 1/8 to 8, for 64 MiB. A mean "
+        "near the published one says nothing. The [page on dimensions](dimensions.md) has the proofs, and what "
+        "was measured.",
     )
 
 

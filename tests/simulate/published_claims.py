@@ -13,7 +13,6 @@ from dear_mpi.models.synthetic import load_table
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import Simulated, simulate
 from dear_mpi.training.routes.find import find_code, find_route
-from tests.simulate.dimensions import FEW_RATIOS, gain
 
 ITEMSIZE = 4
 Shape = tuple[int, ...]
@@ -153,6 +152,8 @@ def links_full(terabytes: float, hours: float) -> float:
 @cache
 def themis_gains(shape: tuple[int, int]) -> list[float]:
     """Of 64 MiB over `hierarchical`, at some ratios of rates."""
+    from tests.contrib.algorithms.dimensions import FEW_RATIOS, gain  # of an extra
+
     return [gain(*shape, ratio) for ratio in FEW_RATIOS]
 
 

@@ -1,16 +1,11 @@
 """Replay programs by SimGrid, which is not ours: it routes messages, and lets those that meet on a link share it.
 
-An oracle for ``cost``. Its MPI layer is set up as a plain alpha-beta network: no time of the processor, no protocols by
-size, no loss of bandwidth. On a star messages begin, share ports and end as in ``cost`` (decision 0013), so times are
-equal, except for 16 bytes of envelope that SimGrid adds to each message. Two rules differ, and change no time of ours:
-several messages between two ranks share links, while in ``cost`` they keep their order; and shares are in inverse
-proportion to the latency of the whole way, as under TCP, which is equal for all ways of a star.
-
-It replays time-independent traces: what a rank does, step by step, and not how long it takes.
+An oracle for ``cost``. On a star messages begin, share ports and end as in ``cost`` (decision 0013): times are equal,
+except for 16 bytes of envelope that SimGrid adds to each message. It replays time-independent traces: what a rank does,
+step by step, and not how long it takes.
 
 Source: Casanova, Giersch, Legrand, Quinson and Suter, Versatile, scalable, and accurate simulation of distributed
-applications and platforms (2014); Desprez, Markomanolis and Suter, Improving the accuracy and efficiency of
-time-independent trace replay (2012). Tried with SimGrid 3.32.
+applications and platforms (2014). Tried with SimGrid 3.32.
 """
 
 import os

@@ -31,9 +31,7 @@ MOST = "must be from 0 to 86400 seconds, not"
         (["--network", "10gbit,1e300s"], f"network '10gbit,1e300s': the latency {MOST} 1e+300"),
         (["--network", "10gbit,1us,o=1e300s"], f"network '10gbit,1us,o=1e300s': o {MOST} 1e+300"),
         (["--network", "10gbit,1us,gamma=1e300s"], f"gamma {MOST} 1e+300"),
-        (["--network", "10gbt"], "bandwidth '10gbt' cannot be read"),
         (["--network", "10gbit,50us,p=3"], "network '10gbit,50us,p=3': p is unknown. Allowed: o=, gamma=, hosts="),
-        (["--network", "1gbit,1us/1gbit,2us"], "must be one link, or INSIDE/BETWEEN,hosts=N"),
         (["--network", "1gbit/1gbit,hosts=3"], "hosts=3 does not divide 64 ranks"),
         (["--network", "1gbit/1gbit,hosts=2,gamma=1ns"], "gamma= belongs to INSIDE"),
         (["--network", "rows.json"], "network 'rows.json' is no readable JSON file: No such file or directory"),
@@ -50,10 +48,8 @@ MOST = "must be from 0 to 86400 seconds, not"
         (["--schedules", "deer"], "did you mean 'dear'?"),
         (["--profile", "none.json"], "profile 'none.json' is no readable JSON file"),
         (["--straggler", "64:2"], "straggler must be a rank of 0..63, not 64"),
-        (["--straggler", "fast"], "straggler 'fast' cannot be read: write it like 3:1.5"),
         (["--forward-time", "-1"], "--forward-time must be from 0 to 86400 seconds, not -1.0"),
         (["--network", "10gbit,1us,o=1us,o=5us"], "network '10gbit,1us,o=1us,o=5us' has o twice"),
-        (["--network", "1gbit,hosts=2/1gbit,hosts=4"], "network '1gbit,hosts=2/1gbit,hosts=4' has hosts twice"),
         (["--network", f"1gbit/1gbit,hosts={DIGITS}"], f"hosts must be a whole number above zero, not '{DIGITS}'"),
         (
             ["--ranks", DIGITS],
@@ -165,7 +161,7 @@ def test_the_slowest_links_of_a_doctor_are_rates(tmp_path):
     assert read_rates("100gbit/10gbit") == (12.5e9, 1.25e9)
     for hosts, kind in (("aaaa", "between"), ("abcd", "inside")):
         file.write_text(json.dumps(report(*RING, hosts=hosts)))
-        done = CliRunner().invoke(app, ["explain", "--algorithm", "themis", "--rates", str(file)])
+        done = CliRunner().invoke(app, ["explain", "--algorithm", "ring", "--rates", str(file)])
         assert_one_line(done, f"has no links {kind} hosts: take dear-mpi doctor")
 
 
@@ -185,7 +181,6 @@ FILE = "must be a file of dear-mpi bench --json, or of dear-mpi doctor --json: "
     [
         ({"rows": [3]}, f"{FILE}rows[0] must be an object, not 3"),
         (ROWS, f"{FILE}it must be an object, not a list"),
-        ("[" * 10**5, "is no readable JSON file: lists and objects are nested too deeply in it"),
         ({"rows": [ROWS[0], ROWS[1] | {"p50_us": 0}]}, "rows[1].p50_us must be a number >= 1e-06, not 0"),
         ({"rows": [ROWS[0] | {"dtype": "fp8"}]}, "dtype 'fp8' is unknown. Allowed: fp64"),
         ({"rows": [ROWS[0] | {"ci_low_us": float("inf")}]}, "must be a number <= 86400000000.0, not Infinity"),

@@ -12,9 +12,7 @@ from dear_mpi.simulate import prices
 from dear_mpi.simulate.prices import Lockstep, StandIns
 from dear_mpi.simulate.settings import Settings
 from dear_mpi.simulate.sweep import simulate
-from dear_mpi.training.schedules import SCHEDULES, Dear
-from dear_mpi.training.virtual_trainer import WARM
-from tests.simulate.predicted import predicted
+from dear_mpi.training.schedules import SCHEDULES
 
 MODELS = tuple(f"synthetic:{name}" for name in ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large"))
 HOOKS = ("before_forward", "after_forward", "before_backward", "after_backward", "end_backward")
@@ -41,8 +39,7 @@ def calls_of(function):
     return count
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("fusion", ["none", "cut:1MB"])
+@pytest.mark.parametrize(("schedule", "fusion"), [*((each, "none") for each in SCHEDULES), ("dear-eager", "cut:1MB")])
 def test_the_work_is_linear_in_the_number_of_layers(tmp_path, schedule, fusion):
     def work(layers):
         file = tmp_path / f"{layers}.json"
@@ -54,18 +51,6 @@ def test_the_work_is_linear_in_the_number_of_layers(tmp_path, schedule, fusion):
     work(10)  # what is done once is done
     few, once, twice = work(10), work(60), work(110)
     assert twice - few < 2.1 * (once - few)
-
-
-def test_each_hook_is_called_once_for_each_layer_and_iteration():
-    calls = Counter()
-    kind = type("Counting", (Dear,), {name: counting(getattr(Dear, name), calls, name) for name in HOOKS})
-    price = counting(lambda collective, bucket: 1e-3, calls, "price")
-    (found,) = simulated(models=MODELS[:1], ranks=(4,), schedules=("dear",))
-    model = found.scenario.model
-    found_run = predicted(model, "dear", "25MB", lambda buckets: price, kind=kind, iterations=2)
-    layers, buckets, iterations = len(model.names), len(found_run.buckets), WARM + 2
-    assert [calls[name] for name in HOOKS] == [*[layers * iterations] * 4, iterations]
-    assert calls["price"] == 2 * buckets * 2, "both collectives, for all iterations, and the sum for the bound"
 
 
 def counting(function, calls, name):

@@ -6,8 +6,7 @@ from typer.testing import CliRunner
 from dear_mpi.cli.app import app
 from dear_mpi.models.synthetic import load_modules
 from dear_mpi.simulate.model import synthetic_model
-from dear_mpi.training.fusion import BY_TIME, PassTimes, by_time, in_cycles, mg_wfbp
-from dear_mpi.training.schedules import SCHEDULES
+from dear_mpi.training.fusion import in_cycles, mg_wfbp
 from tests.cli_checks import assert_one_line
 from tests.simulate.predicted import predicted
 
@@ -53,14 +52,6 @@ def test_iterations_are_those_of_list_scheduling(name, all_reduce_s):
     model = model_of(name)
     found = [iteration(model, *case, all_reduce_s)[0] for case in CASES]
     assert found == pytest.approx(PUBLISHED[name, all_reduce_s], rel=0.02)
-
-
-@pytest.mark.parametrize("schedule", [*SCHEDULES, "zero:overlap_param_gather=yes"])
-@pytest.mark.parametrize("all_reduce_s", [0.5, 3.0, 8.0])
-def test_no_schedule_is_faster_than_its_bound(schedule, all_reduce_s):
-    seconds, found = iteration(model_of("resnet50"), schedule, "own", all_reduce_s)
-    assert found.bound_s <= seconds * (1 + 1e-9)
-    assert seconds <= 3.0 + 1.5 * all_reduce_s + 1e-9, "nothing overlaps, and parameters are gathered twice"
 
 
 def test_zero_gathers_behind_the_backward_pass_or_under_the_forward_pass():
@@ -115,20 +106,6 @@ def test_horovod_sends_what_is_ready_in_buffers_that_have_a_limit():
     assert in_cycles([100 * mib, 100 * mib, 20 * mib], [1.0, 1.0, 0.5], lambda nbytes: 0.1) == [[0], [1], [2]]
     assert in_cycles([60 * mib, 60 * mib, 20 * mib], [1.0, 1.0, 0.5], lambda nbytes: 0.1) == [[0, 1], [2]]
     assert in_cycles([mib, mib, mib], [1.0, 0.9, 0.5], lambda nbytes: 0.7) == [[0, 1], [2]], "while the wire is busy"
-
-
-@pytest.mark.parametrize("policy", BY_TIME)
-def test_fusion_by_time_is_a_list_of_borders_of_layers(policy):
-    model = model_of("densenet201")
-    text = by_time(
-        policy,
-        model.layout,
-        PassTimes(model.costs.forward_s, model.costs.backward_s),
-        lambda nbytes: 1e-3 + 1e-9 * nbytes,
-    )
-    begins = set(map(str, model.layout.begins.values()))
-    assert set(text.removeprefix("at:").split(",")) <= begins
-    assert iteration(model, "wfbp", text, 3.0)[0] == pytest.approx(iteration(model, "wfbp", text, 3.0)[0])
 
 
 @pytest.mark.parametrize(

@@ -73,13 +73,6 @@ def test_a_network_is_fitted_to_means():
     assert slow.beta == pytest.approx(2 * plain.beta)
 
 
-def test_rows_and_their_waits_add_up_where_ranks_differ():
-    for found in simulated(fusions=("25MB",), straggler="3:2"):
-        row = found.row
-        assert row["iteration_s"] == pytest.approx(row["compute_s"] + row["exposed_comm_s"] + row["rest_s"])
-        assert row["rest_s"] <= 1e-12 * row["iteration_s"]
-
-
 def test_a_slow_rank_keeps_all_others_waiting():
     plain, slow = (simulated(schedules=("sequential",), fusions=("25MB",), straggler=each)[0] for each in (None, "3:2"))
     assert slow.row["iteration_s"] - plain.row["iteration_s"] == pytest.approx(0.15)
@@ -88,11 +81,6 @@ def test_a_slow_rank_keeps_all_others_waiting():
     assert same.row["iteration_s"] == pytest.approx(
         simulated(schedules=("dear",), fusions=("25MB",))[0].row["iteration_s"]
     )
-
-
-def test_thousands_of_ranks():
-    rows = [found.row for found in simulated(ranks=(4096,), fusions=("25MB",))]
-    assert all(row["iteration_s"] > 2 * 4095 * 50e-6 for row in rows), "latencies alone take as long"
 
 
 def test_the_command_writes_its_rows(tmp_path):

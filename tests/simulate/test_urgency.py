@@ -5,18 +5,11 @@ updates shards, the wire is idle meanwhile.
 """
 
 import random
-from dataclasses import replace
 
 import pytest
 
-from dear_mpi.models.synthetic import load_modules
-from dear_mpi.simulate.model import synthetic_model
-from dear_mpi.simulate.scenario import buckets_of
-from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.routes.find import FULL, SHARDED
 from dear_mpi.training.routes.stages import all_gather, all_reduce, reduce_scatter
-from dear_mpi.training.schedules import find_schedule
-from dear_mpi.training.virtual_trainer import VirtualTrainer, best_order
 from tests.simulate.predicted import predicted
 from tests.simulate.test_bounds import random_model, random_prices
 
@@ -86,25 +79,3 @@ def setting(number, schedule, credit):
 def test_the_wire_always_takes_the_most_urgent_bucket_that_is_ready(schedule, credit):
     settings = [(number, *setting(number, schedule, credit)) for number in range(SETTINGS)]
     assert [each for each in settings if each[1] != pytest.approx(each[2], rel=1e-9)] == []
-
-
-def test_an_order_for_a_faster_wire_makes_the_most_urgent_bucket_wait():
-    """Why orders are decided by what collectives take in training: late buckets go first that there is no time for."""
-    kind, layers = find_schedule("dear-eager"), load_modules("resnet50")
-    model = synthetic_model("synthetic:resnet50", layers, ranks=3, forward_s=0.31, backward_s=0.62)
-    rules = Rules("dear-eager", buckets_of(model, kind, SHARDED, "own", None), kind, route=SHARDED)
-
-    def iteration_s(planned, real):
-        """With an order that was planned for so many seconds of all collectives, where they take others."""
-        costs = [
-            replace(model.costs, price=lambda stage, bucket, s=s: s / 2 * bucket.count / model.layout.count)
-            for s in (planned, real)
-        ]
-        trainer = VirtualTrainer(kind, rules.another(), costs[1])
-        trainer.schedule.take(best_order(trainer.schedule, rules.another(), costs[0]))
-        return trainer.mean_s()
-
-    exact_s = iteration_s(0.8, 0.8)
-    assert exact_s == pytest.approx(0.93 + 0.037, abs=1e-3), "the last collective before, and both halves of bucket 0"
-    assert iteration_s(0.8 / 1.1, 0.8) == pytest.approx(exact_s * 1.068, abs=2e-3)
-    assert iteration_s(0.8 * 1.1, 0.8) <= exact_s

@@ -139,13 +139,13 @@ def tied(own):
     own.blocks[1].right.weight = own.blocks[0].right.weight
 
 
-@refused(f"parameter head.weight was frozen since the first step: {ANEW}")
+@refused(f"parameter head.weight was frozen later: {ANEW}")
 @between
 def frozen(own):
     own.head.requires_grad_(False)
 
 
-@refused(f"a parameter that was frozen at the start is to be trained: {ANEW}")
+@refused(f"parameter head.bias was unfrozen later: {ANEW}")
 def unfrozen(transport, own, make):
     own.head.bias.requires_grad_(False)
     optimizer = make()
@@ -301,7 +301,7 @@ def late_tokens(transport, own, make):
     optimizer.step(tokens=3)
 
 
-@refused(r"tokens must be given to step\(\) on all ranks, not on 1 of 2")
+@refused(r"tokens must be given to step\(\) on all ranks, and be above zero, not on 1 of 2 ranks, 3 together")
 def some_tokens(transport, own, make):
     optimizer = make()
     backward(own)
@@ -309,7 +309,7 @@ def some_tokens(transport, own, make):
     optimizer.flush()
 
 
-@refused("tokens must be above zero over all ranks, not 0")
+@refused(r"tokens must be given to step\(\) on all ranks, and be above zero, not on 2 of 2 ranks, 0 together")
 def no_tokens(transport, own, make):
     optimizer = make()
     backward(own)

@@ -4,7 +4,7 @@ from dear_mpi.training.fabric.costs import Costs
 from dear_mpi.training.fabric.fabric import Rules
 from dear_mpi.training.schedules import SCHEDULES
 from dear_mpi.training.virtual_trainer import predict
-from tests.simulate.dimensions import gain
+from tests.contrib.algorithms.dimensions import gain
 from tests.training_checks import cut_of
 from tests.variants.target import Target
 

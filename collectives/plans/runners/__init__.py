@@ -30,7 +30,7 @@ def check_algorithm(name: str, transport: Transport, *collectives: str) -> None:
 
 
 def check_call(call: Call, transport: Transport) -> dict[str, object]:
-    """Return the fingerprint of a call, which must be equal on all ranks, or raise."""
+    """Return what must be equal on all ranks, or raise."""
     facts = call.check(transport)
     # Sharing memory only matters for a tuning table; ranks find it out later.
     for sharing in (False,) if call.rules is None else (True, False):

@@ -1,4 +1,4 @@
-"""Run a program by messages: its instructions, bound to one buffer and transport.
+"""Run a program by messages.
 
     direct   sends leave from the buffer; receives go into it, or into a side buffer to be merged later
     staged   MPI cannot reach the buffer: every message has a side buffer in pinned host memory
@@ -13,12 +13,11 @@ launches so far, the caller's included. A buffer passes from a stream to MPI onl
 launches of a run are not waited for: they are in order on the stream.
 """
 
-import sys
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from copy import copy
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,15 +26,13 @@ from dear_mpi.collectives.algorithms.registry import (
     algorithm_source,
     find_algorithm,
     is_ours,
-    lacks_rates,
     load_algorithm,
     programs,
 )
-from dear_mpi.collectives.lowering.instructions import WINDOW, SideBuffer, write_instructions
-from dear_mpi.collectives.lowering.messages import WHOLE, Portion, messages
-from dear_mpi.collectives.plans.call import Call
+from dear_mpi.collectives.lowering.messages import WHOLE, WINDOW, Portion, SideBuffer, messages, write_instructions
+from dear_mpi.collectives.plans.call import Call, Task
 from dear_mpi.collectives.plans.notes import Part
-from dear_mpi.collectives.plans.plan import Action, BoundInstruction, InstructionRun, Task
+from dear_mpi.collectives.plans.plan import Act, Action, InstructionRun, waiting
 from dear_mpi.collectives.plans.tuning import window_of
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.program.program import Program, renamed, write_program
@@ -57,8 +54,8 @@ def check_call(call: Call, transport: Transport) -> int | None:
 
 
 def proven_for(call: Call, transport: Transport) -> Sequence[Program]:
-    source, hosts, rates = algorithm_source(call.algorithm), call.hosts(transport), transport.rates
-    return proven(source, call.algorithm, call.collective, hosts, rates=rates, pieces=call.pieces)
+    source, hosts = algorithm_source(call.algorithm), call.hosts(transport)
+    return proven(source, call.algorithm, call.collective, hosts, rates=transport.rates, pieces=call.pieces)
 
 
 @lru_cache(maxsize=256)
@@ -75,17 +72,9 @@ def proven(
     return written
 
 
-@cache
-def say_that_rates_lack(algorithm: str) -> None:
-    what = f"algorithm {algorithm!r} works without the rates inside and between hosts, which are unknown"
-    print(f"dear-mpi: {what}: give --rates, or Transport.rates", file=sys.stderr, flush=True)
-
-
 def prepare(task: Task) -> InstructionRun:
     call, transport = task.call, task.transport
     vrank, hosts = (transport.rank - call.root) % transport.size, call.hosts(transport)
-    if transport.rank == 0 and lacks_rates(call.algorithm, hosts, transport.rates):
-        say_that_rates_lack(call.algorithm)
     if is_ours(call.algorithm):
         write, rates = find_algorithm(call.algorithm, call.collective), transport.rates
         program = write_program(write, vrank, transport.size, hosts=hosts, rates=rates, pieces=call.pieces)
@@ -109,7 +98,7 @@ def prepare(task: Task) -> InstructionRun:
 class MessagesRun(InstructionRun):
     """A program on a flat buffer, in place; the memory must not move until ``free``.
 
-    It needs at most ``window`` side segments per peer (staged: per peer and direction).
+    Side memory: at most ``window`` segments per peer (staged: per peer and direction).
     """
 
     def __init__(
@@ -133,9 +122,9 @@ class MessagesRun(InstructionRun):
         self.beside = self.side_memory(Slab.pinned(buffer) if staged else slab or Slab.beside(buffer))
         self.bind_all()
 
-    def on(self, buffer: Array) -> "MessagesRun":
+    def on(self, task: Task) -> "MessagesRun":
         other = copy(self)
-        other.buffer = buffer
+        other.buffer = task.buffer
         other.bind_all()
         return other
 
@@ -158,30 +147,27 @@ class MessagesRun(InstructionRun):
             init[message.incoming](self.beside.get(number, self.elements(number)), message.peer, self.tag)
             for number, message in enumerate(self.listing.messages)
         ]
-        super().__init__(self.rank, list(self.bound(requests)), requests)
+        super().__init__(self.rank, list(self.acts(requests)), requests)
 
-    def bound(self, requests: Sequence[Request]) -> Iterator[BoundInstruction]:
-        """Bind the instructions; on a GPU an event may cut one in two, see [Note: Host and device]."""
+    def acts(self, requests: Sequence[Request]) -> Iterator[Act]:
+        """Bind the instructions; on a GPU starts may wait for an event, see [Note: Host and device]."""
         launched = True  # the caller may have launched kernels that write the buffer
         for instruction in self.listing.instructions:
-            waits = [requests[number] for number in instruction.waits]
-            parts, actions = [self.part("ending", number) for number in instruction.waits], list[Action]()
+            for number in instruction.waits:
+                yield waiting(self.part("ending", number), requests[number])
             if instruction.merges:
-                actions.append(self.merge(instruction.merges))
-                parts.append(self.part("merging", instruction.merges[0]))
+                yield Act(self.part("merging", instruction.merges[0]), self.merge(instruction.merges))
+                launched = True
             for number in instruction.starts:
                 if number in self.beside and not self.listing.messages[number].incoming:  # it leaves from a side buffer
-                    actions.append(copier(self.beside[number], self.elements(number)))
-                    parts.append(self.part("copying", number))
-            starts = [requests[number].Start for number in instruction.starts]
-            started = [self.part("starting", number) for number in instruction.starts]
-            launched = launched or bool(actions)
-            if self.settled is not None and launched and starts:
-                yield BoundInstruction(waits, [*actions, self.settled.record], [*parts, Part("copying")])
-                yield BoundInstruction([self.settled], starts, [Part("device"), *started])
+                    yield Act(self.part("copying", number), copier(self.beside[number], self.elements(number)))
+                    launched = True
+            if self.settled is not None and launched and instruction.starts:
+                yield Act(Part("copying"), self.settled.record)
+                yield waiting(Part("device"), self.settled)
                 launched = False
-            else:
-                yield BoundInstruction(waits, [*actions, *starts], [*parts, *started])
+            for number in instruction.starts:
+                yield Act(self.part("starting", number), requests[number].Start)
 
     def part(self, kind: str, number: int) -> Part:
         message = self.listing.messages[number]

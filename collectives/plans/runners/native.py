@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from dear_mpi.collectives.launch.cuda_aware import built_for
-from dear_mpi.collectives.plans.call import Call
+from dear_mpi.collectives.plans.call import Call, Task
 from dear_mpi.collectives.plans.notes import Part
-from dear_mpi.collectives.plans.plan import BoundInstruction, InstructionRun, Task
+from dear_mpi.collectives.plans.plan import Act, InstructionRun
 from dear_mpi.collectives.program.errors import ArgumentError
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.collectives.program.program import COLLECTIVES
@@ -70,10 +70,7 @@ def too_many(units: int) -> bool:
 
 
 class NativeRun(InstructionRun):
-    """Runs the library's collective in place."""
-
     def __init__(self, task: Task) -> None:
-        self.task = task
         call, transport, buffer = task.call, task.transport, task.buffer
         partition, comm = call.partition(transport.size), transport.native
         assert comm is not None, "check has seen it"
@@ -87,10 +84,10 @@ class NativeRun(InstructionRun):
         if call.collective == "reduce_scatter":  # MPI puts the shard at the start
             shard = buffer[partition.shard(transport.rank)]
             calls.append(partial(move, shard, buffer[: shard.size]))
-        super().__init__(transport.rank, [BoundInstruction((), calls, PARTS[: len(calls)])], ())
+        super().__init__(transport.rank, list(map(Act, PARTS, calls)), ())
 
-    def on(self, buffer: Array) -> "NativeRun":
-        return NativeRun(self.task.on(buffer))
+    def on(self, task: Task) -> "NativeRun":
+        return NativeRun(task)
 
     def start(self) -> None:
         """Do nothing: the library's calls block."""

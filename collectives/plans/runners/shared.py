@@ -1,7 +1,5 @@
 """Run collectives in the memory of a host's ranks, phase by phase (``lowering/phases.py``).
 
-Ranks reach each other's buffers, or additional mailboxes (``reach_for``).
-
 Between two phases is a dissemination barrier: in round k a rank signals the rank 2^k after it; after ceil(lg P) rounds
 all ranks have arrived. Loads after a barrier must see stores before it. MPI does not promise this for messages. It
 holds on processors that keep stores in order, with libraries that use queues in memory or sockets; tested only on x86.
@@ -16,17 +14,16 @@ import numpy as np
 
 from dear_mpi.collectives.algorithms.registry import runner_of
 from dear_mpi.collectives.lowering.phases import Move, Operand, Share, phases
-from dear_mpi.collectives.plans.call import Call
+from dear_mpi.collectives.plans.call import Task
 from dear_mpi.collectives.plans.notes import Part
-from dear_mpi.collectives.plans.plan import Action, BoundInstruction, InstructionRun, Task, straight
+from dear_mpi.collectives.plans.plan import Act, Action, InstructionRun, waiting
 from dear_mpi.collectives.plans.runners.messages import check, check_call
 from dear_mpi.collectives.plans.tuning import SMALL_BYTES
 from dear_mpi.collectives.program.errors import ArgumentError
-from dear_mpi.collectives.transports.transport import Request, Transport
+from dear_mpi.collectives.transports.transport import Request
 from dear_mpi.kernels.array import Array, library_of
 from dear_mpi.kernels.calls import combiner, copier
 from dear_mpi.kernels.dtypes import compute_dtype, is_floating
-from dear_mpi.kernels.slab import Slab
 
 __all__ = ["check", "check_call", "prepare"]  # ranks find out later, together, whether memory is reachable
 
@@ -47,11 +44,12 @@ class Reach:
     mailboxes: bool
 
 
-def reach_for(call: Call, buffer: Array, transport: Transport, slab: Slab | None) -> Reach | None:
+def reach_for(task: Task) -> Reach | None:
     """Collective: return the memory of all ranks if the call can use it, else None.
 
     ArgumentError on all ranks: the call needs it, but it is out of reach.
     """
+    call, buffer, transport, slab = task.call, task.buffer, task.transport, task.slab
     needed, dtype, on_host = runner_of(call.algorithm) == "shared", buffer.dtype, library_of(buffer) == "numpy"
     if not needed and buffer.nbytes <= MESSAGES_BYTES:
         return None
@@ -75,7 +73,7 @@ def reach_for(call: Call, buffer: Array, transport: Transport, slab: Slab | None
 
 class SharedRun(InstructionRun):
     def __init__(self, task: Task) -> None:
-        self.task, self.buffer, self.op = task, task.buffer, task.op
+        self.buffer, self.op = task.buffer, task.op
         self.reached: Reach = task.reached
         transport, rank, size = task.transport, task.transport.rank, task.transport.size
         self.rank = rank
@@ -86,24 +84,20 @@ class SharedRun(InstructionRun):
             to, source = (rank + far) % size, (rank - far) % size
             pair = transport.send_init(token, to, task.tag), transport.recv_init(token, source, task.tag)
             rounds.append(((to, source), pair))
-        runs = [list(self.bound(moves, number, rounds)) for number in range(1 + task.reached.mailboxes)]
-        self.runs = [(instructions, straight(instructions)) for instructions in runs]
+        runs = [list(self.acts(moves, number, rounds)) for number in range(1 + task.reached.mailboxes)]
+        self.runs = [[act.call for act in acts] for acts in runs]
         self.numbers = itertools.cycle(range(len(runs)))
         super().__init__(rank, runs[0], [request for _, pair in rounds for request in pair])
 
-    def bound(self, moves: Sequence[Sequence[Move]], run: int, rounds: Sequence[Round]) -> Iterator[BoundInstruction]:
-        waits: Sequence[Request] = ()
-        actions: list[Action] = [self.bind(move, run) for move in moves[0]]
-        parts = [self.part(move, 0) for move in moves[0]]
-        for number, phase in enumerate(moves[1:]):
-            for place, (peers, pair) in enumerate(rounds):
+    def acts(self, moves: Sequence[Sequence[Move]], run: int, rounds: Sequence[Round]) -> Iterator[Act]:
+        for number, phase in enumerate(moves):
+            for move in phase:
+                yield Act(self.part(move, number), self.bind(move, run))
+            for place, (peers, pair) in enumerate(rounds if number < len(moves) - 1 else ()):
                 ends = [Part("ending", number, place, *each) for each in zip(peers, (False, True), strict=True)]
-                parts += [end._replace(kind="starting") for end in ends]
-                yield BoundInstruction(waits, [*actions, *(request.Start for request in pair)], parts)
-                waits, parts, actions = pair, ends, []
-            actions += [self.bind(move, run) for move in phase]
-            parts = [*parts, *(self.part(move, number + 1) for move in phase)]
-        yield BoundInstruction(waits, actions, parts)
+                for end, request in zip(ends, pair, strict=True):
+                    yield Act(end._replace(kind="starting"), request.Start)
+                yield from map(waiting, ends, pair)
 
     def part(self, move: Move, phase: int) -> Part:
         kind = "copying" if len(move.sources) == 1 else "combining"
@@ -125,10 +119,10 @@ class SharedRun(InstructionRun):
         array = self.buffer if operand == ("buffer", self.rank) else self.reached.arrays[rank]
         return array[elements.start : elements.stop]
 
-    def on(self, buffer: Array) -> "SharedRun | None":
+    def on(self, task: Task) -> "SharedRun | None":
         if not self.reached.mailboxes:
             return None
-        other = SharedRun(self.task.on(buffer))
+        other = SharedRun(task)
         other.numbers = self.numbers  # runs of one plan for the other ranks
         return other
 
@@ -142,12 +136,12 @@ class SharedRun(InstructionRun):
 
     def next_run(self) -> None:
         """Alternate between even and odd runs, which use different mailbox sets."""
-        self.instructions, self.calls = self.runs[next(self.numbers)]
+        self.calls = self.runs[next(self.numbers)]
 
     def free(self) -> None:
         super().free()
         self.runs.clear()
-        del self.reached, self.task  # releases the views of other ranks' memory
+        del self.reached  # releases the views of other ranks' memory
 
 
 prepare = SharedRun

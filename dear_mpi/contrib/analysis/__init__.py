@@ -1,11 +1,24 @@
-"""Explain what ``bench`` measured: flags that look closer at a run, and report it as comments and in ``--json``.
+"""Explain what ``bench`` measured: flags that look closer at a run, formats of other tools, and ``bench-diff``.
 
 Why: a time's parts, by the model. Guidelines: calls that are slower than others that do their work. Arrival: calls that
 ranks enter late. Steps: where the time of our plans goes.
 """
 
-from dear_mpi.cli.commands import AddedFlag
+from dear_mpi.cli.commands import AddedFlag, Command
 
+BENCH_DIFF = Command(
+    "Report at which sizes one saved run of bench is slower than another: exit code 1 if any is, 3 if it cannot tell.",
+    "dear_mpi.contrib.analysis.diff_command:bench_diff",
+)
+OVERLAP = AddedFlag(
+    "Also run our plans and MPI's non-blocking call during compute, and report how much of them is hidden.",
+    "dear_mpi.contrib.analysis.overlap:overlap",
+)
+TESTS = AddedFlag(
+    "With --overlap: calls of advance(), or of MPI_Test, during the compute; default: 16.",
+    "dear_mpi.contrib.analysis.overlap:tests",
+    metavar="INTEGER",
+)
 WHY = AddedFlag(
     "Explain the time of each algorithm at the measured size nearest to SIZE; several with commas.",
     "dear_mpi.contrib.analysis.why:why",

@@ -4,15 +4,11 @@
     rank 1   |- - - - its delay - - - -|call . . . . .|
              common start              last arrival   end on the slowest rank: a sample is the time between the two
 
-An algorithm that works while it waits has little left after the last arrival; a ring has everything left. A turn's
-number determines its delays: all ranks know them, and they are equal for all candidates and runs. All candidates of a
-case share one longest delay, by default the median over candidates of the medians of balanced calls. The last arrival
-is measured: a rank that sleeps, or loses its core, is a little later. Balanced calls take turns with late ones, and
-wait for 0 s.
+Delays follow from the turn's number, equal for all candidates; the longest is by default the median of balanced calls'
+medians. The last arrival is measured. Balanced calls take turns with late ones.
 
-Source: patterns and their effect: Faraj, Patarasuk and Yuan, A Study of Process Arrival Patterns for MPI Collective
-Operations (International Journal of Parallel Programming 36, 2008). One late rank, and random delays: Proficz,
-Improving Allreduce Collective Operations for Imbalanced Process Arrival Patterns (Journal of Supercomputing 74, 2018).
+Source: Faraj, Patarasuk and Yuan, A Study of Process Arrival Patterns for MPI Collective Operations (IJPP 36, 2008);
+Proficz, Improving Allreduce Collective Operations for Imbalanced Process Arrival Patterns (J. Supercomputing 74, 2018).
 """
 
 import random
@@ -35,6 +31,7 @@ from dear_mpi.bench.timing import Context, Interleaved
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.transports.agree import said_by_rank_0
 from dear_mpi.collectives.transports.wait_policy import crowd_of
+from dear_mpi.contrib.analysis.ready import same_case
 from dear_mpi.contrib.look import aligned
 from dear_mpi.kernels.array import Array
 from dear_mpi.kernels.dtypes import TYPES
@@ -54,13 +51,13 @@ Taken: TypeAlias = dict[str, Array]
 
 
 def one_late(turn: int, ranks: int) -> list[float]:
-    """Delay one rank fully: each rank once in ``ranks`` turns, in another order each time."""
+    """Delay one rank fully: each once in ``ranks`` turns."""
     late = random.Random(f"one-late {turn // ranks}").sample(range(ranks), ranks)[turn % ranks]
     return [float(rank == late) for rank in range(ranks)]
 
 
 def ramp(turn: int, ranks: int) -> list[float]:
-    """Delay ranks by evenly growing times, in another order of ranks each turn."""
+    """Delay ranks by evenly growing times."""
     return [place / max(1, ranks - 1) for place in random.Random(f"ramp {turn}").sample(range(ranks), ranks)]
 
 
@@ -92,7 +89,7 @@ def parse_patterns(text: str) -> dict[str, float | None]:
 
 
 def wait(begin_s: float, delay_s: float, *, asleep: bool) -> float:
-    """Return after a delay since ``begin_s`` by ``perf_counter``; return how long it took."""
+    """Return after a delay since ``begin_s``; return how long it took."""
     clock, end_s = time.perf_counter, begin_s + delay_s
     if asleep:
         while (left_s := end_s - clock()) > CLOSE_S:
@@ -103,15 +100,13 @@ def wait(begin_s: float, delay_s: float, *, asleep: bool) -> float:
 
 
 def after_last(ends_s: Array, came_s: Array) -> Array:
-    """Convert ends and arrivals, of each rank (rows), to times from the last arrival to the end, at least 0."""
+    """Return times from the last arrival to the end, at least 0; of each rank (rows)."""
     found: Array = np.maximum(ends_s - came_s.max(axis=0), 0.0)
     return found
 
 
 @dataclass(frozen=True)
 class Late:
-    """A case's candidates, and ranks that enter them late; collective."""
-
     interleaved: Interleaved
     asleep: bool  # whether ranks sleep through their delays, because other ranks need their cores
 
@@ -121,7 +116,7 @@ class Late:
         return {key: label(key[0], each.chosen, key[1] if cuts else None) for key, (each, _) in ready.items()}
 
     def turns(self, delays_s: Sequence[Sequence[float]]) -> tuple[Taken, int]:
-        """Take a turn of all candidates for each of these delays by rank; also return the wrong elements."""
+        """Collective: take a turn for each of these delays by rank; also return wrong elements."""
         all_of, transport, wrong = self.interleaved, self.interleaved.transport, 0
         names = self.names()
         mine: dict[str, list[tuple[float, float]]] = {name: [] for name in names.values()}
@@ -192,7 +187,7 @@ def in_us(taken: Taken) -> dict[str, list[float]]:
 
 
 def priced_us(row: Row, fit: Fit, world: World, delays_s: Sequence[Sequence[float]]) -> float | None:
-    """Return the model's time after the last arrival, the median over these turns; None without a program."""
+    """Return the model's median time after the last arrival; None without a program."""
     written = programs_of(row, world.transport.hosts, world.transport.rates)
     if not written:
         return None
@@ -204,7 +199,7 @@ def priced_us(row: Row, fit: Fit, world: World, delays_s: Sequence[Sequence[floa
 
 
 def reported(found: Mapping[str, Any], rows: Mapping[str, Row], fit: Fit | None, world: World) -> list[dict[str, Any]]:
-    """Return what ``--json`` has of a case: an object per pattern. ``rows``: by candidate, of the usual measurement."""
+    """Return an object per pattern; ``rows``: by candidate, of the usual measurement."""
     case, size, objects = found["case"], world.size, []
     for pattern, scale_s in found["scales_s"].items():
         delays = list(
@@ -254,7 +249,7 @@ def reported(found: Mapping[str, Any], rows: Mapping[str, Row], fit: Fit | None,
 
 
 def fastest_of(times_us: Mapping[str, Sequence[float]]) -> list[str]:
-    """Return the fastest candidate, then those whose interval overlaps its interval."""
+    """Return the fastest, then those whose interval overlaps its interval."""
     medians: dict[str, Median] = {name: median(each) for name, each in times_us.items()}
     first = min(medians, key=lambda name: medians[name].value)
     return [first, *(name for name in medians if name != first and medians[name].low <= medians[first].high)]
@@ -314,8 +309,3 @@ def arrival(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:
         return Look({"arrival": found}, partial(show, found=found))
 
     return look
-
-
-def same_case(row: Row, case: Case) -> bool:
-    facts = {"collective": case.collective, "bytes": case.nbytes, **case.facts}
-    return all(getattr(row, name) == value for name, value in facts.items())

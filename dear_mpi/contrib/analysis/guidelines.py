@@ -3,21 +3,15 @@
     all_reduce   ################# 95 us       a breach: the two calls below are the faster all_reduce
     in its place ##### 30 us, then ###### 31 us
 
-No library keeps every guideline: if it switches algorithms at some size, the new one is often the wrong one. Sizes are
-row sizes: the full buffer. Times are medians. Calls in sequence take at most the sum of their times, so the sum causes
-no breach. But rows are measured in sequence: a disturbance of a second can look like a breach, so measure an important
-one twice.
+Sizes are the full buffer, times medians. Rows are measured in sequence, so a disturbance can look like a breach.
 
-    broken        the call is slower by more than ``LEAST``, beyond the intervals of the medians
-    kept          it is not, with equal certainty
-    cannot tell   otherwise: intervals are too wide or missing, or all candidates were slower than at the next larger
-                  size, which indicates a disturbance
+    broken        slower by more than ``LEAST``, beyond the intervals of the medians
+    kept          not, with equal certainty
+    cannot tell   intervals too wide or missing, or all candidates slower than at the next larger size
 
-Holm's adjustment (``dear_mpi/reporting/stats.py``) bounds the chance of any false breach at 5 %. The ratio's interval
-combines both intervals in squares on a logarithmic scale (Zou and Donner, Statistics in Medicine, 2008).
-
-Source: Traeff, Gropp and Thakur, Self-Consistent MPI Performance Guidelines (IEEE TPDS 21, 2010); Hunold,
-Carpen-Amarie, Luebbe and Traeff, PGMPI (arXiv 1606.00215), the source of most of this table.
+Holm's adjustment bounds the chance of any false breach at 5 %. A ratio's interval combines both in squares on a
+logarithmic scale (Zou and Donner, Statistics in Medicine, 2008). Source: Traeff, Gropp and Thakur, Self-Consistent MPI
+Performance Guidelines (IEEE TPDS 21, 2010); Hunold et al., PGMPI (arXiv 1606.00215).
 """
 
 import math
@@ -53,7 +47,7 @@ def grain(row: Row) -> int:
 
 
 def same_size(row: Row, found: Sequence[Row]) -> Term | None:
-    """Return rows of this size, up to rounding to whole elements of each rank."""
+    """Up to rounding to whole elements of each rank."""
     near = [each for each in found if abs(each.bytes - row.bytes) < grain(row)]
     return (min(near, key=lambda each: abs(each.bytes - row.bytes)), 1) if near else None
 
@@ -64,25 +58,20 @@ def smallest(nbytes: int, found: Sequence[Row]) -> Term | None:
 
 
 def in_pieces(row: Row, found: Sequence[Row]) -> Term | None:
-    """Return the next smaller size with its repetitions, if it divides this size."""
+    """The next smaller size with its repetitions, if it divides this size."""
     smaller = max((each for each in found if 0 < each.bytes < row.bytes), key=by_size, default=None)
     return None if smaller is None or row.bytes % smaller.bytes else (smaller, row.bytes // smaller.bytes)
 
 
 @dataclass(frozen=True)
 class Guideline:
-    """A call should be no slower than a sequence of other calls."""
-
     calls: tuple[str, ...]  # the replacement calls; the same collective if none is named
     text: str  # the guideline's text, S for the size
     instead: str  # advice to the user if it is broken
     find: Find = same_size  # the size of the replacement calls
 
     def terms(self, row: Row, rows: Mapping[str, Sequence[Row]]) -> list[Term] | None:
-        """Return the replacement calls; None if they were not measured.
-
-        They have the same op or none; a call that combines nothing may replace a sum.
-        """
+        """Return the replacement calls, of the same op or none; None if they were not measured."""
         ops = ("sum" if row.op == "none" else row.op, "none")
         found = []
         for name in self.calls or (row.collective,):
@@ -147,14 +136,14 @@ GUIDELINES: Mapping[str, tuple[Guideline, ...]] = {
 
 
 def conditions(row: Row) -> tuple[object, ...]:
-    """Return the settings that rows of a guideline share; segments matter only for our candidates."""
+    """The settings that rows of a guideline share; segments matter only for ours."""
     names = ("algorithm", "backend", "device", "ranks", "hosts", "dtype", "placement", "cadence", "start", "memory")
     same = (str(getattr(row, name)) for name in names)
     return (*same, row.segment_bytes if candidate(row.algorithm).segments else 0)
 
 
 def pairs(rows: Sequence[Row]) -> Iterator[tuple[Guideline, Row, list[Term]]]:
-    """Yield each testable guideline: the call and its replacement, both with right results."""
+    """Yield testable guidelines: the call and its replacement, both with right results."""
     right = [row for row in rows if row.ranks > 1 and not row.wrong]
     for alike in grouped([*right, *best_calls(right)], conditions).values():
         group = grouped(alike, attrgetter("collective"))
@@ -165,9 +154,9 @@ def pairs(rows: Sequence[Row]) -> Iterator[tuple[Guideline, Row, list[Term]]]:
 
 
 def best_calls(rows: Sequence[Row]) -> list[Row]:
-    """Return the fastest call of the library in each case, with its name in ``chosen``.
+    """Return the library's fastest call in each case, with its name in ``chosen``.
 
-    The interval's ends are the least over all calls: the fastest of many calls was often lucky.
+    The interval's ends are the least over all calls: the fastest of many was often lucky.
     """
     calls = [replace(row, algorithm=LIBRARY + BEST) for row in rows if candidate(row.algorithm).is_library]
     found = []
@@ -182,7 +171,7 @@ def best_calls(rows: Sequence[Row]) -> list[Row]:
 
 @dataclass(frozen=True)
 class Judged:
-    """A guideline at one size: the call's time over its replacement's time (``terms``)."""
+    """A guideline at one size: a call, and its replacement (``terms``)."""
 
     guideline: Guideline
     row: Row
@@ -196,12 +185,12 @@ class Judged:
 
     @property
     def told(self) -> bool:
-        """Return whether all medians have an interval, and none is wider than its median."""
+        """Whether all medians have an interval, none wider than its median."""
         rows = [self.row, *(each for each, _ in self.terms)]
         return all(each.samples >= FEWEST_SAMPLES and not each.median_us.is_noisy for each in rows)
 
     def reach(self, end: str) -> float:
-        """Return how far the logarithm of the ratio reaches to this end of its 95 % interval."""
+        """How far the ratio's logarithm reaches to this end of its 95 % interval."""
         other, total, row = ("ci_high_us", "ci_low_us")[end == "high"], self.instead_us, self.row
         mine = math.log(row.p50_us / max(getattr(row, f"ci_{end}_us"), 0.01 * row.p50_us))
         theirs = math.hypot(*(times * (getattr(each, other) - each.p50_us) for each, times in self.terms))
@@ -215,7 +204,7 @@ class Judged:
 
     @property
     def by_itself(self) -> float:
-        """Return the unadjusted p-value of a breach: half of a 95 % interval is ``Z`` standard errors."""
+        """The unadjusted p-value of a breach."""
         if not self.told:
             return 1.0
         over = math.log(self.row.p50_us / self.instead_us) - math.log1p(LEAST)
@@ -264,7 +253,7 @@ class Judged:
 
 
 def judged(rows: Sequence[Row]) -> list[Judged]:
-    """Test every guideline that these rows allow, in the order of the rows."""
+    """Test every guideline that these rows allow, in order."""
     found = [Judged(*each) for each in pairs(rows)]
     chances = holm([each.by_itself for each in found])
     found = [replace(each, chance=chance) for each, chance in zip(found, chances, strict=True)]
@@ -279,7 +268,7 @@ def judged(rows: Sequence[Row]) -> list[Judged]:
 
 
 def term_text(row: Row, term: Term) -> str:
-    """Name a replacement call by its difference from the row."""
+    """Name a replacement by its difference from the row."""
     other, times = term
     size = "" if abs(other.bytes - row.bytes) < grain(row) else f" of {format_bytes(other.bytes)}"
     if times > 1:
@@ -293,7 +282,7 @@ def call_text(row: Row) -> str:
 
 
 def guideline_lines(found: Sequence[Judged]) -> Iterator[str]:
-    """List broken guidelines with their worst size and call, and count the kept ones."""
+    """List broken guidelines with their worst case, and count the kept ones."""
 
     def whose(each: Judged) -> tuple[str, ...]:
         row = each.row

@@ -1,7 +1,6 @@
-"""Split a collective's time by step: waiting for peers, transfer, combining, copying.
+"""Split a collective's time by step: waiting for peers, transfer, combining, copying (``collectives/plans/notes.py``).
 
-``collectives/plans/steps.py`` defines these kinds. A rank's calls are sequential, so these times, and the time outside
-of steps, add up to the collective's time on it. Clocks are compared before and after (``ranks/clock.py``).
+A rank's calls are sequential, so these times, and the time outside of steps, add up to the collective's time on it.
 """
 
 from collections import defaultdict
@@ -15,13 +14,13 @@ import numpy as np
 from rich.console import Console
 
 from dear_mpi.bench.case import Case
-from dear_mpi.bench.run import Look, Report, ours, ready
+from dear_mpi.bench.run import Look, Report
 from dear_mpi.bench.suite import Suite
 from dear_mpi.bench.timing import Context
 from dear_mpi.cli.files import timeline_writer
-from dear_mpi.collectives.plans.notes import Noted, Notes
+from dear_mpi.collectives.plans.notes import KINDS, Noted, Notes, Ranks, StepSpan, spans_of, starts_of
 from dear_mpi.collectives.plans.plan import Plan
-from dear_mpi.collectives.plans.steps import KINDS, Ranks, StepSpan, spans_of, starts_of
+from dear_mpi.contrib.analysis.ready import ours, ready
 from dear_mpi.contrib.look import timeline_of
 from dear_mpi.ranks.clock import CommonClock
 from dear_mpi.ranks.world import World
@@ -55,8 +54,7 @@ class Steps(NamedTuple):
 def steps_of(name: str, case: Case, plan: Plan, world: World, seconds: float) -> list[Steps]:
     """Collective: record a plan as often as the seconds allow; none if it has no steps.
 
-    Fill its buffer with values that combining does not change, such as zeros. Plain and recorded runs take turns, each
-    after a barrier.
+    Fill its buffer with values that combining keeps, such as zeros. Plain and recorded runs take turns, from barriers.
     """
     if any(part.step is None for part in plan.run.parts):  # the MPI library's
         return []
@@ -144,7 +142,7 @@ def show(screen: Console, found: Sequence[Steps]) -> None:
 
 
 def show_steps(screen: Console, row: Mapping[str, Any]) -> None:
-    """Print a line per step, in the mean over ranks, one for the time outside of steps, and the collective's time."""
+    """Print a line per step (means over ranks), for the time outside, and for all."""
     columns: dict[str, Callable[[Sequence[str]], str]] = {}
     for place, head in enumerate(("step", *KINDS, "all", "slowest rank")):
         columns[head] = lambda line, place=place: line[place]  # type: ignore[misc]
@@ -181,7 +179,7 @@ def show_steps(screen: Console, row: Mapping[str, Any]) -> None:
 
 
 def words_of(steps: Steps) -> list[str]:
-    """Describe the slowest step and its rank, the cause of the longest wait, the cost of recording, and the clocks."""
+    """Describe the slowest step, the cause of the longest wait, the cost of recording, and the clocks."""
     row, said = steps.row, list[str]()
     time_us, plain_us = fmean(row["time_us"]), fmean(row["plain_us"])
     if row["cells"]:
@@ -204,10 +202,9 @@ def words_of(steps: Steps) -> list[str]:
 
 
 def traced(spans: Sequence[Sequence[StepSpan]]) -> list[tuple[int, StepSpan]]:
-    """Trace a run's longest wait from its rank to its cause.
+    """Trace a run's longest wait from its rank to its cause: the last peer was late, or slow to send.
 
-    The trace continues while the peer waited at least half as long at that time. The last peer was late, or slow to
-    send.
+    The trace continues while the peer waited at least half as long at that time.
     """
     waits = [(rank, span) for rank, mine in enumerate(spans) for span in mine if span.kind == "waiting"]
     chain = [max(waits, key=lambda wait: wait[1].seconds)] if waits else []

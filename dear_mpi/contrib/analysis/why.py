@@ -3,13 +3,9 @@
     |  latency  |  bytes  |  combining  |  processor  |      the model: costs on its longest path
     |                measured                         | late | rest |
 
-The model's time (``collectives/program/cost.py`` on ``bench/fit.py``'s network) sums the longest path: alpha per
-message, beta per byte, gamma per combined byte, o per message that a processor handles. The time's derivatives count
-each of them. If several paths are equally long, one counts.
-
-Late: the delay from the middle to the last rank's end, minus the model's delay; the median over samples (``times_us``),
-else a difference of means. Rest: everything else, negative if the model predicts more than the measured time. An MPI
-call has no program: it gets the measured time, its whole lateness, and the least time of any algorithm on this network.
+The model (``cost`` on the fitted network) sums alpha per message, beta per byte, gamma per combined byte, o per message
+that a processor handles; derivatives count each. Late: the delay from the middle to the last rank's end, minus the
+model's. An MPI call has no program: it gets its time, its lateness, and the least time of any algorithm.
 """
 
 import math
@@ -71,10 +67,7 @@ PARTS: dict[str, tuple[str, Callable[[int], str]]] = {
 
 @dataclass(frozen=True)
 class Apart:
-    """A row's time, split; ``spread_us``: from the end of the middle rank to the end of the last one.
-
-    The model has a time (us) and a count per summand, and ``spread_us``.
-    """
+    """A row's time, split; ``spread_us``: from the end of the middle rank to the last one's. Model: us and counts."""
 
     row: Row
     name: str
@@ -102,7 +95,7 @@ class Apart:
 
     @property
     def parts(self) -> dict[str, tuple[float, str]]:
-        """Return the parts that may be a reason, with their times and words."""
+        """The parts that may be a reason, with times and words."""
         model = self.model or {}
         found = {name: (model.get(name, 0.0), words(model.get(count, 0))) for name, (count, words) in PARTS.items()}
         return found | {"late_us": (self.late_us or 0.0, f"a late rank, mostly rank {self.row.slow_rank}")}
@@ -114,8 +107,6 @@ class Apart:
 
 @dataclass(frozen=True)
 class Site:
-    """What predicts rows: the fitted network, each rank's host, and link speeds."""
-
     fit: Fit | None
     hosts: Sequence[int] = ()
     rates: Rates | None = None
@@ -126,7 +117,7 @@ class Site:
 
 
 def model_of(row: Row, network: Network, site: Site) -> dict[str, Any] | None:
-    """Model a row; None if it ran no program of messages."""
+    """None if the row ran no program of messages."""
     written = programs_of(row, site.hosts, site.rates)
     if not written:
         return None
@@ -143,7 +134,7 @@ def model_of(row: Row, network: Network, site: Site) -> dict[str, Any] | None:
 
 
 def behind_middle(times: Array) -> float:
-    """Return the delay from the middle rank to the last one; for several samples (a row per rank) the median."""
+    """Return the delay from the middle rank to the last; of samples (columns) the median."""
     return float(np.median(times.max(axis=0) - np.median(times, axis=0)))
 
 
@@ -156,7 +147,7 @@ def spread_us(row: Row) -> float | None:
 
 
 def sentence(mine: Apart, others: Sequence[Apart]) -> str:
-    """Explain a row's time compared with the fastest other row (with the next one, if it is the fastest)."""
+    """Explain a row's time compared with the fastest other row."""
     at = f"At {format_bytes(mine.row.bytes)} {mine.name}"
     if not others:
         return f"{at} takes {us(mine.time_us)}: {alone(mine)}."
@@ -172,7 +163,7 @@ def sentence(mine: Apart, others: Sequence[Apart]) -> str:
 
 
 def why_not_known(mine: Apart, other: Apart) -> str:
-    """Name the unexplained share if it is too large for a reason; else return nothing."""
+    """Name the unexplained share if it is too large for a reason."""
     if mine.rest_us is None:
         return f"{mine.name} has no program of messages that could be priced"
     if other.rest_us is None:

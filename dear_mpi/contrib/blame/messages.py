@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from dear_mpi.collectives.plans.steps import end_of, other_end
+from dear_mpi.collectives.plans.notes import end_of, other_end
 from dear_mpi.contrib.blame.graph import Graph, Link, Sort
 from dear_mpi.contrib.blame.threads import HELD, Call, Threads
 

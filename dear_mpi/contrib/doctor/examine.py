@@ -14,12 +14,12 @@ from typing import Any
 from dear_mpi.bench.machine_file import Link
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory, decide
 from dear_mpi.collectives.launch.launcher import OPEN_MPI, Launch
-from dear_mpi.collectives.launch.mpi_facts import MpiFacts, mpi_facts, without_pmix
 from dear_mpi.collectives.transports.agree import agree
 from dear_mpi.collectives.transports.shared_memory import HUGE_BYTES, collapse, file_in_memory
 from dear_mpi.collectives.transports.wait_policy import Limit, cgroup_limit, machine, own_cores
+from dear_mpi.contrib.doctor.library import MpiFacts, mpi_facts, without_pmix
 from dear_mpi.contrib.doctor.links import measure_links, neighbours
-from dear_mpi.kernels.gpu import Gpu, current_gpu
+from dear_mpi.kernels.array import Gpu, current_gpu
 from dear_mpi.ranks.host import CONGESTION, read, system, versions
 from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World

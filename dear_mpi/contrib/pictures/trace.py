@@ -14,7 +14,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from dear_mpi.collectives.plans.steps import Flow
+from dear_mpi.collectives.plans.notes import Flow
 from dear_mpi.contrib.look import clock_of
 from dear_mpi.reporting.files import replacing
 from dear_mpi.see.timeline import saved

@@ -23,7 +23,7 @@ from dear_mpi.collectives import make_plan
 from dear_mpi.collectives.transports.transport import Transport
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.calls import copier, packer, unpacker
-from dear_mpi.kernels.optimizer import Optimizer
+from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.kernels.slab import ALIGNMENT, Slab
 from dear_mpi.models.layer import Layer, Parameter
 from dear_mpi.training.flat_buffer.bucket import Bucket, Cut, Layout

@@ -23,7 +23,7 @@ import numpy as np
 
 from dear_mpi.collectives.program.partition import Partition
 from dear_mpi.kernels.array import Array
-from dear_mpi.kernels.optimizer import Optimizer
+from dear_mpi.kernels.optimizers import Optimizer
 from dear_mpi.reporting.units import decimal
 from dear_mpi.training.flat_buffer.bucket import Bucket, Cut, Layout
 

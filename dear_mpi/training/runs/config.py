@@ -169,7 +169,7 @@ def preset_of(kind: str) -> tuple[dict[str, Any], bool]:
 
 
 def kind_of(model: str) -> str:
-    """Return a model's name in ``PRESETS``, or that of an extra's model.
+    """Return a model's name in ``PRESETS``, or the name of an extra's model.
 
     >>> kind_of("mlp"), kind_of("synthetic:resnet50"), kind_of("path/to/mine.py:build")
     ('mlp', 'synthetic', 'FILE.py:NAME')

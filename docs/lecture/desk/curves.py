@@ -7,7 +7,7 @@ from dear_mpi.collectives.program.network import Network
 from docs.lecture.desk.algorithms import seconds_of
 
 SIZES = tuple(1 << power for power in range(8, 28, 2))
-ALGORITHMS = ("ring", "bidirectional", "recursive_doubling", "rabenseifner", "double_tree")
+ALGORITHMS = ("ring", "bidirectional", "recursive_doubling", "rabenseifner")
 CUTS = (1, 2, 4, 8, 16)
 SCHEDULES = ("wfbp", "dear", "dear-eager")
 

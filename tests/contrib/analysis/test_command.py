@@ -42,14 +42,15 @@ def test_bench_says_where_the_time_goes(tmp_path, monkeypatch):
     file, trace, picture = (tmp_path / name for name in ("out.json", "trace.json", "steps.png"))
     given = (*QUICK, "--sizes", "64B,4KiB")
     files = ["--timeline", f"{trace},{picture}", "--json", file]
-    result = run(*given, "--steps", "--arrival", "one-late:1ms", *files)
+    result = run(*given, "--steps", "--overlap", "--arrival", "one-late:1ms", *files)
     assert result.exit_code == 0, result.output
     report = json.loads(file.read_text())
     assert [(each["ranks"], each["bytes"]) for each in report["steps"]] == [(3, 4096)]
     assert [each["bytes"] for each in report["arrival"]] == [64, 4096]
+    assert [each["bytes"] for each in report["overlap"]] == [64, 64, 4096, 4096]
     assert [len(run.ranks) for run in read_timeline(str(trace)).runs] == [3]
     assert picture.stat().st_size > 1000
-    for words in ("where the time goes", "waiting", "Slowest: step"):
+    for words in ("where the time goes", "what hides behind compute", "waiting", "Slowest: step"):
         assert words in " ".join(result.output.split())
     assert len(read_table(result.stdout)) == 2, "all else is a comment"
 
@@ -61,6 +62,9 @@ def test_bench_says_where_the_time_goes(tmp_path, monkeypatch):
         (("--arrival", "one-lat"), "arrival 'one-lat' is unknown: did you mean 'one-late'"),
         (("--timeline", "x.png"), "--timeline shows what --steps records: give both"),
         (("--steps", "--timeline", "x.gif"), "--timeline 'x.gif' must end in "),
+        (("--tests", "4"), "--tests is the number of calls during the compute of --overlap: give both"),
+        (("--overlap", "--tests", "1000001"), "--tests must be a whole number of at most 1000000, not '1000001'"),
+        (("--overlap", "--device", "cuda"), "--overlap needs --device cpu: "),
         (("--steps", "--device", "cuda"), "--steps needs --device cpu"),
         (("--arrival", "ramp", "--cadence", "streaming"), "--arrival needs --cadence isolated"),
     ],

@@ -16,7 +16,6 @@ from dear_mpi.contrib.analysis.guidelines import (
     LEAST,
     OPEN,
     PIECES,
-    call_text,
     guideline_lines,
     judged,
 )
@@ -136,13 +135,6 @@ def test_a_slow_down_below_the_least_is_no_breach():
     assert broken(slowed(rows, "reduce", 1024, 1.02))
 
 
-def test_few_samples_and_wide_intervals_tell_nothing():
-    few = [row("reduce", 1024, 900.0, count=5), row("all_reduce", 1024, 100.0)]
-    wide = [row("reduce", 1024, 900.0, ci_low_us=1.0), row("all_reduce", 1024, 100.0)]
-    for rows in (few, wide):
-        assert [each.verdict for each in judged(rows)] == [OPEN]
-
-
 @pytest.mark.parametrize(
     "facts",
     [
@@ -164,14 +156,17 @@ def test_only_right_rows_of_the_same_conditions_are_compared(facts):
     assert not judged([slow, replace(fast, **facts)])
 
 
-def test_segments_matter_to_ours_alone():
-    for algorithm, compared in (("naive", 0), ("native", 1)):
-        rows = [row("reduce", 1024, 900.0, algorithm), row("all_reduce", 1024, 100.0, algorithm, segment_bytes=512)]
+def test_one_rank_and_other_segments_of_ours_are_not_compared():
+    for algorithm, facts, compared in (("naive", {"segment_bytes": 512}, 0), ("native", {"segment_bytes": 512}, 1)):
+        rows = [row("reduce", 1024, 900.0, algorithm), row("all_reduce", 1024, 100.0, algorithm, **facts)]
         assert len(judged(rows)) == compared
+    assert not judged([row(name, 1024, 900.0, ranks=1) for name in ("reduce", "all_reduce")])
 
 
-def test_one_rank_is_held_against_nothing():
-    assert not judged([row("reduce", 1024, 900.0, ranks=1), row("all_reduce", 1024, 100.0, ranks=1)])
+@pytest.mark.parametrize("facts", [{"count": 5}, {"ci_low_us": 1.0}])
+def test_few_samples_and_wide_intervals_tell_nothing(facts):
+    rows = [row("reduce", 1024, 900.0, **facts), row("all_reduce", 1024, 100.0)]
+    assert [each.verdict for each in judged(rows)] == [OPEN]
 
 
 def test_sizes_that_differ_by_rounding_are_the_same():
@@ -210,12 +205,6 @@ def test_an_algorithm_of_ours_may_break_them_too():
     rows = [row("reduce", 1024, 900.0, "naive"), row("all_reduce", 1024, 100.0, "naive")]
     (found,) = broken(rows)
     assert found.sentence.startswith("reduce by naive of 1 KiB takes 9 (9 to 9) times as long as all_reduce (")
-
-
-def test_calls_have_their_names():
-    assert call_text(row("broadcast", 1024, 1.0, "binomial")) == "broadcast by binomial"
-    best = row("broadcast", 1024, 1.0, "native-best", chosen="native-persistent")
-    assert call_text(best) == "broadcast by native-best, native-persistent"
 
 
 def test_a_barrier_is_held_against_the_smallest_all_reduce():

@@ -10,8 +10,7 @@ from rich.console import Console
 
 from dear_mpi.bench.case import Case
 from dear_mpi.collectives import make_plan
-from dear_mpi.collectives.plans.notes import Notes, Part
-from dear_mpi.collectives.plans.steps import KINDS, StepSpan, spans_of, starts_of
+from dear_mpi.collectives.plans.notes import KINDS, Notes, Part, StepSpan, spans_of, starts_of
 from dear_mpi.contrib.analysis.steps import cells_of, show, steps_of, total_us, traced, words_of
 from dear_mpi.contrib.look import timeline_of
 from dear_mpi.ranks.world import run_world

@@ -17,7 +17,6 @@ from dear_mpi.contrib.analysis.why import (
     cells,
     explained,
     model_of,
-    rounded_bytes,
     sentence,
     spread_us,
 )
@@ -195,14 +194,3 @@ def test_the_nearest_size_and_the_fastest_call_of_a_library_are_taken():
     assert data["parts"][0]["model"]["messages"] == 6
     assert cells(split[0])[2:6] == ["120.0 (6)", "1.8 (6 KiB)", "0.3 (3 KiB)", "12.0 (12)"]
     assert cells(split[1])[2:6] == ["-"] * 4
-
-
-def test_sizes_have_two_digits():
-    assert [rounded_bytes(size) for size in (0, 1, 99, 1023, 1024, 1_000_000)] == [
-        "0 B",
-        "1 B",
-        "99 B",
-        "1000 B",
-        "1 KiB",
-        "980 KiB",
-    ]

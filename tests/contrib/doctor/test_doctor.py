@@ -14,13 +14,13 @@ from dear_mpi.bench.machine_file import Link
 from dear_mpi.cli.app import app
 from dear_mpi.collectives.launch.cuda_aware import DeviceMemory
 from dear_mpi.collectives.launch.launcher import Launch, launch_of
-from dear_mpi.collectives.launch.mpi_facts import MpiFacts
 from dear_mpi.collectives.transports import shared_memory
 from dear_mpi.contrib.doctor import examine
 from dear_mpi.contrib.doctor.examine import Facts, RankFacts, mtus, shared_huge_pages, software
 from dear_mpi.contrib.doctor.findings import ALIKE, SEVERITIES, findings
+from dear_mpi.contrib.doctor.library import MpiFacts
 from dear_mpi.contrib.doctor.show import as_object, show_doctor
-from dear_mpi.kernels.gpu import Gpu
+from dear_mpi.kernels.array import Gpu
 
 MPI = MpiFacts("Open MPI v5.0.11", "", "3.1", "MPI_THREAD_MULTIPLE", True, 0, 2, "a", 0, 2)
 DIRECT = DeviceMemory(True, "direct: device memory goes to MPI (probed)")

@@ -5,8 +5,9 @@ python -m tests.contrib.topologies.page
 SimGrid replays the programs; our model prices them for the star. How far the two agree there is in the last table.
 """
 
-from dear_mpi.collectives.algorithms.registry import ALGORITHMS, programs, runner_of
+from dear_mpi.collectives.algorithms.registry import ALGORITHMS, programs, runner_of, served_by
 from dear_mpi.collectives.program.cost import cost
+from dear_mpi.collectives.program.extras import entry_points_of
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.contrib.topologies.topology import parse_topology
 from dear_mpi.reporting.units import format_bytes
@@ -99,7 +100,7 @@ def order(rows):
 
 def differences(name, size):
     """By how much the model is above SimGrid on a star, in per cent, of all collectives of an algorithm."""
-    for collective in ALGORITHMS[name]:
+    for collective in served_by(name):
         written = programs(name, collective, size)
         yield 100 * (predicted(written, SIZES[0]) / replayed(written, SIZES[0], "star") - 1)
 
@@ -108,7 +109,8 @@ def agreement():
     """Lines of Markdown."""
     yield f"| algorithm | {' | '.join(f'{size} ranks' for size in CHECKED_RANKS)} |"
     yield "|---" * (1 + len(CHECKED_RANKS)) + "|"
-    for name in (name for name in ALGORITHMS if runner_of(name) == "messages"):
+    extras = entry_points_of("algorithms")
+    for name in (name for name in (*ALGORITHMS, *extras) if runner_of(name) == "messages"):
         print(f"{name}, agreement", flush=True)
         worst = [max(differences(name, size), key=abs) for size in CHECKED_RANKS]
         yield f"| `{name}` | {' | '.join(f'{percent:+.3f}' for percent in worst)} |"

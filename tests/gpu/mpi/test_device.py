@@ -11,8 +11,7 @@ from hypothesis import settings as examples
 
 from dear_mpi.collectives import make_plan, transport_of
 from dear_mpi.collectives.launch.cuda_aware import built_for
-from dear_mpi.collectives.plans.call import Call
-from dear_mpi.collectives.plans.plan import Task
+from dear_mpi.collectives.plans.call import Call, Task
 from dear_mpi.collectives.transports.transport import StagedTransport
 from dear_mpi.models.networks import ALL_MODELS
 from dear_mpi.ranks.streams import select_gpu
@@ -77,7 +76,7 @@ def test_the_librarys_own_collectives_wait_for_the_stream(stream, monkeypatch):
     monkeypatch.setattr(native, "built_for", lambda *_, **__: True)
     x, seen = cupy.zeros(1000, np.float32), []
     transport = Mock(rank=0, size=1, native=Mock(Allreduce=lambda *_: seen.append(stream.done)))
-    run = native.NativeRun(Task(Call("all_reduce", x, None, "native", "sum", None, 0), x, transport, tag=1))
+    run = native.NativeRun(Task.of(Call("all_reduce", x, None, "native", "sum", None, 0), transport, tag=1))
     run.start()
     x += 1
     run.wait()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dear_mpi.collectives.plans.steps import KINDS
+from dear_mpi.collectives.plans.notes import KINDS
 from dear_mpi.contrib.pictures.trace import trace
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import parse_link

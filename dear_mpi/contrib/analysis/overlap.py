@@ -7,16 +7,14 @@
     overlap (OMB)  max(0, 100 (1 - (overall - compute meanwhile) / pure)), without the time of tests in the compute
     exposed        overall - compute by itself: the price of the collective, including slower compute
 
-Times are means over turns and ranks, from a barrier on. The collective progresses by ``tests``, which are calls of
-``advance`` (``MPI_Test``) between passes, or in a ``thread``, as in training.
-
-A pass is one NumPy call of a 64th of pure: a thread gets the interpreter lock about as often as in a training loop.
-
-Source: OSU Micro-Benchmarks 7.4, osu_iallreduce.c and do_compute_and_probe in osu_util_mpi.c.
+Times are means over turns and ranks, from a barrier on. ``tests``: calls of ``advance`` (``MPI_Test``) between passes;
+``thread``: as in training. A pass is a NumPy call of a 64th of pure. Source: OSU Micro-Benchmarks 7.4,
+osu_iallreduce.c and do_compute_and_probe in osu_util_mpi.c.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from time import perf_counter
@@ -26,19 +24,26 @@ import numpy as np
 from rich.console import Console
 
 from dear_mpi.bench.case import Case, Prepared
+from dear_mpi.bench.run import Look, Report
+from dear_mpi.bench.suite import Suite
+from dear_mpi.bench.timing import Context
 from dear_mpi.collectives.transports.transport import Transport
+from dear_mpi.contrib.analysis.ready import ours, ready, same_case
+from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import table
-from dear_mpi.reporting.units import format_bytes, grouped, plural
+from dear_mpi.reporting.units import format_bytes, grouped, plural, whole_number
 
 OverlapRow: TypeAlias = dict[str, Any]
 
+NONBLOCKING = "native-nonblocking"
+TESTS, MOST_TESTS = "16", 10**6
 NUMBERS, PASSES = (1024, 2**17), 64  # the fewest and the most numbers in a pass; passes in a time of pure
 WARM_UP, TURNS = 3, (5, 100)  # uncounted turns; the fewest and the most counted turns
 WAYS = ("tests", "thread")
 
 
 class Driven:
-    """A prepared collective, with simultaneous compute: passes over a private array."""
+    """A prepared collective, with passes over a private array."""
 
     def __init__(self, prepared: Prepared, transport: Transport, thread: ThreadPoolExecutor, tests: int) -> None:
         assert prepared.startable is not None, "the caller has seen it"
@@ -57,24 +62,20 @@ class Driven:
         self.call.wait()
 
     def seconds(self, call: Callable[[], object]) -> float:
-        """Return the seconds of a call after a barrier."""
         self.transport.barrier()
         begin = perf_counter()
         call()
         return perf_counter() - begin
 
     def last(self, wanted_s: float) -> None:
-        """Make compute take ``wanted_s``, by larger passes first, then by more passes."""
+        """Make compute take ``wanted_s``: larger passes first, then more."""
         count = int(self.numbers.size * wanted_s / self.seconds(self.compute_all))
         self.numbers = np.ones(min(max(count, NUMBERS[0]), NUMBERS[1]))
         for _ in range(2):  # the second time with the final loop, while other ranks compute
             self.passes = max(1, round(self.passes * wanted_s / self.seconds(self.compute_all)))
 
     def turn(self) -> dict[str, tuple[float, float, float]]:
-        """Collective: take one turn, and return seconds on this rank.
-
-        They are overall, compute and tests, by kind of progress; ``apart`` has pure and compute by themselves.
-        """
+        """Collective: seconds (overall, compute, tests) by kind of progress; ``apart``: (pure, compute, 0)."""
         apart = self.seconds(self.pure), self.seconds(self.compute_all), 0.0
         self.transport.barrier()
         by_tests = self.by_tests()
@@ -109,10 +110,7 @@ class Driven:
 
 
 def overlap_of(case: Case, prepared: Prepared, transport: Transport, tests: int, seconds: float) -> list[OverlapRow]:
-    """Collective: run a prepared collective during compute; return a row for each kind of progress.
-
-    Fill the buffer with zeros. ``tests`` are in each compute, ``seconds`` for all turns.
-    """
+    """Collective: return a row for each kind of progress. Fill the buffer with zeros. ``seconds``: of all turns."""
     with ThreadPoolExecutor(1) as thread:
         driven = Driven(prepared, transport, thread, tests)
         pure_s = [driven.seconds(driven.pure) for _ in range(2 * WARM_UP)][WARM_UP:]
@@ -164,7 +162,7 @@ DEFINITION = (
 
 
 def kind_of(row: OverlapRow) -> str:
-    """Name all but algorithm and size, for example: all_reduce, 2 ranks, fp32, sum, in place, over MPICH."""
+    """Name all but algorithm and size."""
     op = [row["op"]] * (row["op"] != "none")
     about = [row["collective"], plural(row["ranks"], "rank"), row["dtype"], *op, row["placement"]]
     return f"{', '.join(about)}, over {row['backend']}"
@@ -174,3 +172,39 @@ def show_overlap(screen: Console, found: Sequence[OverlapRow]) -> None:
     for kind, rows in grouped(found, kind_of).items():
         groups, left = grouped(rows, lambda row: row["bytes"]).values(), ("algorithm", "carried on by")
         screen.print(table(groups, COLUMNS, left=left, title=f"{kind}: what hides behind compute", caption=DEFINITION))
+
+
+def overlapped(cases: Sequence[Case], suite: Suite, world: World, tests: int) -> list[OverlapRow]:
+    """Collective: run our plans and MPI's non-blocking call during compute; ``suite.budget_s`` is for each case."""
+    context, found = Context.of(world, suite), list[OverlapRow]()
+    with context.streams.compute.use():
+        for case in cases:
+            keys = suite.keys(case, world.size)
+            theirs = [(NONBLOCKING, keys[0][1])] * (world.transport.native is not None)
+            with ready(case, [*ours(keys), *theirs], context) as calls:
+                for name, each in calls.items():
+                    taken = overlap_of(case, each, world.transport, tests, suite.budget_s / len(calls))
+                    found += [{"algorithm": name, **row} for row in taken]
+    return found
+
+
+def overlap(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:
+    if flags.get("device", "cpu") != "cpu":
+        raise ValueError("--overlap needs --device cpu: the compute is the host's")
+    tests = whole_number(flags.get("tests", TESTS))
+    if tests is None or tests > MOST_TESTS:
+        raise ValueError(f"--tests must be a whole number of at most {MOST_TESTS}, not {flags['tests']!r}")
+
+    def look(world: World, suite: Suite, report: Report) -> Look:
+        cases = [case for case in suite.cases(world.size) if any(same_case(row, case) for row in report.rows)]
+        found = overlapped(cases, suite, world, tests)
+        return Look({"overlap": found}, partial(show_overlap, found=found))
+
+    return look
+
+
+def tests(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:
+    """Check the flag, which ``overlap`` reads."""
+    if not flags.get("overlap"):
+        raise ValueError("--tests is the number of calls during the compute of --overlap: give both")
+    return lambda world, suite, report: Look({}, lambda screen: None)

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dear_mpi.bench.diff import compare_runs, detectable, summary
-from dear_mpi.bench.saved import Run
+from dear_mpi.bench.saved import Run, provenance
+from dear_mpi.contrib.analysis.diff import HEAD, compare_runs, detectable, summary
+from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import holm, quantile, tail
 from tests.bench.runs import SIZES, run_of
 
-REPEATS = 200
+REPEATS = 100
 
 
 def without_samples(run):
@@ -135,7 +136,7 @@ def scaled(row, by):
     return replace(row, p50_us=middle, ci_low_us=0.99 * middle, ci_high_us=1.01 * middle, times_us=None)
 
 
-def told_apart(rng, before, after, repeats=200, at_least=0.0, **how):
+def told_apart(rng, before, after, repeats=100, at_least=0.0, **how):
     found = [compare_runs(launches(rng, before), launches(rng, after, **how), at_least) for _ in range(repeats)]
     return np.mean([bool(each.slower) for each in found])
 
@@ -240,3 +241,8 @@ def test_student_is_as_in_tables():
 def test_holm_refuses_as_he_does():
     assert holm([]) == []
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_all_of_where_and_how_is_compared_but_the_cores_of_ranks():
+    found = run_world(lambda world: provenance(world, "then"), threads=2)
+    assert found.keys() - {"ranks"} == set(HEAD)

@@ -22,7 +22,7 @@ Computing 35 (2009); NCCL builds its trees in this way.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dear_mpi.collectives.program.partition import chunk_bounds
+from dear_mpi.collectives import chunk_bounds
 from dear_mpi.collectives.program.program import Program, Receive, Send, Step
 
 

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from dear_mpi.bench import overlap
 from dear_mpi.bench.case import Case, Prepared
 from dear_mpi.bench.native import Nonblocking
-from dear_mpi.bench.overlap import Driven, kind_of, overlap_of, show_overlap
-from dear_mpi.bench.run import bench
+from dear_mpi.bench.run import agreed, bench
 from dear_mpi.bench.suite import Suite
-from dear_mpi.collectives.program.errors import ArgumentError
+from dear_mpi.contrib.analysis import overlap
+from dear_mpi.contrib.analysis.overlap import Driven, kind_of, overlap_of, show_overlap
 from dear_mpi.ranks.world import run_world
 
 
@@ -114,11 +113,18 @@ def test_a_request_is_tested_and_awaited():
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
 def test_plans_of_ours_overlap_at_each_size(ranks, collective, monkeypatch):
     monkeypatch.setattr(overlap, "TURNS", (2, 2))
-    settings = Suite((64, 4096), (collective,), ("ring", "auto"), budget_s=0.001, overlap=True, tests=3)
-    report = run_world(lambda world: bench(settings, world), threads=ranks)
-    kinds = [(each["bytes"], each["carried_on_by"]) for each in report.overlap]
+    suite = Suite((64, 4096), (collective,), ("ring", "auto"), budget_s=0.001)
+    look = overlap.overlap({"tests": "3"})
+
+    def run(world):
+        ready = agreed(suite, world)
+        report = bench(ready, world)
+        return report, look(world, ready, report).data["overlap"]
+
+    report, found = run_world(run, threads=ranks)
+    kinds = [(each["bytes"], each["carried_on_by"]) for each in found]
     assert kinds == [(row.bytes, way) for row in report.rows for way in ("tests", "thread")]
-    assert all(np.isfinite(each["overlap_percent"]) and each["pure_us"] > 0 for each in report.overlap)
+    assert all(np.isfinite(each["overlap_percent"]) and each["pure_us"] > 0 for each in found)
 
 
 def test_each_type_and_number_of_ranks_has_a_table_of_its_own(monkeypatch):
@@ -130,8 +136,3 @@ def test_each_type_and_number_of_ranks_has_a_table_of_its_own(monkeypatch):
     show_overlap(screen, found * 2)
     titles = [line.strip() for line in screen.export_text().splitlines() if "what hides behind compute" in line]
     assert titles == [f"{kind_of(each)}: what hides behind compute" for each in found]
-
-
-def test_overlap_needs_the_host():
-    with pytest.raises(ArgumentError, match="overlap needs the device cpu: "):
-        run_world(lambda world: bench(Suite((4,), device="cuda", overlap=True), world), threads=1)

@@ -6,7 +6,7 @@
 
 Partners at powers of two are up to P/2 hops apart and share the ring's links; Swing's are a third as far away in the
 long run. The all-gather takes far partners first, with little data. If P is no power of two, some ranks act in pairs
-(``butterfly.py``); the original skips double data.
+(``collectives/algorithms/rabenseifner.py``); the original skips double data.
 
 Cost for n bytes on P = 2^k ranks: Rabenseifner's if all pairs are equally near, less on a torus. A rank's chunks are
 scattered, so it sends many small messages.
@@ -14,7 +14,7 @@ scattered, so it sends many small messages.
 Source: De Sensi, Bonato, Saam and Hoefler, Swing: short-cutting rings for higher bandwidth allreduce, NSDI 2024.
 """
 
-from dear_mpi.collectives.algorithms import butterfly
+from dear_mpi.collectives.algorithms.rabenseifner import butterfly
 from dear_mpi.collectives.program.program import Program
 
 
@@ -25,7 +25,7 @@ def all_gather(rank: int, size: int) -> Program:
         hop = distance(last - step)
         return (vrank + (-hop if vrank % 2 else hop)) % (1 << last + 1)
 
-    return butterfly.all_gather(rank, size, partner)
+    return butterfly(rank, size, partner)
 
 
 def distance(step: int) -> int:

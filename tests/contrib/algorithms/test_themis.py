@@ -5,14 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dear_mpi.collectives import ALGORITHMS, MismatchError, all_gather, all_reduce, programs, reduce_scatter, verify
+from dear_mpi.collectives import MismatchError, all_gather, all_reduce, programs, reduce_scatter, verify
 from dear_mpi.collectives.program.hosts import Rates
 from dear_mpi.collectives.transports.loopback import run_loopback
 from dear_mpi.see.proof import PROOFS
-from tests.simulate.dimensions import LARGE, RATIOS, SEGMENT, gain, hosts_of, written
+from tests.contrib.algorithms.dimensions import LARGE, RATIOS, SEGMENT, gain, hosts_of, written
 
 MANY = LARGE // SEGMENT
-SHAPES = [(2, 2), (3, 2), (2, 3), (4, 4), (2, 8), (8, 2), (7, 4), (4, 7), (16, 2), (2, 16), (5, 3)]  # ranks of a host
+COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce")
+SHAPES = [(2, 2), (3, 2), (2, 3), (4, 4), (2, 8), (8, 2), (5, 3)]  # ranks of a host
 
 
 @settings(max_examples=100)
@@ -20,7 +21,7 @@ SHAPES = [(2, 2), (3, 2), (2, 3), (4, 4), (2, 8), (8, 2), (7, 4), (4, 7), (16, 2
     hosts=st.lists(st.integers(0, 4), min_size=1, max_size=20),
     ratio=st.floats(0.01, 100),
     pieces=st.integers(1, 400),
-    collective=st.sampled_from(list(ALGORITHMS["themis"])),
+    collective=st.sampled_from(COLLECTIVES),
 )
 def test_proved_for_any_ranks_on_any_hosts(hosts, ratio, pieces, collective):
     verify(programs("themis", collective, len(hosts), hosts=hosts, rates=Rates(1.0, ratio), pieces=pieces))
@@ -31,7 +32,7 @@ def test_proved_for_any_ranks_on_any_hosts(hosts, ratio, pieces, collective):
     ranks=st.integers(1, 6),
     across=st.integers(1, 6),
     ratio=st.floats(0.02, 4),
-    collective=st.sampled_from(list(ALGORITHMS["themis"])),
+    collective=st.sampled_from(COLLECTIVES),
     dealt=st.booleans(),
 )
 def test_proved_where_hosts_are_alike(ranks, across, ratio, collective, dealt):
@@ -40,9 +41,9 @@ def test_proved_where_hosts_are_alike(ranks, across, ratio, collective, dealt):
     verify(programs("themis", collective, len(hosts), hosts=hosts, rates=Rates(ratio, 1.0), pieces=MANY))
 
 
-@pytest.mark.parametrize(("ranks", "across", "ratio"), [(2, 2, 1), (3, 2, 1), (2, 4, 0.5), (4, 2, 2), (2, 2, 0.1)])
+@pytest.mark.parametrize(("ranks", "across", "ratio"), [(2, 2, 1), (3, 2, 1), (2, 2, 0.1)])
 def test_its_instructions_are_proved(ranks, across, ratio):
-    for collective in ALGORITHMS["themis"]:
+    for collective in COLLECTIVES:
         PROOFS["messages"](written("themis", ranks, across, Rates(ratio, 1.0), collective=collective))
 
 

@@ -5,7 +5,7 @@
             phase 1    chunk 0   0 --> 3 --> (0)          chunk 1   0 --> 1 --> 2 --> (0)
             phase 2    chunk 0   0 --> 1 --> 2 --> (0)    chunk 1   0 --> 3 --> (0)
 
-In ``hierarchical.py`` one dimension always rests. Here some chunks take the other order, which sends Q times the bytes
+In ``hierarchical`` one dimension always rests. Here some chunks take the other order, which sends Q times the bytes
 between hosts and 1/R of the bytes inside. It pays if the inside is the bottleneck: (Q-1)/b > (R-1)/(R b') for rates b
 inside and b' between hosts. Each chunk in turn takes the order that leaves the fuller dimension emptier. (The paper
 sends it to the emptier dimension first, which is equal for small chunks.)
@@ -21,13 +21,16 @@ Source: Rashidi et al., Themis: a network bandwidth-aware collective scheduling 
 models, ISCA 2022 (arXiv 2110.04478), section 4.
 """
 
+import os
+import sys
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from math import gcd, lcm
 from typing import NamedTuple
 
-from dear_mpi.collectives.algorithms import hierarchical
+from dear_mpi.collectives.algorithms.hierarchical import all_gather as hierarchical
 from dear_mpi.collectives.algorithms.ring import around, merged
+from dear_mpi.collectives.launch.launcher import launch_of
 from dear_mpi.collectives.program.hosts import Rates, by_host
 from dear_mpi.collectives.program.program import Program, Step
 
@@ -44,9 +47,11 @@ class Pair(NamedTuple):
 
 def all_gather(rank: int, size: int, hosts: Sequence[int], rates: Rates | None = None, pieces: int = 1) -> Program:
     members = by_host(hosts)
+    if rates is None and len(members) > 1:
+        say_that_rates_lack()
     usual, other = split(members, rates, pieces)
     if not other:
-        return hierarchical.all_gather(rank, size, hosts)
+        return hierarchical(rank, size, hosts)
     columns = list(zip(*members, strict=True))
     home = next(ranks for ranks in members if rank in ranks)
     column = columns[home.index(rank)]
@@ -56,6 +61,13 @@ def all_gather(rank: int, size: int, hosts: Sequence[int], rates: Rates | None =
     first = [ring(column, own_column, range(usual)), ring(home, own_home, range(usual, parts))]
     then = [ring(home, columns, range(usual)), ring(column, members, range(usual, parts))]
     return Program("all_gather", rank, size, (*merged(first, length), *merged(then, length)), parts)
+
+
+@cache
+def say_that_rates_lack() -> None:
+    if launch_of(os.environ).rank == 0:
+        what = "algorithm 'themis' works without the rates inside and between hosts, which are unknown"
+        print(f"dear-mpi: {what}: give --rates, or Transport.rates", file=sys.stderr, flush=True)
 
 
 def rings(

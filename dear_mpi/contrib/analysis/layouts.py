@@ -20,57 +20,18 @@ Avg is over calls and ranks; Min and Max are of the ranks' means. If a buffer ha
 part, except for reduce-scatter. Source: OSU's programs, and ``print_stats_validate`` in util/osu_util_mpi.c.
 """
 
-import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from dear_mpi.bench.backends import label
 from dear_mpi.bench.case import OPERATIONS, PLACEMENTS
 from dear_mpi.bench.machine_file import Row
+from dear_mpi.bench.output import Format, average_lines, fitted, left_out, time_text
 from dear_mpi.bench.run import Report, is_noisy, shown
+from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives.program.program import root
-from dear_mpi.reporting.units import format_bytes, grouped, plural
-
-SAMPLES = {  # of all ranks, and of the first one of a pair
-    "isolated": ("a sample is one call, from its start to its end on {}", "the slowest rank", "the first rank"),
-    "streaming": (
-        *("a sample is the mean over calls in a row{}; barriers between calls are not timed", " and over ranks"),
-        ", on the first rank",
-    ),
-}
-
-
-def fitted(value: float, width: int) -> str:
-    """Format a number in at most ``width`` characters: with 2, 1 or 0 decimals, else with an exponent.
-
-    >>> [fitted(value, 7) for value in (0.123, 9999.994, 12345.67, 1e7 - 1, 1e9)], fitted(1e9, 6)
-    (['0.12', '9999.99', '12345.7', '9999999', '1.0e+09'], '1e+09')
-    """
-    texts = [f"{value:{form}}" for form in (".2f", ".1f", ".0f", ".1e", ".0e")]
-    return next((text for text in texts if len(text) <= width), texts[-1])
-
-
-def time_text(rows: Sequence[Row]) -> str:
-    """Describe the measurement of one cadence's times."""
-    form, *ends = SAMPLES[rows[0].cadence]
-    least, most = min(row.samples for row in rows), max(row.samples for row in rows)
-    samples = f"{least} to {plural(most, 'sample')}" if least < most else plural(most, "sample")
-    sample = form.format(ends[OPERATIONS[rows[0].collective].pair])
-    return f"median over {samples}, in us; {sample} ({rows[0].cadence})"
-
-
-def average_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """Return nccl-tests' two sums over rows; the mean is without rows with an interval wider than the median."""
-    wrong, quiet = sum(row.wrong for row in rows), [row.busbw_GBps for row in rows if not is_noisy(row)]
-    yield f"Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
-    yield f"Avg bus bandwidth    : {statistics.fmean(quiet) if quiet else 0.0:g}"
-
-
-def left_out(report: Report) -> Iterator[str]:
-    """List candidates that were not measured, with the reason and the sizes."""
-    for why, places in grouped(report.left_out, lambda each: each[0]).items():
-        sizes = grouped(dict.fromkeys(places), lambda each: each[1])
-        where = (f"{name} of {', '.join(format_bytes(each[2]) for each in same)}" for name, same in sizes.items())
-        yield f"left out: {why} ({'; '.join(where)})"
+from dear_mpi.reporting.units import grouped, plural
 
 
 def of_one_part(row: Row, of: int) -> int:
@@ -94,12 +55,14 @@ HEADS = (  # a column's name, and its unit
 )
 
 
-def check_nccl(collectives: Sequence[str], placements: Sequence[str]) -> None:
-    """Raise a ValueError, before the work, if the layout cannot show the measurement."""
-    if missing := [each for each in collectives if each not in PROGRAMS]:
+def suited_to_nccl(suite: Suite, flags: Mapping[str, Any]) -> Suite:
+    """Take both placements, unless the user chose. Raises a ValueError if the layout cannot show the measurement."""
+    suite = suite if "placement" in flags else replace(suite, placements=BOTH)
+    if missing := [each for each in suite.collectives if each not in PROGRAMS]:
         raise ValueError(f"--format nccl has no layout for {', '.join(missing)}: it has {', '.join(PROGRAMS)}")
-    if set(placements) != set(BOTH):
+    if set(suite.placements) != set(BOTH):
         raise ValueError("--format nccl has both placements in each line: leave --placement out, or give in,out")
+    return suite
 
 
 def nccl_lines(report: Report) -> Iterator[str]:
@@ -198,3 +161,7 @@ def osu_line(row: Row) -> str:
 def osu_size(row: Row) -> int:
     """Return the size by OSU's definition."""
     return row.bytes if row.collective == "reduce_scatter" else of_one_part(row, row.bytes)
+
+
+NCCL = Format(nccl_lines, names_missing=True, suited=suited_to_nccl)
+OSU = Format(osu_lines)

@@ -1,6 +1,6 @@
 """What two orders of dimensions gain over one. As a script, it writes docs/benchmarks/dimensions.md.
 
-python -m tests.simulate.dimensions
+python -m tests.contrib.algorithms.dimensions
 
 ``cost`` prices the programs, after ``verify`` has proved them; on emulated hosts both algorithms are also measured.
 """
@@ -10,10 +10,10 @@ from functools import cache
 from dear_mpi.bench.run import bench
 from dear_mpi.bench.suite import Suite
 from dear_mpi.collectives import programs, verify
-from dear_mpi.collectives.algorithms.themis import split
 from dear_mpi.collectives.program.cost import cost
 from dear_mpi.collectives.program.hosts import Rates, by_host
 from dear_mpi.collectives.program.network import Network
+from dear_mpi.contrib.algorithms.themis import split
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.units import format_bytes, parse_links
 from dear_mpi.training.plan_cost import network_of

@@ -1,20 +1,14 @@
 """Test whether one benchmark run is slower than another, at each point of both.
 
-The test compares medians on a logarithmic scale: is the second run slower by more than a share, ``at_least``? The
-standard error of a median comes from
+Medians are compared on a logarithmic scale. Their standard error comes from launches, if a side has several (Student's
+test, common spread); else from their 95 % intervals, where similar neighbouring samples count less (``worth_one``), and
+differences between launches are ignored. Holm's adjustment bounds the chance of any slower point of equal runs at 5 %.
 
-- launches, if a side has several: their medians scatter more than samples within a launch. Student's test, with the
-  common spread of both sides.
-- otherwise the intervals of the two medians: half of each is 1.96 standard errors. Similar neighbouring samples count
-  less (``worth_one``), if the file has samples (bench --raw). This ignores differences between launches.
-
-Holm's adjustment over all points bounds the chance of any slower point between equal runs at 5 %.
-
-Source for several launches: Hunold and Carpen-Amarie, MPI Benchmarking Revisited (arXiv 1505.07734).
+Source: Hunold and Carpen-Amarie, MPI Benchmarking Revisited (arXiv 1505.07734).
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, variance
 from typing import Any
@@ -23,11 +17,16 @@ from rich.console import Console
 
 from dear_mpi.bench.case import job_us
 from dear_mpi.bench.machine_file import Row
-from dear_mpi.bench.saved import CHOSEN, HEAD, Point, Run, check_comparable, heads, point_of
+from dear_mpi.bench.saved import CHOSEN, Point, Run, point_of
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, holm, quantile, tail, worth_one
 from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, grouped, plural
 
+# Keys of ``provenance`` that are compared: all but the cores of each rank.
+HEAD = (
+    *("host", "date", "version", "commit", "command", "mpi", "launcher", "hosts", "cores", "clock", "cpu", "kernel"),
+    *("congestion_control", "versions", "environment"),
+)
 IN_TITLE = CHOSEN.index("algorithm")  # the columns of a point before the algorithm
 CHANCE = 0.05  # that any point of equal runs is reported as slower
 LEAST_US = 1e-6
@@ -36,7 +35,7 @@ UNSURE = "cannot tell"
 
 @dataclass(frozen=True)
 class Compared:
-    """A point of both runs: its rows in each side's launches, and the test's result."""
+    """A point of both runs: its rows in each side's launches."""
 
     a: Sequence[Row]
     b: Sequence[Row]
@@ -49,19 +48,19 @@ class Compared:
     tests: int = 1
 
     def chance(self, sign: int) -> float:
-        """Return the p-value of the ratio if B is at most ``at_least`` slower (faster, if ``sign`` is -1)."""
+        """The p-value if B is at most ``at_least`` slower (faster, if ``sign`` is -1)."""
         over = sign * self.log_ratio - math.log1p(self.at_least)
         return tail(over / self.error, self.freedom) if self.error else float(over <= 0)
 
     @property
     def detectable(self) -> float:
-        """Return the least B / A that counts as slower at this point, if no other test found anything."""
+        """The least B / A that counts as slower here, if no other test found anything."""
         reach = quantile(CHANCE / self.tests, self.freedom) * self.error if self.error else 0.0
         return math.exp(min(math.log1p(self.at_least) + reach, 700)) if reach < math.inf else math.inf
 
     @property
     def ratio(self) -> Median:
-        """Return B / A with its 95 % interval."""
+        """B / A with its 95 % interval."""
         reach = quantile((1 - 0.95) / 2, self.freedom) * self.error
         return Median(*(math.exp(min(self.log_ratio + each, 700)) for each in (0.0, -reach, reach)))
 
@@ -91,7 +90,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Diff:
-    """Two sides, each of one or more launches, and the points that only one side has (``alone``)."""
+    """Two sides of launches; ``alone`` has points that one side lacks."""
 
     a: Sequence[Run]
     b: Sequence[Run]
@@ -110,7 +109,7 @@ class Diff:
 
     @property
     def exit_code(self) -> int:
-        """Return 1 if any point is slower, 3 if no point could be tested."""
+        """1 if any point is slower, 3 if none could be tested."""
         return 1 if self.slower else 3 * (len(self.unsure) == len(self.points))
 
     @property
@@ -135,7 +134,7 @@ def chosen(row: Row) -> dict[str, Any]:
 
 
 def compare_runs(a: Sequence[Run], b: Sequence[Run], at_least: float) -> Diff:
-    """Test whether ``b`` is slower than ``a`` by at least this share. Raises a ValueError for incomparable runs."""
+    """Test whether ``b`` is slower by at least this share; a ValueError for incomparable runs."""
     for other in (*a[1:], *b):
         check_comparable(a[0], other)
     one, two = launches(a), launches(b)
@@ -157,8 +156,49 @@ def compare_runs(a: Sequence[Run], b: Sequence[Run], at_least: float) -> Diff:
     return Diff(a, b, at_least, points, (alone[0], alone[1]), differs)
 
 
+def check_comparable(one: Run, other: Run) -> None:
+    """Raise a ValueError if runs share no point, or only one has emulated links."""
+    emulated = [any("EMULATED" in row.backend for row in run.rows) for run in (one, other)]
+    if emulated[0] != emulated[1]:
+        real, slowed = (other, one) if emulated[0] else (one, other)
+        raise ValueError(f"links are emulated in {slowed.name} and real in {real.name}: they cannot be compared")
+    if one.points.keys() & other.points.keys():
+        return
+    for name in CHOSEN:
+        values = [dict.fromkeys(getattr(row, name) for row in run.rows) for run in (one, other)]
+        if not values[0].keys() & values[1].keys():
+            here, there = (", ".join(map(str, each)) for each in values)
+            alike = "; bench --start barrier makes them alike" * (name == "start")
+            raise ValueError(
+                f"no point is in both runs: {name} is {here} in {one.name}, and {there} in {other.name}{alike}"
+            )
+    raise ValueError(f"no point is in both {one.name} and {other.name}: a point is {', '.join(CHOSEN)}")
+
+
+def heads(runs: Sequence[Run]) -> dict[str, str]:
+    """Return where and how one side's runs were made."""
+    found: dict[str, dict[str, None]] = {}
+    for run in runs:
+        libraries = ", ".join(dict.fromkeys(row.backend for row in run.rows))
+        known = {name: run.head[name] for name in HEAD if name in run.head} | {"library": libraries}
+        for name, value in {**known, "ranks on each host": run.rows[0].hosts}.items():
+            found.setdefault(name, {})[text_of(value)] = None
+    return {name: "; ".join(values) for name, values in found.items()}
+
+
+def text_of(value: Any) -> str:
+    """Format a value of the head.
+
+    >>> text_of(["dear-mpi", "bench"]), text_of({"numpy": "2"}), text_of(4)
+    ('dear-mpi bench', 'numpy 2', '4')
+    """
+    if isinstance(value, Mapping):
+        value = [f"{name} {each}" for name, each in value.items()]
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def launches(runs: Sequence[Run]) -> dict[Point, list[Row]]:
-    """Group the launches' rows by point, sorted by size within equal choices."""
+    """Group rows by point, sorted by size within equal choices."""
     found = grouped((row for run in runs for row in run.points.values()), point_of)
     kinds = {kind: place for place, kind in enumerate(dict.fromkeys(point[:IN_TITLE] for point in found))}
     return dict(sorted(found.items(), key=lambda each: (kinds[each[0][:IN_TITLE]], each[1][0].bytes)))
@@ -169,7 +209,6 @@ def middle_us(rows: Sequence[Row]) -> float:
 
 
 def compared(a: Sequence[Row], b: Sequence[Row], at_least: float) -> Compared:
-    """Estimate a point's B / A from the launches of each side."""
     log_ratio, told = math.log(middle_us(b) / middle_us(a)), [[within(row) for row in side] for side in (a, b)]
     error = math.hypot(*(error / len(side) for side in told for error, _ in side))
     freedom = len(a) + len(b) - 2
@@ -183,10 +222,7 @@ def compared(a: Sequence[Row], b: Sequence[Row], at_least: float) -> Compared:
 
 
 def within(row: Row) -> tuple[float, float]:
-    """Return the standard error of a median's logarithm, and the number of independent samples.
-
-    It is infinite for fewer than ``FEWEST_SAMPLES`` samples.
-    """
+    """Return the standard error of a median's logarithm (infinite for few samples), and the independent samples."""
     if row.samples < FEWEST_SAMPLES:
         return math.inf, row.samples
     error = math.log(max(row.ci_high_us, row.p50_us) / max(min(row.ci_low_us, row.p50_us), LEAST_US)) / (2 * Z)
@@ -242,7 +278,6 @@ def show_diff(screen: Console, diff: Diff) -> None:
 
 
 def titled(row: Row) -> str:
-    """Return a table's title: all choices but the algorithm and the size."""
     collective, ranks, *others, start = point_of(row)[:IN_TITLE]
     told = (each for each in others if each != "none")
     return ", ".join([collective, plural(ranks, "rank"), *told, f"start {start}"])
