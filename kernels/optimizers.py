@@ -1,71 +1,16 @@
-"""Define optimizers: constants, an update formula and state. A new one is a class and a line in ``OPTIMIZERS``.
-
-The NumPy formula is the reference; a GPU runs it as a struct of ``kernels/cuda/update.cu``.
-"""
+"""The optimizers. A new one is a class and a line in ``OPTIMIZERS``."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from dear_mpi.kernels.array import Array, array_module
-from dear_mpi.kernels.dtypes import compute_dtype
+from dear_mpi.kernels.array import Array
+from dear_mpi.kernels.optimizer import CALL_COST, Optimizer
 
 __all__ = ["OPTIMIZERS", "SGD", "Adam", "AdamW", "Lamb", "Muon", "Optimizer"]
-
-CALL_COST = 4000  # update of an empty tensor, in elements; measured on one core
-
-
-@dataclass(frozen=True)
-class Optimizer(ABC):
-    """Subclasses are frozen dataclasses whose fields are the constants."""
-
-    lr: float
-
-    # What ``update`` receives. ``element``: any segment of the flat buffer. ``tensor``: one tensor at a time in its
-    # shape, outputs first (``Parameter.outputs``); buckets and shards then end at tensor ends.
-    scope: ClassVar[str] = "element"
-    # Whether ranks exchange only gradients. Other sums are left out of norms and must not be compressed lossily.
-    gradients_alone: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr must be above zero, not {self.lr}")
-        for name, value in vars(self).items():
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be finite and not negative, not {value}")
-
-    @property
-    def state_arrays(self) -> int:
-        return 0
-
-    @abstractmethod
-    def update(self, iteration: int, value: Array, grad: Array, state: Sequence[Array]) -> None:
-        """Update ``value`` and ``state`` in place; ``grad`` may be overwritten. Iterations count from 1."""
-
-    def kernel(self, iteration: int) -> tuple[str, tuple[float, ...]]:
-        """Return the struct of ``kernels/cuda/update.cu`` and its members in order."""
-        raise ValueError(f"optimizer {type(self).__name__!r} has no CUDA kernel: it trains only on the device cpu")
-
-    def cost(self, shape: tuple[int, ...]) -> int:
-        """Estimate an update in elements; owners of whole tensors are chosen by it."""
-        return CALL_COST + math.prod(shape)
-
-    def adapted(self, layers: Sequence[Any]) -> Sequence[Any]:
-        """Return the layers as this optimizer trains them."""
-        return layers
-
-    def profiled(self, profile: Any, modules: Sequence[Any]) -> Any:
-        """Return the profile of a table's modules, with further sums that ranks exchange, for predictions."""
-        return profile
-
-    def new_state(self, value: Array) -> list[Array]:
-        zeros = array_module(value).zeros
-        return [zeros(value.shape, compute_dtype(value.dtype)) for _ in range(self.state_arrays)]
-
 
 LEAST = 2.0**-149
 
