@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Protocol
 from dear_mpi.collectives.program.hosts import served, servers
 from dear_mpi.kernels.array import Array, array_module
 from dear_mpi.kernels.dtypes import compute_dtype
-from dear_mpi.kernels.optimizers import CALL_COST
+from dear_mpi.kernels.optimizer import CALL_COST
 from dear_mpi.kernels.slab import CHUNK_BYTES, round_up
 from dear_mpi.training.routes.stages import Act, BucketMemory, Memory, Shape, Stage, Update
 
