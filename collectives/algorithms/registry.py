@@ -114,7 +114,7 @@ ALGORITHMS = Rows(
 )
 
 # The levels of ``hierarchical``, for the stages of routes. One without the other leaves partial results,
-# so nobody may choose one.
+# so users cannot choose one.
 LEVELS = Rows(
     {
         INSIDE: ("hierarchical", {"all_gather": "inside"}),

@@ -99,7 +99,7 @@ def named_values(what: str, texts: Iterable[str]) -> tuple[list[str], dict[str, 
 def parse_sizes(text: str) -> list[int]:
     """Parse sizes with commas; a range such as 4B:64MiB grows by powers of 4, 4B:64MiB:x2 by powers of 2.
 
-    OSU's and nccl-tests' spelling works, too: 8:64M is 8B:64MiB.
+    OSU's and nccl-tests' spelling also works: 8:64M is 8B:64MiB.
 
     >>> parse_sizes("4:1K,3000"), parse_sizes("1K:4K:x2")
     ([4, 16, 64, 256, 1024, 3000], [1024, 2048, 4096])

@@ -32,7 +32,7 @@ def facts_of(owner: DistributedOptimizer, numbers: dict[str, Any]) -> dict[str, 
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(f"optimizer must be one of torch.optim, not {optimizer!r:.99}")
     for name in owner.options.keys() & set(USERS):
-        raise ValueError(f"option {name!r} is not for a loop of your own, with its optimizer and its scaler")
+        raise ValueError(f"option {name!r} does not apply to your loop, which has its optimizer and its scaler")
     check_module(model)
     tensors = [*model.named_parameters(), *model.named_buffers()]
     devices = {str(each.device) for _, each in tensors}

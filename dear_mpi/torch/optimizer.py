@@ -221,7 +221,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     def check_ready(self, what: str) -> None:
         """Check that gradients are complete and unchanged."""
-        if self.in_backward:  # in reentrant checkpoints alone
+        if self.in_backward:  # only in reentrant checkpoints
             self.end_backward()
         if self.state_now != READY:
             found = f"was called {self.parts} of {self.accumulate} times" if self.parts else "has reached no parameter"
@@ -300,7 +300,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         self.state_now = FORWARD
 
     def end_backward(self) -> None:
-        """End a backward pass: what has no gradient now will have none. Autograd calls it, also in checkpoints."""
+        """End a backward pass: parameters without a gradient now have none. Autograd calls it, also in checkpoints."""
         if torch._C._current_autograd_node() is not None or not self.in_backward:
             return
         self.in_backward = False

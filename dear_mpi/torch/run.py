@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 ANEW = "begin a new DistributedOptimizer for that"
 EARLY = "updates shards while backward() runs, before step()"
-FIRST = 4  # sums before those of parameters
+FIRST = 4  # sums before the parameters' sums
 
 
 @dataclass(eq=False)
@@ -242,7 +242,7 @@ class Run(Session):
 
     @on_stream
     def finish(self) -> None:
-        """Complete the updates in flight, because a parameter is used, perhaps on this rank alone."""
+        """Complete the updates in flight, because a parameter is used, perhaps only on this rank."""
         with self.owner.lock:
             if self.paused:
                 self.trainer.finish()
@@ -283,7 +283,7 @@ class Tally:
         self.run, self.fabric = run, run.group.fabric
         self.numbers = {parameter: number for number, parameter in enumerate(run.of, start=FIRST)}
         self.own = np.zeros(FIRST + len(self.numbers))
-        self.sums = np.zeros(self.own.size)  # on the host, also beside a GPU: the host decides
+        self.sums = np.zeros(self.own.size)  # on the host, also if there is a GPU: the host decides
         self.plan = make_plan("all_reduce", self.sums, run.world.transport, algorithm="auto")
         run.group.plans.callback(self.plan.free)
         self.handle: Any = None

@@ -33,7 +33,7 @@ REFUSED = {
 def scope_of(optimizer: torch.optim.Optimizer) -> str:
     """Return whether an optimiser updates elements or tensors independently: ``element`` or ``tensor``.
 
-    For each group, three steps on a matrix decide: alone, with another one, and cut into two vectors.
+    For each group, three steps on a matrix decide: by itself, with another one, and cut into two vectors.
 
     Raises:
         ValueError: an update depends on other parameters.

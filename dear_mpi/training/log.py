@@ -100,7 +100,7 @@ class Times(NamedTuple):
 def fold(
     events: Iterable[Event], seconds: Seconds, by: Callable[[Event], Any], found: dict[Any, Any] | None = None
 ) -> dict[Any, Any]:
-    """Add up the seconds of events by a key, on top of what was ``found`` before."""
+    """Add up the seconds of events by a key, on top of earlier sums, ``found``."""
     found = {} if found is None else found
     for event in events:
         key = by(event)

@@ -2,7 +2,7 @@
 
 mpirun -n 4 python -m dear_mpi.contrib.recipes.auc
 
-The loss is a saddle: weights, a and b descend, alpha ascends. All lie in the flat buffer, so ``local:32`` averages
+The loss is a saddle: weights, a and b descend, alpha ascends. All are in the flat buffer, so ``local:32`` averages
 a, b and alpha with the weights. Source: Guo et al., CoDA, arXiv 2005.02426; Ying et al., NeurIPS 2016 (the saddle).
 """
 

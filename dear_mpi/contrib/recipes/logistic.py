@@ -1,4 +1,4 @@
-"""Logistic regression with a bad condition number, on 8 clients with examples of their own, by TAMUNA.
+"""Logistic regression with a bad condition number, on 8 clients with own examples, by TAMUNA.
 
 mpirun -n 8 python -m dear_mpi.contrib.recipes.logistic
 """

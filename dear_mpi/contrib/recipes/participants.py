@@ -92,7 +92,7 @@ class TakePart(Stage):
             if here:
                 np.multiply(values, ranks / count, out=share)
             else:
-                share[...] = 0  # not a product: what is not finite there is nobody's
+                share[...] = 0  # not a product: values that are not finite there belong to no rank
 
         return take_part
 
@@ -129,7 +129,7 @@ class OwnMean(SoftmaxCrossEntropy):
     """Its gradients are those of the mean over this rank's examples, of which ranks have more or fewer."""
 
     def __init__(self, ranks: int) -> None:
-        self.ranks = ranks  # by which gradients are multiplied where a rank trains alone
+        self.ranks = ranks  # by which gradients are multiplied where only one rank trains
 
     def forward(self, x: Array, targets: Array) -> Any:
         self.examples = len(x)
