@@ -75,7 +75,6 @@ class Run(Session):
     """
 
     faults: Sequence[str] = ()  # as a ``Model``
-    sums = True
 
     def __init__(self, owner: DistributedOptimizer) -> None:
         self.owner, self.model, self.updates = owner, owner.model, owner.updates

@@ -34,9 +34,7 @@ class TrainingError(AgreedError):
 
 
 class Model(Protocol):
-    """Run the passes of a model and report progress to a trainer: ``LayerLoop``, ``TorchModule``."""
-
-    sums: bool  # whether it adds the gradients of a part of a batch to the sum of earlier parts
+    """Run the passes of a model and report progress to a trainer: ``LayerLoop``, or the loop of a PyTorch user."""
 
     @property
     def faults(self) -> Sequence[str]:
@@ -186,15 +184,12 @@ class Trainer:
 
         The schedule learns only of the last part.
         """
-        whole = self.last_part or not self.model.sums
-        if whole:
-            self.calls[call].check_written()
+        self.calls[call].check_written()
         self.written.add(call)
         while self.next in self.written:
             ready, self.next = self.next, self.next - 1
             self.before_backward(ready)  # if its gradients came before a later layer call's
-            if whole:
-                self.calls[ready].after_backward(last=self.last_part)
+            self.calls[ready].after_backward(last=self.last_part)
             if self.last_part:
                 self.rules.wrote(ready)
                 self.hook("after_backward", ready)
@@ -280,7 +275,6 @@ class LayerLoop:
     """
 
     faults: Sequence[str] = ()
-    sums = False
 
     def __init__(self, calls: Sequence[Any], fabric: Fabric) -> None:
         self.calls, self.fabric = calls, fabric

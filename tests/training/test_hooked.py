@@ -24,7 +24,6 @@ class Told:
     """Begins some uses, perhaps several times, and writes all gradients in some order."""
 
     faults = ()
-    sums = True
 
     def __init__(self, begun, written):
         self.begun, self.written = begun, written
