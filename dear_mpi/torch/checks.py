@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import torch
 
 from dear_mpi.torch.updates import scope_of, text_of
 from dear_mpi.training.options import Options
-from dear_mpi.training.session import MOST
+from dear_mpi.training.session import shortened
 
 if TYPE_CHECKING:
     from dear_mpi.torch.optimizer import DistributedOptimizer
@@ -80,7 +79,3 @@ def check_eager() -> None:
     while frame := frame.f_back:  # type: ignore[assignment]
         if frame.f_code.co_name == "compile_wrapper":  # of torch._dynamo
             raise ValueError(f"torch.compile found a module of a DistributedOptimizer: {COMPILED}")
-
-
-def shortened(text: str) -> str:
-    return text if len(text) < MOST else f"{text[:MOST]}... (checksum {crc32(text.encode()):08x})"

@@ -251,6 +251,11 @@ def model_of(layers: Sequence[Layer], loss: Loss) -> str:
         for parameter in layer.parameters
     ]
     text = f"{', '.join(parameters)}; of {', '.join(type(each).__name__ for each in (*layers, loss))}"
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """Return a text that ranks compare, and that fits a message: the end of a long one is a checksum."""
     return text if len(text) <= MOST else f"{text[:MOST]}... (checksum {zlib.crc32(text.encode()):08x})"
 
 
