@@ -33,6 +33,16 @@ def trained(size, models, kind="sgd", *, steps=STEPS, loss=loss_of, **options):
     return same(size, body)
 
 
+def take_steps(transport, module, kind, plain, **options):
+    """Train this rank's module; compare the optimizer's state with the one of plain PyTorch."""
+    with wrapped(transport, module, kind, **options) as optimizer:
+        for iteration in range(STEPS):
+            step(optimizer, module, iteration, transport.rank)
+        state = optimizer.state_dict()
+    if transport.rank == 0:
+        compare(state, plain.state_dict())
+
+
 CASES = [
     {},
     {"schedule": "wfbp", "fusion": "cut:1KB"},
@@ -52,12 +62,7 @@ def test_parameters_and_state_are_those_of_one_process(size, kind, model, option
 
     def body(transport):
         own = models[transport.rank]
-        with wrapped(transport, own, kind, **options) as optimizer:
-            for iteration in range(STEPS):
-                step(optimizer, own, iteration, transport.rank)
-            state = optimizer.state_dict()
-        if transport.rank == 0:
-            compare(state, plain.state_dict())
+        take_steps(transport, own, kind, plain, **options)
         return bits(own)
 
     same(size, body)
@@ -239,12 +244,7 @@ def test_modules_of_all_kinds(make, kind, options):
         own = models[transport.rank]
         optimizer = OPTIMIZERS[kind](own.parameters())
         optimizer.param_groups[0]["weight_decay"] = plain.param_groups[0]["weight_decay"]
-        with wrapped(transport, own, optimizer, **options) as wrapper:
-            for iteration in range(STEPS):
-                step(wrapper, own, iteration, transport.rank)
-            state = wrapper.state_dict()
-        if transport.rank == 0:
-            compare(state, plain.state_dict())
+        take_steps(transport, own, optimizer, plain, **options)
         assert [each.stride() for each in own.parameters()] == [each.stride() for each in alone.parameters()]
         return bits(own)
 
