@@ -19,7 +19,7 @@ OLDER = ("--json", "--save")  # an existing file becomes FILE.old
 
 
 def written_by(flags: Mapping[str, Any], *read: str) -> Written:
-    """Return a command's output files: those of --timeline, and all paths except flags that are ``read``."""
+    """Return a command's output files: --timeline's, and all paths except flags that are ``read``."""
     files = [(as_typed(name), path) for name, path in flags.items() if isinstance(path, Path) and name not in read]
     several = listed("--timeline", flags["timeline"]) if "timeline" in flags else ()
     return [*files, *(("--timeline", Path(file)) for file in several)]

@@ -133,7 +133,7 @@ def starting(after_s: float, *, abort: bool) -> Iterator[None]:
     """Report if MPI takes longer to start, and with ``abort`` end the job.
 
     The library may hold the interpreter's lock, so that no watchdog runs: then Python's traceback has to do. Its one
-    timer is left to whoever has enabled ``faulthandler``.
+    timer stays with the program that has enabled ``faulthandler``.
     """
     launch = launch_of(os.environ)
     if not after_s or launch.size == 1 or "mpi4py.MPI" in sys.modules:

@@ -1,4 +1,4 @@
-"""Train a PyTorch module on all ranks in the user's own loop: wrap the optimiser, and leave the script as it is.
+"""Train a PyTorch module on all ranks in the user's own loop: wrap the optimiser; the script stays unchanged.
 
 import dear_mpi.torch as dear
 optimizer = dear.DistributedOptimizer(torch.optim.AdamW(model.parameters()), model)

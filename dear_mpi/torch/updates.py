@@ -77,7 +77,7 @@ def part(elements: Any) -> Any:
 
 
 def hyper(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a group's hyperparameters as they are now; a tensor, such as a learning rate, is copied."""
+    """Return a group's current hyperparameters; a tensor, such as a learning rate, is copied."""
     return {
         name: value.detach().clone() if isinstance(value, torch.Tensor) else value
         for name, value in group.items()
@@ -200,7 +200,7 @@ class UserUpdates(Optimizer):
         self.take()
 
     def take(self) -> None:
-        """Take the hyperparameters of the user's groups as they are now."""
+        """Take the current hyperparameters of the user's groups."""
         self.groups = [hyper(group) for group in self.optimizer.param_groups]
 
     def update(self, *args: Any) -> None:

@@ -57,7 +57,7 @@ class Session:
         layers: with ``parameters``, ``forward(x)`` and ``backward(dy)``, see ``dear_mpi.models.layer``.
         loss: with ``forward(outputs, targets)`` and ``backward(scale)``, see ``dear_mpi.models.layer``.
         comm: an mpi4py communicator, a ``Transport`` or a ``World``; one session at a time may use it.
-        calls: indices of the layers in execution order, default: that of ``layers``; a layer may run several times.
+        calls: indices of the layers in execution order, default: as in ``layers``; a layer may run several times.
         schedules: several schedules that take turns on the model.
         options: see ``Options``.
 

@@ -350,7 +350,9 @@ def early(transport, own, make):
     step(make(), own, 0, 0)
 
 
-@refused("option 'loss_scale' does not apply to your loop, which has its optimizer and its scaler", loss_scale="dynamic")
+@refused(
+    "option 'loss_scale' does not apply to your loop, which has its optimizer and its scaler", loss_scale="dynamic"
+)
 def scaled(transport, own, make):
     make()
 

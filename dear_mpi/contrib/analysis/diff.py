@@ -90,7 +90,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Diff:
-    """Two sides of launches; ``alone`` has points that one side lacks."""
+    """Two sides of launches; ``alone`` has the points that only one side has."""
 
     a: Sequence[Run]
     b: Sequence[Run]

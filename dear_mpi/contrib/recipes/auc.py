@@ -1,4 +1,4 @@
-"""Few positives among many: maximise the AUC itself, with a loss that has parameters of its own.
+"""Few positives among many: maximise the AUC itself, with a loss that has its own parameters.
 
 mpirun -n 4 python -m dear_mpi.contrib.recipes.auc
 

@@ -129,7 +129,7 @@ class OwnMean(SoftmaxCrossEntropy):
     """Its gradients are those of the mean over this rank's examples, of which ranks have more or fewer."""
 
     def __init__(self, ranks: int) -> None:
-        self.ranks = ranks  # by which gradients are multiplied where only one rank trains
+        self.ranks = ranks  # the factor of gradients if only one rank trains
 
     def forward(self, x: Array, targets: Array) -> Any:
         self.examples = len(x)
