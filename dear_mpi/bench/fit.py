@@ -37,7 +37,7 @@ class Fit:
 
 
 def programs_of(row: Row, hosts: Sequence[int] = (), rates: Rates | None = None) -> list[Program]:
-    """Return the programs of messages that a row ran on the job's first ranks; empty for anything else."""
+    """Return the programs of messages that a row ran; empty for anything else."""
     if runner_of(row.chosen) != "messages":
         return []
     pieces = -(-row.bytes // row.segment_bytes)
