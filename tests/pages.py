@@ -45,6 +45,7 @@ class Page:
 
 def output_of(ranks, command):
     """What a command of a page prints, with threads as ranks."""
-    done = CliRunner().invoke(app, [*shlex.split(command), "--threads", ranks])
+    wide = {"COLUMNS": "200"}  # folds no name, however long the figures of a busy machine are
+    done = CliRunner().invoke(app, [*shlex.split(command), "--threads", ranks], env=wide)
     assert done.exit_code == 0, done.output
     return done.output
