@@ -1,5 +1,3 @@
-"""Make a plan: check the call, agree on it, choose its buffer and let a runner prepare it."""
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -90,7 +88,7 @@ def prepare(
 
         reached = reach_for(task)
     call = asked.chosen(transport, sharing=reached is not None)
-    if call.portion != WHOLE and runner_of(call.algorithm) != "messages":  # equal on all ranks
+    if call.portion != WHOLE and runner_of(call.algorithm) != "messages":  # on all ranks
         raise ArgumentError(f"portion must be left out for {call.algorithm!r}, which sends no messages")
     task = replace(task, call=call, reached=reached)
     run = runner_for(call.algorithm).prepare(task)
@@ -100,7 +98,6 @@ def prepare(
 
 
 def transport_of(comm: Any) -> Transport:
-    """Return ``comm`` if it is a transport, else the transport of an mpi4py communicator."""
     if hasattr(comm, "send_init"):
         return cast("Transport", comm)
     if not hasattr(comm, "Is_inter"):

@@ -6,8 +6,8 @@
     c to y      1/3
 
 A flow uses its sender's outgoing and its receiver's incoming side of a port; on a network with a shape, one side of
-every link on its way. Flows share a side evenly. If another side limits a flow, the others take the rest. Twice as many
-links mean twice the latency and half the share, as under TCP.
+every link on its way. Flows share a side evenly, and take what limited flows leave. Twice as many links mean twice the
+latency and half the share, as under TCP.
 
 Source: Bertsekas and Gallager, Data Networks (1992), section 6.5 (progressive filling).
 """
@@ -23,20 +23,20 @@ from dear_mpi.collectives.program.hosts import Rates, rates_of
 
 TIE = 1e-10  # equal within rounding
 
-Side: TypeAlias = tuple[Hashable, ...]  # "out" or "in" side of a port, or one direction of a link
+Side: TypeAlias = tuple[Hashable, ...]  # side of a port, or direction of a link
 Way: TypeAlias = tuple[Side, ...]
 
 
 @dataclass(frozen=True)
 class Network:
-    """Costs of messages and sums; derive a class for a network with a shape."""
+    """Costs of messages and sums; derive networks with a shape."""
 
-    # Whether only ports are shared. Then messages between two ranks move in order, and all hosts look the same.
+    # If only ports are shared, messages between two ranks move in order, and all hosts look the same.
     ports: ClassVar[bool] = True
-    alpha: float = 0.0  # s per message
-    beta: float = 0.0  # s per byte
-    gamma: float = 0.0  # s per byte combined
-    o: float = 0.0  # s of the processor per message, at each end
+    alpha: float = 0.0  # s/message
+    beta: float = 0.0  # s/byte
+    gamma: float = 0.0  # s/byte combined
+    o: float = 0.0  # processor's s/message, at each end
     hosts: tuple[int, ...] | None = None
     between: Network | None = None
 
@@ -77,7 +77,7 @@ F = TypeVar("F", bound=HasSides)
 
 
 def connected(side: Side, moving: Mapping[Side, Collection[F]]) -> dict[Side, Collection[F]]:
-    """Return all flows that share sides with this one, directly or through others."""
+    """Return all flows connected to a side by shared sides."""
     found, waiting = {side: moving[side]}, [side]
     while waiting:
         for flow in found[waiting.pop()]:

@@ -111,7 +111,7 @@ def portions_of(nbytes: int, ranks: int, segment_bytes: int) -> int:
 def chains_of(
     buckets: Iterable[Bucket], collectives: Sequence[str], nominal: Nominal, *, broken: bool = False
 ) -> list[Chain]:
-    """Chain these collectives (``broken``: portions) of each bucket, ready with its gradients; urgent if needed soon."""
+    """Chain these collectives (or portions) of each bucket, ready with its gradients; urgent if needed soon."""
     ready_s = list(accumulate(reversed(nominal.backward_s)))[::-1]  # by layer call
     found = []
     for bucket in buckets:
@@ -165,8 +165,8 @@ class WireCost:
     def through(cls, small: tuple[int, float], large: tuple[int, float]) -> "WireCost":
         """Fit two pairs of bytes and seconds, without negative coefficients.
 
-    >>> WireCost.through((100, 2.0), (300, 4.0))
-    WireCost(alpha=1.0, beta=0.01)
+        >>> WireCost.through((100, 2.0), (300, 4.0))
+        WireCost(alpha=1.0, beta=0.01)
         """
         beta = max(0.0, (large[1] - small[1]) / max(1, large[0] - small[0]))
         return cls(max(0.0, small[1] - beta * small[0]), beta)

@@ -64,8 +64,8 @@ class Statistic(ABC):
 class Verdict:
     """Decide the factor of an iteration's gradients, or None to skip them: the global gradient check.
 
-    Each rank adds its shard at the end of a bucket's way out, before the way back may round the sums. After the last one,
-    the engine's thread calls it: an all-reduce of a few kB (``plan``). Factors multiply; one may reject gradients.
+    Each rank adds its shard at the end of a bucket's way out, before the way back may round the sums. Then
+    the engine calls it: an all-reduce of a few kB (``plan``). Factors multiply; one may reject gradients.
     """
 
     def __init__(self, statistics: Sequence[Statistic], sums: Array, plan: Any) -> None:
