@@ -1,5 +1,3 @@
-"""Describe this rank's host: kernel, processors, free memory, and loaded software."""
-
 import math
 import platform
 import sys
@@ -50,7 +48,7 @@ def available_bytes() -> float:
 
 
 def check_room(what: str, nbytes: int, ranks: int) -> None:
-    """Raise a ValueError if ``ranks`` ranks of this host, with ``nbytes`` each, need more memory than it has."""
+    """Raise a ValueError if ``ranks`` ranks of this host lack memory for ``nbytes`` each."""
     available = available_bytes()
     if ranks * nbytes > available:
         needs = f"needs at least {ranks * nbytes / 2**30:.1f} GiB for the ranks of a host ({ranks})"
@@ -58,7 +56,7 @@ def check_room(what: str, nbytes: int, ranks: int) -> None:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of Python and loaded packages; a job of threads has no mpi4py."""
+    """Return versions of Python and loaded packages; threads have no mpi4py."""
     mpi4py = sys.modules.get("mpi4py")
     return {
         "python": platform.python_version(),
