@@ -1,4 +1,4 @@
-"""Measure the offsets between ranks' clocks by round trips, and provide one clock: rank 0's.
+r"""Measure the offsets between ranks' clocks by round trips, and provide one clock: rank 0's.
 
     rank 0   begin ----.                   .----> end
                         \                 /

@@ -11,8 +11,8 @@ from typing import IO, Any
 def printable(text: str) -> str:
     """Escape characters that command a terminal: names come from others' files.
 
-    >>> printable("a\x1b[2Jb"), printable("µs")
-    ('a\\x1b[2Jb', 'µs')
+    >>> printable("a\\x1b[2Jb"), printable("µs")
+    ('a\\\\x1b[2Jb', 'µs')
     """
     if text.isprintable():
         return text
