@@ -30,11 +30,11 @@ def library_of(array: Array) -> str:
 
 def array_module(array: Array) -> ModuleType:
     lookup("array library", library_of(array), KERNELS)
-    return sys.modules[library_of(array)]  # it made the array
+    return sys.modules[library_of(array)]
 
 
 def kernels_for(*arrays: Array) -> ModuleType:
-    """Return a GPU's if an array is on one; others may be in pinned memory."""
+    """Return the GPU's kernels if an array is on one; others may be in pinned memory."""
     libraries = [library_of(array) for array in arrays]
     library = next((name for name in libraries if name != "numpy"), "numpy")
     return importlib.import_module(lookup("array library", library, KERNELS))

@@ -3,7 +3,6 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
-# Names in other libraries.
 ELSEWHERE = dict.fromkeys(("float", "single", "float32", "f4"), "fp32") | dict.fromkeys(("avg", "mean"), "average")
 ELSEWHERE |= dict.fromkeys(("double", "float64", "f8"), "fp64") | dict.fromkeys(("half", "float16", "f2"), "fp16")
 ELSEWHERE |= {"bfloat16": "bf16", "int": "int32", "char": "int8"}

@@ -51,7 +51,6 @@ class Optimizer(ABC):
         return CALL_COST + math.prod(shape)
 
     def adapted(self, layers: Sequence[Any]) -> Sequence[Any]:
-        """Return the layers as this optimizer trains them."""
         return layers
 
     def profiled(self, profile: Any, modules: Sequence[Any]) -> Any:

@@ -50,7 +50,7 @@ class Fold:
         return range(self.home(vrank), self.home(vrank) + 1 + (vrank < self.pairs))
 
     def pass_on(self, rank: int, chunks: list[range], *, to_odd: bool, combine: bool = False) -> tuple[Step, ...]:
-        """Let one rank of each pair send chunks to the other; no step without pairs."""
+        """No step without pairs."""
         paired, sends = rank < 2 * self.pairs, (rank % 2 == 0) == to_odd
         if paired and sends:
             step = Step(tuple(Send(rank ^ 1, run) for run in chunks))
@@ -66,7 +66,6 @@ def all_gather(rank: int, size: int) -> Program:
 
 
 def butterfly(rank: int, size: int, partner: Partner) -> Program:
-    """Gather by exchanges of all data with a partner in each step."""
     fold = Fold(size)
     odd = rank | 1
     others = ranges([chunk for chunk in range(size) if chunk != odd])

@@ -113,7 +113,7 @@ ALGORITHMS = Rows(
     }
 )
 
-# Levels of ``hierarchical``, for stages of routes. One alone leaves partial results:
+# Levels of ``hierarchical``, for stages of routes. Only one leaves partial results:
 # users cannot choose it.
 LEVELS = Rows(
     {
@@ -127,7 +127,6 @@ RUNNER = {"shared": "shared", "native": "native"}
 
 
 def runner_of(name: str) -> str:
-    """Return ``messages``, ``shared`` (memory) or ``native`` (the MPI library)."""
     return RUNNER.get(name, "messages")
 
 
@@ -155,7 +154,7 @@ def served_by(name: str) -> dict[str, Algorithm]:
 
 
 def is_ours(name: str) -> bool:
-    """Return whether core's tests prove this algorithm."""
+    """Whether core's tests prove it."""
     return name in ALGORITHMS or name in LEVELS
 
 
@@ -180,7 +179,7 @@ def programs(
     rates: Rates | None = None,
     pieces: int = 1,
 ) -> list[Program]:
-    """Return the programs of all ranks; options as in ``Algorithm``."""
+    """Options are as in ``Algorithm``."""
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
     algorithm = find_algorithm(name, collective)
@@ -192,7 +191,7 @@ def in_file(name: str) -> bool:
 
 
 def algorithm_source(spec: str) -> Source | None:
-    """Return a user's function's source; None if installed."""
+    """None if installed."""
     from dear_mpi.collectives.program.user_file import source_of
 
     return source_of(spec, "algorithm", "my_ring") if in_file(spec) else None

@@ -47,7 +47,7 @@ OVERRIDES = {
 
 
 def probe(timeout_s: float = 60, *, command: Sequence[str] | None = None) -> DeviceMemory:
-    """Try it on this GPU. Never hangs, leaves no child."""
+    """Try it on this GPU; never hangs, leaves no child."""
     try:  # if this rank raised, the others would hang
         if command is None:
             module, limit_s = "dear_mpi.collectives.launch.cuda_aware", int(timeout_s) + 1
@@ -87,7 +87,7 @@ def run_alone(command: Sequence[str], timeout_s: float) -> tuple[int, str]:
         return child.returncode, output.read().decode(errors="replace")
 
 
-probed = cache(probe)  # the answer does not change
+probed = cache(probe)
 
 
 def decide(
@@ -130,7 +130,7 @@ def queries(comm: "MPI.Intracomm") -> dict[str, bool | str | None]:
 
 def library_function(name: str) -> Callable[..., int] | None:
     for path in (None, *loaded("libmpi")):
-        with contextlib.suppress(OSError):  # some cannot be reopened
+        with contextlib.suppress(OSError):
             function: Callable[..., int] | None = getattr(CDLL(path), name, None)
             if function is not None:
                 return function

@@ -22,7 +22,7 @@ NOT_AT_IMPORT = "MPI4PY_RC_INITIALIZE"  # whether import starts MPI
 
 @dataclass(frozen=True)
 class Launch:
-    """``local_rank`` is None if unknown; without launcher, one rank."""
+    """``local_rank``: None if unknown."""
 
     launcher: str
     size: int = 1
@@ -114,7 +114,7 @@ def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
                     return
             os.kill(int(process.name), number)
 
-    with suppress(OSError):  # unreadable
+    with suppress(OSError):
         process = launcher_process()
         if process is not None and status_of(process).name in ENDED:
             act = partial(end, process, status_of(process).began)
@@ -123,7 +123,7 @@ def end_launcher(after_s: float = 30.0, kill_after_s: float = 10.0) -> None:
 
 def in_a_child(act: Callable[[], object], closed: int) -> None:
     """Call ``act()`` in a forked child that outlives this rank, without its first ``closed`` descriptors."""
-    with suppress(OSError):  # no process can be made
+    with suppress(OSError):
         if os.fork() == 0:
             try:
                 os.setsid()  # launchers end ranks' process groups
@@ -138,7 +138,7 @@ ADVICE = "end a forked child with os._exit before it comes back to dear-mpi"
 
 @contextmanager
 def no_child_leaves() -> Iterator[None]:
-    """End any child that is forked in the block and leaves it."""
+    """End any child that leaves the block."""
     process = os.getpid()
     try:
         yield

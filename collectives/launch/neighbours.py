@@ -1,7 +1,7 @@
 """Find the ranks of this job on this host through /proc: which are stopped, and why each waits.
 
 Each rank posts its wait in an anonymous file in memory, which others find among its descriptors. Ranks are the
-launcher's children: those of ``mpirun sh -c ...`` do not see each other.
+launcher's children: under ``mpirun sh -c ...`` they do not see each other.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ LOOKS = 30  # until a launcher has ended the rest of a job
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A rank, perhaps this one; ``waits`` may be "", and ``progress`` grows with each wait."""
+    """``waits`` may be ""; ``progress`` grows with each wait."""
 
     rank: int
     process: int | None = None  # None: thread
@@ -41,13 +41,11 @@ class Neighbour:
 
     def kill(self) -> None:
         if self.process is not None:
-            with contextlib.suppress(OSError):  # just ended
+            with contextlib.suppress(OSError):
                 os.kill(self.process, signal.SIGKILL)
 
 
 class Monitor:
-    """Publish this process's wait."""
-
     def __init__(self) -> None:
         self.launcher, self.size = os.getppid(), launch_of(os.environ).size
         self.process = os.getpid()  # also in a child, which shares the file
@@ -93,7 +91,7 @@ class Monitor:
     def neighbours(self) -> list[Neighbour]:
         found = list[Neighbour]()
         for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError, ValueError):  # ended, or another user's
+            with contextlib.suppress(OSError, ValueError):  # another user's
                 status = status_of(process)
                 if status.parent != str(self.launcher) or status.state in OVER:
                     continue

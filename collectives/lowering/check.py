@@ -65,7 +65,7 @@ class SymbolicRank:
         self.rank, self.listing, self.held, self.position = rank, listing, held, 0
         self.over: set[int] = set()
         self.waited: set[int] = set()
-        self.users: dict[Place, set[int]] = defaultdict(set)  # incomplete or unmerged messages
+        self.users: dict[Place, set[int]] = defaultdict(set)
         self.places: list[Sequence[Place]] = [message.blocks for message in listing.messages]
         for number, side in listing.side_buffers.items():
             self.places[number] = [(side, at) for at in range(len(self.places[number]))]
@@ -137,8 +137,8 @@ class SymbolicRank:
             self.fail(waits[0], "never completes: its peer also waits for this rank")
 
 
-End = tuple[SymbolicRank, int]  # of a message: rank and number
-Lanes = dict[tuple[int, int], Lane[End, End]]  # by sender, receiver
+End = tuple[SymbolicRank, int]
+Lanes = dict[tuple[int, int], Lane[End, End]]
 
 
 def meet(lane: Lane[End, End]) -> None:
@@ -169,8 +169,6 @@ def check_phases(collective: str, share: Share, written: Sequence[list[list[Move
 
 
 class SymbolicMemory:
-    """All memory, and its users since a barrier."""
-
     def __init__(self, collective: str, share: Share) -> None:
         self.contract, self.share, self.run = COLLECTIVES[collective], share, 0
         self.expected = promised(collective, len(share.ranks))[0]

@@ -59,7 +59,7 @@ WHOLE = Portion(0, 1, 1)
 
 @dataclass(frozen=True)
 class Message:
-    """Elements ``start`` to ``stop``, for one peer."""
+    """Elements ``start`` to ``stop``."""
 
     key: tuple[int, int]  # (step, number in its lane in the step), equal at both ends
     peer: int
@@ -120,13 +120,13 @@ class Grid:
 WINDOW = 2
 
 Key = tuple[int, int]
-SideBuffer = tuple[int, bool, int]  # peer, incoming, number
+SideBuffer = tuple[int, bool, int]
 BEGIN: Key = (-1, 0)
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """Wait, merge receives, then start messages."""
+    """Wait, merge, then start."""
 
     waits: tuple[int, ...]
     merges: tuple[int, ...]
@@ -213,7 +213,7 @@ class Writer:
             self.side_buffers[number] = self.side_buffer(message)
 
     def side_buffer(self, message: Message) -> SideBuffer:
-        """Reuse that of the message ``window`` before in its lane."""
+        """Reuse the buffer of the message ``window`` before in its lane."""
         lane = self.lanes[message.peer, message.incoming]
         return message.peer, message.incoming, len(lane) % self.window
 

@@ -30,8 +30,6 @@ PLAIN = (np.ndarray, np.memmap)  # others redefine operators or hide elements
 
 @dataclass(frozen=True)
 class Call:
-    """One collective on one rank's arrays."""
-
     collective: str
     x: Array
     out: Array | None
@@ -94,7 +92,7 @@ class Call:
         return replace(self, algorithm=algorithm, segment_bytes=segment_bytes)
 
     def scales(self, size: int) -> tuple[float, float]:
-        """Return factors for contributions and result; a power of two keeps the bits."""
+        """Factors for contributions and result; a power of two keeps the bits."""
         if self.op != "average":
             return 1.0, 1.0
         first = 0.5 ** (size - 1).bit_length() if self.x.dtype == DTYPES["fp16"] else 1.0
@@ -160,13 +158,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Task:
-    call: Call  # checked
+    call: Call
     transport: Transport
-    tag: int  # of its messages, equal on all ranks
-    slab: Slab | None  # for side buffers
+    tag: int  # equal on all ranks
+    slab: Slab | None
     buffer: Array  # flat
     result: Array
-    before: Sequence[Callable[[], object]]  # copies
+    before: Sequence[Callable[[], object]]
     after: Sequence[Callable[[], object]]
     reached: Any = None  # all ranks' (``Reach``), if reachable
 

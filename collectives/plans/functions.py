@@ -94,8 +94,8 @@ def once(collective: str, x: Array, comm: Any, **options: Any) -> Array:
 
 SMALL_BYTES = 64 * 1024  # two copies cost little
 MOST_PLANS = 32
-MOST_BYTES = 64 << 20  # of buffers
-MOST_ARRAYS = 8  # bound per plan
+MOST_BYTES = 64 << 20
+MOST_ARRAYS = 8
 Key = tuple[Any, ...]
 
 
@@ -116,7 +116,7 @@ class CachedPlans:
         key = key_of(collective, x, out, options)
         try:
             number = self.numbers.get(key, 0)
-        except TypeError:  # unhashable
+        except TypeError:
             key, number = (), 0
         exclusively = self.transport.one_thread.run
         if number and (target := exclusively(self.again, number, x, out)) is not None:
@@ -192,8 +192,6 @@ def file_of(algorithm: str) -> str:
 
 
 class CachedPlan:
-    """One kind of call, for several arrays."""
-
     def __init__(self, key: Key, plan: Plan) -> None:
         call, transport = plan.call, plan.transport
         self.key, self.plan, self.into = key, plan, call.out is not None
@@ -228,7 +226,7 @@ class CachedPlan:
         call, address, dtype = self.plan.call, 0, self.plan.call.x.dtype
         if self.private:
             buffer: Array = np.empty(call.count, dtype)
-        else:  # an array there that does not keep the memory alive
+        else:
             address = target.ctypes.data
             memory: Any = (ctypes.c_char * call.nbytes).from_address(address)
             buffer = np.frombuffer(memory, np.uint8).view(dtype)

@@ -69,7 +69,6 @@ class Noted:
         yield from zip(self.parts, self.times, self.times[1:], strict=False)
 
     def earlier(self, seconds: float) -> Noted:
-        """Shift times to another rank's clock."""
         return replace(self, times=array("d", (each - seconds for each in self.times)))
 
 
@@ -112,8 +111,6 @@ End: TypeAlias = tuple[int, int, int | None, int, bool]
 
 
 class StepSpan(NamedTuple):
-    """Seconds of an activity; ``peer`` is awaited or served."""
-
     kind: str
     step: int | None
     peer: int | None

@@ -29,8 +29,6 @@ Action: TypeAlias = Callable[[], object]
 
 
 class Act(NamedTuple):
-    """A call of a run; waits have a ``test`` to poll."""
-
     part: Part
     call: Action
     test: Callable[[], bool] | None = None
@@ -78,7 +76,6 @@ class InstructionRun:
         self.go(self.calls, note)
 
     def go(self, calls: Sequence[Action], note: Callable[[float], object] | None = None) -> None:
-        """Make the last calls; their iterator counts what is left."""
         left = self.left = iter(calls)
         try:
             if note is None:
@@ -95,7 +92,7 @@ class InstructionRun:
         self.position, self.left = len(self.calls), None
 
     def progress(self) -> int:
-        left = self.left  # once: a watchdog may call
+        left = self.left  # a watchdog may call
         return self.position if left is None else max(len(self.calls) - length_hint(left) - 1, 0)
 
     def waits_for(self) -> str:
@@ -151,7 +148,7 @@ class RunningOperation:
         self.run, self.name, self.transport, self.waits = run, name, transport, transport.waits
         self.running = self.started = False
         self.said: Mapping[str, Any] = {"collective": name}
-        self.number = 0  # of its run on this rank
+        self.number = 0
         self.broken: str | None = None
 
     def whole(self) -> None:
@@ -216,7 +213,7 @@ class Plan(RunningOperation):
 
     @alone
     def advance(self) -> bool:
-        """Continue without blocking; return whether the run is complete."""
+        """Return whether the run is complete, without blocking."""
         self.check_whole("advance")
         if self.running:
             if self.attempt(self.run.advance):
@@ -248,7 +245,6 @@ class Plan(RunningOperation):
         return self.once()
 
     def once(self) -> Array:
-        """Run; the caller excludes other threads."""
         self.check_idle()
         for call in self.before:
             call()

@@ -76,15 +76,15 @@ def cost(
 class Progress:
     program: Program
     number: int = -1
-    entered_s: float = 0.0  # the current step
+    entered_s: float = 0.0
     done_s: float = 0.0  # end of the last message
     busy_s: float = 0.0  # end of its work
-    left: int = 0  # incomplete messages
+    left: int = 0
 
 
 @dataclass(eq=False, slots=True)
 class Due:
-    """An event; ``off``: cancelled."""
+    """``off``: cancelled."""
 
     time_s: float
     what: Callable[..., None]
@@ -102,8 +102,6 @@ class Message(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Flow:
-    """All messages between two ranks."""
-
     source: int
     target: int
     sides: Way
@@ -203,7 +201,6 @@ class Simulation:
                 self.changed[side].append(time_s)
 
     def share(self, side: Side) -> None:
-        """Share a side and all connected sides anew."""
         users = connected(side, self.moving)
         now_s = max(time_s for each in users for time_s in self.changed.pop(each, ()))
         rates = fair_rates(users)
@@ -214,7 +211,6 @@ class Simulation:
         self.look_later(rates)
 
     def look_later(self, flows: Collection[Flow]) -> None:
-        """Look when the first flow finishes a message."""
         if flows:
             look = self.later(min(flow.over_s for flow in flows), self.look, flows)
         for flow in flows:
@@ -223,7 +219,6 @@ class Simulation:
             flow.look = look
 
     def look(self, time_s: float, flows: Collection[Flow]) -> None:
-        """Complete messages that are due."""
         for flow in [flow for flow in flows if flow.over_s <= time_s * (1 + TIE)]:
             self.over(flow.over_s, flow, flow.queue.popleft())
             if flow.queue:

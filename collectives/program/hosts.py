@@ -36,9 +36,7 @@ def at_place(place: int, members: Sequence[Sequence[int]]) -> list[int]:
 
 
 def served(rank: int, hosts: Sequence[int]) -> list[int]:
-    """Return the ranks that a rank serves.
-
-    >>> [served(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
+    """>>> [served(rank, [0, 0, 1, 1, 1]) for rank in range(5)]
     [[0, 2, 4], [1, 3], [0, 2], [1, 3], [4]]
     """
     members, home, place = placed(rank, hosts)
@@ -94,9 +92,7 @@ class Blocks:
 
 
 def spread(ranks: int, hosts: int) -> list[int]:
-    """Return each rank's host, spread evenly.
-
-    >>> spread(5, 2)
+    """>>> spread(5, 2)
     [0, 0, 0, 1, 1]
     """
     if hosts > ranks:

@@ -45,7 +45,7 @@ class Network:
         return int(self.hosts is not None and self.hosts[rank] != self.hosts[peer])
 
     def neighbourhoods(self, ranks: int) -> tuple[int, ...] | None:
-        """Return the host of each rank, for algorithms."""
+        """Return each rank's host, for algorithms."""
         return self.hosts
 
     @property
@@ -77,7 +77,6 @@ F = TypeVar("F", bound=HasSides)
 
 
 def connected(side: Side, moving: Mapping[Side, Collection[F]]) -> dict[Side, Collection[F]]:
-    """Return all flows connected to a side by shared sides."""
     found, waiting = {side: moving[side]}, [side]
     while waiting:
         for flow in found[waiting.pop()]:
@@ -89,7 +88,7 @@ def connected(side: Side, moving: Mapping[Side, Collection[F]]) -> dict[Side, Co
 
 
 def fair_rates(users: Mapping[Side, Collection[F]]) -> dict[F, float]:
-    """Fix rates from the tightest side on."""
+    """From the tightest side on."""
     rates, free = dict[F, float](), dict.fromkeys(users, 1.0)
     waiting = {side: len(flows) for side, flows in users.items() if flows}
     weights = {side: sum([1 / len(flow.sides) for flow in users[side]]) for side in waiting}

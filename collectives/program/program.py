@@ -41,8 +41,6 @@ class Receive:
 
 @dataclass(frozen=True)
 class Step:
-    """Transfers that may run at the same time."""
-
     sends: tuple[Send, ...] = ()
     receives: tuple[Receive, ...] = ()
 
@@ -155,7 +153,7 @@ class Contract:
     addressed: bool = False
 
     def brings(self, rank: int, owner: int, size: int) -> int:
-        """Return initial data as a ``Row`` of ``verify.py``."""
+        """As a ``Row`` of ``verify.py``."""
         address = 1 << size + owner if self.addressed else 0
         return 1 << rank | address if self.begins(rank, owner) else 0
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 WITH_OPTIONS = ("schedule",)  # kinds with options
 VALUES = ("route",)
-MOST = 500  # of a user's error
+MOST = 500
 LIMIT_S = 10.0  # user code takes milliseconds
 LOOK_S = 0.05
 PARSING = threading.Lock()  # ast.parse fails at random in several threads (Python 3.11.7)
@@ -35,14 +35,14 @@ class Source:
     """File and name as read: the file may change after its proof."""
 
     kind: str
-    path: Path  # absolute
+    path: Path
     code: bytes
     name: str
     given: str = ""
 
     @property
     def text(self) -> str:
-        """Identify the source without its path: ranks may have others."""
+        """Leave out the path, which differs by rank."""
         return f"{self.name}{self.given} of a file with checksum {zlib.crc32(self.code):08x}"
 
 

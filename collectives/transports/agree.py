@@ -59,7 +59,7 @@ def said_by_rank_0(transport: Transport, what: str, say: Callable[[], T], *, asl
     return transport.gather_values(said)[0][0]
 
 
-by_rank_0 = said_by_rank_0  # for actions
+by_rank_0 = said_by_rank_0
 
 
 def run_checker(transport: Transport, plan: str) -> Callable[[], None]:

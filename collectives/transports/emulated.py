@@ -31,7 +31,7 @@ from dear_mpi.collectives.program.hosts import Blocks, Rates, format_rate, rates
 from dear_mpi.collectives.transports.transport import Request, Transport, Wrapper
 from dear_mpi.kernels.array import Array
 
-NAP_S = 100e-6  # between polls
+NAP_S = 100e-6
 BURST_S = 4e-3  # an incoming port may catch up after a late poll
 OUT, IN = 0, 1
 
@@ -42,7 +42,7 @@ class Link:
 
     bandwidth: float  # bytes/s, each direction
     latency_s: float = 0.0
-    between: Link | None = None  # one port per host
+    between: Link | None = None
     blocks: Blocks | None = None
 
     def __str__(self) -> str:
@@ -132,7 +132,7 @@ class EmulatedTransport(Wrapper[Transport]):
         return f"EMULATED link of {self.link} over {self.below.name}"
 
     def reach(self, array: Array) -> None:
-        """Return None: all ranks are apart."""
+        """All ranks are apart."""
 
     def port(self, peer: int) -> Port:
         return self.near if self.hosts[peer] == self.hosts[self.rank] else self.far
@@ -145,7 +145,7 @@ class EmulatedTransport(Wrapper[Transport]):
 
 
 class Outbox:
-    """A rank's messages that have not left, one at a time in a port.
+    """One message at a time enters a port.
 
     After a late poll, the next message starts when it would have on time.
     """
@@ -201,7 +201,7 @@ class EmulatedSend(EmulatedRequest):
 
 
 class EmulatedReceive(EmulatedRequest):
-    """Complete when it is through the incoming port."""
+    """Complete once through the incoming port."""
 
     over_s: float | None = None
 

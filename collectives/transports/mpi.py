@@ -95,7 +95,7 @@ class MpiTransport:
         if library_of(array) == "numpy":
             return True
         if self.decided is None:
-            from dear_mpi.collectives.launch.cuda_aware import decide  # for GPUs
+            from dear_mpi.collectives.launch.cuda_aware import decide
 
             self.decided = decide(self.native, self.device_memory)
         return self.decided.direct

@@ -95,7 +95,7 @@ class Region:
 
 
 class SharedMemory:
-    """This process's blocks and mapped ones of peers."""
+    """Blocks of this process, and of peers."""
 
     def __init__(self) -> None:
         self.own: dict[int, Region] = {}
@@ -106,7 +106,7 @@ class SharedMemory:
         try:
             name = f"dear-mpi-{secrets.token_hex(8)}"
             descriptor, block = file_in_memory(name, nbytes)
-        except (AttributeError, OSError):  # not Linux, forbidden here, or zero bytes
+        except (AttributeError, OSError):  # impossible or forbidden here, or zero bytes
             return np.zeros(nbytes, np.uint8)
         if nbytes >= HUGE_BYTES:
             collapse(block)

@@ -22,7 +22,7 @@ DEVICE_MEMORY = dict.fromkeys(("auto", "direct", "staged"))  # see ``launch/cuda
 
 
 class Request(Protocol):
-    """A repeatable message from the same memory, as ``mpi4py.MPI.Prequest``.
+    """A repeatable message, as ``mpi4py.MPI.Prequest``.
 
     Waiting for an inactive one returns at once.
     """
@@ -73,7 +73,7 @@ class Waits:
 class Meeting:
     """The waiting thread's stack names the caller."""
 
-    __slots__ = ("thread", "what")  # for each barrier
+    __slots__ = ("thread", "what")
 
     def __init__(self, what: str) -> None:
         self.what, self.thread = what, get_ident()
@@ -144,10 +144,7 @@ class Transport(Protocol):
         """Collective: return every rank's array; None on all ranks if one is out of reach."""
 
     def takes(self, array: Array) -> bool:
-        """Return whether messages may use such memory; equal on all ranks.
-
-        The first question about a device's memory is collective.
-        """
+        """Equal on all ranks; the first question about a device's memory is collective."""
 
     def send_init(self, data: Array, peer: int, tag: int) -> Request:
         """Prepare to send a contiguous array, fixed until ``Free``."""
@@ -156,7 +153,7 @@ class Transport(Protocol):
         pass
 
     def next_tag(self) -> int:
-        """Return a tag that the last thousands of plans lack. All ranks ask in one order."""
+        """Return a tag that thousands of plans lack. All ranks ask in one order."""
 
     def gather_values(self, value: Any) -> list[Any]:
         """Collective, slow: return all ranks' picklable values."""
@@ -184,8 +181,6 @@ class Transport(Protocol):
 
 
 class Wrapper(Generic[T]):
-    """Delegates undefined attributes."""
-
     def __init__(self, below: T) -> None:
         self.below = below
 

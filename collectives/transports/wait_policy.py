@@ -61,8 +61,6 @@ SLEEP = "waiting ranks sleep"
 
 @dataclass(frozen=True)
 class Crowd:
-    """A machine's threads and cores."""
-
     threads: int
     cores: int
 

@@ -25,7 +25,7 @@ from dear_mpi.kernels.array import Array
 SPLIT_SEED = 0  # all runs are tested on the same examples
 TEST_SHARE = 0.2
 TEST_SHARE_OF_TEXT = 0.1
-MOST_CLASSES = 100_000  # one huge label would make a huge model
+MOST_CLASSES = 100_000  # one huge label makes a huge model
 READING = threading.Lock()
 Indices = npt.NDArray[np.intp]
 
@@ -42,15 +42,12 @@ class Examples:
         return len(self.x)
 
     def take(self, indices: Indices) -> tuple[Array, Array]:
-        """Return inputs (n, ...) and integer targets (n, ...)."""
         x, y = self.x[indices], self.y[indices]
         return x.astype(np.int64) if x.dtype.kind == "u" else x, y.astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """``shape`` of an input, number of ``classes``."""
-
     train: Examples
     test: Examples
     shape: tuple[int, ...]
@@ -96,7 +93,7 @@ def load_data(name: str, dtype: np.dtype[Any], context: int) -> Dataset:
     return load_arrays(path, dtype) if path.suffix == ".npz" else load_text(path, context)
 
 
-@lru_cache  # by threads
+@lru_cache  # ranks may be threads
 def load_digits(dtype: np.dtype[Any]) -> Dataset:
     images, labels = read_digits()
     return from_arrays(images.reshape(-1, 8, 8).astype(dtype) / 16, labels)

@@ -1,6 +1,6 @@
 """Define the trainer's view of a model: parameters, and layers with forward and backward.
 
-A layer may compute, adapt another framework, or only take time: the trainer never differentiates.
+The trainer never differentiates: a layer may adapt another framework, or only take time.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SplitLayer(Layer, Protocol):
 
 
 class Split:
-    """Define ``backward``: one half after the other."""
+    """Run one half after the other."""
 
     def backward(self: SplitLayer, dy: Array) -> Array:
         dx = self.backward_input(dy)

@@ -33,16 +33,15 @@ HALF = 0.5  # of backward: a matrix product's gradients take equally many FLOPs
 @dataclass(frozen=True)
 class Module:
     name: str
-    counts: tuple[int, ...]  # per tensor
+    counts: tuple[int, ...]
     flops: float  # forward; in a profile, seconds
     backward: float | None = None  # None: proportional to forward
     weights: float = HALF  # share of backward for the parameters' gradients, which may be delayed
     exchange_bytes: int = 0  # of all ranks, before each pass
-    out_elems: float = 0.0  # of its output, if known
+    out_elems: float = 0.0
 
 
 def load_modules(name: str) -> list[Module]:
-    """Load the modules of a paper model, or of a JSON file, in forward order."""
     table, model = load_table(name), f"synthetic model {name!r}"
     profiled = isinstance(table, dict) and "uses" in table
     try:
@@ -99,7 +98,7 @@ def count(value: Any) -> int:
 
 
 def measured_seconds(modules: Sequence[Module]) -> tuple[float, float] | None:
-    """Return a profile's measured seconds; None for other tables."""
+    """None without a profile."""
     back = [module.backward for module in modules if module.backward is not None]
     return (sum(module.flops for module in modules), sum(back)) if back else None
 
@@ -130,7 +129,7 @@ def shares(amounts: Sequence[float]) -> list[float]:
 
 
 GRADIENT_SCALE = 1e-3
-EXCHANGE = "pairwise", "all_to_all"  # algorithm, collective
+EXCHANGE = "pairwise", "all_to_all"
 
 
 class ComputeTime:
@@ -157,7 +156,7 @@ class Synthetic:
     compute_time: ComputeTime
     forward_s: float
     backward_s: float
-    weights_s: float = 0.0  # part of ``backward_s``
+    weights_s: float = 0.0
 
     def forward(self, x: Array) -> Array:
         self.compute_time.spend(self.forward_s, time.perf_counter())

@@ -109,7 +109,6 @@ class Aligned:
         return last.offset_s + self.drift * (at_s - last.at_s)
 
     def uncertainty_s(self, at_s: float) -> float:
-        """Bound that offset's error."""
         if not self.looks:
             return 0.0
         found_s = [look.uncertainty_s for look in self.looks]
@@ -158,7 +157,6 @@ class CommonClock:
         return self.recent.offset_s(self.now())
 
     def aligned(self) -> Aligned:
-        """Return the alignment of times since the first look."""
         return Aligned((*self.first, *self.recent.looks[-1:]) if self.transport.rank else ())
 
     def report(self) -> dict[str, Any]:

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 
 CPUS = Path("/proc/cpuinfo")
-CONGESTION = Path("/proc/sys/net/ipv4/tcp_congestion_control")  # TCP's
+CONGESTION = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 CLOCK = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 
 
 def read(file: Path) -> str:
-    """Read a kernel file, or return ""."""
     try:
         return file.read_text("utf-8").strip()
     except OSError:

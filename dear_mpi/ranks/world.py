@@ -36,7 +36,7 @@ class World:
     """All ranks of the job."""
 
     transport: Transport
-    link: Link | None = None  # emulated
+    link: Link | None = None
     machines: tuple[int, ...] = ()  # each rank's real host, if hosts are emulated
 
     @property
@@ -49,7 +49,7 @@ class World:
 
     @property
     def ranks_here(self) -> int:
-        """Return the ranks on this machine."""
+        """Count ranks on this machine, even if hosts are emulated."""
         hosts = self.machines or self.transport.hosts
         return hosts.count(hosts[self.rank])
 
@@ -93,7 +93,7 @@ def run_world(
         if rates is not None and link is not None:
             raise ValueError("rates must be left out where a link is emulated, which has its own")
         if link is not None:
-            link.hosts(transport.hosts)  # or None
+            link.hosts(transport.hosts)
         own = facts(transport.rank)
         return {**own, "device_memory": device_memory, "link": None if link is None else str(link), "rates": rates}
 
@@ -186,7 +186,7 @@ def world_transport(device_memory: str) -> Iterator[Transport]:
         transport = MpiTransport(communicator, device_memory=device_memory)
     except BaseException as error:  # such as Ctrl-C: at exit this rank would wait for the others
         if communicator is None and isinstance(error, ValueError):
-            raise  # no MPI
+            raise
         abort_job(last_words(launch_of(os.environ).rank, error))
         raise
     try:

@@ -89,7 +89,7 @@ def tidy(path: Path) -> None:
             os.kill(int(each.name.removeprefix(PREFIX).partition("-")[0]), 0)
         except ProcessLookupError:
             each.unlink(missing_ok=True)
-        except (ValueError, OSError):  # a user's file, or another user's process
+        except (ValueError, OSError):  # not ours
             continue
 
 
@@ -97,7 +97,7 @@ def set_aside(path: Path) -> bool:
     """Rename FILE to FILE.old; return whether there was one."""
     if not path.is_file() or not is_plain(path):
         return False
-    with suppress(FileNotFoundError):  # by another run
+    with suppress(FileNotFoundError):  # another run was faster
         at_end(path).rename(older(path))
     return True
 
@@ -120,7 +120,6 @@ def aside(path: Path | None) -> Iterator[Callable[[], None]]:
 
 
 def older(path: Path) -> Path:
-    """The previous file is next to a link's target."""
     whole = at_end(path)
     return whole.with_name(f"{whole.name}.old")
 

@@ -59,7 +59,7 @@ class StandardOutput(io.TextIOWrapper):
 def output() -> Iterator[None]:
     """Guard standard output until the process ends; lost text changes the exit code."""
     given: Any = sys.stdout
-    if given is None:  # by the caller
+    if given is None:
         yield
         return
     how = {name: getattr(given, name) for name in ("encoding", "errors", "line_buffering", "write_through")}

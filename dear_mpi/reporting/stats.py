@@ -30,15 +30,12 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Median:
-    """With its 95 % interval."""
-
     value: float
     low: float
     high: float
 
     @property
     def is_noisy(self) -> bool:
-        """Return whether the interval is wider than the value."""
         return self.high - self.low > self.value
 
 
@@ -90,7 +87,7 @@ def worth_one(samples: Sequence[float]) -> float:
 
 
 def worth(found: float, count: int) -> float:
-    """Return the same for ``count`` samples and a correlation.
+    """Return ``worth_one`` for ``count`` samples with this correlation.
 
     >>> round(worth(0.4, 13), 3), worth(-0.4, 13)
     (4.0, 1.0)
@@ -153,8 +150,6 @@ MOST = 700.0  # its exponential is finite
 
 @dataclass(frozen=True)
 class Batches:
-    """Logarithms of all samples' and each batch's median."""
-
     median: float
     parts: Array
 

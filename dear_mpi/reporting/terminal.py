@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PLUS_MINUS = "± is the distance to the farther end of the 95 % interval"
-UNKNOWN_COLUMNS = 80  # of an unknown terminal
+UNKNOWN_COLUMNS = 80
 FILE_COLUMNS = 1000  # no table is cut or wrapped
 REDRAW_S = 0.2
 COMMENT = "# "
@@ -123,7 +123,6 @@ def table(
 
 
 def listing(rows: Mapping[str, str | None], **look: Any) -> Table:
-    """List names that have a text, without heads."""
     said = [(name, text) for name, text in rows.items() if text]
     columns: dict[str, Callable[[tuple[str, str]], str]] = {"name": itemgetter(0), "said": itemgetter(1)}
     return table([said], columns, left=columns, show_header=False, **look)

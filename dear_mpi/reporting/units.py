@@ -32,7 +32,7 @@ LEAST_BANDWIDTH = 1.0  # bytes/s
 
 
 def parse(what: str, text: str, units: dict[str, float] | dict[str, int], example: str, *, zero: bool = True) -> float:
-    """Parse a number and unit, from 0, or above unless ``zero``."""
+    """Zero is refused unless ``zero``."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", text.lower())
     if match is None or match[2] not in units:
         lacks = "has no unit" if match and not match[2] else "cannot be read"
@@ -187,7 +187,7 @@ def parse_rates(text: str) -> tuple[float, float]:
 
 
 def parse_share(name: str, text: str, most: float) -> float:
-    """Parse a number, or a percentage, from 0 to ``most``."""
+    """From 0 to ``most``, or a percentage."""
     number = decimal(text.removesuffix("%"))
     if number is None:
         raise ValueError(f"{name} {text!r} cannot be read: write it like 5%")
@@ -245,9 +245,7 @@ Levels = list[tuple[Link, dict[str, str]]]  # with named values, such as ``o=1us
 
 
 def parse_links(text: str) -> Link:
-    """Parse ``--link``.
-
-    >>> str(parse_links("10gbit,2us/1gbit,50us,hosts=2"))
+    """>>> str(parse_links("10gbit,2us/1gbit,50us,hosts=2"))
     '10 Gbit/s, 2 us inside hosts and 1 Gbit/s, 50 us between them (hosts=2)'
     """
     (inside, *others), blocks = parse_levels("link", text)
@@ -282,9 +280,7 @@ T = TypeVar("T")
 
 
 def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Group, in order of first occurrence.
-
-    >>> grouped(["ring", "native", "ruler"], lambda name: name[0])
+    """>>> grouped(["ring", "native", "ruler"], lambda name: name[0])
     {'r': ['ring', 'ruler'], 'n': ['native']}
     """
     found: dict[K, list[T]] = {}

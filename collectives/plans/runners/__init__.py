@@ -19,7 +19,6 @@ from dear_mpi.collectives.transports.transport import Transport
 
 
 def runner_for(algorithm: str) -> ModuleType:
-    """Import a runner on first use."""
     return import_module(f"{__name__}.{runner_of(algorithm)}")
 
 
@@ -30,7 +29,6 @@ def check_algorithm(name: str, transport: Transport, *collectives: str) -> None:
 
 
 def check_call(call: Call, transport: Transport) -> dict[str, object]:
-    """Return what must be equal on all ranks, or raise."""
     facts = call.check(transport)
     # Sharing memory matters only for a tuning table.
     for sharing in (False,) if call.rules is None else (True, False):

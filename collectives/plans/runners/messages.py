@@ -151,7 +151,7 @@ class MessagesRun(InstructionRun):
 
     def acts(self, requests: Sequence[Request]) -> Iterator[Act]:
         """Bind the instructions; GPU starts may wait for an event, see [Note: Host and device]."""
-        launched = True  # the caller may have launched kernels
+        launched = True  # by the caller
         for instruction in self.listing.instructions:
             for number in instruction.waits:
                 yield waiting(self.part("ending", number), requests[number])
@@ -159,7 +159,7 @@ class MessagesRun(InstructionRun):
                 yield Act(self.part("merging", instruction.merges[0]), self.merge(instruction.merges))
                 launched = True
             for number in instruction.starts:
-                if number in self.beside and not self.listing.messages[number].incoming:  # from a side buffer
+                if number in self.beside and not self.listing.messages[number].incoming:
                     yield Act(self.part("copying", number), copier(self.beside[number], self.elements(number)))
                     launched = True
             if self.settled is not None and launched and instruction.starts:

@@ -37,8 +37,6 @@ Round = tuple[Sequence[int], tuple[Request, Request]]
 
 @dataclass(frozen=True)
 class Reach:
-    """Buffers or mailboxes of all ranks, and this rank's share."""
-
     share: Share
     arrays: Sequence[Array]
     mailboxes: bool
@@ -123,7 +121,7 @@ class SharedRun(InstructionRun):
         if not self.reached.mailboxes:
             return None
         other = SharedRun(task)
-        other.numbers = self.numbers  # of one plan's runs
+        other.numbers = self.numbers
         return other
 
     def start(self) -> None:
@@ -141,7 +139,7 @@ class SharedRun(InstructionRun):
     def free(self) -> None:
         super().free()
         self.runs.clear()
-        del self.reached  # views of other ranks' memory
+        del self.reached
 
 
 prepare = SharedRun

@@ -40,14 +40,14 @@ def steady(number: int, place: int) -> float:
 class Costs:
     """List the costs of an iteration, in seconds; default: free."""
 
-    forward_s: Sequence[float] = ()  # of each layer call, in order, for one part of a batch
+    forward_s: Sequence[float] = ()  # of layer calls, for one part of a batch
     backward_s: Sequence[float] = ()
-    weights_s: Mapping[int, float] = field(default_factory=dict)  # of calls with a second half of backward
-    exchange_s: Mapping[int, float] = field(default_factory=dict)  # of a layer call, before each pass
+    weights_s: Mapping[int, float] = field(default_factory=dict)  # second halves of backward
+    exchange_s: Mapping[int, float] = field(default_factory=dict)  # before each pass
     price: Price = lambda stage, bucket: 0.0
-    parts: int = 1  # of a batch
+    parts: int = 1
     loss_s: float = 0.0
-    verdict_s: float = 0.0  # global gradient check
+    verdict_s: float = 0.0  # of the global gradient check
     update_s: float = 0.0  # per element
     rest_s: float = 0.0  # between forward and backward, outside layers
     code_factor: float = 1.0  # slowdown of codes against their wire's figures
@@ -58,8 +58,8 @@ class Costs:
     ranks_per_core: float = 1.0  # for updates, one after the other; other seconds include it
     # Update work of a bucket and of its shards, in elements. None: equal shards.
     work: Callable[[Bucket], tuple[float, Any]] | None = None
-    portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1  # of a collective
-    compute: Callable[[Any], Any] = alike  # from nominal to each rank's seconds
+    portions: Callable[[str, Bucket], int] = lambda collective, bucket: 1
+    compute: Callable[[Any], Any] = alike  # from nominal to each rank's
     noise: Noise = steady
 
     def work_of(self, bucket: Bucket) -> tuple[float, Any]:
@@ -138,7 +138,7 @@ def list_scheduled(chains: Iterable[Chain], *, loss_s: float = 0.0, committed: i
     heapify(coming)
     ready: list[tuple[int, int, Chain, int]] = []
     order: list[Key] = []
-    ends = [0.0, loss_s]  # of handed-over collectives
+    ends = [0.0, loss_s]
     while coming or ready:
         now_s = ends[-committed] if len(ends) >= committed else 0.0  # room for one more
         if not ready:
@@ -176,7 +176,6 @@ class WireCost:
 
 
 def whole_cost(collectives: Sequence[str], route: Route, layout: Layout, prices: Callable[[Cut], Price]) -> WireCost:
-    """``prices`` returns the price for some buckets."""
     probe = cut(layout, [layout.grid])
     price = route.priced(prices(probe))
     small, large = ((each.nbytes, sum(price(name, each) for name in collectives)) for each in (probe[0], probe[-1]))

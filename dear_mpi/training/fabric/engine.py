@@ -36,7 +36,7 @@ class PlanHandle(Handle):
     def __init__(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]], streams: Streams) -> None:
         super().__init__(key, label, steps)
         self.streams, self.process = streams, os.getpid()
-        self.ready, self.done = streams.compute.mark(), None  # buffer written; last step over
+        self.ready, self.done = streams.compute.mark(), None
         self.running = threading.Lock()  # held until it is over; an event would take ten times as many calls
         self.running.acquire()
         self.error: CollectiveError | None = None
@@ -51,13 +51,13 @@ class PlanHandle(Handle):
         self.streams.compute.wait(self.done)
 
     def end(self) -> None:
-        """Release waiters; a second call, after a failure, is allowed."""
+        """Release waiters; maybe twice, after a failure."""
         self.steps = None
         if self.running.locked():
             self.running.release()
 
     def run(self, log: Log, turn: Turn) -> None:
-        """Run a turn's steps; ``wait`` raises their error."""
+        """``wait`` raises the steps' error."""
         communication, what = self.streams.communication, self.label
         try:
             assert self.steps is not None, "it is not over"
@@ -88,7 +88,7 @@ class Engine:
         return self.submit(key, label, lambda turn: [Step(*key, label, plan)])
 
     def submit(self, key: Key, label: str, steps: Callable[[Turn], Sequence[Step]]) -> PlanHandle:
-        """Run steps in each turn of ``key``; ``label`` names them in errors."""
+        """``label`` names the steps in errors."""
         check_process(self.process)
         handle = PlanHandle(key, label, steps, self.streams)
         for item in self.order.submit(key, handle):

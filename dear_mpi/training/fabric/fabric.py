@@ -30,9 +30,9 @@ from dear_mpi.training.routes.stages import ENGINE, LOOK, Stage, Update
 class Fabric(ABC):
     """Start and await the ways of buckets; ``judged``: a global gradient check precedes updates."""
 
-    idle: ClassVar[Any]  # does nothing
-    look: Any  # runs the global gradient check
-    rules: Rules  # of the running schedule
+    idle: ClassVar[Any]
+    look: Any  # runs the global check
+    rules: Rules
     common = True  # see ``Proof``
     verdict: Any = None  # see ``statistic.py``; None on the virtual fabric
 
@@ -44,8 +44,8 @@ class Fabric(ABC):
     def enter(self, buckets: Cut) -> None:
         """Continue with these buckets; nothing may be under way."""
         self.buckets = buckets
-        self.sent_in = dict.fromkeys(buckets, self.iteration)  # iteration of the last sent gradients
-        self.reduced = 0  # buckets
+        self.sent_in = dict.fromkeys(buckets, self.iteration)
+        self.reduced = 0
         self.late: dict[Bucket, Handle] = {}  # waits deferred to a later iteration
         self.returning: list[Bucket] = []  # their way back starts by itself
         self.backs: dict[Bucket, Handle] = {}  # ways back that no schedule waits for
@@ -64,7 +64,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def act(self, stage: Stage, bucket: Bucket, portion: Portion, *, back: bool) -> Any:
-        """Return the engine's act for a stage, see ``Step``."""
+        """See ``Step``."""
 
     @abstractmethod
     def carry_out(self, stage: Stage, bucket: Bucket, factor: float) -> None:
@@ -72,7 +72,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def put_in_order(self, order: Sequenced | None) -> None:
-        """Set the engine's order; None: first in, first out."""
+        """None: first in, first out."""
 
     @abstractmethod
     def block(self, handle: Any) -> None: ...
@@ -84,7 +84,7 @@ class Fabric(ABC):
     def seconds(self, begin: Any, end: Any) -> Any: ...
 
     def complaints(self) -> list[str]:
-        """Report non-finite gradients, equally on all ranks if they were sums."""
+        """Equal on all ranks if gradients were sums."""
         return []
 
     def facts(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class Fabric(ABC):
             self.returning.clear()
 
     def launch(self, key: Key, stages: Sequence[Stage], bucket: Bucket, *, back: bool = False) -> Handle:
-        """Submit stages, to run in order in their turn."""
+        """Submit stages, to run in order."""
 
         def step(stage: Stage, portion: Portion) -> Step:
             what = bucket if isinstance(stage, Update) else f"{stage.label} of {bucket}"
@@ -231,10 +231,8 @@ class ScheduleError(ValueError):
 
 @dataclass
 class Entry:
-    """Record a bucket's history since its gradients were written."""
-
-    missing: set[int] = field(default_factory=set)  # calls without backward
-    started: dict[str, Handle] = field(default_factory=dict)  # in order
+    missing: set[int] = field(default_factory=set)
+    started: dict[str, Handle] = field(default_factory=dict)
     awaited: set[str] = field(default_factory=set)
     updated: bool = True
 
@@ -246,7 +244,7 @@ class Rules:
         self.name, self.buckets, self.schedule = name, buckets, schedule
         self.collectives, self.extras = schedule.collectives, schedule.extras
         self.judged, self.route = judged, route
-        self.reduced = 0  # buckets
+        self.reduced = 0
         self.followed: Sequenced | None = None
         self.entries = {bucket: Entry() for bucket in buckets}
         self.iteration = 0
@@ -362,7 +360,6 @@ class Rules:
 
     @property
     def all_started(self) -> bool:
-        """Tell whether updates need no start."""
         last = {"all_reduce", "all_gather"}
         return all(entry.updated or last & entry.started.keys() for entry in self.entries.values())
 

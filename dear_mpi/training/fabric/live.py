@@ -39,7 +39,7 @@ class PlanKey(NamedTuple):
 
 
 def checksum(array: Array) -> str:
-    """A third of the time of SHA-256."""
+    """Return a checksum in a third of SHA-256's time."""
     return f"{zlib.crc32(np.ascontiguousarray(to_host(array)).view('u1').data):08x}"
 
 
@@ -55,7 +55,7 @@ class LiveFabric(Fabric):
         self.compute = engine.streams.compute
         self.plans: dict[PlanKey, Plan] = {}
         self.sides: dict[Place, dict[str, Array]] = {}  # by buffer
-        self.settled = 0  # when a round last ended early
+        self.settled = 0
         self.tally = [0, 0]  # codes of a bucket that did not fit, and that did
         super().__init__(buckets, arena.route, engine.log)
 
@@ -93,7 +93,6 @@ class LiveFabric(Fabric):
         return max((bound.own_updates for bound in self.bound.values()), default=0)
 
     def restored(self, iterations: int, updates: int) -> None:
-        """Restore the counters, after values and state."""
         self.arena.updates, self.iteration, self.settled = updates, iterations, iterations
         for bound in self.bound.values():
             bound.own_updates = bound.updates = updates
@@ -124,7 +123,7 @@ class LiveFabric(Fabric):
         return PlanKey(stage, bucket.interval, self.counts.get(bucket), portion)
 
     def make(self, stage: Collective, bucket: Bucket, portion: Portion) -> None:
-        """Make a plan, if missing. Collective."""
+        """Collective, if missing."""
         if (key := self.key(stage, bucket, portion)) not in self.plans:
             array = self.bound[bucket].travels(stage.buffer, self.options["slab"])
             options = self.options | stage.options(self.options["algorithm"]) | {"portion": portion}
@@ -140,7 +139,7 @@ class LiveFabric(Fabric):
         return self.plans[self.key(stage, bucket, portion)]
 
     def portions(self, collective: str, bucket: Bucket) -> int:
-        """Count a collective's portions, equally on all ranks."""
+        """Equal on all ranks."""
         stage, *others = self.route.collectives(collective) or [None]
         if stage is None or others or stage.op != "sum" or stage.buffer in self.route.codes:
             return 1
@@ -262,7 +261,7 @@ class LossMeter:
         return bool(self.value[6] > 0)
 
     def complaint(self) -> str | None:
-        """Return the error in target counts, equal on all ranks."""
+        """Equal on all ranks."""
         targets, high, high_squares, low, low_squares = map(round, self.value[1:6].tolist())
         size, totals = self.fabric.world.size, high * HALF + low
         if (high**2, low**2) != (size * high_squares, size * low_squares):  # only if all are equal

@@ -23,8 +23,8 @@ from dear_mpi.training.routes.route import reduces
 from dear_mpi.training.routes.stages import Collective, Stage
 
 Key: TypeAlias = tuple[str, int]  # a collective and a bucket's index; or an exchange and a layer call
-LOSS: Key = ("loss", 0)  # summed after the forward pass
-VERDICT: Key = ("verdict", 0)  # after the last reduction
+LOSS: Key = ("loss", 0)
+VERDICT: Key = ("verdict", 0)
 SUMS = {LOSS: "all_reduce of the loss", VERDICT: "all_reduce of the statistics"}  # without a bucket
 T = TypeVar("T")
 
@@ -53,12 +53,10 @@ Sequenced: TypeAlias = Sequence[Key | Turn]  # a bare key: the whole collective
 
 
 class Step(NamedTuple):
-    """Describe one action of the engine."""
-
     kind: str  # as logged, like the next two
     number: int
     what: object
-    act: Any  # on the virtual fabric: seconds
+    act: Any  # virtual: seconds
 
 
 class Delayed(NamedTuple):
@@ -70,8 +68,6 @@ class Delayed(NamedTuple):
 
 @dataclass(eq=False)
 class Handle:
-    """Represent a started collective."""
-
     key: Key
     label: str
     # By turn; None when over: ``Rules`` keeps handles, and steps refer to their fabric.

@@ -25,11 +25,11 @@ import numpy as np
 from dear_mpi.kernels.array import Array, array_module, to_host
 from dear_mpi.kernels.slab import CHUNK_BYTES
 
-LOW, HIGH = -1074, 1025  # float64's exponents
+LOW, HIGH = -1074, 1025
 COUNT = 2 * (HIGH - LOW) + 1  # two halves per exponent, and the number of non-finite atoms
 HALF = 26  # lower bits of a mantissa
 ROWS = 1 << 15  # of 128 bytes
-LEAST = 1.0  # loss scale
+LEAST = 1.0
 
 
 class Statistic(ABC):
@@ -58,7 +58,7 @@ class Statistic(ABC):
 
     @abstractmethod
     def factor(self, sums: Array) -> float | None:
-        """Return the gradient factor; None to skip the gradients."""
+        """None to skip the gradients."""
 
 
 class Verdict:
@@ -79,7 +79,7 @@ class Verdict:
         return math.prod(statistic.scale for statistic in self.statistics)
 
     def add(self, shard: Array) -> None:
-        """Add this rank's shard of a bucket, which may be empty."""
+        """It may be empty."""
         for statistic, sums in zip(self.statistics, self.each, strict=True):
             sums += statistic.sums(shard)
 
@@ -172,7 +172,7 @@ def sums_of_squares(array: Array) -> Array:
 
 
 def atoms_of(rows: Array) -> Array:
-    """Sum squares by row, in an order equal on all devices."""
+    """The order is equal on all devices."""
     with np.errstate(all="ignore"):  # overflow is counted
         terms = rows.astype(np.float64) ** 2
         while terms.shape[1] > 1:
@@ -182,7 +182,6 @@ def atoms_of(rows: Array) -> Array:
 
 
 def sums_of_atoms(atoms: Array) -> Array:
-    """Sum both halves of mantissas by exponent."""
     xp: Any = array_module(atoms)
     finite = xp.isfinite(atoms)
     mantissas, exponents = xp.frexp(xp.where(finite, atoms, 0.0))

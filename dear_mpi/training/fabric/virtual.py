@@ -35,7 +35,7 @@ def portion_of(bucket: Bucket, portion: Portion) -> Bucket:
 @dataclass(eq=False)
 class VirtualHandle(Handle):
     submitted_s: Any  # on all ranks or on each
-    event: Event | None = None  # of the last step, once begun
+    event: Event | None = None  # of the last step
 
 
 class VirtualFabric(Fabric):
@@ -47,7 +47,7 @@ class VirtualFabric(Fabric):
         super().__init__(rules.buckets, rules.route, Log(kept), judged=rules.judged)
         self.rules, self.costs, self.look = rules, costs, costs.verdict_s
         self.iteration = round_up(rules.route.begin, rules.route.period)  # earlier ones are not predicted
-        self.clock_s: Any = 0.0  # of all ranks or each
+        self.clock_s: Any = 0.0
         self.engine_free_s = 0.0
         self.order: Order[VirtualHandle] = Order(None)
 

@@ -38,12 +38,10 @@ ALONE = Owners()
 
 @dataclass
 class GradPlace:
-    """Locate a parameter's value and gradient for one layer call."""
-
     parameter: Parameter
     value: Array
     grad: Array
-    left: Array | None = None  # previous value array, if held elsewhere
+    left: Array | None = None  # if held elsewhere
 
 
 class Arena:
@@ -81,7 +79,7 @@ class Arena:
         self.state: list[Array] = []
         self.buffers = {name: array_module(self.values).zeros(layout.count, dtype) for name in route.buffers}
         self.parameters = of_tensors(calls, layout)
-        self.updates = 0  # of every bucket
+        self.updates = 0
         self.over = False
         self.staying: dict[int, Parameter] = {}  # by tensor
         self.tied: dict[int, list[Array]] = {}  # gradients, from layer calls that do not own them
@@ -142,7 +140,7 @@ class Arena:
                     own[place] = buffer[self.shards.own(bucket)]
 
     def place(self, parameter: Parameter, tensor: int) -> GradPlace:
-        """Bind an unbound parameter; return its gradient's place."""
+        """Bind a parameter, if unbound; return its gradient's place."""
         other = None if parameter.buffer is None else parameter.buffer()
         if other is not None and other is not self and not other.over:
             what = "is trained by another session that is not over; ranks that are threads need layers of their own"
@@ -174,7 +172,6 @@ class Arena:
         return GradPlace(parameter, parameter.value, grad, left if kept else None)
 
     def view(self, array: Array, tensor: int, *, begin: int = 0) -> Array:
-        """View a tensor in a flat array from element ``begin`` on."""
         layout = self.layout
         return array[layout.offsets[tensor] - begin : layout.ends[tensor] - begin].reshape(layout.shapes[tensor])
 
@@ -194,7 +191,7 @@ class Arena:
                     self.view(self.grads, tensor)[...] += grad
 
     def packing(self, bucket: Bucket) -> list[Call]:
-        """Return calls that pack gradients; empty if layers write in place."""
+        """List calls; none if layers write in place."""
         steps: list[Call] = []
         if pieces := self.pieces(bucket):
             steps.append(packer([grads for _, _, grads in pieces], [self.grads[here] for here, _, _ in pieces]))
@@ -204,13 +201,11 @@ class Arena:
         return steps
 
     def unpacking(self, bucket: Bucket) -> list[Call]:
-        """Return calls that unpack values into staying parameters."""
         pieces = self.pieces(bucket)
         values = [self.values[here] for here, _, _ in pieces]
         return [unpacker(values, [own for _, own, _ in pieces])] if pieces else []
 
     def reading(self, span: slice) -> list[Call]:
-        """Return calls that copy changed staying parameters to the flat buffer."""
         return [call for here, own, _ in self.pieces(span) for call in readers(self.values[here], own)]
 
     def read(self) -> None:
@@ -218,7 +213,7 @@ class Arena:
             call()
 
     def pieces(self, span: Bucket | slice) -> list[tuple[slice, Array, Array]]:
-        """List interval, values and gradients of staying parameters in a span."""
+        """List interval, values and gradients of staying parameters."""
         found = []
         for tensor, owner in self.staying.items():
             offset = self.layout.offsets[tensor]

@@ -62,7 +62,7 @@ class BoundBucket:
             self.updaters.append(self.updater(*views, tensor=tensor))
 
     def updater(self, grads: Array, values: Array, *state: Array, tensor: int | None = None) -> UpdateCall:
-        """Return the call that updates a span, or a tensor, perhaps with a private optimiser."""
+        """The call updates a span, or a tensor, perhaps with a private optimiser."""
         own = None if tensor is None else self.arena.parameters[tensor].optimizer
         call = updater(grads, values, state, own or self.arena.optimizer, finite=self.own_finite)
         return call if own is None else lambda optimizer, update, factor: call(own, update, factor)
@@ -82,7 +82,6 @@ class BoundBucket:
         return self.buffer(name)[self.place(shard)]
 
     def rows(self, codes: str) -> Array:
-        """Return the codes, a row of bytes per shard."""
         return self.side[codes].reshape(self.ranks, -1)
 
     def has_elements(self, buffer: str) -> bool:
@@ -128,7 +127,6 @@ class BoundBucket:
             act()
 
     def update_own(self, factor: float) -> None:
-        """Update this rank's shard by reduced gradients times a factor."""
         self.apply(self.updaters, factor)
         if self.arena.sharded and self.own.size:  # another thread may read the result
             xp: Any = array_module(self.own)
@@ -144,7 +142,7 @@ class BoundBucket:
             update(optimizer, self.own_updates, factor)
 
     def selected(self, grads: Array, places: Callable[[], Array]) -> Callable[[float], None]:
-        """Return a call that updates only elements ``places()``."""
+        """The call updates only elements ``places()``."""
         buffers = (self.values, *self.state)
         some = [buffer[: grads.size].copy() for buffer in buffers]
         updaters = [self.updater(grads, *some)]

@@ -105,7 +105,7 @@ class Layout:
 
     @cached_property
     def owned(self) -> list[int]:
-        """Count elements by owning (first) layer call."""
+        """By owning (first) layer call."""
         counts = [0] * len(self.calls)
         for tensor, call in enumerate(self.first_calls):
             counts[call] += self.size(tensor)
@@ -131,7 +131,6 @@ class Layout:
         return dict(zip(reversed(self.first_calls), reversed(self.offsets), strict=True))
 
     def tensors(self, start: int, stop: int) -> list[int]:
-        """List tensors with an element in an interval."""
         found = range(bisect_right(self.ends, start), bisect_left(self.offsets, stop))
         return [tensor for tensor in found if self.size(tensor)]
 

@@ -118,7 +118,7 @@ class Owners:
         return {bucket: found[bucket] for bucket in buckets}
 
     def work(self, layout: Layout, start: int, stop: int) -> float:
-        """Return an interval's update cost, in mean elements."""
+        """In mean elements."""
         if self.costs is None:
             return stop - start
         return sum(self.costs[tensor] for tensor in layout.tensors(start, stop)) * layout.count / sum(self.costs)
@@ -136,7 +136,7 @@ class Ownership:
         return self.optimizer is not None and self.optimizer.scope == "tensor"
 
     def owners(self, ranks: int, costs: Iterable[float]) -> Owners:
-        """Return owners for these update costs; ValueError: wrong weights."""
+        """ValueError: wrong weights."""
         return Owners(ranks, known(self.weights, ranks), tuple(costs) if self.whole else None)
 
 
@@ -177,7 +177,6 @@ class Sharing:
         return self.shard(bucket, self.rank)
 
     def packed(self, rank: int) -> dict[Bucket, slice]:
-        """Place a rank's shards one after the other."""
         ends = accumulate((partition.counts[rank] for partition in self.partitions.values()), initial=0)
         return {bucket: slice(*place) for bucket, place in zip(self.partitions, pairwise(ends), strict=True)}
 
@@ -186,7 +185,6 @@ class Sharing:
         return self.packed(self.rank)
 
     def held(self, rank: int) -> int:
-        """Count the elements of a rank's shards."""
         return sum(partition.counts[rank] for partition in self.partitions.values())
 
     def counts(self, bucket: Bucket) -> tuple[int, ...] | None:
@@ -208,7 +206,7 @@ class Sharing:
         return self.found[bucket]
 
 
-HALVINGS = 40  # bisections for the lowest level
+HALVINGS = 40
 SLACK = 1e-9  # rounding
 NEAR = 0.05  # extra time of a bucket if that balances the ranks
 

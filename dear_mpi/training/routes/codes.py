@@ -103,15 +103,13 @@ class InRows(OfCodes):
         return ranks * round_up(self.wire.nbytes(longest), ROW_BYTES)
 
     def serving(self, rank: int, hosts: Sequence[int]) -> list[int]:
-        # ranks with codes of this rank's shard
         return servers(rank, hosts if self.level else range(len(hosts)))
 
     def shards(self, rank: int, hosts: Sequence[int]) -> list[int]:
-        # shards that this rank has codes for
         return served(rank, hosts if self.level else range(len(hosts)))
 
     def rows(self, bucket: BucketMemory, shards: Iterable[int]) -> list[tuple[Array, Array, int]]:
-        """List gradients, row and number of each shard that is not empty."""
+        """Skip empty shards."""
         pairs = ((bucket.shard("gradients", shard), bucket.rows(self.codes)[shard], shard) for shard in shards)
         return [(x, row[: self.wire.nbytes(x.size)], shard) for x, row, shard in pairs if x.size]
 
@@ -218,8 +216,6 @@ class Decode(InRows):
 
 @dataclass(frozen=True, kw_only=True)
 class Recall(Stage):
-    """Move the errors of earlier codes to the gradients."""
-
     error: str
 
     @property
@@ -298,8 +294,6 @@ class Select(WithErrors, OfSelection):
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateSelected(Update, OfSelection):
-    """Update selected values and their optimiser state."""
-
     act: ClassVar[str] = "decode"
 
     @property

@@ -15,7 +15,7 @@ from dear_mpi.training.routes.wires import Blocks, Eighths, Halves, RandomBlocks
 
 AUTO = "auto"
 UPDATES = ("full", "sharded", AUTO)
-MINE = "my_route"  # in messages
+MINE = "my_route"
 SUMS_BACK = all_gather("gradients"), Update(on=MAIN), Unpack()
 VALUES_BACK = Update(shard=True), all_gather("values"), Unpack()
 FULL = Route("full", out=(Pack(), reduce_scatter("gradients")), back=SUMS_BACK)

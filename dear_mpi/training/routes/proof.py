@@ -101,7 +101,6 @@ def check_form(route: Route) -> None:
 
 
 def faults(route: Route, stage: Stage) -> Iterator[tuple[str, str]]:
-    """Yield faults of a stage by itself: a buffer, and what it must do."""
     buffer, is_collective = stage.reads[0], isinstance(stage, Collective)
     if stage.on not in (MAIN, ENGINE):
         yield buffer, f"must be on {MAIN!r} or {ENGINE!r}, not {stage.on!r}"
@@ -148,7 +147,7 @@ def refuse(route: Route, stage: Stage, buffer: str, what: str) -> NoReturn:
     raise RouteError(f"route {route.name!r}: stage {number} ({said(stage)}), at buffer {buffer!r} of {BUCKET}, {what}")
 
 
-Suspect: TypeAlias = tuple[Stage, str, str]  # stage, buffer, error
+Suspect: TypeAlias = tuple[Stage, str, str]
 
 
 def run_stages(stages: Sequence[Stage], memory: Memory) -> list[Suspect]:
@@ -204,7 +203,6 @@ def check_anchor(route: Route, stages: Sequence[Stage], memory: Memory, suspects
 
 
 def synchronous(memory: Memory, shard: int) -> object:
-    """Return the values that ``full`` computes."""
     symbol = memory.symbol
     value, state = symbol("value", shard), symbol("state", shard)
     for iteration in range(memory.iteration + 1):

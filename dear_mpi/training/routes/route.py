@@ -31,9 +31,8 @@ Bucket = TypeVar("Bucket")
 class Route:
     """List the stages of both ways.
 
-    Attributes:
-        wire: default type of travelling gradients; None for the parameters' type.
-        staggered: whether buckets end their rounds in different iterations, evenly spread.
+    ``wire``: default type of travelling gradients; None for the parameters' type. ``staggered``: buckets end their
+    rounds in different iterations, evenly spread.
     """
 
     name: str
@@ -48,7 +47,6 @@ class Route:
 
     @property
     def period(self) -> int:
-        """Return the iterations after which stages repeat."""
         return lcm(*(stage.every for stage in self.stages))
 
     @property
@@ -75,7 +73,6 @@ class Route:
 
     @cached_property
     def last(self) -> tuple[Stage, ...]:
-        """Return the main thread's last stages."""
         return tuple(takewhile(lambda stage: stage.on == MAIN, reversed(self.back)))[::-1]
 
     @cached_property
@@ -88,7 +85,6 @@ class Route:
 
     @cached_property
     def begins(self) -> dict[str, tuple[Stage, ...]]:
-        """Map a schedule's collectives to the main thread's first stages."""
         return {name: sum((self.ways[way, MAIN] for way in ways), ()) for name, ways in WAYS.items()}
 
     def orders(self) -> Iterator[tuple[Stage, ...]]:
@@ -123,7 +119,6 @@ class Route:
 
     @cached_property
     def codes(self) -> dict[str, OfCodes]:
-        """Map code buffers to their first stages."""
         return {stage.codes: stage for stage in reversed(self.stages) if isinstance(stage, OfCodes)}
 
     @property
@@ -176,7 +171,7 @@ class Route:
         return tuple(stage for job in self.jobs[name] for stage in job if isinstance(stage, Collective))
 
     def priced(self, price: Callable[[Collective, Bucket], float]) -> Callable[[str, Bucket], float]:
-        """Price what a schedule starts, in mean s per iteration."""
+        """In mean s per iteration."""
         return lambda name, bucket: sum(price(stage, bucket) * stage.share for stage in self.collectives(name))
 
     def nbytes(
@@ -190,11 +185,9 @@ class Route:
         longest: int | None = None,
         shapes: tuple[Shape, ...] = (),
     ) -> int:
-        """Return the bytes of a collective on ``count`` elements of a buffer.
+        """``wire``, ``values``: bytes per element of travelling gradients, and of parameters.
 
-        Args:
-            wire, values: bytes per element of travelling gradients, and of parameters.
-            longest: length that all shards count with, if unequal.
+        ``longest``: length that all shards count with, if unequal.
         """
         if buffer in self.codes:
             longest = longest or count // ranks
@@ -220,7 +213,7 @@ def joined(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
 
 
 def said(stage: Stage) -> str:
-    """Name its thread if unusual."""
+    """Describe a stage, with its thread if unusual."""
     usual = ENGINE if isinstance(stage, Collective) else MAIN
     thread = f" on the {'engine' if stage.on == ENGINE else 'main'} thread" * (stage.on != usual)
     return f"{stage}{thread}{when(stage)}"

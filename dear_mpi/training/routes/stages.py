@@ -15,13 +15,13 @@ from dear_mpi.collectives.plans.tuning import rules_of, serves
 from dear_mpi.collectives.program.hosts import INSIDE, by_host, servers
 
 Shape: TypeAlias = tuple[int, ...]
-BucketMemory: TypeAlias = Any  # a ``BoundBucket`` of flat_buffer/bound.py
+BucketMemory: TypeAlias = Any  # ``BoundBucket``
 Act: TypeAlias = Callable[[float], object]  # the argument is the gradient factor
-Symbol: TypeAlias = int  # index into a memory's table
+Symbol: TypeAlias = int
 Weights: TypeAlias = Mapping[tuple[int, int], Fraction]  # of gradients, by iteration and rank
 UNKNOWN = (-1, -1)
-MAIN = "main"  # computes
-ENGINE = "engine"  # communicates
+MAIN = "main"
+ENGINE = "engine"
 
 
 class Memory:
@@ -69,7 +69,7 @@ class Memory:
         return ((rank, shard) for rank in range(self.size) for shard in range(self.size))
 
     def groups(self, level: str) -> Iterator[tuple[int, Sequence[int], int]]:
-        """Yield each shard, the ranks in one collective of it, and their sum's keeper."""
+        """Yield each shard, the ranks in one collective of it, and its keeper."""
         for shard in range(self.size):
             serving = servers(shard, self.hosts if level else range(self.size))
             if level == INSIDE:
@@ -86,7 +86,6 @@ class Memory:
         return self.table[key]
 
     def weights(self, kind: str, *parts: int) -> Weights:
-        """Count each gradient's contribution to a symbol."""
         one, scales = Fraction(1), defaultdict[Symbol, Fraction](Fraction)
         match kind, parts:
             case "gradient", (iteration, rank, _):
@@ -174,25 +173,24 @@ class Stage(ABC):
         return str(self)
 
     def compute_s(self, count: int, ranks: int) -> float:
-        """Predict the seconds for ``count`` elements."""
+        """For predictions."""
         return 0.0
 
     def served_s(self, count: int, ranks: int, share: float) -> float:
-        """Predict the seconds if a rank serves ``share`` of a bucket between hosts (``share_served``)."""
+        """Predict for a rank that serves ``share`` of a bucket between hosts (``share_served``)."""
         share = share if self.level else 1.0
         return self.compute_s(round(share * count), round(share * ranks))
 
     def has_use(self, shapes: Sequence[Shape]) -> bool:
-        """Return whether the stage does anything for tensors of these shapes."""
         return True
 
     def objection(self, ranks: int) -> str:
-        """Explain why the stage cannot run on ``ranks`` ranks; "" if it can."""
+        """ "" if the stage can run."""
         return ""
 
     @property
     def share(self) -> float:
-        """Return the share of iterations that run this stage, if codes fit."""
+        """Share of iterations that run this stage, if codes fit."""
         return 1 / self.every if self.until is None and self.fits is not False else 0.0
 
     @abstractmethod

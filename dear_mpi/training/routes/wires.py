@@ -63,7 +63,6 @@ class Blocks:
             values[...] = self.read(numbers, values.shape) * scales[:, None]
 
     def pieces(self, x: Array, codes: Array) -> Iterator[tuple[Array, Array, Array]]:
-        """Yield rows of elements, their scales and numbers as bytes."""
         border = SCALE.itemsize * -(-x.size // BLOCK)
         scales, numbers = codes[:border].view(SCALE), codes[border : self.nbytes(x.size)]
         full = x.size - x.size % BLOCK
@@ -143,7 +142,6 @@ class TopK(Share):
         return self.kept(count) * (VALUE.itemsize + PLACE.itemsize)
 
     def parts(self, codes: Array, count: int) -> tuple[Array, Array]:
-        """Return the values and their places."""
         border = self.kept(count) * VALUE.itemsize
         return codes[:border].view(VALUE), codes[border : self.nbytes(count)].view(PLACE)
 

@@ -33,9 +33,9 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "dear": Dear,
     "dear-eager": DearEager,
 }
-ROUNDS: dict[str, type[Schedule]] = {"local": Local, "post-local": PostLocal, "diloco": DiLoCo}  # other results
+ROUNDS: dict[str, type[Schedule]] = {"local": Local, "post-local": PostLocal, "diloco": DiLoCo}
 NAMES = (*SCHEDULES, *(f"{name}:10" for name in ROUNDS))
-MINE = "MySchedule"  # in messages
+MINE = "MySchedule"
 BASELINE = "wfbp"  # of predicted speed-ups
 
 

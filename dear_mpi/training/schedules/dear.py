@@ -22,11 +22,9 @@ from dear_mpi.training.schedules.schedule import BackPipe, CollectiveSeconds, La
 
 
 class FeedPipe(Late):
-    """Gather during the next forward pass, by need."""
-
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.forward_order: dict[Bucket, None] = {}  # by first call
+        self.forward_order: dict[Bucket, None] = {}
 
     def before_forward(self, call: int) -> None:
         for bucket in self.fabric.buckets.needed_by(call):
@@ -69,8 +67,8 @@ class DearEager(Dear):
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.gathers = [("all_gather", bucket.index) for bucket in fabric.buckets]  # by need
-        self.order = [*(("reduce_scatter", index) for _, index in reversed(self.gathers)), *self.gathers]  # DeAR's
+        self.gathers = [("all_gather", bucket.index) for bucket in fabric.buckets]
+        self.order = [*(("reduce_scatter", index) for _, index in reversed(self.gathers)), *self.gathers]
 
     def ordered(self, nominal: Nominal, *, broken: bool = False) -> Sequence[Key]:
         first = ["reduce_scatter"] if nominal.judged else self.collectives

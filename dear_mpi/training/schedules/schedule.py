@@ -77,7 +77,6 @@ class Schedule:
         self.fabric = fabric
 
     def take(self, decided: Any) -> None:
-        """Adopt one of ``orders``."""
         self.order = decided
 
     def ordered(self, nominal: Nominal) -> Sequenced | None:

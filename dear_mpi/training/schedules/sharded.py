@@ -42,7 +42,7 @@ class Zero(BackPipe):
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.ahead = 1 if self.overlap_param_gather else len(fabric.buckets)  # gathers under way
+        self.ahead = 1 if self.overlap_param_gather else len(fabric.buckets)
         self.missing = deque[Bucket]()  # in order of need, the buffer's
         self.gathering = deque[tuple[Bucket, Handle]]()
 
@@ -92,8 +92,8 @@ class Fsdp(BackPipe):
 
     def __init__(self, fabric: Fabric) -> None:
         super().__init__(fabric)
-        self.new = len(fabric.buckets)  # buckets from here on have new values
-        self.gathering: dict[Bucket, Handle] = {}  # new values
+        self.new = len(fabric.buckets)
+        self.gathering: dict[Bucket, Handle] = {}
         self.gathering_again: dict[Bucket, Handle] = {}  # values freed by FSDP
         self.held: set[Bucket] = set()  # gathered or gathering, in backward
 
@@ -102,7 +102,6 @@ class Fsdp(BackPipe):
             self.gather_up_to(bucket.index)
 
     def gather_up_to(self, index: int) -> None:
-        """Update buckets up to this one; start gathering the next."""
         while self.new <= index:
             for bucket in self.fabric.buckets[self.new : self.new + 2]:
                 if bucket not in self.gathering:
@@ -119,7 +118,7 @@ class Fsdp(BackPipe):
                 self.fabric.wait(handle)
 
     def gather_again(self, last: Bucket) -> None:
-        """Start second all-gathers of this bucket and the one before."""
+        """And the bucket before."""
         for bucket in self.fabric.buckets[max(0, last.index - 1) : last.index + 1][::-1]:
             if bucket not in self.held:
                 self.held.add(bucket)
