@@ -1,15 +1,15 @@
 """Predict a program's time on a network, event by event: latency alpha, beta s/byte, gamma s/byte reduced.
 
-Each rank has a port, and each host one port to the network that its ranks share, with its own alpha and beta. A message
+Each rank has a port, and each host one to the network, shared by its ranks, with its own alpha and beta. A message
 begins when both ends are in their step (rendezvous). After alpha its b bytes take b beta, or longer if messages share a
-side of a port (``network.py``). Combining takes b gamma on the receiver. A rank enters a step when all messages of its
-previous step are complete. For the ring this gives the closed forms of ``algorithms/ring.py``. The model omits segments
-and eager sending.
+side of a port (``network.py``). Combining takes b gamma on the receiver. A rank enters a step when its previous one is
+complete. For the ring this gives the closed forms of ``algorithms/ring.py``. The model omits segments and eager
+sending.
 
-Each message also takes o seconds of a rank's processor at both ends. At the start of a step a rank hands over its
-sends, o each, before their messages begin. Then it handles arrived messages: o each, and the sum.
+Each message also takes o seconds of the processor at both ends. At the start of a step a rank hands over its sends, o
+each, before their messages begin. Then it handles arrivals: o each, and the sum.
 
-A flow is all messages from one rank to another. When a flow starts or stops, connected flows get new rates, until one
+A flow is all messages from one rank to another. When it starts or stops, connected flows get new rates, until one
 finishes a message.
 
 Source: alpha, beta and o are L, G and o of LogGP (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995), with g = 0.

@@ -5,9 +5,9 @@
     b to y      1/3     three flows go into y, and each has a third of it
     c to y      1/3
 
-A flow uses its sender's outgoing and its receiver's incoming side of a port; on a network with a shape, one side of
-every link on its way. Flows share a side evenly, and take what limited flows leave. Twice as many links mean twice the
-latency and half the share, as under TCP.
+A flow uses its sender's outgoing and its receiver's incoming side of a port; on a network with a shape, a side of every
+link on its way. Flows share a side evenly, and take what limited flows leave. Twice the links mean twice the latency
+and half the share, as under TCP.
 
 Source: Bertsekas and Gallager, Data Networks (1992), section 6.5 (progressive filling).
 """

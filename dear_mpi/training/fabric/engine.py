@@ -3,8 +3,8 @@
 MPI makes no progress while Python is busy elsewhere, so overlap needs a thread that waits in MPI without the
 interpreter lock. Plans run one at a time, in an order equal on all ranks (``order.py``).
 
-On a GPU the engine has a stream. A plan follows the compute work launched before its start, and precedes later compute
-work. The thread blocks until the device has produced the data: a rank needs two cores.
+A plan follows compute work launched before its start, and precedes later work. The thread blocks until a GPU has
+produced the data: a rank needs two cores.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     start("all_gather")       the way back     engine: ... gather
     wait, update                               main thread: update, unpack
 
-``Fabric``, live or virtual, decides which stages are due, on which thread. ``Rules`` record the state of every bucket
-and refuse a schedule's steps that would change the parameters:
+``Fabric`` decides which stages are due, on which thread. ``Rules`` record the state of every bucket and refuse steps
+that would change the parameters:
 
     a bucket's gradients   written -> under way -> reduced, in shards or whole -> updated -> written ...
 """

@@ -8,8 +8,8 @@
 
 A **layer call** is one run of a layer in the forward pass. A shared tensor appears once, at its first call. Buckets are
 cut on a **grid** of ranks x 128 bytes: shards can be equal and share no cache line. A bucket's first call completes its
-gradients, and needs it first in the next forward pass. Borders are rounded up: a few bytes travel later, but no layer
-waits for a second bucket first.
+gradients, and needs it first in the next forward pass. Borders are rounded up: no layer waits for a second bucket
+first.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@
 
 A scale is the block's largest magnitude divided by the largest number. The rounding error is at most half a step: 1/254
 of that magnitude with 8 bits, 1/14 with 4; in fp8 (e4m3) 1/16 of the element, or of the smallest normal number. A block
-with an infinity or NaN becomes NaN; one with a scale below the smallest normal number becomes zero. Cost per element:
-1 + 1/64 bytes with 8 bits, 1/2 + 1/64 with 4.
+with an infinity or NaN becomes NaN; one with a scale below the smallest normal number becomes zero. Bytes per element:
+1 + 1/64 with 8 bits, 1/2 + 1/64 with 4.
 
 Top-k sends a shard's largest elements with their places, 8 bytes each; a NaN counts as the largest. An owner selects
-again from the sum, so gathers do not grow with the number of ranks. Random selections are equal on all ranks and
-redrawn for each update.
+again from the sum, so gathers do not grow with ranks. Random selections are equal on all ranks and redrawn for each
+update.
 
 ``encode_s`` and ``decode_s`` are seconds per element on one core, ``encode_call_s`` and ``decode_call_s`` per call.
 
