@@ -54,7 +54,8 @@ def make_plan(
         root: source of a broadcast or target of a reduce.
         slab: memory for side buffers. Default: a new one.
         alike: let ``auto`` use one algorithm for an all_reduce and its halves, so that both give the same bits.
-        portion: blocks of each chunk to work on (``lowering/messages.py``). Plans of all portions, in any order, give the
+        portion: blocks of each chunk to work on (``lowering/messages.py``). Plans of all portions, in any order, give
+        the
             bits of one plan. Needs an algorithm that sends messages.
         debug: compare plan and run number between ranks before every run.
 
