@@ -114,7 +114,7 @@ def run_world(
         except AgreedError:
             raise
         except BaseException as error:
-            if transport.size > 1 or not isinstance(error, KeyboardInterrupt):  # no other rank waits
+            if transport.size > 1 or not isinstance(error, KeyboardInterrupt):  # a single rank: no other waits
                 transport.abort(last_words(transport.rank, error))
             raise
 
@@ -192,7 +192,7 @@ def world_transport(device_memory: str) -> Iterator[Transport]:
     try:
         yield transport
     finally:
-        transport.free()  # all ranks raise an error, or the job has ended
+        transport.free()  # also after an error: all ranks raise it, or the job has ended
 
 
 def launched_rank() -> int:

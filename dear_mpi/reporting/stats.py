@@ -42,7 +42,7 @@ class Median:
 def median(samples: Sequence[float]) -> Median:
     """Return the median and its distribution-free interval, by ranks (Hoefler and Belli, SC 2015, section 3.1.3).
 
-    It spans fewer than ``FEWEST_SAMPLES`` samples.
+    With fewer than ``FEWEST_SAMPLES`` samples it spans all.
 
     >>> median([5.0, 1.0, 3.0])
     Median(value=3.0, low=1.0, high=5.0)
