@@ -20,7 +20,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial, wraps
-from pathlib import Path
 from queue import PriorityQueue
 from typing import Any
 
@@ -72,17 +71,6 @@ class Work(dist.Work):  # type: ignore[misc]
         else:
             self.future.add_done_callback(lambda _: self.group.complete(due, place))
         return result
-
-
-class Callback(Meeting):
-    """A callback on a group's thread, as the watchdog sees it."""
-
-    def waits_for(self) -> str:
-        here, where = sys._current_frames().get(self.thread), ""
-        while here is not None and here.f_code is not torch.futures.Future.set_result.__code__:
-            where = f" {here.f_code.co_name} ({Path(here.f_code.co_filename).name}:{here.f_lineno})"
-            here = here.f_back
-        return f"{self.what}{where} to return"
 
 
 def collective(method: Callable[..., Calls]) -> Callable[..., Work]:
@@ -165,7 +153,7 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
     def do(self, place: Place, task: Call) -> None:
         waits = self.transport.waits
         before, self.within = (self.within, waits.now), (place, itertools.count())
-        waits.now = Callback("a callback of torch.distributed:")
+        waits.now = Meeting("a callback of torch.distributed")
         task()
         self.within, waits.now = before
 

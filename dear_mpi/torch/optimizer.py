@@ -85,10 +85,8 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         agree(self.world, "DistributedOptimizer", lambda: facts_of(self, {"clip": clip, "accumulate": accumulate}))
         self.updates, self.device = UserUpdates(optimizer), next(model.parameters()).device
         self.options |= {"device": self.device.type, "statistic": None if clip is None else Clip(clip)}
-        super().__setstate__({})
+        self._patch_step_function()  # runs the user's hooks around step()
         self.start_alike()
-        for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
-            setattr(self, name, getattr(optimizer, name))
         self.state_now, self.local, self.parts = IDLE, False, 0
         self.task, self.in_backward, self.sending = -1, False, False
         self.order: dict[Any, None] = {}  # modules, as they start in the first pass
@@ -110,17 +108,9 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     # What schedulers and scalers see.
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        return self.optimizer.param_groups
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        return self.optimizer.defaults
-
-    @property
-    def state(self) -> Any:
-        return self.optimizer.state
+    def __getattr__(self, name: str) -> Any:
+        """Return the groups, the state and the hooks of the user's optimiser."""
+        return getattr(vars(self)["optimizer"], name)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -281,7 +271,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             Variable._execution_engine.queue_callback(self.end_backward)
         if not self.in_backward:
             self.begin_backward()
-        if self.sending and self.session is not None:
+        if self.sending and self.session is not None and not self.updates.alone:
             self.session.send(parameter)
 
     def begin_backward(self) -> None:

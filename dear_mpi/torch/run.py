@@ -121,6 +121,8 @@ class Run(Session):
         self.scale = 1 / self.world.size
         self.trainer.meter = self.tally = Tally(self)
         self.updates.wait = self.tally.wait
+        changed = self.group.arena.wire is not self.group.arena.grads or self.options.statistic is not None
+        self.updates.alone = self.world.size == 1 and self.group.route.name == "full" and not changed
         if self.group.arena.sharded:
             self.updates.gather = self.world.transport.gather_values
         kinds = {torch.Tensor, *(type(tensor) for tensor in self.of)}
@@ -175,7 +177,7 @@ class Run(Session):
         self.tally.own[self.tally.numbers[parameter.tensor]] = grad is not None
         if grad is None:
             parameter.gradient.zero_()
-        else:
+        elif not self.updates.alone:
             torch.mul(grad if grad.layout == torch.strided else grad.to_dense(), self.scale, out=parameter.gradient)
         self.missing[call].remove(parameter)
         if not self.missing[call]:
@@ -206,6 +208,8 @@ class Run(Session):
     def end(self, tokens: float | None) -> None:
         self.tally.start(tokens)
         self.trainer.end_backward()
+        if self.updates.alone:  # while the user's gradients are there
+            self.trainer.flush()
         self.rest()
 
     @on_stream
