@@ -76,8 +76,7 @@ class Work(dist.Work):  # type: ignore[misc]
 def collective(method: Callable[..., Calls]) -> Callable[..., Work]:
     """Make a group's thread run a method, which returns the communicating calls.
 
-    The method gets its first argument's tensors, dense, for the results, and checks this rank's other arguments without
-    communication.
+    It gets its first argument's tensors, dense, for the results, and checks other arguments without communication.
     """
 
     def steps(outputs: Any, *others: Any, **options: Any) -> Steps:
@@ -137,9 +136,7 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
         return work
 
     def complete(self, future: Any, place: Place) -> None:
-        """Complete the future of a completed collective: on the group's thread at its place, on another thread at
-        once.
-        """
+        """Complete the future of a completed collective: on the group's thread at its place, else at once."""
         if self.on_its_thread:
             self.queue.put((place, partial(future.set_result, None)))
         else:
@@ -158,7 +155,6 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
         self.within, waits.now = before
 
     def carry_out(self, work: Work, name: str, steps: Steps) -> None:
-        """Run a collective, and complete its future."""
         try:
             if self.failure is not None:
                 raise CollectiveError(f"the collective was not run, because one before it failed: {self.failure}")
@@ -177,10 +173,7 @@ class TorchGroup(dist.ProcessGroup):  # type: ignore[misc]
             work.future.set_result(result)
 
     def prepared(self, name: str, steps: Steps) -> Any:
-        """Return the calls that a collective yields. If it raises first, all ranks get an ArgumentError.
-
-        The ranks agree because the others begin their collective.
-        """
+        """Return the calls that a collective yields. If it raises first, all ranks agree on an ArgumentError."""
         try:
             return next(steps)
         except Exception as error:

@@ -100,7 +100,6 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self.hooks.enter_context(parameter.register_post_accumulate_grad_hook(self.accumulated))
 
     def start_alike(self) -> None:
-        """Take rank 0's parameters and buffers."""
         with torch.no_grad():
             for tensor in (*self.model.parameters(), *self.model.buffers()):
                 broadcast(octets(whole := dense(tensor)), self.world)
@@ -176,11 +175,7 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         return loss
 
     def synchronize(self, *, tokens: float | None = None) -> None:
-        """Make ``p.grad`` the average over ranks, which may then be changed before ``step()``. Collective.
-
-        Args:
-            tokens: see ``step``.
-        """
+        """Make ``p.grad`` the average over ranks, which may then be changed; ``tokens`` as in ``step``. Collective."""
         self.check_ready("synchronize()")
         session = self.running()
         route = session.group.route
@@ -210,7 +205,6 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self.session.flush()
 
     def check_ready(self, what: str) -> None:
-        """Check that gradients are complete and unchanged."""
         if self.in_backward:  # only in reentrant checkpoints
             self.end_backward()
         if self.state_now != READY:
@@ -304,7 +298,6 @@ class DistributedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
             self.state_now = READY
 
     def end_step(self) -> None:
-        """End an iteration without an update."""
         self.running().rest()
         self.state_now, self.parts = IDLE, 0
 

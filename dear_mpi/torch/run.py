@@ -68,11 +68,7 @@ def on_stream(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class Run(Session):
-    """A session whose passes the user runs.
-
-    Args:
-        owner: its module has run forward and backward once.
-    """
+    """A session whose passes the user runs; the owner's module has run forward and backward once."""
 
     faults: Sequence[str] = ()  # as a ``Model``
 
@@ -108,7 +104,6 @@ class Run(Session):
         )
 
     def open_streams(self, device: str) -> Streams:
-        """Return the streams: on a GPU the module computes on PyTorch's current one."""
         if device == "cpu":
             return host_streams()
         use_gpu(self.owner.device.index)
@@ -135,7 +130,6 @@ class Run(Session):
 
     @on_stream
     def begin(self) -> None:
-        """Begin an iteration, at the first module that starts."""
         self.check_open()
         self.look()
         self.attendance.steps += 1
@@ -214,7 +208,6 @@ class Run(Session):
 
     @on_stream
     def end_by_user(self) -> None:
-        """Update by the averages that the user has perhaps changed."""
         self.group.arena.read()
         self.updates.step_from_user()
         for bound in self.group.fabric.bound.values():

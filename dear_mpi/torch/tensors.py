@@ -84,7 +84,6 @@ class TorchParameter(Parameter):
         super().__init__(name, value, array_module(value).zeros(value.shape, value.dtype))
 
     def shaped(self, tensor: Any) -> Any:
-        """View a flat tensor in memory order in the parameter's shape."""
         return tensor.view([self.tensor.shape[axis] for axis in self.order]).permute(
             [self.order.index(axis) for axis in range(self.tensor.ndim)]
         )

@@ -87,7 +87,6 @@ def hyper(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text_of(groups: Sequence[Mapping[str, Any]]) -> str:
-    """Return the hyperparameters that are plain values."""
     plain = (bool, int, float, str, tuple, torch.Tensor)
     return str([[value for value in group.values() if isinstance(value, plain)] for group in groups])
 
@@ -121,7 +120,6 @@ class Piece:
         return bool(self.stop - self.start == self.key.numel())
 
     def average(self, factor: float, *, alone: bool) -> Any:
-        """Return the averaged gradient, times a factor."""
         if alone and self.key.grad is not None:
             own = self.of(self.key.grad.to_dense())
             return own if factor == 1 else own * factor
@@ -130,7 +128,6 @@ class Piece:
         return self.grad if factor == 1 else self.grad.mul_(factor)
 
     def of(self, whole: Any) -> Any:
-        """Return this piece's part of a tensor of the parameter's shape."""
         return whole if self.complete else self.parameter.flat(whole)[self.start : self.stop]
 
 
@@ -148,7 +145,6 @@ class Instance:
         self.take_state()
 
     def take_state(self) -> None:
-        """Take this instance's part of the user's state."""
         for piece in self.pieces:
             state = self.updates.optimizer.state[piece.key]
             if not piece.complete:
@@ -205,18 +201,13 @@ class UserUpdates(Optimizer):
         self.take()
 
     def take(self) -> None:
-        """Take the current hyperparameters of the user's groups."""
         self.groups = [hyper(group) for group in self.optimizer.param_groups]
 
     def update(self, *args: Any) -> None:
         raise TypeError("the updates of a user's optimiser are made by bucket")
 
     def bind(self, bucket: Any) -> list[Instance]:
-        """Return the update of a bucket's own part: an instance of the user's class on views into the flat buffer.
-
-        Args:
-            bucket: a ``BoundBucket``.
-        """
+        """Return the update of a bucket's own part: an instance of the user's class on views into the flat buffer."""
         arena, own = bucket.arena, bucket.arena.shards.own(bucket.bucket)
         layout, pieces = arena.layout, []
         for number in layout.tensors(own.start, own.stop):
@@ -267,7 +258,6 @@ class UserUpdates(Optimizer):
                 yield piece, instance.optimizer.state[piece.tensor]
 
     def begin_cut(self) -> None:
-        """Prepare for other buckets."""
         self.collect()
         self.instances.clear()
 
@@ -285,7 +275,6 @@ def joined(parts: Sequence[dict[str, Any]], parameter: TorchParameter) -> dict[s
 
 
 def part_of(value: Any, piece: Piece) -> Any:
-    """Return a piece's part of a value of the state, in its own memory."""
     if not isinstance(value, torch.Tensor):
         return copy.copy(value)
     return (piece.of(value) if value.ndim else value).clone()
