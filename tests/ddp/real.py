@@ -19,7 +19,7 @@ from dear_mpi.bench.backends import gloo_group
 from dear_mpi.ranks.world import run_world
 from dear_mpi.reporting.stats import median
 from dear_mpi.reporting.terminal import interval
-from tests.ddp.models import MODELS, Block
+from tests.ddp.models import MODELS, ON_GPU, Block, Bottleneck
 
 # On one rank: what hooks add is between the second and ours.
 PLAIN, BUCKETED = "torch without DDP", "torch without DDP, an optimiser for each bucket"
@@ -83,7 +83,7 @@ class Fsdp(Loop):
 
     def __init__(self, module):
         for each in module.modules():
-            if isinstance(each, (Block, torch.nn.TransformerEncoderLayer)):
+            if isinstance(each, (Block, Bottleneck, torch.nn.TransformerEncoderLayer)):
                 fully_shard(each)
         super().__init__(fully_shard(module))
 
@@ -109,24 +109,35 @@ class Ours(Loop):
         return [len(each.pieces) for each in self.optimizer.updates.instances.values()]
 
 
-def seeded(model, seed=0):
+def seeded(model, device, seed=0):
     """The model, and a batch."""
     torch.manual_seed(seed)
-    return MODELS[model]()
+    return [each.to(device) for each in (MODELS | ON_GPU)[model]()]
 
 
-def run(world, model, names, turns):
+def now_s(device):
+    """The time when the device has done all that it was given."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def run(world, model, names, turns, device):
     """Collective: seconds of an iteration in each turn, the mean over ranks, by name."""
-    _, x, targets = seeded(model, 1 + world.rank)
+
+    def new():
+        return seeded(model, device)[0]
+
+    _, x, targets = seeded(model, device, 1 + world.rank)
     with gloo_group(world), ExitStack() as stack:
-        rows = {PLAIN: Loop(seeded(model)[0])} if world.size == 1 else {FSDP2: Fsdp(seeded(model)[0])}
-        rows |= {name: Ddp(seeded(model)[0], size) for name, size in DDP.items()}
-        rows |= {name: Ours(seeded(model)[0], stack, world, name) for name in names}
+        rows = {PLAIN: Loop(new())} if world.size == 1 else {FSDP2: Fsdp(new())}
+        rows |= {name: Ddp(new(), size) for name, size in DDP.items()}
+        rows |= {name: Ours(new(), stack, world, name) for name in names}
         for each in rows.values():
             for _ in range(4):  # DDP cuts its buckets anew behind the first, dear-eager decides its order in three
                 each.step(x, targets)
         if world.size == 1:
-            rows[BUCKETED] = Bucketed(seeded(model)[0], rows[names[0]].counts)
+            rows[BUCKETED] = Bucketed(new(), rows[names[0]].counts)
             for _ in range(4):
                 rows[BUCKETED].step(x, targets)
         found = {name: [] for name in rows}
@@ -135,10 +146,10 @@ def run(world, model, names, turns):
             for name, each in rows.items():
                 world.transport.barrier(asleep=True)
                 each.step(x, targets)  # fills caches and pipelines
-                begin_s = time.perf_counter()
+                begin_s = now_s(device)
                 for _ in range(BLOCK):
                     each.step(x, targets)
-                found[name].append((time.perf_counter() - begin_s) / BLOCK)
+                found[name].append((now_s(device) - begin_s) / BLOCK)
                 each.flush()
         ranks = world.transport.gather_values(found)
     return {name: [fmean(each) for each in zip(*(rank[name] for rank in ranks), strict=True)] for name in found}
@@ -167,15 +178,16 @@ def table(found):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=MODELS | ON_GPU, default=list(MODELS))
     parser.add_argument("--schedules", nargs="*", default=["dear", "wfbp", "ddp"], help="such as 'dear, sharded'")
     parser.add_argument("--turns", type=int, default=15, help="of each row")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     options = parser.parse_args()
     torch.set_num_threads(1)
 
     def body(world):
         for model in options.models:
-            found = run(world, model, options.schedules, options.turns)
+            found = run(world, model, options.schedules, options.turns, options.device)
             if world.rank == 0:
                 print(*table(found), sep="\n", flush=True)
 
