@@ -1,4 +1,4 @@
-"""What several extras share: how timelines look (kinds, colours, titles, the shown window), and columns of text."""
+"""What several extras share: how timelines look, and columns of text."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
@@ -36,8 +36,7 @@ TOLD = ("fusion", "algorithm", "device", "transport")
 
 
 def label(name: object) -> str:
-    """Shorten the name of a model, schedule or fusion.
-
+    """
     >>> label("synthetic:resnet50"), label("cut:4MB"), label("folder/mine.py:Mine")
     ('resnet50', 'cut:4MB', 'mine.py:Mine')
     """
@@ -68,7 +67,6 @@ def title_of(timeline: Timeline) -> str:
 
 
 def different(fact: Any) -> list[Any]:
-    """Return the distinct values of a fact, over all runs."""
     return list(dict.fromkeys(fact)) if isinstance(fact, list | tuple) else [fact]
 
 
@@ -90,9 +88,9 @@ def origins(timeline: Timeline, few: int) -> Iterator[str]:
 
 
 def window_of(run: Run) -> tuple[float, float]:
-    """Return the window of the last iterations, from the first rank's start to the last rank's end, in seconds.
+    """Return the window of the last iterations, in seconds, from the first rank's start to the last rank's end.
 
-    It covers everything if a rank has completed no iteration.
+    It is everything if a rank has completed no iteration.
     """
     shown = [rank.iterations[-SHOWN:] for rank in run.ranks]
     if not all(shown):
@@ -117,8 +115,7 @@ def timeline_of(title: str, runs: Mapping[str, Ranks], uncertainty_s: float) -> 
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Align lines of columns, two spaces apart: the first column to the left, all others to the right.
-
+    """
     >>> list(aligned([["", "us"], ["ring", "12.5"]]))
     ['        us', 'ring  12.5']
     """

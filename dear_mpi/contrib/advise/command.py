@@ -1,5 +1,3 @@
-"""Define the command ``dear-mpi advise``."""
-
 from pathlib import Path
 
 from dear_mpi.cli.files import check_files, try_files, written_by

@@ -2,9 +2,8 @@
 
     python -m dear_mpi.contrib.advise.torch_script OUTCOME ITERATIONS SCRIPT ARGUMENTS
 
-A script changes its process: the working directory, standard streams, signal handlers, threads, children. It therefore
-never runs in the process that answers. Its process ends in the middle of the script without unwinding: a script may
-catch any exception, or wait for an endless thread.
+Scripts change their process, so none runs in the answering one. The process ends in mid-script without unwinding: a
+script may catch any exception, or wait for a thread.
 """
 
 import ctypes
@@ -35,7 +34,7 @@ FLUSH_S = 5.0
 
 
 def main() -> None:
-    """Watch the script of the command line, and write an ``Outcome`` to a file."""
+    """Write an ``Outcome`` to a file."""
     path, iterations, script, *arguments = sys.argv[1:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(END_WITH_PARENT, signal.SIGKILL)
@@ -65,8 +64,7 @@ def main() -> None:
 def watch_script(script: Path, iterations: int, enough: Callable[[Outcome], None]) -> Outcome:
     """Run the script as the main program; return the outcome if it ends by itself.
 
-    In the middle of the script ``enough`` gets the outcome, after ``iterations`` watched and as many plain ones. Forked
-    children are not watched, and end as usual.
+    Else ``enough`` gets it, after ``iterations`` watched and as many plain ones. Forked children are not watched.
     """
     owner = os.getpid()
     with missing_variables() as missed:
@@ -92,7 +90,6 @@ def watch_script(script: Path, iterations: int, enough: Callable[[Outcome], None
 
 @contextmanager
 def missing_variables() -> Iterator[set[str]]:
-    """Collect the unset launcher variables that are read during the block."""
     missed = set[str]()
     usual = type(os.environ)
 
@@ -112,7 +109,7 @@ def missing_variables() -> Iterator[set[str]]:
 
 
 def run(script: Path, owner: int) -> tuple[str, str]:
-    """Run the script to its end. Returns the name of its error and its traceback, or two empty texts."""
+    """Return the name of the script's error and its traceback, or two empty texts."""
     try:
         runpy.run_path(str(script), run_name="__main__")
     except BaseException as error:
@@ -129,7 +126,7 @@ def run(script: Path, owner: int) -> tuple[str, str]:
 
 
 def wait_for_threads() -> None:
-    """Wait for threads, as Python does at the end of a program: they may be training."""
+    """As Python does at the end of a program: they may be training."""
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.current_thread():
             thread.join()
@@ -154,7 +151,6 @@ def too_little(watcher: Watcher) -> str:
 
 
 def flush() -> None:
-    """Flush the script's open files and its replaced standard streams."""
     for each in gc.get_objects():
         if issubclass(type(each), io.IOBase):
             with suppress(Exception):

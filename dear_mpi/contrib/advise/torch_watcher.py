@@ -1,8 +1,7 @@
 """Watch an unchanged script through PyTorch's global hooks: when layers begin, and when gradients are ready.
 
-The script is unaffected: hooks go on nodes of the graph instead of outputs, so that in-place operations work. The first
-iterations do not count. Then plain iterations, without global hooks, alternate with watched ones: the difference is the
-cost of watching.
+Hooks go on nodes of the graph instead of outputs, so in-place operations work. After a warm-up, plain iterations
+without hooks alternate with watched ones: the difference is the cost of watching.
 """
 
 import time
@@ -24,20 +23,17 @@ WARM = 3  # uncounted iterations: memory, caches, and DDP's buckets are new
 
 
 class HostClock:
-    """Take times in seconds by the host's clock."""
-
     device = "cpu"
 
     def now(self) -> Any:
         return time.perf_counter()
 
     def reader(self) -> Callable[[Any], float]:
-        """Return the function that converts times to seconds."""
         return float
 
 
 class CudaClock:
-    """Take times on the GPU: events in its stream, without blocking the host, read at the end."""
+    """Times are events in the GPU's stream, read at the end, so the host never blocks."""
 
     device = "cuda"
 
@@ -50,7 +46,7 @@ class CudaClock:
         return event
 
     def reader(self) -> Callable[[Any], float]:
-        """See ``HostClock``; it waits for the GPU once."""
+        """It waits for the GPU once."""
         torch.cuda.synchronize()
         return lambda event: float(self.first.elapsed_time(event)) * 1e-3
 
@@ -128,7 +124,6 @@ class Watcher:
         self.turn()
 
     def turn(self) -> None:
-        """Begin the next iteration; every second one is watched."""
         self.global_hooks.close()
         self.marks = None
         self.begin_pass()
@@ -148,7 +143,7 @@ class Watcher:
 
     @property
     def sees(self) -> bool:
-        """Return whether a running module is part of a forward pass, not of a checkpoint's recomputation."""
+        """Whether a running module is part of a forward pass, not of a checkpoint's recomputation."""
         return self.marks is not None and torch.is_grad_enabled() and not self.backward
 
     def entered(self, module: Any, args: Any) -> None:
@@ -176,7 +171,7 @@ class Watcher:
             self.mark(OUTSIDE)
 
     def await_back(self, use: int, output: Any) -> None:
-        """Hook the graph nodes that end a layer call, to learn when the backward pass reaches them."""
+        """Hook the graph nodes that end a layer call."""
         for leaf in tree_leaves(output):
             node = leaf.grad_fn if isinstance(leaf, torch.Tensor) else None
             if node is not None and node not in self.nodes:  # a module that returns its input shares another's node
@@ -184,7 +179,6 @@ class Watcher:
                 node.register_prehook(partial(self.told, BACK, use))
 
     def know(self, tensors: Any) -> None:
-        """Hook these tensors, to learn when their gradients are ready."""
         for tensor in tensors:
             if tensor not in self.tensors and tensor.requires_grad and tensor.is_leaf:
                 number = self.tensors[tensor] = len(self.tensors)

@@ -4,11 +4,8 @@
     rank 1   |- - - - its delay - - - -|call . . . . .|
              common start              last arrival   end on the slowest rank: a sample is the time between the two
 
-Delays follow from the turn's number, equal for all candidates; the longest is by default the median of balanced calls'
-medians. The last arrival is measured. Balanced calls take turns with late ones.
-
-Source: Faraj, Patarasuk and Yuan, A Study of Process Arrival Patterns for MPI Collective Operations (IJPP 36, 2008);
-Proficz, Improving Allreduce Collective Operations for Imbalanced Process Arrival Patterns (J. Supercomputing 74, 2018).
+The longest delay is by default the median of balanced calls' medians.
+Source: Faraj, Patarasuk and Yuan (IJPP 36, 2008); Proficz (J. Supercomputing 74, 2018).
 """
 
 import random
@@ -51,13 +48,12 @@ Taken: TypeAlias = dict[str, Array]
 
 
 def one_late(turn: int, ranks: int) -> list[float]:
-    """Delay one rank fully: each once in ``ranks`` turns."""
+    """Delay each rank once in ``ranks`` turns."""
     late = random.Random(f"one-late {turn // ranks}").sample(range(ranks), ranks)[turn % ranks]
     return [float(rank == late) for rank in range(ranks)]
 
 
 def ramp(turn: int, ranks: int) -> list[float]:
-    """Delay ranks by evenly growing times."""
     return [place / max(1, ranks - 1) for place in random.Random(f"ramp {turn}").sample(range(ranks), ranks)]
 
 
@@ -71,7 +67,7 @@ PATTERNS: dict[str, Callable[[int, int], list[float]]] = {"one-late": one_late, 
 
 
 def parse_patterns(text: str) -> dict[str, float | None]:
-    """Parse ``--arrival``: the longest delay by pattern, in s; None is the median of balanced calls.
+    """Return the longest delay by pattern, in s; None is the default.
 
     >>> parse_patterns("one-late:2ms,ramp")
     {'one-late': 0.002, 'ramp': None}
@@ -89,7 +85,7 @@ def parse_patterns(text: str) -> dict[str, float | None]:
 
 
 def wait(begin_s: float, delay_s: float, *, asleep: bool) -> float:
-    """Return after a delay since ``begin_s``; return how long it took."""
+    """Return the delay after it has passed."""
     clock, end_s = time.perf_counter, begin_s + delay_s
     if asleep:
         while (left_s := end_s - clock()) > CLOSE_S:
@@ -100,7 +96,7 @@ def wait(begin_s: float, delay_s: float, *, asleep: bool) -> float:
 
 
 def after_last(ends_s: Array, came_s: Array) -> Array:
-    """Return times from the last arrival to the end, at least 0; of each rank (rows)."""
+    """Return times from the last arrival to each rank's (row's) end, at least 0."""
     found: Array = np.maximum(ends_s - came_s.max(axis=0), 0.0)
     return found
 
@@ -142,7 +138,7 @@ class Late:
 
 
 def timed(case: Case, suite: Suite, context: Context, patterns: Mapping[str, float | None]) -> dict[str, Any] | None:
-    """Collective: measure one case, for ``--json``; None if no candidate runs."""
+    """Collective: measure a case, for ``--json``; None if no candidate runs."""
     size, transport = context.world.size, context.world.transport
     late = Late(
         Interleaved(case, suite.keys(case, size), context), crowd_of(transport, 1).crowded or not transport.spins
@@ -199,7 +195,7 @@ def priced_us(row: Row, fit: Fit, world: World, delays_s: Sequence[Sequence[floa
 
 
 def reported(found: Mapping[str, Any], rows: Mapping[str, Row], fit: Fit | None, world: World) -> list[dict[str, Any]]:
-    """Return an object per pattern; ``rows``: by candidate, of the usual measurement."""
+    """Return an object per pattern; ``rows``: of the usual measurement, by candidate."""
     case, size, objects = found["case"], world.size, []
     for pattern, scale_s in found["scales_s"].items():
         delays = list(
@@ -249,7 +245,7 @@ def reported(found: Mapping[str, Any], rows: Mapping[str, Row], fit: Fit | None,
 
 
 def fastest_of(times_us: Mapping[str, Sequence[float]]) -> list[str]:
-    """Return the fastest, then those whose interval overlaps its interval."""
+    """Return the fastest, then those with an overlapping interval."""
     medians: dict[str, Median] = {name: median(each) for name, each in times_us.items()}
     first = min(medians, key=lambda name: medians[name].value)
     return [first, *(name for name in medians if name != first and medians[name].low <= medians[first].high)]

@@ -1,5 +1,3 @@
-"""Run ``dear-mpi bench-diff``."""
-
 import typer
 
 from dear_mpi.bench.saved import read_runs

@@ -1,23 +1,18 @@
 """Print in the layouts of nccl-tests 2.19 and OSU's benchmarks 7.4, for programs that read them.
 
-nccl-tests: 13 fields in each row; all other lines begin with #.
+nccl-tests: 13 fields a row; other lines begin with #. One header and trailer: some readers take all between the last
+two. Source: ``writeResultHeader``, ``writeBenchmarkLineBody``.
 
     size  count  type  redop  root | time  algbw  busbw  #wrong | time  algbw  busbw  #wrong
                                           out-of-place                   in-place
 
-A line does not name its algorithm: a remark before each candidate's lines does. There is one header and one trailer,
-since some readers take everything between the last two. Source of columns, widths and number formats:
-``writeResultHeader`` and ``writeBenchmarkLineBody``.
+OSU: a block per candidate and collective. Source: ``print_stats_validate`` in util/osu_util_mpi.c.
 
-OSU: a block for each candidate of a collective.
-
-    # OSU MPI Allreduce Latency Test v7.4
-    # Datatype: MPI_FLOAT.
     # Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations        Validation
     4                       1.06              0.18              1.95          50              Pass
 
-Avg is over calls and ranks; Min and Max are of the ranks' means. If a buffer has a part for each rank, the size is one
-part, except for reduce-scatter. Source: OSU's programs, and ``print_stats_validate`` in util/osu_util_mpi.c.
+Avg is over calls and ranks; Min and Max are of the ranks' means. A size is of one rank's part, if there are parts,
+except for reduce-scatter.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +30,7 @@ from dear_mpi.reporting.units import grouped, plural
 
 
 def of_one_part(row: Row, of: int) -> int:
-    """Return a row's count or size (``of``) as in other tools: of the largest part, if the buffer has parts."""
+    """Return a row's count or size (``of``), of the largest part if the buffer has parts."""
     if not row.count or not OPERATIONS[row.collective].parted:
         return of
     return -(-row.count // row.ranks) * (of // row.count)
@@ -56,7 +51,7 @@ HEADS = (  # a column's name, and its unit
 
 
 def suited_to_nccl(suite: Suite, flags: Mapping[str, Any]) -> Suite:
-    """Take both placements, unless the user chose. Raises a ValueError if the layout cannot show the measurement."""
+    """Take both placements, unless the user chose. ValueError: the layout cannot show the measurement."""
     suite = suite if "placement" in flags else replace(suite, placements=BOTH)
     if missing := [each for each in suite.collectives if each not in PROGRAMS]:
         raise ValueError(f"--format nccl has no layout for {', '.join(missing)}: it has {', '.join(PROGRAMS)}")
@@ -95,7 +90,6 @@ def nccl_lines(report: Report) -> Iterator[str]:
 
 
 def nccl_line(rows: Sequence[Row]) -> str:
-    """Format a line for one candidate's rows, which differ in placement."""
     first, found = rows[0], {row.placement: row for row in rows}
     kind = NCCL_TYPES.get(first.dtype, first.dtype), OPS.get(first.op, first.op)
     contract, times = OPERATIONS[first.collective].contract, list[str]()
@@ -159,7 +153,6 @@ def osu_line(row: Row) -> str:
 
 
 def osu_size(row: Row) -> int:
-    """Return the size by OSU's definition."""
     return row.bytes if row.collective == "reduce_scatter" else of_one_part(row, row.bytes)
 
 

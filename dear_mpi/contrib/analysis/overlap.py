@@ -7,9 +7,9 @@
     overlap (OMB)  max(0, 100 (1 - (overall - compute meanwhile) / pure)), without the time of tests in the compute
     exposed        overall - compute by itself: the price of the collective, including slower compute
 
-Times are means over turns and ranks, from a barrier on. ``tests``: calls of ``advance`` (``MPI_Test``) between passes;
-``thread``: as in training. A pass is a NumPy call of a 64th of pure. Source: OSU Micro-Benchmarks 7.4,
-osu_iallreduce.c and do_compute_and_probe in osu_util_mpi.c.
+Times are means over turns and ranks, from a barrier on. A pass is a NumPy call of a 64th of pure.
+``tests``: ``advance`` (``MPI_Test``) between passes; ``thread``: as in training.
+Source: OSU Micro-Benchmarks 7.4, osu_iallreduce.c and do_compute_and_probe in osu_util_mpi.c.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,8 +43,6 @@ WAYS = ("tests", "thread")
 
 
 class Driven:
-    """A prepared collective, with passes over a private array."""
-
     def __init__(self, prepared: Prepared, transport: Transport, thread: ThreadPoolExecutor, tests: int) -> None:
         assert prepared.startable is not None, "the caller has seen it"
         self.run, self.call, self.transport = prepared.run, prepared.startable, transport
@@ -175,7 +173,7 @@ def show_overlap(screen: Console, found: Sequence[OverlapRow]) -> None:
 
 
 def overlapped(cases: Sequence[Case], suite: Suite, world: World, tests: int) -> list[OverlapRow]:
-    """Collective: run our plans and MPI's non-blocking call during compute; ``suite.budget_s`` is for each case."""
+    """Collective: run plans and MPI's non-blocking calls during compute; ``suite.budget_s`` is for each case."""
     context, found = Context.of(world, suite), list[OverlapRow]()
     with context.streams.compute.use():
         for case in cases:
@@ -204,7 +202,6 @@ def overlap(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:
 
 
 def tests(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:
-    """Check the flag, which ``overlap`` reads."""
     if not flags.get("overlap"):
         raise ValueError("--tests is the number of calls during the compute of --overlap: give both")
     return lambda world, suite, report: Look({}, lambda screen: None)

@@ -3,9 +3,7 @@
     |  latency  |  bytes  |  combining  |  processor  |      the model: costs on its longest path
     |                measured                         | late | rest |
 
-The model (``cost`` on the fitted network) sums alpha per message, beta per byte, gamma per combined byte, o per message
-that a processor handles; derivatives count each. Late: the delay from the middle to the last rank's end, minus the
-model's. An MPI call has no program: it gets its time, its lateness, and the least time of any algorithm.
+The model is ``cost`` on the fitted network. Late: the delay from the middle to the last rank's end, minus the model's.
 """
 
 import math
@@ -42,8 +40,7 @@ CASE_KEYS = ("collective", "bytes", "ranks", "dtype", "op", "placement", "cadenc
 
 
 def rounded_bytes(nbytes: float) -> str:
-    """Round a size to two digits.
-
+    """
     >>> rounded_bytes(400_000), rounded_bytes(15_999_999), rounded_bytes(12)
     ('390 KiB', '15 MiB', '12 B')
     """
@@ -67,7 +64,7 @@ PARTS: dict[str, tuple[str, Callable[[int], str]]] = {
 
 @dataclass(frozen=True)
 class Apart:
-    """A row's time, split; ``spread_us``: from the end of the middle rank to the last one's. Model: us and counts."""
+    """A row's time, split; ``spread_us``: from the middle rank's end to the last one's. Model: us and counts."""
 
     row: Row
     name: str
@@ -95,7 +92,6 @@ class Apart:
 
     @property
     def parts(self) -> dict[str, tuple[float, str]]:
-        """The parts that may be a reason, with times and words."""
         model = self.model or {}
         found = {name: (model.get(name, 0.0), words(model.get(count, 0))) for name, (count, words) in PARTS.items()}
         return found | {"late_us": (self.late_us or 0.0, f"a late rank, mostly rank {self.row.slow_rank}")}
@@ -147,7 +143,6 @@ def spread_us(row: Row) -> float | None:
 
 
 def sentence(mine: Apart, others: Sequence[Apart]) -> str:
-    """Explain a row's time compared with the fastest other row."""
     at = f"At {format_bytes(mine.row.bytes)} {mine.name}"
     if not others:
         return f"{at} takes {us(mine.time_us)}: {alone(mine)}."
@@ -163,7 +158,6 @@ def sentence(mine: Apart, others: Sequence[Apart]) -> str:
 
 
 def why_not_known(mine: Apart, other: Apart) -> str:
-    """Name the unexplained share if it is too large for a reason."""
     if mine.rest_us is None:
         return f"{mine.name} has no program of messages that could be priced"
     if other.rest_us is None:
@@ -192,7 +186,6 @@ def reason(mine: Apart, other: Apart, *, slower: bool) -> str:
 
 
 def alone(mine: Apart) -> str:
-    """Name the largest part."""
     name = max(mine.parts, key=lambda name: mine.parts[name][0])
     part_us = mine.parts[name][0]
     if not part_us:

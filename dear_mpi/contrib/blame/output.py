@@ -1,5 +1,3 @@
-"""Show the findings of blame: as sentences, worst first, and as data."""
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -69,7 +67,7 @@ def seconds(value: float) -> str:
 
 
 def as_data(blame: Blame, transport: str) -> dict[str, Any]:
-    """Return the key ``blame`` of ``--json``, for a run on the named transport."""
+    """Return the key ``blame`` of ``--json``."""
     return asdict(blame) | {"said": sentences(blame) + [SHARED] * shares_cores(transport)}
 
 

@@ -1,5 +1,3 @@
-"""Run ``dear-mpi doctor`` anywhere, even without a working MPI, and ``dear-mpi links`` between all pairs of ranks."""
-
 import os
 from typing import Any
 

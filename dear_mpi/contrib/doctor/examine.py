@@ -1,7 +1,4 @@
-"""Examine a job: start MPI if possible, gather each rank's facts, and measure links.
-
-Facts are plain values, so tests can make them up.
-"""
+"""Start MPI if possible, gather each rank's facts, and measure links."""
 
 import os
 import sys
@@ -30,7 +27,7 @@ NAMES = {"python": "Python", "numpy": "NumPy"}  # names that differ in the compa
 
 
 def software(mpi_library: str | None) -> dict[str, str]:
-    """Return the versions of this process's imports; mpi4py if MPI started."""
+    """mpi4py only if MPI started."""
     found = {NAMES.get(name, name): version for name, version in versions().items()}
     found |= {"the MPI library": mpi_library, "dear-mpi": str(sys.modules["dear_mpi"].__version__)}
     return {name: version or "none" for name, version in found.items()}
@@ -56,7 +53,7 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 @dataclass(frozen=True)
 class RankFacts:
-    """The facts of one rank; ``gpu_problem`` is the reason for a missing GPU."""
+    """``gpu_problem``: the reason for a missing GPU."""
 
     rank: int
     host: str
@@ -94,7 +91,6 @@ class Facts:
 
     @property
     def hosts(self) -> list[int]:
-        """Return the number of ranks on each host."""
         return list(Counter(rank.host for rank in self.ranks).values())
 
     @property
@@ -103,12 +99,11 @@ class Facts:
 
     @property
     def foreign(self) -> bool:
-        """Return whether the launcher belongs to another MPI than the library."""
+        """Whether the launcher belongs to another MPI than the library."""
         return self.mpi is not None and self.mpi.size == 1 < self.launch.size
 
 
 def look(launch: Launch, device: str | None) -> Facts:
-    """Collect this process's facts, and start MPI if possible."""
     gpu, why = gpu_of(device)  # before MPI starts
     mpi, problem = started(launch)
     huge_pages, huge_pages_text = shared_huge_pages()
@@ -146,7 +141,7 @@ def started(launch: Launch) -> tuple[MpiFacts | None, str | None]:
 
 
 def gpu_of(device: str | None) -> tuple[Gpu | None, str | None]:
-    """Return this rank's GPU, or the reason for its absence; neither if no GPU is requested."""
+    """Return this rank's GPU, or the reason for its absence; neither if none is requested."""
     if device == "cpu":
         return None, None
     select_gpu()
@@ -157,7 +152,7 @@ def gpu_of(device: str | None) -> tuple[Gpu | None, str | None]:
 
 
 def blas_threads(environment: Mapping[str, str], cores: int) -> int:
-    """Return the threads of NumPy's linear algebra in a process: as set, else one per usable core.
+    """Return the threads of NumPy's linear algebra: as set, else one per usable core.
 
     >>> blas_threads({"OMP_NUM_THREADS": "2,1"}, 8), blas_threads({}, 8)
     (2, 8)
@@ -169,7 +164,7 @@ def blas_threads(environment: Mapping[str, str], cores: int) -> int:
 def shared_huge_pages(folder: Path = HUGE_PAGES) -> tuple[bool, str]:
     """Return whether plans' shared memory can have huge pages, by a trial, and the kernel's setting.
 
-    From shared memory with pages of 4 KiB, messages take up to twice as long if MPI lets the kernel copy them (CMA).
+    With 4 KiB pages messages take up to twice as long if MPI lets the kernel copy them (CMA).
     """
     try:
         descriptor, block = file_in_memory("dear-mpi-doctor", HUGE_BYTES)
@@ -184,9 +179,8 @@ def shared_huge_pages(folder: Path = HUGE_PAGES) -> tuple[bool, str]:
 
 
 def examine(world: World, alone: Facts, *, device_memory: str, nbytes: int) -> Facts:
-    """Collective: gather each rank's facts, the job's common facts, and links (messages of ``nbytes``).
-
-    Without a usable MPI, only this rank's facts.
+    """Collective: gather facts, and measure links (messages of ``nbytes``). Without a usable MPI, only this rank's
+    facts.
     """
     flags = {"device": alone.device, "device_memory": device_memory, "size": nbytes}
     agree(world.transport, "doctor", lambda: flags)

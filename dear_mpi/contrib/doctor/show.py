@@ -1,5 +1,3 @@
-"""Print the reports of ``doctor`` and ``links``, and write them to files."""
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from statistics import median
@@ -91,9 +89,8 @@ MOST_PAIRS = 20  # in a table
 
 
 def show_links(screen: Console, links: Sequence[Link], hosts: Sequence[str], transport: str) -> dict[str, Any]:
-    """Print the worst pairs, the usual values inside and between hosts, and the outliers.
-
-    ``hosts`` names each rank's host. Returns the report: the input of ``simulate --network FILE``, and more.
+    """Print the worst pairs, usual values and outliers. Returns the report: the input of ``simulate --network FILE``,
+    and more.
     """
     pairs, found = sorted(pairs_of(links, hosts), key=lambda pair: -pair.slowdown), outliers(links, hosts)
     ranks_per_host = [hosts.count(host) for host in dict.fromkeys(hosts)]
@@ -124,7 +121,7 @@ def show_links(screen: Console, links: Sequence[Link], hosts: Sequence[str], tra
 
 
 def usual(rows: Sequence[Link]) -> str:
-    """Return the median of each measure, and its range from the best to the worst."""
+    """Return each measure's median, and its range from the best to the worst."""
     said = []
     for name, measure in MEASURES.items():
         costs = [measure.cost(row) for row in rows]

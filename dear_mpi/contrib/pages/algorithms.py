@@ -69,10 +69,8 @@ MEANINGS = {  # the data of each rank at the beginning and at the end
 
 
 def write_algorithms(flag: str, path: Path, asked: Asked) -> None:
-    """Write the page of one algorithm or two.
-
-    Raises:
-        ValueError: there are too many, one of them sends no messages, or the file cannot be written.
+    """Raises:
+    ValueError: there are too many algorithms, one sends no messages, or the file cannot be written.
     """
     how: dict[str, Any] = {"hosts": asked.hosts, "rates": asked.rates, "pieces": asked.pieces}
     data = algorithms_data(flag, asked.algorithms, asked.collective, asked.ranks, **how)
@@ -114,7 +112,7 @@ def algorithms_data(
 
 
 def shown_of(name: str, collective: str, size: int, room: int, **how: Any) -> dict[str, Any]:
-    """Return one algorithm: its lesson, and its programs by number of ranks, as many as fit.
+    """Return an algorithm's lesson, and its programs by number of ranks, as many as fit.
 
     ``cuts`` has the programs for other numbers of pieces.
     """
@@ -142,7 +140,8 @@ def one_size(
     name: str, collective: str, size: int, *, hosts: int, rates: tuple[float, float] | None, pieces: int
 ) -> dict[str, Any]:
     """Return the steps on ``size`` ranks, equally spread over hosts if possible; only the fault if programs are
-    invalid."""
+    invalid.
+    """
     layout = spread(size, min(hosts, size))
     known = None if rates is None else rates_of(*rates, layout)
     try:
@@ -159,7 +158,7 @@ def one_size(
 def least(collective: str, size: int) -> float:
     """Return the minimal share of the buffer on some rank's link, in one direction, under any algorithm.
 
-    Source: nccl-tests (busbw); Chan et al., Collective communication: theory, practice, and experience, CCPE 19 (2007).
+    Source: nccl-tests (busbw); Chan et al., Collective communication, CCPE 19 (2007).
 
     >>> [least(collective, 4) for collective in ("all_reduce", "reduce_scatter", "broadcast")]
     [1.5, 0.75, 1.0]

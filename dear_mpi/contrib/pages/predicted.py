@@ -1,7 +1,6 @@
 """Write the lanes of ``simulate --html``, with sliders for other networks and buckets.
 
-Each slider position is a separate prediction. Bandwidths and latencies are the network's times a factor; both kinds of
-links change together.
+Each slider position is a separate prediction, at the network's bandwidth and latency times a factor, on all links.
 """
 
 from __future__ import annotations
@@ -29,20 +28,17 @@ LARGE_BYTES = 10_000_000  # a larger page is slow to write, send and open
 
 @dataclass(frozen=True)
 class Grid:
-    """Vary predicted rows."""
-
     rows: Sequence[Simulated]
 
     @cached_property
     def fusions(self) -> tuple[str, ...]:
-        """Return the given fusion, and others; only the given one if several were asked for, because each row has
-        one."""
+        """The given fusion, and others unless the user asked for several: each row has one."""
         given = tuple(dict.fromkeys(each.row["fusion"] for each in self.rows))
         return () if len(given) > 1 else tuple(dict.fromkeys((*FUSIONS, *given)))
 
     @property
     def sliders(self) -> list[dict[str, Any]]:
-        """Return each slider's name, the labels of its positions, and the position of the given rows."""
+        """Return each slider's name, labels, and the position of the given rows."""
         network = self.rows[0].scenario.machine.network
         found = [
             {
@@ -83,8 +79,7 @@ class Grid:
 
 
 def bandwidth(network: Network, factor: float) -> str:
-    """Label a network's bandwidth times a factor.
-
+    """
     >>> bandwidth(Network(beta=8e-10), 0.5), bandwidth(Network(), 0.5)
     ('5 Gbit/s', '0.5 times')
     """
@@ -93,8 +88,7 @@ def bandwidth(network: Network, factor: float) -> str:
 
 
 def latency(network: Network, factor: float) -> str:
-    """Label a network's latency times a factor.
-
+    """
     >>> latency(Network(alpha=5e-5), 4.0)
     '200 us'
     """
@@ -102,7 +96,6 @@ def latency(network: Network, factor: float) -> str:
 
 
 def write_predicted(flag: str, path: Path, found: Sequence[Simulated]) -> None:
-    """Write the lanes of these rows, and of their variants on other networks and with other buckets, with sliders."""
     found = found[:MOST_RUNS]
     grid = Grid(found)
     with bar(None, len(grid.places), "predicting for the sliders") as progress:

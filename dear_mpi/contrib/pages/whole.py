@@ -4,7 +4,7 @@ web/frame.html    what every page has; the marks in it are replaced here
 web/*.css         how it looks, by day and by night
 web/*.js          plain functions, in one scope: a file may use what another one defines
 
-The page forbids itself to load anything (``Content-Security-Policy``), so it works without a network.
+The page forbids itself to load anything (``Content-Security-Policy``).
 """
 
 import html
@@ -25,7 +25,7 @@ ALLOWED = "script-src 'unsafe-inline'"  # scripts that may run: only the page's 
 
 @dataclass(frozen=True)
 class Kind:
-    """Describe a kind of page: its sources in addition to the common ones; the last script starts it."""
+    """A kind of page: its sources in addition to the common ones; the last script starts it."""
 
     scripts: tuple[str, ...]
     looks: tuple[str, ...]
@@ -45,10 +45,7 @@ def framed(
     allowed: str = ALLOWED,
     without: str = "This page shows its pictures with JavaScript, which is turned off.",
 ) -> str:
-    """Return the text of a page with these sources.
-
-    ``allowed`` is the policy for scripts; ``without`` is the message if scripts are off.
-    """
+    """``allowed`` is the policy for scripts; ``without`` is the message if scripts are off."""
     parts = {
         "SCRIPTS": allowed,
         "TITLE": html.escape(title),

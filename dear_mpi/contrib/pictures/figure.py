@@ -1,5 +1,3 @@
-"""Share the parts of all pictures: an atomically written file, title, panels, legend and axes."""
-
 import math
 import textwrap
 from collections.abc import Sequence
@@ -33,8 +31,8 @@ TITLE, NOTES = {"size": 14, "weight": 700}, {"size": 9, "weight": 400}  # in poi
 def write_figure(flag: str, path: Path, figure: Any) -> None:
     """Write a matplotlib figure in the format of the file's ending. Raises a ValueError if it cannot.
 
-    Texts stay literal: no formulas (two ``$`` in a file name) and no characters that fonts lack. An SVG has no date and
-    no random names: equal figures give equal files, which suit a repository.
+    Texts stay literal: no formulas (two ``$`` in a file name), no characters that fonts lack. An SVG has no date and no
+    random names: equal figures give equal files.
     """
     for text in figure.findobj(Text):
         text.set_text(printable(text.get_text()))
@@ -103,7 +101,7 @@ def scale_by_powers(axes: Any, numbers: Sequence[float]) -> None:
 
 
 def readable(numbers: Sequence[float]) -> list[float]:
-    """Return an axis's printed numbers: without those too close to their predecessor on a scale of powers of 2."""
+    """Return the numbers that are not too close to their predecessor on a scale of powers of 2."""
     least = APART * math.log2(numbers[-1] / numbers[0])
     shown = [numbers[0]]
     for number in numbers[1:]:
@@ -113,8 +111,7 @@ def readable(numbers: Sequence[float]) -> list[float]:
 
 
 def short_ms(seconds: float) -> str:
-    """Format milliseconds without their unit, short enough for a cell.
-
+    """
     >>> short_ms(1.2345), short_ms(0.31234), short_ms(4.2e-5), short_ms(0)
     ('1234', '312.3', '0.042', '0')
     """

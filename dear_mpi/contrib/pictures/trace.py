@@ -2,7 +2,6 @@
 
 Each rank of each run is a process, and each lane a thread. Times are in microseconds; each run begins at 0. A message
 is an arrow from the sender's starting span to the end of the receiver's wait.
-
 Source: Trace Event Format, Google, 2016, "JSON Object Format".
 """
 
@@ -24,7 +23,7 @@ DIGITS = 3  # decimals of a microsecond, as precise as a clock
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:
-    """Return the JSON object: names first, then events in the order of their times."""
+    """Return the JSON object: names first, then events by time."""
     names, events = [], []
     most = max(len(run.ranks) for run in timeline.runs)
     identities = itertools.count(1)

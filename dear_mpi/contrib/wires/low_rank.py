@@ -4,12 +4,12 @@
     codes, turn 0   | P of W | b | Q of V | c |                     then Q of W, and P of V
     factors         | P, Q of W      |   | P, Q of V      |   |     as long as the bucket: they take half at most
 
-One factor has orthonormal columns, the other is M times it: the compressed payload, which adds up over ranks. A tensor
-of more dimensions is a matrix of its first dimension and the rest. A vector is sent uncompressed, and so is a matrix
-whose two factors would have more than half of its elements (as with torch's ``min_compression_rate=2``).
+One factor has orthonormal columns, the other is M times it: the payload, which adds up over ranks. A tensor of more
+dimensions is a matrix of its first and the rest. A vector is sent uncompressed, and a matrix with more than half as
+many elements in both factors (as with torch's ``min_compression_rate=2``).
 
-All ranks need bit-identical factors. Columns are therefore made orthonormal in float64, one after the other (modified
-Gram-Schmidt, twice), and P Q^T is added up column by column: no library chooses an order there.
+All ranks need bit-identical factors: columns are made orthonormal in float64, one after the other (modified
+Gram-Schmidt, twice), and P Q^T is added up column by column, so no library chooses an order.
 
 Source: Vogels et al., PowerSGD, NeurIPS 2019; Zhang et al., ACP-SGD, ICDCS 2023, arXiv 2306.08881.
 """
@@ -75,8 +75,8 @@ class LowRank:
 def orthonormal(factor: Array) -> Array:
     """Return orthonormal columns that span a factor's columns, in float64.
 
-    A column without a new direction is replaced by a random one, as are all initial zero columns. A gradient of lower
-    rank, or of zeros, therefore removes no direction forever.
+    A column without a new direction is replaced by a random one, as are initial zero columns. So a gradient of lower
+    rank, or of zeros, removes no direction forever.
     """
     xp: Any = array_module(factor)
     rows = xp.ascontiguousarray(factor.T, np.float64)
@@ -95,7 +95,7 @@ def orthonormal(factor: Array) -> Array:
 
 
 def multiply(left: Array, right: Array, out: Array) -> None:
-    """Compute P Q^T, some rows at a time, in the same order on all ranks."""
+    """Compute P Q^T, some rows at a time, in one order on all ranks."""
     dtype = compute_dtype(out.dtype)
     left, right = left.astype(dtype), right.T.astype(dtype)
     step = max(1, PIECE // max(1, right.shape[1]))

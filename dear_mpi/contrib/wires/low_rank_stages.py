@@ -5,11 +5,11 @@
     PowerSGD   out: recall | P = M Q | all_reduce P | Q = M^T P: codes | reduce_scatter codes
                back: all_gather codes | gradients = P Q^T | update all
 
-Payloads add up because all ranks multiply by the same factor with orthonormal columns. A rank's error is M - P Q^T with
-its payload: the part orthogonal to that factor. Summed over ranks it is the error of the sum.
+Payloads add up because all ranks multiply by one factor with orthonormal columns. A rank's error is M - P Q^T with its
+payload: the part orthogonal to that factor. Summed over ranks it is the error of the sum.
 
-PowerSGD's second sum needs the first, so both are on the way out: the next forward pass hides only the gather of Q.
-ACP-SGD sends half as much, in as many messages as an all-reduce, and both halves overlap as in DeAR.
+PowerSGD's second sum needs the first, so only the gather of Q hides behind the next forward pass. ACP-SGD sends half as
+much, in as many messages as an all-reduce, and both halves overlap as in DeAR.
 
 Cost: r (n + m) elements of n m, half of that for ACP-SGD; 2 r multiplications an element for each product.
 """
@@ -48,7 +48,7 @@ FACTORS = "factors"  # the buffer of both factors of each matrix, equal on all r
 
 
 class Part(NamedTuple):
-    """Describe a bucket's tensor in a turn: sent as one of its factors, or uncompressed."""
+    """A bucket's tensor in a turn."""
 
     tensor: int
     side: int
@@ -102,7 +102,7 @@ class OfFactors(OfCodes):
         return found
 
     def factors(self, tensor: Array, shape: Shape) -> tuple[Array, Array] | None:
-        """Return both factors of a matrix, at their place in the buffer of factors."""
+        """Return both factors of a matrix, in the buffer of factors."""
         matrix, flat = self.wire.matrix(shape), tensor.reshape(-1)
         if matrix is None:
             return None
@@ -111,7 +111,7 @@ class OfFactors(OfCodes):
         return left.reshape(matrix[0], -1), right.reshape(matrix[1], -1)
 
     def is_whole(self, memory: Memory, rank: int, *buffers: str) -> bool:
-        """Return whether a rank has all of these buffers: a factor needs all of a matrix, and vice versa."""
+        """Whether a rank has all of these buffers: a factor needs all of a matrix, and vice versa."""
         before = len(memory.misread)
         for buffer in buffers:
             for shard in range(memory.size):
@@ -147,7 +147,7 @@ class Project(OfFactors):
         return self.act_s("encode", count * (1 if self.error else 0.5))
 
     def prove(self, memory: Memory) -> None:
-        """Check the factors: payloads of ranks with different factors do not add up."""
+        """Check that ranks have equal factors; else payloads do not add up."""
         buffers = [buffer for buffer in self.reads if buffer != "gradients"]
         whole = [self.is_whole(memory, rank, *self.reads) for rank in range(memory.size)]
         of_rank_0 = [[memory.read(buffer, 0, shard) for buffer in buffers] for shard in range(memory.size)]
@@ -176,7 +176,6 @@ class Project(OfFactors):
         return project
 
     def of_given(self) -> OfFactors:
-        """Return the reader of the given payload."""
         assert self.given is not None
         assert self.side is not None
         return Expand(wire=self.wire, codes=self.given, side=1 - self.side, others=False)
@@ -206,7 +205,7 @@ class Project(OfFactors):
 
 @dataclass(frozen=True, kw_only=True)
 class Expand(OfFactors):
-    """Write products of factors into the gradients: the factor in the payload times the stored one."""
+    """Write into the gradients the product of the payload's factor and the stored one."""
 
     act: ClassVar[str] = "decode"
     writes: ClassVar[tuple[str, ...]] = ("gradients", FACTORS)

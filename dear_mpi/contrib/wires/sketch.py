@@ -4,18 +4,17 @@
     counters   | +a | -b+c | a | -b | -c | a+b+c |
     peeling    c alone in one counter -> c; taken out of its other two -> b alone there -> b ...
 
-The sum of counters is the sketch of the sum. A counter with one unknown reveals it, until none is left. The order
-depends only on the places, so ranks know before they send counters whether all elements can be recovered. With 2000
-counters or more that nearly always holds up to .75 elements per counter, with very many up to .818; with 128 of them it
-often fails, and above one element per counter always.
+The sum of counters is the sketch of the sum. Whether peeling recovers all elements depends only on the places, so ranks
+know before they send. With 2000 counters or more that nearly always holds up to .75 elements per counter, with very
+many up to .818; with 128 it often fails, and above one element per counter always.
 
 Counters are summed, and peeled, in float64, in the order of elements: the bits do not depend on threads. The only loss
 is the conversion of counters to the type of the gradients. A NaN is recovered as NaN; an infinity may make elements
 that share counters with it NaN.
 
 Cost: a bit for each element, and count / ratio counters; on the host some 500 ns for each nonzero element.
-Source: Li et al., Lossless Homomorphic Compression, arXiv 2402.07529; peeling as in Goodrich and Mitzenmacher,
-Invertible Bloom Lookup Tables, Allerton 2011.
+Source: Li et al., arXiv 2402.07529; peeling as in Goodrich and Mitzenmacher, Invertible Bloom Lookup Tables, Allerton
+2011.
 """
 
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ BYTE = 8  # elements
 
 @dataclass(frozen=True)
 class Bits:
-    """Mark nonzero elements with one bit each."""
+    """One bit for each element: whether it is nonzero."""
 
     encode_s: ClassVar[float] = 0.3e-9
 
@@ -54,12 +53,10 @@ class Bits:
 
 @dataclass(frozen=True)
 class Peeling:
-    """Describe how to recover the elements.
-
-    Attributes:
-        places: the nonzero elements, ascending.
-        slots, signs: the counters of each, and its sign there: (3, elements).
-        rounds: elements, by index in ``places``, and the counters that reveal them.
+    """Attributes:
+    places: the nonzero elements, ascending.
+    slots, signs: the counters of each, and its sign there: (3, elements).
+    rounds: elements, by index in ``places``, and the counters that reveal them.
     """
 
     places: Array
@@ -80,10 +77,7 @@ class Sketch:
         return ceil(count / self.ratio)
 
     def peeling(self, marks: Array, counters: int) -> Peeling | None:
-        """Plan the recovery of the marked elements from ``counters`` counters; None if some cannot be recovered.
-
-        The plan depends only on the arguments.
-        """
+        """Plan the recovery of the marked elements, from the arguments only; None if some cannot be recovered."""
         places = np.flatnonzero(marks)
         if places.size > counters // HASHES * HASHES:
             return None
@@ -92,7 +86,6 @@ class Sketch:
         return None if rounds is None else Peeling(places, slots, signs, rounds)
 
     def encode(self, x: Array, peeling: Peeling, out: Array) -> None:
-        """Write the counters of x."""
         values = to_host(x[put(x, peeling.places)]).astype(np.float64)
         signed = (peeling.signs * values).reshape(-1)
         out[...] = put(out, np.bincount(peeling.slots.reshape(-1), signed, out.size).astype(out.dtype))

@@ -4,8 +4,7 @@
            fill counters          | reduce_scatter counters       where they do not fit: reduce_scatter gradients
     back                            all_gather counters | peel                           all_gather gradients
 
-Recovery of all elements depends only on the bits (``sketch.py``). The bits are equal on all ranks, so all ranks choose
-the same branch before any counter is sent.
+The bits, equal on all ranks, decide the branch before any counter is sent.
 """
 
 from collections.abc import Callable
@@ -83,7 +82,7 @@ class OfCounters(OfCodes):
 
 @dataclass(frozen=True, kw_only=True)
 class Fill(OfCounters):
-    """Check whether all elements can be recovered from the counters; if so, write the gradients' counters."""
+    """Write the gradients' counters if all elements can be recovered from them."""
 
     act: ClassVar[str] = "encode"
     reads: ClassVar[tuple[str, ...]] = ("gradients", INDEX)
@@ -121,7 +120,7 @@ class Fill(OfCounters):
 
 @dataclass(frozen=True, kw_only=True)
 class Peel(OfCounters):
-    """Write the elements recovered from counters into the gradients."""
+    """Write the recovered elements into the gradients."""
 
     act: ClassVar[str] = "decode"
     writes: ClassVar[tuple[str, ...]] = ("gradients",)
@@ -158,7 +157,7 @@ def sketched(name: str, wire: Sketch, *, sharded: bool = False, error: str | Non
 
 
 def ratio(text: str) -> float:
-    """Parse how many elements share a counter, as ``10``. Raises ValueError if it is no number from 2 to 1000."""
+    """Parse how many elements share a counter. Raises ValueError unless it is a number from 2 to 1000."""
     try:
         found = float(text)
     except ValueError:
