@@ -1,4 +1,4 @@
-"""Find candidates by the names of ``--algorithms``: MPI calls, gloo, functions below, algorithms of ``make_plan``."""
+"""Find candidates by their names: MPI calls, gloo, functions below, algorithms of ``make_plan``."""
 
 import importlib.util
 import os
@@ -35,7 +35,7 @@ def check_torch() -> None:
 
 @contextmanager
 def gloo_group(world: World) -> Iterator[str]:
-    """Collective: open torch's default process group; yields its name. Ranks meet at a TCP port of rank 0."""
+    """Collective: open torch's default process group at a TCP port of rank 0; yields its name."""
     torch, distributed = map(import_module, ("torch", "torch.distributed"))
     hosts = world.transport.gather_values(platform.node())
     port = int(os.environ.get("MASTER_PORT", 0))
@@ -96,7 +96,6 @@ def gloo(setup: Setup) -> Prepared:
 
 
 def host_copies(setup: Setup) -> Prepared:
-    """Copy the device's buffer out, run the collective on the host, copy it in."""
     if setup.out is not None:
         raise CannotRun("works only in place")
     host = Slab.pinned(setup.x).empty(setup.x.size, setup.x.dtype)
@@ -106,21 +105,20 @@ def host_copies(setup: Setup) -> Prepared:
 
 
 def function(setup: Setup) -> Prepared:
-    """Call by function on a private array; each call looks up its plan."""
+    """Each call looks up its plan."""
     options = {"op": setup.case.op} if setup.case.reduces else {}
     call = getattr(functions, setup.case.collective)
     return Prepared(partial(call, setup.x, setup.transport, out=setup.out, algorithm="auto", **options))
 
 
 def staged(setup: Setup) -> Prepared:
-    """Run the ring through pinned host memory."""
     if setup.case.device == "cpu":
         raise CannotRun("stages the memory of a device, and host memory needs none of it")
     return replace(setup, transport=StagedTransport(setup.transport)).prepared("ring")
 
 
 def direct(setup: Setup) -> Prepared:
-    """Run the ring on device memory that MPI accepts."""
+    """MPI accepts the device memory."""
     if not setup.transport.takes(setup.x):
         raise CannotRun("this MPI does not take device memory")
     return setup.prepared("ring")
@@ -135,8 +133,6 @@ LIBRARY, BEST = "native", "-best"  # the MPI of this job; a suffix for the faste
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to run collectives."""
-
     open: Callable[[Setup], Prepared]  # raises an ArgumentError or a CannotRun to leave a case out
     maker: str = "ours"  # or others, or LIBRARY
     is_plan: bool = False  # one of our plans, in the memory of a user's program
@@ -170,7 +166,7 @@ def candidate(name: str) -> Candidate:
 
 
 def label(algorithm: str, chosen: str | None, segment_bytes: int | None = None) -> str:
-    """Name a candidate, the choice of ``auto``, and the segment if it is given and matters.
+    """Name a candidate, the choice of ``auto``, and the segment if it matters.
 
     >>> label("auto", "ring"), label("ring", "ring", 4096), label("native", None, 4096)
     ('auto (ring)', 'ring, 4 KiB', 'native')
@@ -193,7 +189,7 @@ def calls_of(name: str, case: Case, ranks: int) -> list[str]:
 
 
 def prepare(name: str, setup: Setup) -> Prepared:
-    """Prepare a candidate; raises a CannotRun if it has no call for this case."""
+    """Raise a CannotRun if the candidate has no call for this case."""
     who = candidate(name)
     if not who.is_library and setup.case.collective not in COLLECTIVES:
         raise CannotRun("has no program for it: only MPI's own calls are measured")

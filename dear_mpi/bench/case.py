@@ -1,8 +1,8 @@
 """Define operations, cases (an operation at one size and setting), a candidate's samples, and their row.
 
-Operations without programs: gather, scatter; sendrecv (each rank sends to its successor); barrier; and osu_latency,
-osu_bw and osu_bibw as ping_pong, bandwidth and both_ways, where the first and last rank communicate and the first is
-timed. Source: nccl-tests (busbw), OSU Micro-Benchmarks 7.4 (c/mpi/pt2pt/standard).
+Without programs: gather, scatter; sendrecv (each rank to its successor); barrier; osu_latency, osu_bw and osu_bibw as
+ping_pong, bandwidth and both_ways, timed on the first of the two ranks. Source: nccl-tests (busbw), OSU
+Micro-Benchmarks 7.4 (c/mpi/pt2pt/standard).
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Conditions(Declared):
 
 @dataclass(frozen=True)
 class Case(Conditions):
-    """An operation on a full buffer of ``nbytes``, which are whole elements."""
+    """An operation on a full buffer of ``nbytes``, in whole elements."""
 
     collective: str
     nbytes: int
@@ -158,7 +158,7 @@ class Case(Conditions):
 
     @property
     def window(self) -> int:
-        """The number of messages to a rank in one run."""
+        """Messages to a rank in one run."""
         return min(self.operation.window, max(WINDOW_BYTES // max(self.nbytes, 1), FEWEST_IN_A_ROW))
 
     @property
@@ -167,7 +167,6 @@ class Case(Conditions):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """A row's columns about elements and placement."""
         op = self.op if self.reduces else "none"
         return {"dtype": self.dtype, "op": op, "placement": PLACEMENTS[self.placement]}
 
@@ -177,7 +176,7 @@ class CannotRun(ValueError):
 
 
 class Startable(Protocol):
-    """A collective that runs in the background, like a ``Plan``."""
+    """A collective in the background, like a ``Plan``."""
 
     def start(self) -> object: ...
 
@@ -189,8 +188,6 @@ class Startable(Protocol):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A collective on its buffers, ready to be timed."""
-
     run: Callable[[], object]
     free: Callable[[], object] = lambda: None
     untimed: Callable[[], object] = lambda: None  # after each run
@@ -237,7 +234,7 @@ class Samples:
         return replace(later.after(self), times_s=times_s, late=self.late + later.late)
 
     def after(self, earlier: Samples) -> Samples:
-        """Add the wrong results of earlier calls, whose times do not count."""
+        """Add the wrong results of earlier, uncounted calls."""
         return replace(self, wrong=earlier.wrong + self.wrong)
 
 
@@ -248,7 +245,7 @@ def of_job(by_rank: Array | Sequence[Sequence[float]], cadence: str) -> Array:
 
 
 def job_us(row: Row) -> list[float]:
-    """Return the job's samples in the order of turns; empty without ``times_us``."""
+    """In the order of turns; empty without ``times_us``."""
     return [] if row.times_us is None else of_job(row.times_us, row.cadence).tolist()
 
 

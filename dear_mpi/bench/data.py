@@ -1,8 +1,8 @@
 """Fill buffers with small whole numbers that have an exact result and differ by rank, element and turn.
 
-Element i of a rank is ``pattern(i + turn)``, of a periodic pattern: filling is one copy, checking one comparison of
-bits. The pattern depends on the rank, but for all_gather, broadcast, gather and scatter; their other elements have the
-next turn's. Expected patterns are rows: one for the whole result, or one for each chunk of an all_to_all.
+Element i is ``pattern(i + turn)``, of a periodic pattern: filling is one copy, checking one comparison of bits. The
+pattern depends on the rank, except in all_gather, broadcast, gather and scatter, whose other elements have the next
+turn's. Expected patterns are rows: one, or one for each chunk of an all_to_all.
 """
 
 from collections.abc import Callable
@@ -72,7 +72,6 @@ class Data:
         self.all[...] = 0
 
     def errors(self, turn: int) -> int:
-        """Count wrong elements."""
         due = self.expected[:, turn % PERIOD :][:, : self.result.shape[1]]
         # Row by row: comparing 64 messages of 16 MiB at once would allocate 256 MiB each time.
         return sum(int(self.count_nonzero(row != exact)) for row, exact in zip(self.result, cycle(due)))
@@ -80,7 +79,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Parts:
-    """The elements of the full buffer that a rank starts with, ends with, and stores."""
+    """Elements that a rank starts with, ends with, and stores."""
 
     begins: slice
     ends: slice
@@ -107,7 +106,7 @@ def extent(holder: Callable[[int, int], bool], rank: int, ranks: int, count: int
 
 
 def within(part: slice, whole: slice) -> slice:
-    """Convert a part of the full buffer to a slice of an array that holds a larger part."""
+    """Convert a part of the full buffer to a slice of an array of a larger part."""
     return slice(part.start - whole.start, part.stop - whole.start) if part.stop > part.start else slice(0, 0)
 
 
@@ -141,12 +140,11 @@ def contribution(case: Case, rank: int, ranks: int) -> Array:
 
 
 def values_below(case: Case, ranks: int) -> int:
-    """Return the bound below which sums are exact."""
     return PERIOD if case.op in ("min", "max") else min(PERIOD, EXACT[case.dtype] // ranks + 1)
 
 
 def check_exact(case: Case, ranks: int) -> None:
-    """Raise a ValueError if sums over these ranks are inexact in this type, or for an average of integers."""
+    """ValueError: sums are inexact in this type, or an average of integers."""
     if case.reduces and case.op == "average" and not is_floating(TYPES[case.dtype]):
         raise ValueError(f"op 'average' needs a floating dtype, not {case.dtype!r}: take 'sum'")
     if case.reduces and case.op != "prod" and values_below(case, ranks) < 2:

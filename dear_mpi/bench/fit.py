@@ -1,8 +1,8 @@
 """Fit a network (alpha, beta, gamma, o) to the measured times of programs.
 
-``cost`` is a sum of these four along the longest path, which depends on them. So iterate: take coefficients at the
-current estimate (exact differences), and solve for the least squares of relative errors without negative costs. A cost
-that rows cannot separate from earlier ones stays 0, and those include it.
+``cost`` is a sum of these along the longest path, which depends on them. So iterate: take coefficients at the estimate
+(exact differences), and solve for the least squares of relative errors without negative costs. A cost that rows cannot
+separate from earlier ones stays 0.
 """
 
 import itertools
@@ -37,7 +37,7 @@ class Fit:
 
 
 def programs_of(row: Row, hosts: Sequence[int] = (), rates: Rates | None = None) -> list[Program]:
-    """Return the programs of messages that a row ran; empty for anything else."""
+    """Return the message programs that a row ran, if any."""
     if runner_of(row.chosen) != "messages":
         return []
     pieces = -(-row.bytes // row.segment_bytes)

@@ -1,4 +1,4 @@
-"""Read a machine file: ``bench`` writes its rows, ``doctor`` and ``links`` its links; ``simulate`` reads it."""
+"""Read a machine file, written by ``bench`` (rows), ``doctor`` or ``links``."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -23,8 +23,6 @@ KIND = ("collective", "ranks", "device", "dtype", "op", "placement", "cadence")
 
 @dataclass(frozen=True)
 class Row:
-    """One candidate at one size."""
-
     collective: str
     algorithm: str
     backend: str
@@ -71,7 +69,7 @@ class Row:
 
     @property
     def case(self) -> tuple[object, ...]:
-        """What comparable rows share: kind and size."""
+        """What comparable rows share."""
         return (*self.kind, self.bytes)
 
     @property
@@ -81,7 +79,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Link:
-    """A link between two ranks, measured by ``dear-mpi links``; ``path``: host, device (handed to MPI) or staged."""
+    """A link between two ranks; ``path``: host, device (handed to MPI) or staged."""
 
     source: Size
     dest: Size

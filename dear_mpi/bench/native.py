@@ -6,8 +6,7 @@
     -counts         MPI_Reduce_scatter, MPI_Allgatherv, MPI_Gatherv and MPI_Scatterv, with each rank's count
     -beside         from the buffer into a second one; all other calls work in place
 
-Moving the result to its place is not timed. Messages are sent as in OSU's point-to-point benchmarks (OSU
-Micro-Benchmarks 7.4, c/mpi/pt2pt): in stages, whose messages are all in flight at once.
+Moving the result is not timed. Messages go in stages, all in flight at once (OSU Micro-Benchmarks 7.4, c/mpi/pt2pt).
 """
 
 from collections.abc import Callable, Sequence
@@ -33,8 +32,6 @@ DATA, ANSWER = 1, 2  # tags
 
 
 class All:
-    """Several requests as one."""
-
     def __init__(self, requests: Sequence[Any]) -> None:
         self.requests = requests
 
@@ -60,7 +57,7 @@ class Nonblocking:
 
 
 def one_by_one(calls: Sequence[Call]) -> Call:
-    """Combine calls; two, the usual case, avoid a loop's 0.04 us."""
+    """Two calls, the usual case, avoid a loop's 0.04 us."""
     if len(calls) == 1:
         return calls[0]
     if len(calls) == 2:
@@ -129,7 +126,7 @@ class Form:
     beside: bool = False
 
     def why_not(self, case: Case, ranks: int) -> str:
-        """Return why a case has no row for this form; empty if it has one."""
+        """Return why a case has no row for this form, or ""."""
         if self.counts and (case.collective not in COUNTED or case.count % ranks):
             return f"-counts only for {', '.join(COUNTED)} of equal shards"
         if self.beside and not (case.collective in ("reduce_scatter", "all_reduce") and case.placement == "in"):
@@ -185,7 +182,7 @@ def with_program(setup: Setup, form: Form) -> Prepared:
 
 
 def without_program(setup: Setup, form: Form) -> Prepared:
-    """Prepare messages, a barrier, a gather or a scatter; CannotRun if this MPI does not take the arrays."""
+    """Prepare messages, a barrier, a gather or a scatter; CannotRun if MPI does not take the arrays."""
     case, x, transport = setup.case, setup.x, setup.transport
     taken = transport.takes(x)
     if case.operation.contract is not None:  # a collective needs more than messages
@@ -203,7 +200,7 @@ def without_program(setup: Setup, form: Form) -> Prepared:
 
 
 def messages(setup: Setup, form: Form) -> list[list[MpiCall]]:
-    """Return this rank's messages by stage."""
+    """By stage."""
     case, rank, ranks, arrive = setup.case, setup.transport.rank, setup.transport.size, setup.out
     source, dest = (ranks - 1 - rank,) * 2 if case.operation.pair else ((rank - 1) % ranks, (rank + 1) % ranks)
     if case.collective == "sendrecv" and form.prepare is blocking:
@@ -230,7 +227,7 @@ def messages(setup: Setup, form: Form) -> list[list[MpiCall]]:
 
 
 def parts_call(setup: Setup, *, by_counts: bool) -> MpiCall:
-    """Return a barrier, gather or scatter; with counts if parts differ, or on request. None is MPI_IN_PLACE."""
+    """Use counts if parts differ, or on request. None is MPI_IN_PLACE."""
     case, x, out, rank = setup.case, setup.x, setup.out, setup.transport.rank
     if not case.operation.sized:
         return "Barrier", ()

@@ -1,4 +1,4 @@
-"""Print a benchmark on rank 0. Only rows of the table begin with blanks; its other lines begin with ``#``."""
+"""Print a benchmark on rank 0. Table rows begin with blanks; other lines begin with ``#``."""
 
 import csv
 import io
@@ -94,7 +94,6 @@ FIGURES: dict[str, Callable[[Row], str]] = {
 
 
 def table_lines(report: Report) -> Iterator[Text]:
-    """Return a table for each collective and number of ranks."""
     for rows in grouped(report.rows, lambda row: (row.collective, row.ranks, row.device, row.cadence)).values():
         first, alike = rows[0], [name for name, text in SETTINGS.items() if len(set(map(text, rows))) == 1]
         words = {"type": first.dtype, "op": first.op, "placed": first.placement, "memory": f"{first.memory} memory"}
@@ -133,7 +132,7 @@ def meaning(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def lines_of(rows: Sequence[Row]) -> Iterator[Text]:
-    """Return the heads, and a line for each row; each case's fastest is bold."""
+    """Return heads and rows; each case's fastest is bold."""
     varied = {name: text for name, text in SETTINGS.items() if len(set(map(text, rows))) > 1}
     texts = {"size": lambda row: format_bytes(row.bytes), **varied, **FIGURES}
     cells = [list(texts), *([text(row) for text in texts.values()] for row in rows)]
@@ -200,7 +199,7 @@ COLUMNS = tuple(each.name for each in fields(Row) if each.name != "times_us")
 
 
 def object_of(row: Row, *, raw: bool) -> dict[str, Any]:
-    """Return a row for ``--json``; ``raw``: with all samples of each rank."""
+    """``raw``: with all samples of each rank."""
     return asdict(row) if raw else {name: getattr(row, name) for name in COLUMNS}
 
 
@@ -252,7 +251,7 @@ DEFAULT = "table"
 
 
 def show_bench(world: World, report: Report, form: str) -> None:
-    """Print the rows, and notes about missing candidates if the format does not name them."""
+    """Print the rows, and missing candidates if the format does not."""
     chosen = lookup("format", form, FORMATS)
     if world.rank:
         return

@@ -37,15 +37,11 @@ Point: TypeAlias = tuple[Any, ...]
 
 
 def now() -> str:
-    """Return UTC in ISO 8601."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def provenance(world: World, began: str) -> dict[str, Any]:
-    """Collective: describe where and how a run was made, on rank 0; ``began`` is its start time.
-
-    Texts that differ between ranks are joined by semicolons.
-    """
+    """Collective: return rank 0's description; texts that differ between ranks are joined by semicolons."""
     made = commit(Path(__file__).parents[1]) if world.rank == 0 else None  # only one process asks git
     here = platform.node(), sorted(own_cores()), cpu_model(), system(), read(CONGESTION), made
     hosts, cores, *texts, commits = zip(*world.transport.gather_values(here), strict=True)

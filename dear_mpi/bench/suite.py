@@ -1,4 +1,4 @@
-"""Define a suite: the flags of a benchmark run, their cases, and each case's candidates."""
+"""Define a benchmark's flags, their cases, and each case's candidates."""
 
 from __future__ import annotations
 

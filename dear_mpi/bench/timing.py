@@ -3,8 +3,8 @@
     barrier    | barrier ----.| call          ranks leave in sequence: a call may seem longer, or shorter, than it is
     clock      | MAX of clocks | spin  .| call    all begin within the clocks' uncertainty
 
-A rank is late if the moment passes before it waits, or if it loses its core; the sample then does not count. Source:
-Hunold and Carpen-Amarie, Reproducible MPI Benchmarking Is Still Not as Easy as You Think (IEEE TPDS 27, 2016).
+A rank is late, and its sample does not count, if the moment passes before it waits, or if it loses its core. Source:
+Hunold and Carpen-Amarie (IEEE TPDS 27, 2016).
 
 Candidates take turns call by call with equal data. A sample is one call with a checked result, or (``streaming``) the
 mean over calls in sequence after such a call.
@@ -53,7 +53,7 @@ class AtBarrier:
         self.transport = transport
 
     def holds(self) -> bool:
-        """Collective: return whether at most a tenth of some trial block's starts were late."""
+        """Collective: whether at most a tenth of some trial block's starts were late."""
         return True
 
     def prepare(self) -> None:
@@ -165,7 +165,7 @@ def in_a_row(
     mark: Callable[[], Any] = time.perf_counter,
     seconds: Callable[[Any, Any], float] = lambda begin_s, end_s: end_s - begin_s,
 ) -> float:
-    """Return the mean seconds of calls, each to its last kernel's end; the first and ``between`` are not timed."""
+    """Return the mean seconds of calls, each to its last kernel's end, without the first and ``between``."""
     elapsed_s = 0.0
     run()
     for _ in repeat(None, calls):
@@ -177,7 +177,7 @@ def in_a_row(
 
 
 def quick_barrier(transport: Transport) -> Callable[[], object]:
-    """Return the library's barrier: a transport's also reports to the watchdog."""
+    """The library's: a transport's also reports to the watchdog."""
     return transport.barrier if transport.native is None else transport.native.Barrier
 
 
@@ -212,7 +212,7 @@ def needed_bytes(case: Case, names: Sequence[str], hosts: Sequence[int]) -> int:
 
 
 class Interleaved:
-    """Collective: the prepared candidates of a case; ``left_out``: why others are missing."""
+    """Collective: a case's prepared candidates; ``left_out``: why others are missing."""
 
     def __init__(self, case: Case, keys: Sequence[Key], context: Context) -> None:
         world, self.turn, self.case = context.world, 0, case
@@ -235,7 +235,7 @@ class Interleaved:
             self.ready[name, prepared.segment_bytes or segment_bytes] = prepared, data
 
     def run(self, turns: int) -> dict[Key, Samples]:
-        """Collective: take ``turns`` samples of each."""
+        """Collective: sample each ``turns`` times."""
         mine: dict[Key, list[float]] = {key: [] for key in self.ready}
         wrong = dict.fromkeys(self.ready, 0)
         # A backend's threads that still work would disturb others: these backends take turns separately.
@@ -281,7 +281,7 @@ class Interleaved:
         return in_a_row(prepared.run, self.between, CALLS[self.case.nbytes > SMALL_BYTES], *marks), errors
 
     def in_time(self, times_s: list[list[float]]) -> tuple[list[list[float]], int]:
-        """Return samples with all ranks in time, by timed rank, for one part of a call; count the others."""
+        """Return samples with all ranks in time, by timed rank, for a part of a call; count the others."""
         kept = [sample for sample in zip(*times_s, strict=True) if not any(map(math.isnan, sample))]
         parts, timed = self.case.operation.parts * self.case.window, 1 if self.case.operation.pair else len(times_s)
         return [[sample[rank] / parts for sample in kept] for rank in range(timed)], len(times_s[0]) - len(kept)

@@ -39,7 +39,7 @@ class PlainCommand(TyperCommand):
 class Commands(TyperGroup):
     """Import a command when it runs: the group knows its name and first help line. Rank 0 reports unreadable flags.
 
-    After those, ``__main__.py`` lets the ranks of a job meet through MPI, so that all end together.
+    Then ``__main__.py`` lets the ranks of a job meet through MPI, so that all end together.
     """
 
     def get_params(self, ctx: Any) -> list[Any]:

@@ -18,7 +18,7 @@ OPEN = ("train", "compare", "bench", "explain", "simulate")  # commands that acc
 
 
 class Command(NamedTuple):
-    """A command: ``help`` starts its help, and the docstring of the function at ``place`` continues it."""
+    """``help`` starts a command's help, and the docstring of the function at ``place`` continues it."""
 
     help: str
     place: str  # module:function
@@ -67,7 +67,7 @@ COMMANDS = {
 
 
 def find_command(name: str) -> Command | None:
-    """Return a command of core or an extra; None if there is none that can be imported."""
+    """Return a command of core or an extra; None if none can be imported."""
     return COMMANDS.get(name) or published("commands", name)
 
 

@@ -26,7 +26,7 @@ def written_by(flags: Mapping[str, Any], *read: str) -> Written:
 
 
 def timeline_writer(flags: Mapping[str, Any]) -> "TimelineFiles | None":
-    """Return the writer of --timeline's files; None without the flag."""
+    """Return the writer of --timeline's files, if it is given."""
     files = [path for flag, path in written_by(flags) if flag == "--timeline"]
     if not files:
         return None
@@ -55,7 +55,7 @@ def check_files(read: Mapping[str, Iterable[str]], written: Written) -> None:
 
 
 def is_same(one: Path, other: Path) -> bool:
-    """Return whether two paths lead to one file, also through links."""
+    """Whether two paths lead to one file, also through links."""
     return at_end(one) == at_end(other) or (one.exists() and other.exists() and one.samefile(other))
 
 

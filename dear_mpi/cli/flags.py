@@ -36,7 +36,7 @@ PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.spl
 
 
 def in_order(table: Table) -> Table:
-    """Sort a table by panels; extras' flags come last."""
+    """Sort by panels; extras' flags come last."""
     return {name: table[name] for name in sorted(table, key=lambda name: [*PANEL_OF, name].index(name))}
 
 
@@ -88,7 +88,7 @@ def typed_as(table: Table) -> dict[str, str]:
 
 
 def chosen(kind: type[Declared], flags: Flags) -> dict[str, Any]:
-    """Return the typed options of a class, as values."""
+    """Return a class's typed options, as values."""
     found = {}
     for name, said in options_of(kind).items():
         if said.name(name) in flags:
@@ -140,6 +140,5 @@ RUN_FLAGS = (
 
 
 def shared(*names: str) -> Table:
-    """Return flags that several commands share."""
     timeline = flag("timeline", str | None, TIMELINE, metavar="FILE", show_default="none")
     return {name: (RUN_FLAGS | timeline)[name] for name in names}

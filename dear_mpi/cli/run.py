@@ -32,7 +32,7 @@ NAMED = r"^((?:\w+: )?)(\w+)(?= (?:must|does not apply) )"  # an option, maybe a
 
 @dataclass(frozen=True)
 class Output:
-    """A command's result: the ``--json`` report, and writers of other files, by flag."""
+    """A command's ``--json`` report, and writers of other files, by flag."""
 
     report: Any
     files: Mapping[str, Callable[[], object]] = field(default_factory=dict)
@@ -98,8 +98,8 @@ def agreed_on(error: Exception) -> Exception:
 def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..., Callable[..., Any]]:
     """Turn a function of a flag mapping into a command: typed flags, and these defaults.
 
-    The result builds the function that Typer runs, from the command's name and the typed words; it looks up extras'
-    flags only if a word is no flag of ``table``. ``alone`` names a command that refuses mpirun, like --threads.
+    Typer runs the result for the command's name and the typed words; extras' flags are looked up only if a word is no
+    flag of ``table``. ``alone`` names a command that refuses mpirun, like --threads.
     """
 
     def decorate(function: Callable[[Flags], None]) -> Callable[..., Any]:
@@ -134,8 +134,8 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
     """Call ``command(world)`` on every rank of ``RUN_FLAGS``. Returns its result, or its ``Output``'s report.
 
     First the ranks compare their flags, and rank 0 tries its files. An older report is ``aside`` meanwhile: a launcher
-    may return 0 after all processes of a host died. At the end rank 0 writes the files and the report. A failed write
-    is reported, with exit code 1, or 2 for --json.
+    may return 0 after all processes of a host died. A write that fails at the end is reported, with exit code 1, or 2
+    for --json.
     """
     json_file = flags.get("json_file")
 

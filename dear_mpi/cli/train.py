@@ -36,7 +36,7 @@ TRAIN = (
 
 
 def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
-    """Call ``command`` on every rank of the flags' training job."""
+    """Call ``command`` on every rank of a training job."""
     config = Config.of(chosen(Config, flags))
     if config.device == "cpu" and "device_memory" in flags:
         raise ValueError("--device-memory does not apply to the device 'cpu'")
@@ -58,7 +58,7 @@ def train(flags: Flags) -> None:
 
 
 def train_and_show(world: World, config: Config, **how: Any) -> dict[str, Any]:
-    """Train with additional arguments of ``train`` in training/runs/train.py, and show the result."""
+    """``how``: additional arguments of ``train`` in training/runs/train.py."""
     what = f"{config.model}, {config.schedule}"
     with bar(world, config.iterations, what) as advance:
         report = run_training(config, world, lambda _, loss: advance(f"{what}, loss {loss:.4f}"), **how)

@@ -1,4 +1,4 @@
-"""Show an algorithm: its lesson, steps, the data of every rank after each step, its cost, and a proof."""
+"""Show an algorithm: its lesson, steps, every rank's data after each step, cost, and a proof."""
 
 import inspect
 import re
@@ -39,7 +39,7 @@ SENT = "0→1:2 means that rank 0 sends chunk 2 to rank 1; with a +, rank 1 adds
 
 @dataclass(frozen=True)
 class Asked:
-    """What to explain; ``rates``: bytes/s of a rank inside its host, and of a host to other hosts."""
+    """``rates``: bytes/s of a rank inside its host, and of a host to other hosts."""
 
     algorithms: Sequence[str]
     collective: str
@@ -50,7 +50,7 @@ class Asked:
 
     @property
     def layout(self) -> list[int]:
-        """Return the host of each rank, as many ranks on each host as possible."""
+        """Each rank's host, as many ranks on each host as possible."""
         return spread(self.ranks, self.hosts)
 
     @property
@@ -58,7 +58,7 @@ class Asked:
         return None if self.rates is None else rates_of(*self.rates, self.layout)
 
     def programs(self, name: str) -> list[Program]:
-        """Return the programs of all ranks; ValueError for an unknown name, or too many ranks or hosts."""
+        """Return all ranks' programs; ValueError for an unknown name, or too many ranks or hosts."""
         if self.ranks > MOST_RANKS:
             few = "with more, nobody can read text or picture: show and prove it with fewer"
             raise ValueError(f"--ranks must be at most {MOST_RANKS}, not {self.ranks}: {few}")
@@ -146,8 +146,7 @@ def rank_head(program: Program) -> str:
 
 
 def sends(written: Sequence[Program], number: int) -> str:
-    """List all sends of a step, over all ranks.
-
+    """
     >>> sends(programs("ring", "all_reduce", 3), 0)
     '0→1:+2 1→2:+0 2→0:+1'
     """
@@ -161,7 +160,7 @@ def sends(written: Sequence[Program], number: int) -> str:
 
 
 def phase_lines(collective: str, size: int) -> Iterator[str]:
-    """List one rank's phases in shared memory, between barriers, with buffers of one element per rank."""
+    """List a rank's phases in shared memory, between barriers, with buffers of one element per rank."""
     rank, partition = min(1, size - 1), Partition.of(size, size)
     for mailboxes, where in ((False, "Ranks that reach each other's buffers:"), (True, "Ranks that have mailboxes:")):
         yield ""

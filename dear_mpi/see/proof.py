@@ -48,7 +48,7 @@ def prove(
     rates: Rates | None = None,
     pieces: int = 1,
 ) -> None:
-    """Prove an algorithm for 1, 2, ... ranks, and call ``advance`` after each; ``layout`` has each rank's host.
+    """Prove an algorithm for 1, 2, ... ranks, and call ``advance`` after each; ``layout``: each rank's host.
 
     A ProgramError names the number of ranks.
     """
@@ -96,8 +96,6 @@ PROMISES = {
 
 @dataclass(frozen=True)
 class Replayed:
-    """The presentable results of all ranks' programs."""
-
     programs: Sequence[Program]  # up to the breaking step, included if it can be read
     rows: list[list[Row]]  # of each rank: its data at the start and after each valid step
     fault: ProgramError | None  # names the rank at fault
@@ -119,7 +117,7 @@ class Replayed:
 
     @cached_property
     def complete(self) -> list[Row]:
-        """Return the complete contents of each chunk, on each rank that ends with it."""
+        """The complete contents of each chunk, on each rank that ends with it."""
         program = self.programs[0]
         owners = [program.owner(chunk) for chunk in range(program.chunks)]
         return [[row[owner] for owner in owners] for row in promised(program.collective, program.size)]
@@ -132,7 +130,7 @@ class Replayed:
         return sent[at] if at < len(sent) else receive.chunks
 
     def whose(self, mask: int) -> int:
-        """Return the contributions in some data as a set of ranks, without the destination rank."""
+        """Return the contributing ranks, without the destination rank."""
         return mask & (1 << self.programs[0].size) - 1
 
     def holders(self, mask: int) -> str:

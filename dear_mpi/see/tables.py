@@ -114,7 +114,7 @@ def table_of(rows: Sequence[Row], heads: Sequence[str], title: str, caption: str
 
 
 def cells(row: Row, digits: int) -> dict[str, str]:
-    """Return a schedule's cells, by column head; ``digits``: decimals of milliseconds."""
+    """``digits``: decimals of milliseconds."""
     asked, fusion, hidden = row["asked_fusion"], row["fusion"], row["hidden"]
     return {head: f"{row[key] * 1e3:.{digits}f}" for head, key in TIMES.items()} | {
         "schedule": row["schedule"],
@@ -157,7 +157,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 
 def slow_baseline(rows: Sequence[Row]) -> str:
-    """Return a warning if the baseline is clearly slower than with other buckets; else ""."""
+    """Warn if the baseline is clearly slower than with other buckets; else ""."""
     bases = [row for row in rows if row["schedule"] == rows[0]["schedule"]]
     worst, best = (choose(bases, key=lambda row: row["median_s"]) for choose in (max, min))
     over = worst["median_s"] / best["median_s"] - 1 if best["median_s"] else 0.0

@@ -1,4 +1,4 @@
-"""Write timelines to files, by their endings, and read them: FILE.json has a timeline whole, and extras draw others."""
+"""Write timelines to files, by their endings, and read them: FILE.json has a timeline whole, extras draw others."""
 
 import json
 import os
@@ -19,7 +19,7 @@ OWN = "json"  # an extra adds what viewers read
 
 @dataclass
 class TimelineFiles:
-    """The files of a flag, by their endings. Call it on rank 0: it writes all files that it can.
+    """The files of a flag, by their endings. On rank 0 a call writes all that it can.
 
     Raises:
         ValueError: an ending is unknown, its extra lacks something, or a file cannot be written.
@@ -60,7 +60,7 @@ def write_saved(flag: str, path: Path, timeline: Timeline) -> None:
 
 
 def read_timeline(path: str) -> Timeline:
-    """Read a timeline that ``--timeline FILE.json`` wrote. Raises a ValueError for other files."""
+    """Read ``--timeline FILE.json``. Raises a ValueError for other files."""
     try:
         return convert(json.loads(Path(path).read_text(encoding="utf-8"))["recorded"], Timeline)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Describe a model for simulation: the places of parameters and the time of each layer, without arrays.
+"""Describe a model for simulation: the places of parameters and each layer's time, without arrays.
 
-Layers come from a measured profile, or from a table, which is read as a profile of layers that share the given seconds.
+Layers come from a measured profile, or from a table, read as a profile of layers that share the given seconds.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def synthetic_model(
 ) -> Model:
     """Make a model from a table, with fp32 parameters; layers share the seconds in proportion to their FLOPs.
 
-    The seconds are sums over all layers, for each of the ``parts`` of a batch. ValueError: as for ``measured_model``.
+    The seconds are of each of the ``parts`` of a batch. ValueError: as for ``measured_model``.
 
     >>> from dear_mpi.models.synthetic import load_modules
     >>> modules = load_modules("resnet50")
@@ -174,7 +174,7 @@ def model_of(settings: Settings, name: str, ranks: int) -> Model:
 
 
 def crowded(costs: Costs, ranks: float, *, asleep: bool) -> Costs:
-    """Scale compute times for ranks that take turns on a core, which layers need unless they are ``asleep``."""
+    """Scale compute times for ranks that take turns on a core, which layers need unless ``asleep``."""
     names = ("rest_s", "code_factor", "start_s", "wake_s")
     longer: dict[str, Any] = {name: ranks * getattr(costs, name) for name in names}
     if not asleep:
@@ -184,7 +184,7 @@ def crowded(costs: Costs, ranks: float, *, asleep: bool) -> Costs:
 
 
 def compute_keys(settings: Settings, costs: Costs) -> dict[str, Any]:
-    """Describe a row's compute times, with the sources of layers and of updates."""
+    """Return a row's compute times, with the sources of layers and of updates."""
     profile = settings.scaled
     if profile is None:
         passes = both_passes(settings.forward_s, settings.backward_s)

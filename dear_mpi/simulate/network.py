@@ -7,7 +7,7 @@
 NAME...                            one of the group ``dear_mpi.networks``: a function of the text and the ranks reads it
 FILE.json                          what ``bench``, ``links`` or ``doctor`` wrote (``bench/machine_file.py``)
 
-A network is fitted to rows of ``bench``. Of links, the slowest count, as for a ring.
+A network is fitted to rows of ``bench``; of links, the slowest count, as for a ring.
 """
 
 import re
@@ -41,14 +41,14 @@ PRESET_RANKS, PRESET_SOURCE = 64, "ddl-benchmarks, results of 2020-05-29"
 
 @dataclass(frozen=True)
 class Machine:
-    """A network for some ranks; ``origin`` is ``given``, ``fitted``, ``measured`` or ``published``."""
+    """``origin``: ``given``, ``fitted``, ``measured`` or ``published``."""
 
     network: Network
     origin: str
     text: str
 
     def row(self) -> dict[str, Any]:
-        """Return the network's keys of ``--json``."""
+        """The network's keys of ``--json``."""
         network, between = self.network, self.network.between
         return {
             "network": self.text,
@@ -65,7 +65,7 @@ class Machine:
 
 
 def read_network(text: str, ranks: int) -> Machine:
-    """Read a network for a number of ranks. Raises ValueError if that fails, or the network has fewer ranks.
+    """Raise ValueError if the text is wrong, or the network has fewer ranks.
 
     >>> read_network("8gbit,0s,o=1s", 4).network
     Network(alpha=0.0, beta=1e-09, gamma=0.0, o=1.0, hosts=None, between=None)
@@ -114,7 +114,7 @@ def spelled(text: str, ranks: int) -> Network:
 
 
 def read_machine(text: str, ranks: int) -> Machine:
-    """Read the file of a machine, and scale it: each host has as many ranks as the first one."""
+    """Scale a machine's file: each host has as many ranks as the first one."""
     found = read_file("network", text)
     if found.rows:
         return Machine(fitted(text, found.rows), "fitted", text)
@@ -134,7 +134,7 @@ def read_file(what: str, text: str) -> MachineFile:
 
 
 def fitted(text: str, rows: Sequence[Row]) -> Network:
-    """Fit a network to the means of a benchmark's rows: an iteration includes rare slow calls, unlike a median."""
+    """Fit a network to means: an iteration includes rare slow calls, unlike a median."""
     fit = fit_network(rows, explains="mean_us")
     if fit is None:
         raise ValueError(f"network {text!r} has no rows of two sizes of an algorithm that sends messages")
@@ -142,7 +142,7 @@ def fitted(text: str, rows: Sequence[Row]) -> Network:
 
 
 def slowest(found: MachineFile) -> dict[str, Network]:
-    """Return the worst latency and bandwidth of links inside hosts, and between hosts, if any."""
+    """Return the worst latency and bandwidth inside hosts, and between hosts, if any."""
     hosts, kinds = [rank.host for rank in found.ranks], defaultdict[str, list[Link]](list)
     for link in found.links:
         kinds[INSIDE if hosts[link.source] == hosts[link.dest] else BETWEEN].append(link)

@@ -8,8 +8,8 @@ The first q ranks represent all if rank r + q does what rank r does, with q adde
         binomial tree                           all ranks
 
 Their chunks may differ, if equally long. If ranks of a host share ports, the first q ranks must be whole hosts.
-``Lockstep`` goes step by step, all ranks and sizes at once, if no two messages meet at a port, as in rings and
-exchanges. The arithmetic equals ``collectives/program/cost.py``, which prices other programs size by size.
+``Lockstep`` takes all ranks and sizes at once, if no two messages meet at a port. The arithmetic equals
+``collectives/program/cost.py``, which prices other programs size by size.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Seen = tuple[int, ...]
 
 
 class Prices:
-    """Price collectives on a network among a number of ranks, and keep all prices."""
+    """Price collectives on a network, and keep all prices."""
 
     def __init__(self, network: Network, ranks: int, segment_bytes: int, itemsize: int = 4) -> None:
         one_host = len(set(network.hosts or ())) < 2  # then no port is shared
@@ -60,7 +60,7 @@ class Prices:
     def seconds(self, algorithm: str, collective: str, nbytes: Sequence[int] | Array) -> Array:
         """Return the seconds until the last rank is done, for whole buffers of these bytes, in equal shards.
 
-        Raises ValueError as ``check_algorithm``, for indivisible bytes, or for too much to replay.
+        ValueError: as ``check_algorithm``, indivisible bytes, or too much to replay.
 
         >>> prices = Prices(Network(beta=1e-9), ranks=4096, segment_bytes=1 << 20)
         >>> prices.seconds("ring", "all_gather", [4096 * 1000, 4096 * 2000]).round(6)
@@ -84,7 +84,7 @@ class Prices:
         return np.array([found[each] for each in asked])
 
     def pieces(self, function: Algorithm, nbytes: int) -> int:
-        """Return the number of pieces passed to an algorithm: an earlier one if the ends' programs are the same."""
+        """Return an algorithm's number of pieces: an earlier one if the ends' programs are equal."""
         if not asks_for(function, "pieces"):
             return 1
         pieces = -(-nbytes // self.segment_bytes)
@@ -105,7 +105,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class StandIns:
-    """Hold the programs of the first ranks, which represent all ``size`` ranks."""
+    """Programs of the first ranks, which represent all ``size`` ranks."""
 
     programs: tuple[Program, ...]
     size: int
@@ -123,7 +123,7 @@ class StandIns:
         small, larger = divmod(shares, parts)
 
         def border(chunk: int) -> Any:
-            """Return the elements before a chunk, in whole shards and in parts of the next shard."""
+            """The elements before a chunk, in whole shards and in parts of the next shard."""
             shards, part = divmod(chunk, parts)
             return shards * shares + part * small + np.minimum(part, larger)
 
@@ -131,10 +131,7 @@ class StandIns:
         return itemsize * (border(first + len(chunks)) - border(first))
 
     def seconds(self, network: Network, counts: Array, itemsize: int) -> Array:
-        """Return the seconds until the last rank is done, for each buffer size, event by event; see ``nbytes``.
-
-        Raises ProgramError if the programs deadlock (``verify`` shows the place).
-        """
+        """Return seconds by buffer size, event by event; see ``nbytes``. ProgramError: the programs deadlock."""
 
         def one_s(count: int) -> float:
             nbytes = cache(lambda chunks: int(self.nbytes(count, itemsize, chunks)))
@@ -172,7 +169,7 @@ def find_stand_ins(
         return ((rank, rank + shift) for shift in shifts for rank in {0, few // 2, few - 1})
 
     def whole_hosts(few: int) -> bool:
-        """Return whether a shift by ``few`` ranks maps hosts to hosts."""
+        """Whether a shift by ``few`` ranks maps hosts to hosts."""
         return hosts is None or all(
             later == earlier + hosts[few - 1] + 1 for earlier, later in zip(hosts, hosts[few:], strict=False)
         )
@@ -192,7 +189,7 @@ def find_stand_ins(
 
 
 def outline(program: Program) -> list[tuple[list[Seen], list[Seen]]]:
-    """Return a program relative to its rank: distances of peers, first parts, and numbers of chunks."""
+    """Return a program relative to its rank: distances of peers, first parts, numbers of chunks."""
 
     def seen(transfer: Send | Receive) -> Seen:
         away, chunks = (transfer.peer - program.rank) % program.size, transfer.chunks
@@ -210,14 +207,14 @@ Round: TypeAlias = tuple[Array | slice, Array | slice, Array, Array, int]
 
 @dataclass(frozen=True)
 class Lockstep:
-    """Hold programs as rounds. Messages of a kind, (chunks relative to a shard, distance), take equally long."""
+    """Programs as rounds. Messages of a kind, (chunks relative to a shard, distance), take equally long."""
 
     ranks: StandIns
     kinds: Sequence[tuple[range, int]]
     rounds: Sequence[Round]
 
     def seconds(self, network: Network, counts: Array, itemsize: int) -> Array:
-        """Return the seconds until the last rank is done, for each buffer size; see ``StandIns.seconds``."""
+        """See ``StandIns.seconds``."""
         links = [network.link(distance) for _, distance in self.kinds]
         moved = [self.ranks.nbytes(counts, itemsize, chunks) for chunks, _ in self.kinds]
         nbytes = np.array(moved).reshape(-1, len(counts))
@@ -238,7 +235,7 @@ class Lockstep:
 
 
 def find_lockstep(ranks: StandIns, network: Network) -> Lockstep | None:
-    """Convert these programs to rounds; None if two messages could meet at a port, or one has no other end."""
+    """Convert programs to rounds; None if two messages could meet at a port, or one has no other end."""
     kinds = dict[tuple[range, int], int]()  # and their numbers
     users = dict[Side, tuple[str, int]]()  # the row that uses a side, to send or to receive
     few, found = len(ranks.programs), list[tuple[tuple[int, int, int, int], ...]]()

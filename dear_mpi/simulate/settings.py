@@ -1,5 +1,3 @@
-"""Declare the settings of a simulation that are text and numbers."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -140,23 +138,23 @@ class Settings(Exchange):
 
     @property
     def asked_wires(self) -> tuple[Wire, ...]:
-        """Return the wire formats, the baseline's first; the default is the profile's compression."""
+        """The wire formats, the baseline's first; default: the profile's compression."""
         code = self.profile.wire if self.profile and is_code(self.profile.wire) else None
         return self.wires or (self.wire or code,)
 
     def route_of(self, schedule: type[Schedule]) -> Route:
-        """Return the route of buckets under a schedule, which may define it."""
+        """Return a schedule's route, which it may define."""
         return schedule.own_route() or self.chosen_route
 
     @property
     def types(self) -> tuple[str, str]:
-        """Return the default types of parameters and of sent gradients."""
+        """The default types of parameters and of sent gradients."""
         dtype, wire = (self.profile.dtype, self.profile.wire) if self.profile else ("fp32", "fp32")
         return dtype, dtype if is_code(wire) else wire
 
     @property
     def wire_name(self) -> str:
-        """Return the wire format of gradients: the chosen one, the route's, or the default."""
+        """Return the gradients' wire format: the chosen one, the route's, or the default."""
         return self.wire or self.chosen_route.wire or self.types[1]
 
     def ownership(self, ranks: int) -> Ownership:
@@ -172,7 +170,7 @@ class Settings(Exchange):
 
     @property
     def scaled(self) -> Profile | None:
-        """Return the profile, scaled to the given seconds."""
+        """The profile, scaled to the given seconds."""
         given = (self.forward_s, self.backward_s)
         return self.profile if self.profile is None or given == (None, None) else self.profile.scaled(*given)
 

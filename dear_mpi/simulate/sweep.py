@@ -64,7 +64,7 @@ def simulate(
 
 
 def scenarios_of(asked: Settings, wire: Wire, prices: dict[tuple[int, int], Prices]) -> dict[tuple[Any, ...], Scenario]:
-    """Make a checked scenario for this wire format and each model, number of ranks and algorithm: the keys."""
+    """Make a checked scenario of this wire format for each key: model, ranks and algorithm."""
     asked.check()
     settings = replace(asked, wire=wire)
     kinds = {name: asked.kinds[name] for other, name in asked.pairs if other == wire} | {BASELINE: SCHEDULES[BASELINE]}
@@ -93,7 +93,7 @@ def scenarios_of(asked: Settings, wire: Wire, prices: dict[tuple[int, int], Pric
 
 
 def seconds_of(scenario: Scenario, name: str, schedule: type[Schedule], fusion: str) -> float:
-    """Return the seconds of an iteration; infinity if the algorithm cannot serve the schedule."""
+    """Return an iteration's seconds; infinity if the algorithm cannot serve the schedule."""
     try:
         scenario.check(name, schedule, fusion)
         return scenario.predict(name, schedule, fusion).iteration_s

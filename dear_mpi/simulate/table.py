@@ -125,7 +125,7 @@ def warnings(found: Sequence[Simulated]) -> list[str]:
 
 
 def verdicts(found: Sequence[Simulated]) -> list[str]:
-    """Describe each model on each number of ranks: its time, our schedules' possible gain, and its fastest row."""
+    """Describe each model on each number of ranks: its time, our schedules' possible gain, its fastest row."""
     said = []
     for rows in grouped(found, lambda each: (each.row["model"], each.row["ranks"])).values():
         base, best = min((each.base for each in rows), key=lambda base: base.iteration_s), rows[0]
@@ -147,7 +147,7 @@ def subject(row: Row) -> str:
 
 
 def least_s(simulated: Simulated) -> float:
-    """Return the least time of an iteration with these buckets: the least bound of our schedules and the row's."""
+    """Return the least bound of our schedules and the row's, with these buckets."""
     scenario, found = simulated.scenario, simulated.prediction
     bounds = (
         scenario.bound_s(schedule, found)

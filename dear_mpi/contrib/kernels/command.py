@@ -1,7 +1,7 @@
 """Time one rank's kernels: pack and unpack for the models' tensor lists, and a ring's sums.
 
-They take turns with one copy of the whole bucket, which shows the available bandwidth, and with one copy per tensor,
-which is the cost without these kernels. GB/s counts bytes read and written.
+They take turns with one copy of the whole bucket, the available bandwidth, and with one copy per tensor, the cost
+without these kernels. GB/s counts bytes read and written.
 """
 
 import math
@@ -106,8 +106,7 @@ def of_segment(streams: Streams, nbytes: int) -> KernelRow:
 def in_turns(streams: Streams, calls: dict[str, Call]) -> dict[str, list[float]]:
     """Measure the seconds of each call, between two events of the compute stream.
 
-    Short calls are repeated between the events, so a sample measures the kernel and not a launch. Copies of single
-    tensors include their launches.
+    Short calls are repeated between the events, so a sample measures no launch, except for copies of single tensors.
     """
     times = {name: list[float]() for name in calls}
     spent_s = {name: spent(streams, call, WARM_UP) for name, call in calls.items()}
@@ -120,7 +119,6 @@ def in_turns(streams: Streams, calls: dict[str, Call]) -> dict[str, list[float]]
 
 
 def spent(streams: Streams, call: Call, repeats: int) -> float:
-    """Return the mean seconds of several calls in sequence."""
     begin = streams.compute.mark()
     for _ in range(repeats):
         call()
@@ -128,7 +126,6 @@ def spent(streams: Streams, call: Call, repeats: int) -> float:
 
 
 def row_of(kernel: str, times: dict[str, list[float]], moved: dict[str, int], **facts: Any) -> KernelRow:
-    """Return the ``--json`` row of one kernel on one list of tensors."""
     middle = median(times[kernel])
     bandwidth = moved[kernel] / middle.value
     return {

@@ -6,15 +6,15 @@
     inverses  | triangle      | triangle      |      |         |   in the same places: (A + pi d)^-1, (G + d / pi)^-1
 
 A layer's factors are a parameter: ``grad`` has the sums, ``value`` the inverses, and its own optimizer inverts. So
-schedules, routes, owners and checkpoints treat factors like any parameter: sums are reduced during the backward pass,
-and with a sharded update only their owner inverts. Ranks send their number of samples, so batches may be unequal. A
-layer receives gradients of the mean loss, g / targets, so G is targets times the sum of their squares.
+schedules, routes, owners and checkpoints treat factors like any parameter. Ranks send their number of samples, so
+batches may be unequal. A layer receives gradients of the mean loss, g / targets, so G is targets times the sum of their
+squares.
 
-Each rank multiplies its gradients before they are summed, by the previous iteration's inverses. The product is linear
-and the inverses are equal on all ranks, so the result equals a multiplication of the sum.
+Each rank multiplies its gradients before they are summed, by the previous iteration's inverses: the product is linear
+and the inverses are equal on all ranks.
 
 Source: Martens and Grosse 2015, Optimizing Neural Networks with Kronecker-factored Approximate Curvature, sections 3
-and 6.3 (pi). Sending triangles follows SPD-KFAC (Shi, Zhang and Li 2021, arXiv 2107.06533).
+and 6.3 (pi); triangles as in SPD-KFAC (Shi, Zhang and Li 2021, arXiv 2107.06533).
 """
 
 import math
@@ -87,8 +87,8 @@ class Sides:
 class Inverses(Optimizer):
     """Invert the running means of factors: the optimizer of the parameter that holds the inverses.
 
-    The first factors start each mean. The damping of A is pi times its root and that for G is root / pi, where pi^2 is
-    the ratio of mean eigenvalues.
+    The first factors start each mean. The root of the damping counts pi times for A and 1 / pi times for G, where pi^2
+    is the ratio of mean eigenvalues.
 
     >>> value, state, sides = np.zeros(6), [np.zeros(6)], Sides(2, 1)
     >>> Inverses(1.0, 2, 1, damping=0.25).update(1, value, np.array([4.0, 0, 4, 0.5, 1, 2]), state)
@@ -170,10 +170,7 @@ class KFAC(Optimizer):
     def adapted(self, layers: Sequence[Layer]) -> Sequence[Layer]:
         """Wrap layers that have rows of inputs as ``Factored``, also within a ``Residual``.
 
-        A layer with a frozen or tied weight or bias stays unchanged.
-
-        Raises:
-            ValueError: no layer has rows of inputs.
+        A layer with a frozen or tied weight or bias stays unchanged. ValueError: no layer has rows of inputs.
         """
         found = with_factors(layers, self, [id(each) for layer in layers for each in layer.parameters])
         if not any(each.optimizer for layer in found for each in layer.parameters):
@@ -209,7 +206,7 @@ class KFAC(Optimizer):
 def matrix_of(module: Module) -> tuple[int, int] | None:
     """Return inputs, with the bias, and outputs of a module's weight: an element takes two FLOPs per row of outputs.
 
-    None if the weight is no matrix, as in a normalisation, or the table has no ``out_elems``.
+    None if the weight is no matrix, or the table has no ``out_elems``.
     """
     if not module.counts or not module.flops or not module.out_elems:
         return None
@@ -222,8 +219,8 @@ def matrix_of(module: Module) -> tuple[int, int] | None:
 class Factored(Split):
     """A layer with its factors.
 
-    Its ``rows`` returns the inputs and the output gradients, a row per application of the weight, and their number of
-    targets; it is called between the halves of the backward pass.
+    Its ``rows``, called between the halves of the backward pass, returns the inputs and the output gradients, a row per
+    application of the weight, and their number of targets.
     """
 
     def __init__(self, layer: Any, optimizer: KFAC) -> None:
@@ -244,7 +241,6 @@ class Factored(Split):
         return self.layer.backward_input(dy)
 
     def backward_weights(self) -> None:
-        """Write the layer's gradients, multiplied by the inverses, and its factors."""
         inputs, grads, targets = self.layer.rows()
         inputs = np.hstack([inputs, np.ones((len(inputs), 1), inputs.dtype)])
         self.layer.backward_weights()

@@ -60,7 +60,7 @@ def gpt(shape: tuple[int, ...], classes: int, rng: np.random.Generator, dtype: n
 def block(
     name: str, draw: Callable[..., Array], *, width: int, branch_gain: float, dtype: np.dtype[Any]
 ) -> list[Layer]:
-    """Build attention and two dense layers; ``branch_gain`` divides the unit variance among the residual branches."""
+    """``branch_gain`` divides the unit variance among the residual branches."""
     hidden = 4 * width
     qkv = draw((width, 3 * width), fan_in=width)
     out = draw((width, width), fan_in=width, gain=branch_gain)

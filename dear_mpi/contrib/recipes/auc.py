@@ -2,8 +2,8 @@
 
 mpirun -n 4 python -m dear_mpi.contrib.recipes.auc
 
-The loss is a saddle: weights, a and b descend, alpha ascends. All are in the flat buffer, so ``local:32`` averages
-a, b and alpha with the weights. Source: Guo et al., CoDA, arXiv 2005.02426; Ying et al., NeurIPS 2016 (the saddle).
+The loss is a saddle: weights, a and b descend, alpha ascends; ``local:32`` averages all in the flat buffer.
+Source: Guo et al., CoDA, arXiv 2005.02426; Ying et al., NeurIPS 2016 (the saddle).
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ POSITIVES, EXAMPLES = 25, 1179
 
 
 class Saddle:
-    """h = sigmoid(z), z (n, 1), beside what the loss trains: rows h, a, b, alpha (n, 4)."""
+    """h = sigmoid(z), z (n, 1), with what the loss trains: rows h, a, b, alpha (n, 4)."""
 
     def __init__(self, dtype: Any) -> None:
         self.own = Parameter.of("auc.a_b_alpha", np.zeros(3, dtype))

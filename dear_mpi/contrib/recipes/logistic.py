@@ -14,7 +14,7 @@ from dear_mpi.training import SGD, Session, run_world
 
 
 class Margin:
-    """w . x for each example: those of label -1 come as -x."""
+    """w . x for each example; one of label -1 comes as -x."""
 
     def __init__(self, features: int) -> None:
         self.w = Parameter.of("w", np.zeros(features))
@@ -55,7 +55,7 @@ class Problem:
         self.best = self.newton()
 
     def gradient(self, x: Array, w: Array) -> Array:
-        """Of the mean over these examples, without the term of mu."""
+        """Return the mean over these examples, without the term of mu."""
         return -(x / (1 + np.exp(x @ w))[:, None]).mean(0)
 
     def newton(self) -> Array:

@@ -5,8 +5,7 @@
 
 mpirun -n 8 python -m dear_mpi.contrib.recipes.participants
 
-Source: McMahan et al., FedAvg, AISTATS 2017, algorithm 1 (a random part of the clients in each round);
-arXiv 2112.05559, a survey of learning over wireless networks (choose devices by speed).
+Source: McMahan et al., FedAvg, AISTATS 2017, algorithm 1 (random clients); arXiv 2112.05559 (devices by speed).
 """
 
 import time
@@ -39,11 +38,11 @@ from dear_mpi.training.routes import (
 
 @dataclass(frozen=True)
 class Participants:
-    """Choose who takes part in a round: the same on all ranks.
+    """Choose who takes part in a round, equally on all ranks.
 
     Attributes:
         count: how many.
-        seconds: of an iteration of each rank, of whom the fastest take part; else they are drawn for each round.
+        seconds: an iteration of each rank: the fastest take part; else they are drawn for each round.
     """
 
     count: int
@@ -51,7 +50,6 @@ class Participants:
     seed: int = 0
 
     def of(self, number: int, ranks: int) -> set[int]:
-        """Return the ranks of a round."""
         drawn = np.random.default_rng([self.seed, number]).permutation(ranks)
         order = np.argsort(self.seconds, kind="stable") if self.seconds else drawn
         return {int(rank) for rank in order[: self.count]}
@@ -68,7 +66,7 @@ class Participants:
 class TakePart(Stage):
     """values *= ranks / participants, or 0: the average over all ranks is then the mean of those that take part.
 
-    To the proof, which knows no draws, these are the values: what it is on the average of all draws.
+    To the proof, which knows no draws, these are the values: their mean over draws.
     """
 
     participants: Participants
@@ -126,7 +124,7 @@ all_ranks, drawn, fastest = (rounds(each, STEPS) for each in WHO.values())
 
 
 class OwnMean(SoftmaxCrossEntropy):
-    """Its gradients are those of the mean over this rank's examples, of which ranks have more or fewer."""
+    """Use gradients of the mean over this rank's examples, whose number differs by rank."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks  # the factor of gradients if only one rank trains
@@ -151,8 +149,7 @@ def train(
 ) -> tuple[int, float]:
     """Return the rounds until so much of the test set is right, and their seconds.
 
-    Args:
-        second: of a fast rank for a batch; others take multiples (``SECONDS``), asleep.
+    ``second``: of a fast rank for a batch; others take multiples (``SECONDS``), asleep.
     """
     data, own = load_data("digits", np.dtype("float32"), 0), np.random.default_rng([seed, world.rank])
     who = WHO[name]

@@ -6,7 +6,7 @@
     dragonfly:4x2x4x2     4 groups of 2 chassis of 4 routers of 2 ranks; one link to each of a router's neighbours
 
 Every link has two directions and the same bandwidth. Ranks are numbered leaf by leaf, row by row, router by router.
-Messages between two ranks always use the same path, SimGrid's (decision 0022).
+Messages between two ranks always use one path, SimGrid's (decision 0022).
 
 Source: SimGrid's manual, "Cluster topologies"; dragonfly as in Cray's Cascade (Faanes et al., SC 2012).
 """
@@ -24,14 +24,14 @@ from dear_mpi.reporting.units import parse_link, whole_number
 
 
 def tree_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> list[Side]:
-    """Return the path in a fat tree: the target selects the uplink, so all messages to a rank share one way down."""
+    """The target selects the uplink, so all messages to a rank share one way down."""
     leaf, other = source // sizes[1], target // sizes[1]
     through = [] if leaf == other else [("up", leaf, target % up_links), ("down", other, target % up_links)]
     return [("out", source), *through, ("in", target)]
 
 
 def torus_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> list[Side]:
-    """Return the path in a torus: one dimension after the other, last first, each the shorter way around."""
+    """Go one dimension after the other, last first, each the shorter way around."""
     here, there, way = coordinates(source, sizes), coordinates(target, sizes), list[Side]()
     for axis in reversed(range(len(sizes))):
         size = sizes[axis]
@@ -44,10 +44,9 @@ def torus_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> 
 
 
 def dragonfly_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> list[Side]:
-    """Return the path through the single link to the target's group, which ends in chassis 0.
+    """Go through the single link to the target's group, which ends in chassis 0.
 
-    Inside a group the router comes first. In the target group a message continues as from chassis 0, wherever it
-    arrived, like in SimGrid.
+    Inside a group the router comes first. In the target group a message continues as from chassis 0, as in SimGrid.
     """
     group, chassis, router, _ = coordinates(source, sizes)
     other_group, other_chassis, other_router, _ = coordinates(target, sizes)
@@ -68,7 +67,7 @@ def dragonfly_way(sizes: Sequence[int], up_links: int, source: int, target: int)
 
 
 def coordinates(number: int, sizes: Sequence[int]) -> list[int]:
-    """Return the position of a rank at each level, or in each dimension."""
+    """Return a rank's position at each level, or in each dimension."""
     return [number // math.prod(sizes[axis + 1 :]) % size for axis, size in enumerate(sizes)]
 
 
@@ -100,20 +99,20 @@ TOPOLOGIES = {kind.example.partition(":")[0]: kind for kind in KINDS}
 
 @dataclass(frozen=True)
 class Topology:
-    """Hold the shape of a network: its name, level or dimension sizes, and uplinks of a tree's leaf."""
+    """A network's name, level or dimension sizes, and uplinks of a tree's leaf."""
 
     name: str
     sizes: tuple[int, ...] = ()
     up_links: int = 0
 
     def check_room(self, ranks: int) -> None:
-        """Check that the ranks fit; a star has as many ports as there are ranks."""
+        """A star has as many ports as there are ranks."""
         places = math.prod(self.sizes)
         if self.sizes and ranks > places:
             raise ValueError(f"topology {str(self)!r} has places for {places} ranks, not for {ranks}")
 
     def neighbourhoods(self, ranks: int) -> tuple[int, ...] | None:
-        """Return the number of each rank's leaf, row or chassis; None for a star, where all are equally near.
+        """Return the number of each rank's leaf, row or chassis; None for a star.
 
         >>> parse_topology("dragonfly:2x1x2x2").neighbourhoods(8)
         (0, 0, 0, 0, 1, 1, 1, 1)
@@ -141,7 +140,6 @@ class ShapedNetwork(Network):
         return self.topology.neighbourhoods(ranks)
 
     def distance(self, rank: int, peer: int) -> int:
-        """Return the distance in links."""
         return len(way_of(self.topology, rank, peer))
 
     def link(self, distance: int) -> Network:
@@ -191,8 +189,7 @@ def parse_topology(text: str) -> Topology:
 def read_network(text: str, ranks: int) -> Network:
     """Read a topology and the cost of its links, as ``fattree:8x8,2,10gbit,50us``: unitless numbers are the shape's.
 
-    Raises:
-        ValueError: it cannot be read, or the ranks do not fit.
+    Raises ValueError if that fails, or the ranks do not fit.
     """
     fields = text.split(",")
     begin = 2 if fields[1:] and whole_number(fields[1]) is not None else 1
