@@ -56,7 +56,7 @@ def meeting_place(hosts: Sequence[str]) -> str:
     if "MASTER_ADDR" in os.environ or not others:
         return os.environ.get("MASTER_ADDR", "127.0.0.1")
     with socket.socket(type=socket.SOCK_DGRAM) as probe:
-        probe.connect((others[0], 9))  # sends nothing; the system picks the interface
+        probe.connect((others[0], 9))  # sends nothing
         return str(probe.getsockname()[0])
 
 
@@ -73,7 +73,7 @@ def gloo(setup: Setup) -> Prepared:
         raise CannotRun(f"works only {'out of' if swaps else 'in'} place")
     torch, distributed = map(import_module, ("torch", "torch.distributed"))
 
-    def tensor(array: Array) -> Any:  # torch does not know NumPy's bf16, so the tensor has its bits
+    def tensor(array: Array) -> Any:  # bits: torch does not know NumPy's bf16
         return (
             torch.from_numpy(array.view("i2")).view(torch.bfloat16) if case.dtype == "bf16" else torch.from_numpy(array)
         )
@@ -81,7 +81,7 @@ def gloo(setup: Setup) -> Prepared:
     source, target = tensor(x), tensor(x if out is None else out)
     shard = slice(*chunk_bounds(case.count, ranks, rank)) if out is None else slice(None)
     op = getattr(distributed.ReduceOp, GLOO_OPS[case.op]) if case.reduces else None
-    # The names until torch 2.12; later versions warn about them.
+    # Names until torch 2.12; later versions warn.
     gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
     scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
     calls: dict[str, Call] = {
@@ -128,17 +128,17 @@ DEFAULTS = {
     "cpu": ("native-best", "ring", "auto", "function"),
     "cuda": ("host copies", "staged", "direct", "native"),
 }
-LIBRARY, BEST = "native", "-best"  # the MPI of this job; a suffix for the fastest of its calls
+LIBRARY, BEST = "native", "-best"  # this job's MPI; a suffix: its fastest call
 
 
 @dataclass(frozen=True)
 class Candidate:
-    open: Callable[[Setup], Prepared]  # raises an ArgumentError or a CannotRun to leave a case out
+    open: Callable[[Setup], Prepared]  # ArgumentError or CannotRun leaves a case out
     maker: str = "ours"  # or others, or LIBRARY
-    is_plan: bool = False  # one of our plans, in the memory of a user's program
-    segments: bool = True  # whether the segment size matters
-    check: Callable[[], object] = lambda: None  # raises a ValueError if the candidate is not available
-    # Wraps all cases, for a backend with threads: it takes turns separately. Yields its long name.
+    is_plan: bool = False  # in the memory of a user's program
+    segments: bool = True  # whether their size matters
+    check: Callable[[], object] = lambda: None  # ValueError: not available
+    # Wraps all cases of a backend with threads, which takes turns separately. Yields its long name.
     session: Callable[[World], AbstractContextManager[str]] | None = None
 
     @property

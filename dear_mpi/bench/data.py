@@ -22,8 +22,8 @@ from dear_mpi.kernels.dtypes import TYPES, compute_dtype, is_floating
 from dear_mpi.ranks.streams import Streams
 from dear_mpi.ranks.world import World
 
-PERIOD = 31  # a prime, so chunks begin at different values
-# The largest number below which all whole numbers are exact.
+PERIOD = 31  # prime: chunks begin at different values
+# All whole numbers below are exact.
 EXACT = {
     name: 2 ** (finfo(dtype).nmant + 1) if is_floating(dtype) else int(iinfo(dtype).max)  # type: ignore[no-untyped-call]
     for name, dtype in TYPES.items()
@@ -51,7 +51,7 @@ class Data:
         width = count // len(rows) + PERIOD + 1
         expected = streams.put(np.stack([np.resize(row.view(bits), width) for row in rows]))
         self.mine, self.expected = mine[part.begins.start :], expected[:, part.ends.start :]
-        self.others = mine[part.x.start + 1 :]  # elements that this rank does not contribute
+        self.others = mine[part.x.start + 1 :]  # elements of other ranks
         self.all, self.given = self.x.view(bits), self.x.view(bits)[within(part.begins, part.x)]
         if self.out is None:
             result = self.all[within(part.ends, part.x)]
@@ -73,7 +73,7 @@ class Data:
 
     def errors(self, turn: int) -> int:
         due = self.expected[:, turn % PERIOD :][:, : self.result.shape[1]]
-        # Row by row: comparing 64 messages of 16 MiB at once would allocate 256 MiB each time.
+        # Row by row: 64 messages of 16 MiB at once would allocate 256 MiB.
         return sum(int(self.count_nonzero(row != exact)) for row, exact in zip(self.result, cycle(due)))
 
 
@@ -89,7 +89,7 @@ class Parts:
     @classmethod
     def of(cls, case: Case, rank: int, ranks: int) -> "Parts":
         operation, whole, none = case.operation, slice(0, case.count), slice(0, 0)
-        if (contract := operation.contract) is None:  # only messages
+        if (contract := operation.contract) is None:
             brings = whole if any(operation.source(other, ranks) == rank for other in range(ranks)) else none
             ends = none if operation.source(rank, ranks) is None else whole
             return cls(brings, ends, brings, ends)

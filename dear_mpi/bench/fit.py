@@ -23,16 +23,16 @@ from dear_mpi.kernels.dtypes import TYPES
 UNKNOWNS = ("alpha", "beta", "gamma", "o")
 FIRST = (1e-6, 1e-9, 1e-10, 1e-7)  # s, s/byte, s/byte, s
 ROUNDS = 3
-MOST_RANKS = 64  # a replay of more ranks takes seconds
+MOST_RANKS = 64  # more take seconds
 STEP = 1e-4  # relative
-ALIKE = 0.02  # the least distance of a separable column from the span of earlier columns
+ALIKE = 0.02  # least distance of a separable column from the span of earlier ones
 
 
 @dataclass(frozen=True)
 class Fit:
     network: Network
-    told: tuple[str, ...]  # the costs that the rows determine; the others are 0
-    residual: float  # the median relative error of the rows
+    told: tuple[str, ...]  # costs that the rows determine; others are 0
+    residual: float  # median relative error
     rows: int
 
 

@@ -138,7 +138,7 @@ class Form:
         return ""
 
 
-FORMS = {  # by the suffix of a candidate's name
+FORMS = {  # by suffix of a candidate
     "": Form(),
     "-nonblocking": Form(nonblocking),
     "-persistent": Form(persistent),
@@ -159,7 +159,7 @@ def native(setup: Setup, form: Form) -> Prepared:
 def with_program(setup: Setup, form: Form) -> Prepared:
     """Prepare a collective with a program; our plan if MPI lacks the arrays or the op."""
     case, x, result, ranks = setup.case, setup.x, setup.out, setup.transport.size
-    plan = setup.plan("native")  # an ArgumentError if the library cannot do it
+    plan = setup.plan("native")  # ArgumentError: the library cannot do it
     alone = case.device == "cpu" and case.op != "average" and (result is None or case.collective != "broadcast")
     if not alone and form == FORMS[""]:
         return Prepared(plan, plan.free)
@@ -173,7 +173,7 @@ def with_program(setup: Setup, form: Form) -> Prepared:
         home = x[own] if scatters else x
         result = array_module(x).empty_like(home)
         untimed = copier(home, result)
-    elif result is None and scatters:  # MPI leaves the shard at the start of the buffer
+    elif result is None and scatters:  # MPI leaves the shard at the start
         untimed = partial(move, x[own], x[: own.stop - own.start])
     op = case.op if case.reduces else "sum"
     name, arguments = mpi_call(case.collective, x, result, partition, rank=rank, op=op, by_counts=form.counts)
@@ -185,7 +185,7 @@ def without_program(setup: Setup, form: Form) -> Prepared:
     """Prepare messages, a barrier, a gather or a scatter; CannotRun if MPI does not take the arrays."""
     case, x, transport = setup.case, setup.x, setup.transport
     taken = transport.takes(x)
-    if case.operation.contract is not None:  # a collective needs more than messages
+    if case.operation.contract is not None:
         assert transport.native is not None, "prepare has seen it"
         taken = built_for(x, transport.native, taken=taken)
     if case.operation.sized and not taken:
@@ -216,7 +216,7 @@ def messages(setup: Setup, form: Form) -> list[list[MpiCall]]:
     match case.collective:
         case "ping_pong":
             found = [receives, sends] if rank else [sends, receives]
-        case "bandwidth":  # a byte tells the sender that all messages have arrived
+        case "bandwidth":  # a byte answers that all have arrived
             byte = octets(np.zeros(1, np.uint8))
             answers: list[MpiCall] = [("Recv", (byte, dest, ANSWER)) for _ in sends[:1]]
             answers += [("Send", (byte, source, ANSWER)) for _ in receives[:1]]

@@ -25,9 +25,9 @@ from dear_mpi.reporting.terminal import console, note
 from dear_mpi.reporting.units import format_bytes, format_hosts, grouped, plural
 
 WIDTH = 110
-LEAST_NAME = 12  # characters of an algorithm's name
+LEAST_NAME = 12  # characters
 STARTS = {"barrier": "ranks leave a barrier", "clock": "ranks wait for a moment of a clock that all have set"}
-SAMPLES = {  # of all ranks, and of the first one of a pair
+SAMPLES = {  # of all ranks; of a pair's first one
     "isolated": (
         "a sample is one call, from its start to its end on the slowest rank",
         "a sample is one call, from its start to its end on the first rank",
@@ -77,7 +77,7 @@ def spread_text(row: Row) -> str:
     return f"{'-' if row.samples < FEWEST_SAMPLES else half}{'!' * is_noisy(row)}"
 
 
-# They are a column if rows differ, else a line above the rows. Memory: of the buffers.
+# A column if rows differ, else a line above them.
 SETTINGS: dict[str, Callable[[Row], str]] = {
     "type": lambda row: row.dtype,
     "op": lambda row: row.op,
@@ -239,8 +239,8 @@ class Format(NamedTuple):
     """How rows are printed; extras add some (``dear_mpi.formats``)."""
 
     lines: Callable[[Report], Iterator[str] | Iterator[Text]]
-    names_missing: bool = False  # whether the lines name missing candidates
-    suited: Callable[[Suite, Mapping[str, Any]], Suite] = lambda suite, flags: suite  # adapts a suite, or refuses it
+    names_missing: bool = False
+    suited: Callable[[Suite, Mapping[str, Any]], Suite] = lambda suite, flags: suite  # or refuses it
 
 
 FORMATS = WithExtras(

@@ -42,10 +42,10 @@ from dear_mpi.reporting.terminal import note
 from dear_mpi.reporting.units import format_bytes, grouped
 
 K = TypeVar("K")
-BLOCKS, FEWEST_IN_A_BLOCK = 4, 11  # at least, if some candidates take turns separately: blocks, and turns of each
-MOST_SAMPLES = 10_000  # per candidate at a point, unless --iterations asks for more
-WARM_UP_SHARE = 0.25  # the most of a point's time
-MORE_BLOCKS = 3  # the most, if too few samples count; a clock start's lead grows with each
+BLOCKS, FEWEST_IN_A_BLOCK = 4, 11  # at least, if some candidates take turns separately
+MOST_SAMPLES = 10_000  # per candidate and point, without --iterations
+WARM_UP_SHARE = 0.25  # of a point's time
+MORE_BLOCKS = 3  # if too few samples count; each grows a clock start's lead
 
 
 class LateStarts(Exception):
@@ -55,9 +55,9 @@ class LateStarts(Exception):
 @dataclass(frozen=True)
 class Report:
     rows: list[Row]
-    fit: Fit | None  # the network that explains the rows
-    names: tuple[str, ...]  # of the requested candidates
-    left_out: list[tuple[str, str, int]] = field(default_factory=list)  # why a row is missing, its collective and size
+    fit: Fit | None
+    names: tuple[str, ...]  # of requested candidates
+    left_out: list[tuple[str, str, int]] = field(default_factory=list)  # why, collective, size
     own_cost: dict[str, Any] | None = None  # of the loop
     clock: dict[str, Any] | None = None
 
@@ -66,8 +66,8 @@ class Look(NamedTuple):
     """A closer look at a run, by a flag of an extra; only rank 0 prints and writes."""
 
     data: Mapping[str, Any]  # for --json, by key
-    show: Callable[[Console], object]  # prints comments on rank 0
-    files: Mapping[str, Callable[[], object]] = MappingProxyType({})  # by flag: writes the flag's files on rank 0
+    show: Callable[[Console], object]  # comments, on rank 0
+    files: Mapping[str, Callable[[], object]] = MappingProxyType({})  # by flag, on rank 0
 
 
 def agreed(suite: Suite, world: World) -> Suite:
@@ -178,7 +178,7 @@ def paced(suite: Suite, run: Callable[[int], dict[K, Samples]], transport: Trans
             if count < 1:
                 break
             found, turns = together(found, run(count)), turns + count
-        for _ in range(MORE_BLOCKS):  # late starts left too few samples that count, but some
+        for _ in range(MORE_BLOCKS):  # late starts left too few samples, but some
             if not 0 < min((each.counted for each in found.values()), default=0) < FEWEST_SAMPLES:
                 break
             found = together(found, run(FEWEST_SAMPLES))

@@ -26,9 +26,9 @@ from dear_mpi.reporting.units import (
 )
 from dear_mpi.training.declared import option, parsed, several
 
-Key = tuple[str, int]  # a candidate and its segment_bytes
+Key = tuple[str, int]  # candidate, segment_bytes
 
-MOST_ASKED = 10**7  # samples: all of all ranks are kept
+MOST_ASKED = 10**7  # samples, all kept
 OPS = ("sum", "average", "prod", "min", "max")
 ALGORITHMS_HELP = (
     f"What to compare; the first is the baseline. Ours: {', '.join(ALGORITHMS)}, auto, FILE.py:FUNCTION, and function: "

@@ -39,11 +39,11 @@ from dear_mpi.ranks.streams import Streams, open_streams
 from dear_mpi.ranks.world import World
 from dear_mpi.reporting.terminal import note
 
-LEAD, TRIALS = 3.0, 21  # from now to the moment, in durations of an agreement; trials to measure it
-MOST_LEAD_S = 1e-3  # on a busy machine an agreement may take a time slice
-MOST_LATE, LONGEST = 0.1, 64.0  # if a larger share of a block is late, the lead doubles, up to LONGEST times LEAD
-LOST_S = 20e-6  # a rank that wakes up later had lost its core: reading the clock takes below 1 us
-BLOCKS, BLOCK_S, FEWEST = 3, 0.05, 20  # of the trial: their number, duration and fewest starts
+LEAD, TRIALS = 3.0, 21  # time to the moment, in durations of an agreement; trials to measure these
+MOST_LEAD_S = 1e-3  # a busy machine's agreement may take a time slice
+MOST_LATE, LONGEST = 0.1, 64.0  # if a larger share is late, the lead doubles, up to LONGEST times LEAD
+LOST_S = 20e-6  # later, a rank had lost its core: reading the clock takes below 1 us
+BLOCKS, BLOCK_S, FEWEST = 3, 0.05, 20  # of the trial: number, duration, fewest starts
 
 
 class AtBarrier:
@@ -154,8 +154,8 @@ def decided_start(world: World, conditions: Conditions) -> str:
 
 
 SMALL_BYTES = 64 * 1024
-CALLS = 100, 10  # in sequence: with small buffers, and with others
-COST_TRIALS, TRIAL_CALLS = 11, 20  # the loop's cost is their median
+CALLS = 100, 10  # in sequence: of small buffers, of others
+COST_TRIALS, TRIAL_CALLS = 11, 20  # their median counts
 
 
 def in_a_row(
@@ -217,7 +217,7 @@ class Interleaved:
     def __init__(self, case: Case, keys: Sequence[Key], context: Context) -> None:
         world, self.turn, self.case = context.world, 0, case
         self.transport, self.stream, self.start = world.transport, context.streams.compute, context.start
-        # Calls in sequence: messages of a pair synchronise the ranks, and OSU has no barriers there.
+        # Messages of a pair synchronise the ranks; OSU has no barriers there.
         self.between: Callable[[], object] = int if case.operation.pair else quick_barrier(self.transport)
         self.data = cache(partial(Data, case, world, context.streams))  # by memory
         self.ready: dict[Key, tuple[Prepared, Data]] = {}
@@ -238,14 +238,14 @@ class Interleaved:
         """Collective: sample each ``turns`` times."""
         mine: dict[Key, list[float]] = {key: [] for key in self.ready}
         wrong = dict.fromkeys(self.ready, 0)
-        # A backend's threads that still work would disturb others: these backends take turns separately.
+        # A backend's threads that still work would disturb others.
         alone = [key for key in self.ready if candidate(key[0]).session]
         groups = [key for key in self.ready if key not in alone], alone
-        skipped = all(groups)  # the first turn after another group does not count
+        skipped = all(groups)  # a group's first turn does not count
         self.start.prepare()
         for group, number in itertools.product(groups, range(-skipped, turns)):
             self.turn += 1
-            # In another order each turn, so that none always follows the slowest; all ranks use one order.
+            # Equally shuffled on all ranks, so that none always follows the slowest.
             for key in random.Random(self.turn).sample(group, len(group)):
                 elapsed_s, errors = self.sample(*self.ready[key])
                 wrong[key] += errors

@@ -54,7 +54,7 @@ def bench_and_show(
     looks: Sequence[Callable[..., Look]],
 ) -> Output:
     began = now()
-    suite = agreed(suite, world)  # first: later code looks up its names
+    suite = agreed(suite, world)  # first: later code looks up names
     before = rules_before(flags["tune"], suite, world) if "tune" in flags else ()
     with bar(world, len(suite.cases(world.size)), "warming up") as progress:
         report = run_bench(suite, world, progress)
@@ -65,7 +65,7 @@ def bench_and_show(
         """Print rows, and what explains them, on rank 0."""
         form = flags.get("format", DEFAULT)
         show_bench(world, report, form)
-        # Programs read the other formats, so everything but rows goes to standard error.
+        # Programs read the other formats: only rows go to standard output.
         screen = console(world, stderr=form != DEFAULT)
         with commented(screen):
             for look in taken:

@@ -14,7 +14,7 @@ from dear_mpi.reporting.files import check_ending
 from dear_mpi.reporting.terminal import console
 
 WITHOUT_WORK = ("--help", "--version")
-OPEN = ("train", "compare", "bench", "explain", "simulate")  # commands that accept flags of extras
+OPEN = ("train", "compare", "bench", "explain", "simulate")  # to flags of extras
 
 
 class Command(NamedTuple):
@@ -34,7 +34,7 @@ class AddedFlag(NamedTuple):
     help: str
     place: str  # module:name
     endings: tuple[str, ...] = ()
-    metavar: str = ""  # of a text that the flag takes, if it is neither a file nor a switch
+    metavar: str = ""  # of a text: neither a file nor a switch
 
 
 def as_typed(name: str) -> str:
@@ -73,7 +73,7 @@ def find_command(name: str) -> Command | None:
 
 def all_commands() -> dict[str, Command]:
     """Return all commands by name, extras last."""
-    return COMMANDS | extras_in("commands") | COMMANDS  # an extra replaces no command of core
+    return COMMANDS | extras_in("commands") | COMMANDS  # core's commands win
 
 
 @cache
@@ -107,7 +107,7 @@ def typed_acts(command: str, flags: Mapping[str, Any], core: Collection[str]) ->
         if each.endings:
             check_ending(flag, flags[name], each.endings)
             if launch_of(os.environ).rank > 0:
-                found[name] = bool  # called with a result on rank 0 only
+                found[name] = bool  # on rank 0 only
                 continue
         try:
             act = load_place(each.place)

@@ -30,7 +30,7 @@ def timeline_writer(flags: Mapping[str, Any]) -> "TimelineFiles | None":
     files = [path for flag, path in written_by(flags) if flag == "--timeline"]
     if not files:
         return None
-    from dear_mpi.see.timeline import TimelineFiles  # few runs write timelines
+    from dear_mpi.see.timeline import TimelineFiles
 
     return TimelineFiles("--timeline", files)
 

@@ -19,7 +19,7 @@ only shown in --help."""
 
 Table: TypeAlias = dict[str, inspect.Parameter]
 
-# Core's flags, in the order of panels. Extras' flags come last.
+# Core's flags, in order; extras' come last.
 PANELS = {
     "Workload": "model models ranks hosts data collective collectives sizes size op placement dtype batch accumulate "
     "context iterations warmup pieces device seed",
@@ -73,7 +73,7 @@ def flags_of(kind: type[Declared]) -> Table:
     hints, found = get_type_hints(kind), Table()
     for name, said in options_of(kind).items():
         default, typed = getattr(kind, name, None), said.typed or hints[name]
-        if isinstance(default, tuple):  # several values, with commas
+        if isinstance(default, tuple):
             default = ",".join(map(str, default)) or None
         shown: Any = said.shown or True
         how = {"field": name, "show_default": shown, "metavar": said.metavar}
@@ -108,7 +108,7 @@ def files_of(kind: type[Declared], flags: Flags) -> dict[str, Sequence[str]]:
 
 
 STALL_AFTER = "30s"
-MOST_THREADS = 256  # they share one interpreter: more threads take minutes for seconds of work
+MOST_THREADS = 256  # they share one interpreter: more take minutes for seconds of work
 LINK = (
     "Emulate a link of this bandwidth and latency by delaying messages, e.g. 10gbit,50us; or INSIDE/BETWEEN,hosts=N "
     "(or per_host=N): links inside and between emulated hosts; ranks of a host share a port to other hosts."

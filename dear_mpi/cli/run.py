@@ -56,7 +56,7 @@ def complaining(command: str, *, mpi: bool, flags: Mapping[str, str] = MappingPr
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         launch = launch_of(os.environ)
-        if launch.size > 1:  # __main__.py handles a single failing rank, which may still be importing the command
+        if launch.size > 1:  # __main__.py handles a single failing rank
             print(f"rank {launch.rank} was interrupted", file=sys.stderr)
         raise
 
@@ -163,13 +163,13 @@ def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "c
     if "link" in flags:
         how["link"] = parsed("--link", parse_links, flags["link"])
     if "rates" in flags:
-        from dear_mpi.simulate.network import read_rates  # few commands have the flag
+        from dear_mpi.simulate.network import read_rates
 
         how["rates"] = parsed("--rates", read_rates, flags["rates"])
     how["stall_after_s"] = parsed("--stall-after", parse_seconds, flags.get("stall_after", STALL_AFTER))
     select_gpu(device)
     try:
-        with aside(json_file) as set_aside:  # around all threads: rank 0's may end because of another rank
+        with aside(json_file) as set_aside:  # around all threads: another rank may end rank 0's
             report, whole = run_world(on_each_rank, facts=facts, **how)
     except TransportError:
         raise typer.Exit(1) from None  # the failing rank has reported the reason

@@ -111,11 +111,9 @@ def compare_and_show(
     return Output(rows, {as_typed(name): partial(act, found) for name, act in acts.items()})
 
 
-# (a) handwritten digits, a multilayer perceptron, DeAR over rings, to its test accuracy.
 DIGITS = {"model": "mlp", "data": "digits", "schedule": "dear", "fusion": "layers:1"}
-# (b) ResNet-50 has 102.2 MB of fp32 gradients; a ring on 4 ranks sends 2 * 3/4 of them in each direction: 153 MB, which
-# take four times the forward pass at this bandwidth. There the bounds of DeAR and WFBP with equal buckets differ most:
-# 1.25.
+# 102.2 MB of fp32 gradients; a ring on 4 ranks sends 2 * 3/4 of them each way: 153 MB, four times the forward pass at
+# this bandwidth. There the bounds of DeAR and WFBP differ most: 1.25.
 RESNET = {
     "model": "synthetic:resnet50",
     "fusion": "10MB",

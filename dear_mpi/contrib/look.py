@@ -8,7 +8,7 @@ from dear_mpi.collectives.plans.notes import Ranks
 from dear_mpi.reporting.units import plural
 from dear_mpi.training.spans import Rank, Run, Span, Timeline
 
-COLORS = {  # by kind, in the order of the legend; all readers can tell them apart; compute is blue
+COLORS = {  # in the legend's order; all readers can tell them apart
     "forward": "#56B4E9",
     "backward": "#0072B2",
     "weights": "#332288",
@@ -20,7 +20,7 @@ COLORS = {  # by kind, in the order of the legend; all readers can tell them apa
     "exchange": "#B08D6E",
     "other": "#999999",
 }
-SAID = {  # names that differ from the kind
+SAID = {  # kinds with other names
     "wait": "compute waits: exposed",
     "weights": "weights, delayed",
     "other": "loss and other small ones",
@@ -80,7 +80,7 @@ def origins(timeline: Timeline, few: int) -> Iterator[str]:
     ]
     if "origin" in facts:
         yield facts["origin"]
-        told = told[:1]  # it contains the others
+        told = told[:1]
     left = [f"{len(timeline.runs) - MOST_RUNS} more runs"] * (len(timeline.runs) > MOST_RUNS)
     left += [f"ranks from {few} on"] * any(len(run.ranks) > few for run in timeline.runs)
     told += [f"not shown: {' and '.join(left)}"] * bool(left)

@@ -63,7 +63,7 @@ class Asked:
             few = "with more, nobody can read text or picture: show and prove it with fewer"
             raise ValueError(f"--ranks must be at most {MOST_RANKS}, not {self.ranks}: {few}")
         if ":" not in name and not is_in_file(name) and runner_of(name) in PROMISES:
-            lookup("algorithm", name, WithExtras(ALGORITHMS, "algorithms"))  # only algorithms with programs
+            lookup("algorithm", name, WithExtras(ALGORITHMS, "algorithms"))
         how: dict[str, Any] = {"hosts": self.layout, "rates": self.known_rates, "pieces": self.pieces}
         return programs(name, self.collective, self.ranks, **how)
 
@@ -75,7 +75,7 @@ def explain_algorithm(name: str, asked: Asked, *, check: bool = False) -> None:
     screen.width = width = min(screen.width, MOST_COLUMNS)
     subject = inspect.getmodule(phases if runner == "shared" else find_algorithm(name, collective))
     on_hosts = f" of {asked.hosts} hosts" if asked.hosts > 1 else ""
-    screen.print(re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.getdoc(subject) or ""))  # a line per paragraph, which it wraps
+    screen.print(re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.getdoc(subject) or ""))  # it wraps paragraphs
     screen.print(f"\n{name} {collective} on {plural(size, 'rank')}{on_hosts}", style="bold")
     if asks_for(find_algorithm(name, collective), "pieces"):
         screen.print(f"The buffer has {plural(asked.pieces, 'segment')}.")

@@ -24,7 +24,7 @@ ABOUT_TIMES = (
     "predicted: by the virtual fabric, from this compute and what collectives cost alone; bound: least time possible"
 )
 OF_FUSION = ("schedule", "iteration", "compute", "exposed", "rest", "hidden", "pre-\ndicted", "bound", "speed-up", "")
-# If accuracies differ, their column replaces the overlap columns.
+# Differing accuracies replace the overlap columns.
 OF_RESULTS = ("schedule", "iteration", "exposed", "speed-up", "", "accu-\nracy")
 ABOUT_RESULTS = "exposed: waiting for communication; accuracy: on test data, after equally many iterations"
 OF_BEST = ("schedule", "fusion", "buckets", "iteration", "speed-up", "")

@@ -14,7 +14,7 @@ from dear_mpi.collectives.program.extras import entry_points_of, load_extra
 from dear_mpi.reporting.files import check_ending, replacing
 from dear_mpi.training.spans import Timeline
 
-OWN = "json"  # an extra adds what viewers read
+OWN = "json"
 
 
 @dataclass
@@ -27,14 +27,14 @@ class TimelineFiles:
 
     flag: str
     paths: Sequence[Path]
-    timeline: Timeline | None = field(default=None, init=False)  # the written one
+    timeline: Timeline | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         extras = entry_points_of("timelines")
         endings = dict.fromkeys([OWN, *sorted(extras)])
         for path in self.paths:
             check_ending(self.flag, path, [f".{each}" for each in endings])
-        if launch_of(os.environ).rank == 0:  # the other ranks write nothing, so they load no library that draws
+        if launch_of(os.environ).rank == 0:  # others load no library that draws
             names = [path.suffix.lower().removeprefix(".") for path in self.paths]
             self.writers = [load_extra("timelines", each) if each in extras else write_saved for each in names]
 

@@ -22,9 +22,9 @@ from dear_mpi.training.flat_buffer.owners import Owners, Ownership, Sharing
 from dear_mpi.training.profile import Profile, Tensor, Use
 from dear_mpi.training.routes.find import is_code
 
-SYNTHETIC = "synthetic:"  # models with sleeping layers
+SYNTHETIC = "synthetic:"
 EVEN = Ownership()
-MOST_ELEMENTS = 10**13  # keeps bytes far below the limit of int64
+MOST_ELEMENTS = 10**13  # bytes fit in int64
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,8 +30,8 @@ from dear_mpi.reporting.units import check_seconds, parse_levels, parse_rates, p
 MOST_RANKS = 2**16
 INSIDE, BETWEEN = "inside", "between"
 
-# Published clusters of 16 hosts of 4 GPUs. The values reproduce most published throughputs for 4 to 32 GPUs, of three
-# models with and without overlap, within 10 % (docs/benchmarks/testbed.md). They are not the cards' rates.
+# Published clusters of 16 hosts of 4 GPUs. The values, not the cards' rates, reproduce most published throughputs for 4
+# to 32 GPUs, of three models with and without overlap, within 10 % (docs/benchmarks/testbed.md).
 PRESETS = {
     "paper-10gbe": "37gbit,10us/9.28gbit,19us,per_host=4",
     "paper-100gbib": "37gbit,10us/40gbit,8us,per_host=4",

@@ -32,8 +32,8 @@ from dear_mpi.collectives.program.program import Algorithm, Program, Receive, Se
 from dear_mpi.kernels.array import Array
 from dear_mpi.reporting.units import grouped
 
-THOROUGH = 64  # up to this many ranks, all are compared; beyond, only a few, including the first and the last
-MOST_TRANSFERS = 10_000_000  # steps and messages together: some minutes, and some GB of memory
+THOROUGH = 64  # of more ranks only a few are compared, including both ends
+MOST_TRANSFERS = 10_000_000  # steps and messages: some minutes, some GB
 
 Hosts = Sequence[int] | None
 Seen = tuple[int, ...]
@@ -48,7 +48,7 @@ class Prices:
         self.ranks, self.segment_bytes, self.itemsize = ranks, segment_bytes, itemsize
         self.hosts = self.network.neighbourhoods(ranks)
         self.found = defaultdict[tuple[str, str], dict[int, float]](dict)  # seconds by bytes
-        self.alike: dict[tuple[Program, ...], int] = {}  # pieces by the first and the last rank's programs
+        self.alike: dict[tuple[Program, ...], int] = {}  # pieces by the ends' programs
         self.replays: dict[tuple[str, str, int], Lockstep | StandIns] = {}  # by algorithm, collective and pieces
 
     def on(self, network: Network) -> Prices:
@@ -201,7 +201,7 @@ def outline(program: Program) -> list[tuple[list[Seen], list[Seen]]]:
     ]
 
 
-# Rows of senders and of receivers, kinds, a column of 0 and 1 (combine), and the number of identical steps.
+# Senders, receivers, kinds, a column of 0 and 1 (combine), the number of identical steps.
 Round: TypeAlias = tuple[Array | slice, Array | slice, Array, Array, int]
 
 
@@ -228,7 +228,7 @@ class Lockstep:
                 handed_s[senders] += o
                 over_s = np.maximum(handed_s[senders], done_s[receivers]) + alpha + move
                 taken_s = np.maximum(handed_s[receivers], over_s) + o + combined_s
-                done_s[senders] = over_s  # never before the previous operation's end: it began no earlier
+                done_s[senders] = over_s  # never before the previous operation's end
                 done_s[receivers] = np.maximum(done_s[receivers], taken_s)
         latest_s: Array = done_s.max(axis=0)
         return latest_s
@@ -236,8 +236,8 @@ class Lockstep:
 
 def find_lockstep(ranks: StandIns, network: Network) -> Lockstep | None:
     """Convert programs to rounds; None if two messages could meet at a port, or one has no other end."""
-    kinds = dict[tuple[range, int], int]()  # and their numbers
-    users = dict[Side, tuple[str, int]]()  # the row that uses a side, to send or to receive
+    kinds = dict[tuple[range, int], int]()
+    users = dict[Side, tuple[str, int]]()  # the row that uses a side
     few, found = len(ranks.programs), list[tuple[tuple[int, int, int, int], ...]]()
     for steps in zip_longest(*(program.steps for program in ranks.programs), fillvalue=Step()):
         if any(len(step.sends) > 1 or len(step.receives) > 1 for step in steps):
@@ -245,7 +245,7 @@ def find_lockstep(ranks: StandIns, network: Network) -> Lockstep | None:
         messages = []
         for row, send in ((row, send) for row, step in enumerate(steps) for send in step.sends):
             target, distance = send.peer % few, network.distance(row, send.peer)
-            source = (row - send.peer + target) % ranks.size  # as the receiving row sees it
+            source = (row - send.peer + target) % ranks.size  # as the receiver sees it
             received = [each for each in steps[target].receives if each.peer == source]
             ways = {("send", row): network.way_out(row, send.peer), ("receive", target): network.way_in(target, source)}
             met = any(users.setdefault(side, user) != user for user, way in ways.items() for side in way)

@@ -29,8 +29,8 @@ from dear_mpi.training.routes.stages import Collective
 from dear_mpi.training.schedules import SCHEDULES, Schedule, own_fusion
 from dear_mpi.training.virtual_trainer import Prediction, network_s, predict, rehearse
 
-REHEARSED_PARTS = 2  # parts of a batch in a dry run: all except the last are alike
-LOSS_ALGORITHM = "recursive_doubling"  # for the few bytes of the loss
+REHEARSED_PARTS = 2  # all parts of a batch except the last are alike
+LOSS_ALGORITHM = "recursive_doubling"  # for few bytes
 VERDICT_BYTES = 8 * COUNT
 
 
@@ -53,7 +53,7 @@ class Scenario:
             raise ValueError(f"schedule {name!r}: rounds must have at most {MOST_PARTS} iterations, not {route.period}")
         check_sent(settings, name, route, settings.types[0])
         check_file(policy)
-        if not is_by_time(policy):  # time-based policies need prices, which take time
+        if not is_by_time(policy):  # time-based policies need prices
             borders(policy, self.model.layout)
         if name not in SCHEDULES or settings.judged or route.updates_under_way:
             parts = min(self.model.costs.parts, REHEARSED_PARTS)

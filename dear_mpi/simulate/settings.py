@@ -97,7 +97,7 @@ class Settings(Exchange):
         flag="--update-time",
         parse=lambda seconds: check_seconds("update_time", seconds) * 1e-6,
     )
-    wire: str | None = None  # one of ``wires``, if only one is simulated
+    wire: str | None = None  # of a single ``wires``
     wires: tuple[str, ...] = option(
         SEVERAL,
         (),

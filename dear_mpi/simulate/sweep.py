@@ -19,7 +19,7 @@ from dear_mpi.training.chosen_route import Wire, check_choice, check_own
 from dear_mpi.training.schedules import BASELINE, SCHEDULES, Schedule
 from dear_mpi.training.virtual_trainer import Prediction
 
-FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")  # tried in search of better buckets
+FUSIONS = ("none", "cut:1MB", "cut:4MB", "10MB", "25MB", "100MB")  # tried
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def simulate(
         traced: whether predictions keep the log of the last iterations (``timeline_of`` in table.py).
     """
     first, baseline = settings.asked_wires[0], SCHEDULES[BASELINE]
-    prices: dict[tuple[int, int], Prices] = {}  # by number of ranks and bytes of an element: all models share them
+    prices: dict[tuple[int, int], Prices] = {}  # by ranks and bytes of an element, for all models
     scenarios: dict[tuple[Any, ...], Scenario] = {}
     for wire in dict.fromkeys([first, *(wire for wire, _ in settings.pairs)]):
         scenarios |= scenarios_of(settings, wire, prices)

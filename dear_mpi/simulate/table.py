@@ -33,9 +33,9 @@ TIMES = {
     "rest": "rest_s",
     "bound": "bound_s",
 }
-OPTIONAL = ("updates", "rest")  # left out if no row has any
-LEAST_S = 5e-5  # less prints as 0.0
-TEXTS: dict[str, Callable[[Row], str]] = {  # the subject of a row; in the title if equal in all rows
+OPTIONAL = ("updates", "rest")  # if any row has some
+LEAST_S = 5e-5
+TEXTS: dict[str, Callable[[Row], str]] = {  # a row's subject; in the title if equal
     "model": lambda row: str(row["model"]).removeprefix("synthetic:"),
     "ranks": lambda row: plural(row["ranks"], "rank"),
     "schedule": lambda row: str(row["schedule"]),
@@ -77,7 +77,7 @@ def table_of(rows: Sequence[Row], times: Mapping[str, str]) -> Table:
         justify: Any = "left" if head in ("schedule", *FOLDED) else "right"
         table.add_column(head, justify=justify, overflow="fold", no_wrap=head not in FOLDED)
     for row in rows:
-        names = [PurePath(str(row[name])).name for name in varied]  # without the folder of a user's file
+        names = [PurePath(str(row[name])).name for name in varied]  # without folders
         table.add_row(*names, *(ms(row[key]) for key in times.values()), f"{row['speedup_vs_wfbp']:.3f}")
     return table
 

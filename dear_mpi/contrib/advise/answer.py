@@ -16,8 +16,8 @@ from dear_mpi.training.schedules import Schedule
 
 OURS = ("dear", "dear-eager")
 CODE = "int8"
-PAYS = 0.01  # of an iteration: compression that gains less does not pay
-SLOWEST, FASTEST, HALVINGS = 1e6, 1e13, 9  # bits per second: the search range of ``pays_below``
+PAYS = 0.01  # least gain of compression, of an iteration
+SLOWEST, FASTEST, HALVINGS = 1e6, 1e13, 9  # bits per second
 
 
 @dataclass(frozen=True)

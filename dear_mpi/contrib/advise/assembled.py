@@ -12,7 +12,7 @@ from dear_mpi.kernels.dtypes import DTYPES
 from dear_mpi.training.profile import Profile, Tensor, Use
 
 USUAL_DTYPE = "fp32"
-MOST_HOOK_S = 1e-5  # per event: a hook takes 2 to 10 us; more is noise and must not be taken from layers
+MOST_HOOK_S = 1e-5  # per event: a hook takes 2 to 10 us; more is noise
 
 
 def assemble(watched: Watched) -> Observation:

@@ -13,7 +13,7 @@ from statistics import fmean
 from dear_mpi.contrib.advise.observed import BACK, BEGIN, END, INSIDE, OUTSIDE, READY, STEP, STEPPED, USE, Mark
 
 FORWARD, BACKWARD, UPDATE, BEFORE, LOSS, AFTER = "forward", "backward", "update", "before", "loss", "after"
-Owner = tuple[str, int]  # the owner of the time, and the number of the layer call
+Owner = tuple[str, int]  # activity and layer call
 
 
 @dataclass
@@ -62,13 +62,13 @@ def divide(marks: Sequence[Mark]) -> Divided:
                 mark.kind, owner
             )
         seconds = after.at_s - mark.at_s
-        if mark.kind == INSIDE:  # a module's work before its first layer counts for that layer
+        if mark.kind == INSIDE:  # a module's earlier work counts for its first layer
             pending, owner = seconds, (BEFORE, 0)
             continue
         found.seconds[owner] += seconds + pending
         found.marks[owner] += 1
         pending = 0.0
-    # Calls that ran forward before the iteration began are placed by the backward pass.
+    # Calls that ran forward before the iteration, in backward order.
     found.order[:0] = [use for use in dict.fromkeys(reversed(backs)) if use not in found.order]
     return found
 

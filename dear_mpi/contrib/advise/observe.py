@@ -37,7 +37,7 @@ def observe(script: Path, arguments: Sequence[str], iterations: int = ITERATIONS
         if arguments:
             raise ValueError(f"{str(script)!r} was observed before: it takes no arguments, as {arguments[0]!r}")
         return read_observation(script)
-    if find_spec("torch") is None:  # PyTorch is optional
+    if find_spec("torch") is None:
         advice = "pip install torch; or give FILE.json, which advise --save wrote elsewhere"
         raise ValueError(f"advise runs scripts of PyTorch, which is not installed: {advice}")
     return assemble(watch(script, arguments, iterations))
@@ -99,9 +99,9 @@ def ending_children() -> Iterator[None]:
     finally:
         begin, sent = time.monotonic(), set[tuple[int, signal.Signals]]()
         while (started := children() - before) and (waited_s := time.monotonic() - begin) < 2 * GRACE_S:
-            how = signal.SIGTERM if waited_s < GRACE_S else signal.SIGKILL  # each once: some processes count them
+            how = signal.SIGTERM if waited_s < GRACE_S else signal.SIGKILL  # each once: some processes count
             for process in started:
-                with suppress(OSError):  # it has just ended
+                with suppress(OSError):
                     if (process, how) not in sent:
                         sent.add((process, how))
                         os.kill(process, how)
@@ -113,7 +113,7 @@ def ending_children() -> Iterator[None]:
 def children() -> set[int]:
     found = set[int]()
     for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):
             if int(file.read_text("utf-8", "replace").rpartition(")")[2].split()[1]) == os.getpid():
                 found.add(int(file.parent.name))
     return found

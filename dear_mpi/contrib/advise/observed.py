@@ -13,15 +13,15 @@ from typing import NamedTuple
 # Kinds of events.
 BEGIN = "begin"  # the previous iteration ended
 INSIDE = "inside"  # the outermost module begins
-USE = "use"  # a layer call begins; its number is the key
+USE = "use"  # a layer call begins: the key
 OUTSIDE = "outside"  # the outermost module ended
-BACK = "back"  # the gradient of this layer call's output is ready
-READY = "ready"  # a tensor's gradient is ready; its number is the key
+BACK = "back"  # a layer call's output gradient is ready
+READY = "ready"  # a tensor's gradient is ready: the key
 END = "end"  # a backward pass ended
 STEP = "step"  # the optimiser begins
 STEPPED = "stepped"  # the optimiser ended
 
-# Variables that torchrun sets in a job of one rank.
+# As torchrun sets for one rank.
 JOB = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 JOB |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # any free port
 

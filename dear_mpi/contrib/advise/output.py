@@ -12,7 +12,7 @@ from dear_mpi.reporting.units import plural
 from dear_mpi.simulate.table import ORIGINS, gain, ms, timeline_of
 from dear_mpi.training.spans import Timeline
 
-WORTH = 0.02  # of an iteration: a schedule that gains less is not worth a change
+WORTH = 0.02  # least gain of a schedule, of an iteration
 TELL = 0.1  # of an iteration: less time outside layers is not reported
 TELL_HOOKS = 0.05
 

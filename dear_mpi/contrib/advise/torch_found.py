@@ -47,7 +47,7 @@ def made_anew(watcher: Watcher) -> tuple[dict[int, int], set[int]]:
     Many scripts recreate their loss in each pass or epoch. A module that misses an iteration is compared by class,
     lasting parameters and place among such modules of the pass. DDP never sees recreated parameters.
     """
-    passes: list[list[list[int]]] = []  # of each iteration, the layer calls of each pass
+    passes: list[list[list[int]]] = []  # iterations, passes, layer calls
     for marks in watcher.watched:
         passes.append([[]])
         for kind, key, _ in marks:

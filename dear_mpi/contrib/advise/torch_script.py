@@ -27,7 +27,7 @@ from dear_mpi.contrib.advise.observed import JOB, Outcome
 from dear_mpi.contrib.advise.torch_found import found
 from dear_mpi.contrib.advise.torch_watcher import WARM, Watcher
 
-LEAST = 3  # watched iterations: fewer do not show their variation
+LEAST = 3  # watched iterations, to show variation
 HIDDEN = {__file__, runpy.__file__, "<frozen runpy>"}
 END_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 FLUSH_S = 5.0
@@ -47,7 +47,7 @@ def main() -> None:
 
     def leave(outcome: Outcome) -> NoReturn:
         tell(outcome)
-        flushing = threading.Thread(target=flush, daemon=True)  # may block forever, for example on a full pipe
+        flushing = threading.Thread(target=flush, daemon=True)  # may block forever, as on a full pipe
         flushing.start()
         flushing.join(FLUSH_S)
         os._exit(0)
@@ -58,7 +58,7 @@ def main() -> None:
         os._exit(128 + signal.SIGINT)
     if outcome.failed:
         leave(outcome)
-    tell(outcome)  # and end as the script would
+    tell(outcome)
 
 
 def watch_script(script: Path, iterations: int, enough: Callable[[Outcome], None]) -> Outcome:

@@ -38,10 +38,10 @@ from dear_mpi.reporting.stats import Median, in_batches, median
 from dear_mpi.reporting.units import SECONDS, check_distinct, format_bytes, parse
 from dear_mpi.training.declared import listed
 
-MOST_S = 10.0  # the longest delay that a user may ask for
-CLOSE_S = 100e-6  # a sleeping rank begins to spin this long before its moment
-WARM_UP, FIRST, MOST = 2, 11, 200  # turns: that do not count, of balanced calls for the default delay, and at most
-MOST_PRICED = 16  # turns with late ranks in the model
+MOST_S = 10.0  # longest delay
+CLOSE_S = 100e-6  # a sleeping rank spins this long before its moment
+WARM_UP, FIRST, MOST = 2, 11, 200  # turns: uncounted, for the default delay, at most
+MOST_PRICED = 16  # turns in the model
 BALANCED = "none"
 Taken: TypeAlias = dict[str, Array]
 """A case's samples by candidate: seconds of each rank (rows) from the last arrival."""
@@ -62,7 +62,7 @@ def uniform(turn: int, ranks: int) -> list[float]:
     return [drawn.random() for _ in range(ranks)]
 
 
-# Return the delays of all ranks in a turn, as shares of the longest one.
+# Delays of ranks in a turn, as shares of the longest.
 PATTERNS: dict[str, Callable[[int, int], list[float]]] = {"one-late": one_late, "ramp": ramp, "random": uniform}
 
 
@@ -104,7 +104,7 @@ def after_last(ends_s: Array, came_s: Array) -> Array:
 @dataclass(frozen=True)
 class Late:
     interleaved: Interleaved
-    asleep: bool  # whether ranks sleep through their delays, because other ranks need their cores
+    asleep: bool  # other ranks need the cores
 
     def names(self) -> dict[Any, str]:
         ready = self.interleaved.ready
@@ -293,7 +293,7 @@ def arrival(flags: Mapping[str, Any]) -> Callable[[World, Suite, Report], Look]:
         context, found = Context.of(world, suite), list[dict[str, Any]]()
         for case in suite.cases(world.size) if world.size > 1 else ():
             if OPERATIONS[case.collective].pair:
-                continue  # not all ranks take part
+                continue
             rows = [row for row in report.rows if same_case(row, case)]
             with context.streams.compute.use():
                 taken = timed(case, suite, context, patterns) if rows else None

@@ -20,13 +20,13 @@ from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, holm, quantile, 
 from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, grouped, plural
 
-# Keys of ``provenance`` that are compared: all but the cores of each rank.
+# Compared keys of ``provenance``: all but ranks' cores.
 HEAD = (
     *("host", "date", "version", "commit", "command", "mpi", "launcher", "hosts", "cores", "clock", "cpu", "kernel"),
     *("congestion_control", "versions", "environment"),
 )
-IN_TITLE = CHOSEN.index("algorithm")  # the columns of a point before the algorithm
-CHANCE = 0.05  # that any point of equal runs is reported as slower
+IN_TITLE = CHOSEN.index("algorithm")  # columns before the algorithm
+CHANCE = 0.05  # of any false slow-down
 LEAST_US = 1e-6
 UNSURE = "cannot tell"
 
@@ -93,7 +93,7 @@ class Diff:
     at_least: float
     points: list[Compared]
     alone: tuple[list[Row], list[Row]]
-    differs: dict[str, tuple[str, str]]  # differing facts about where and how the files were made
+    differs: dict[str, tuple[str, str]]  # in where and how the files were made
 
     @property
     def slower(self) -> list[Compared]:
@@ -145,7 +145,7 @@ def compare_runs(a: Sequence[Run], b: Sequence[Run], at_least: float) -> Diff:
     ]
     texts = heads(a), heads(b)
     told = texts[0] | texts[1]
-    if not all(HEAD[0] in run.head for run in (*a, *b)):  # nothing is known of a file with only rows
+    if not all(HEAD[0] in run.head for run in (*a, *b)):  # a file with only rows
         told = {name: text for name, text in told.items() if name in texts[0] and name in texts[1]}
     pairs = {name: (texts[0].get(name, "-"), texts[1].get(name, "-")) for name in told}
     differs = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

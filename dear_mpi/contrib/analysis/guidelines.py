@@ -30,11 +30,11 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.stats import FEWEST_SAMPLES, Median, Z, holm, tail
 from dear_mpi.reporting.units import format_bytes, grouped
 
-Term: TypeAlias = tuple[Row, int]  # a call, and its number of repetitions
+Term: TypeAlias = tuple[Row, int]  # a call, its repetitions
 Find: TypeAlias = Callable[[Row, Sequence[Row]], Term | None]
 
-LEAST = 0.05  # a smaller share is no reason to change a program
-CHANCE = 0.05  # that any breach is reported for a run that keeps all guidelines
+LEAST = 0.05
+CHANCE = 0.05  # of any false breach
 BROKEN, KEPT, OPEN = "broken", "kept", "cannot tell"
 SHOWN = ("collective", "algorithm", "ranks", "bytes", "dtype", "op", "placement", "cadence", "memory", "segment_bytes")
 by_size = attrgetter("bytes")
@@ -63,10 +63,10 @@ def in_pieces(row: Row, found: Sequence[Row]) -> Term | None:
 
 @dataclass(frozen=True)
 class Guideline:
-    calls: tuple[str, ...]  # the replacement calls; the same collective if none is named
-    text: str  # the guideline's text, S for the size
-    instead: str  # advice to the user if it is broken
-    find: Find = same_size  # the size of the replacement calls
+    calls: tuple[str, ...]  # replacements; default: the same collective
+    text: str  # S for the size
+    instead: str  # advice
+    find: Find = same_size  # the replacements' size
 
     def terms(self, row: Row, rows: Mapping[str, Sequence[Row]]) -> list[Term] | None:
         """Return the replacement calls, of the same op or none; None if any was not measured."""
@@ -107,7 +107,7 @@ GUIDELINES: Mapping[str, tuple[Guideline, ...]] = {
     ),
     "broadcast": (
         two(("scatter", "all_gather"), "broadcast(S) <= scatter(S) + all_gather(S)"),
-        # at which each rank contributes as much as the root does here
+        # where each rank contributes as much as the root here
         one(
             ("all_gather",),
             "broadcast(S) <= all_gather(n S)",
@@ -173,8 +173,8 @@ class Judged:
     guideline: Guideline
     row: Row
     terms: Sequence[Term]
-    chance: float = 1.0  # an adjusted p-value of a breach
-    disturbed: bool = False  # whether all candidates were slow in this case
+    chance: float = 1.0  # adjusted p-value
+    disturbed: bool = False  # all candidates were slow
 
     @property
     def instead_us(self) -> float:
@@ -253,7 +253,7 @@ def judged(rows: Sequence[Row]) -> list[Judged]:
     found = [Judged(*each) for each in pairs(rows)]
     chances = holm([each.by_itself for each in found])
     found = [replace(each, chance=chance) for each, chance in zip(found, chances, strict=True)]
-    makers: dict[tuple[object, ...], dict[str, bool]] = {}  # by case: whether a larger size was faster
+    makers: dict[tuple[object, ...], dict[str, bool]] = {}  # by case and candidate: whether a larger size was faster
     for each in found:
         if each.guideline is LARGER:
             maker = LIBRARY if candidate(each.row.algorithm).is_library else each.row.algorithm

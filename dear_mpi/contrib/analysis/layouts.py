@@ -36,15 +36,15 @@ def of_one_part(row: Row, of: int) -> int:
     return -(-row.count // row.ranks) * (of // row.count)
 
 
-PROGRAMS = (  # collectives of nccl-tests
+PROGRAMS = (  # of nccl-tests
     *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),
     *("all_to_all", "gather", "scatter", "sendrecv"),
 )
-BOTH = ("out", "in")  # the placements in each line
-NCCL_TYPES = {"fp64": "double", "fp32": "float", "fp16": "half", "bf16": "bfloat16"}  # integers have the same names
+BOTH = ("out", "in")  # in each line
+NCCL_TYPES = {"fp64": "double", "fp32": "float", "fp16": "half", "bf16": "bfloat16"}  # integers: same names
 OPS = {"average": "avg"}
 FORM = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}" + 2 * "  {:>7}  {:>6}  {:>6}  {:>6}"
-HEADS = (  # a column's name, and its unit
+HEADS = (  # name, unit
     *(("size", "(B)"), ("count", "(elements)"), ("type", ""), ("redop", ""), ("root", "")),
     *2 * (("time", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("#wrong", "")),
 )
@@ -104,7 +104,7 @@ OSU_TYPES = {  # MPI has no names for the others
     "fp32": "MPI_FLOAT",
     **{f"{sign}int{bits}": f"MPI_{sign.upper()}INT{bits}_T" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
-TITLES = {  # of OSU's benchmarks
+TITLES = {  # of OSU
     "all_reduce": "Allreduce Latency",
     "reduce_scatter": "Reduce_scatter Latency",
     "all_gather": "Allgather Latency",
@@ -144,7 +144,7 @@ def osu_lines(report: Report) -> Iterator[str]:
 def osu_line(row: Row) -> str:
     assert row.rank_mean_us is not None, "it was just measured"
     operation = OPERATIONS[row.collective]
-    rate = operation.factor(row.ranks) if operation.window > 1 else 0  # directions of messages, for MB/s
+    rate = operation.factor(row.ranks) if operation.window > 1 else 0  # directions, for MB/s
     value = rate * row.bytes / row.rank_mean_us if rate else row.rank_mean_us
     more = "" if operation.pair else f"{row.rank_min_us:18.2f}{row.rank_max_us:18.2f}{row.samples:12}"
     if not operation.sized:

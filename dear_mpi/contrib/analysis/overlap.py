@@ -37,8 +37,8 @@ OverlapRow: TypeAlias = dict[str, Any]
 
 NONBLOCKING = "native-nonblocking"
 TESTS, MOST_TESTS = "16", 10**6
-NUMBERS, PASSES = (1024, 2**17), 64  # the fewest and the most numbers in a pass; passes in a time of pure
-WARM_UP, TURNS = 3, (5, 100)  # uncounted turns; the fewest and the most counted turns
+NUMBERS, PASSES = (1024, 2**17), 64  # range of numbers in a pass; passes in a time of pure
+WARM_UP, TURNS = 3, (5, 100)  # uncounted; range of counted
 WAYS = ("tests", "thread")
 
 
@@ -69,7 +69,7 @@ class Driven:
         """Make compute take ``wanted_s``: larger passes first, then more."""
         count = int(self.numbers.size * wanted_s / self.seconds(self.compute_all))
         self.numbers = np.ones(min(max(count, NUMBERS[0]), NUMBERS[1]))
-        for _ in range(2):  # the second time with the final loop, while other ranks compute
+        for _ in range(2):  # then with the final loop, while other ranks compute
             self.passes = max(1, round(self.passes * wanted_s / self.seconds(self.compute_all)))
 
     def turn(self) -> dict[str, tuple[float, float, float]]:
@@ -132,7 +132,7 @@ def overlap_of(case: Case, prepared: Prepared, transport: Transport, tests: int,
             "tests": tests if way == "tests" else 0,
             "turns": len(turns),
             "overall_us": (overall_us := means[way][0]),
-            "compute_us": (compute_us := means[way][1]),  # during the collective, without tests
+            "compute_us": (compute_us := means[way][1]),  # without tests
             "tests_us": means[way][2],
             "pure_us": pure_us,
             "compute_alone_us": alone_us,

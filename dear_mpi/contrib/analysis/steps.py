@@ -28,8 +28,8 @@ from dear_mpi.reporting.terminal import table
 from dear_mpi.reporting.units import format_bytes, grouped, plural
 from dear_mpi.see.timeline import TimelineFiles
 
-WARM_UP, RUNS = 2, (5, 20)  # uncounted runs; the fewest and the most counted runs
-TOLD = 0.1  # share of a collective's time: shorter waits are not traced
+WARM_UP, RUNS = 2, (5, 20)  # uncounted; range of counted
+TOLD = 0.1  # of a collective's time: shorter waits are not traced
 Cell: TypeAlias = dict[str, Any]
 """A rank in a step: means over runs, in us, and the peer with the largest part of its waits."""
 

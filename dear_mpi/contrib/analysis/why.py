@@ -31,10 +31,10 @@ from dear_mpi.ranks.world import World
 from dear_mpi.reporting.units import format_bytes, format_hosts, grouped, parse_sizes, plural
 from dear_mpi.training.declared import parsed
 
-APART = np.array((1.0, 1.7, 2.3, 3.1)) * 1e-6  # s; perturbs the costs, so that no two paths are equally long
-STEP = 1e-9  # relative, and smaller than APART, so that the path stays the same
-UNKNOWN = 0.25  # share of a time: with a larger rest, no reason is given
-MOST_OPEN = 0.5  # share of a difference between two times, likewise
+APART = np.array((1.0, 1.7, 2.3, 3.1)) * 1e-6  # s; perturbs costs: no two paths are equally long
+STEP = 1e-9  # relative, below APART, so that the path stays
+UNKNOWN = 0.25  # of a time: a larger rest gives no reason
+MOST_OPEN = 0.5  # of a difference, likewise
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 CASE_KEYS = ("collective", "bytes", "ranks", "dtype", "op", "placement", "cadence")
 
@@ -53,7 +53,7 @@ def us(value: float) -> str:
     return f"{value:.0f} us" if abs(value) >= 10 else f"{value:.1f} us"
 
 
-# The model's summands: the count of each, and its words.
+# The model's summands: counts and words.
 PARTS: dict[str, tuple[str, Callable[[int], str]]] = {
     "latency_us": ("messages", lambda count: f"{plural(count, 'message')} after one another"),
     "bytes_us": ("nbytes", lambda count: f"{rounded_bytes(count)} on its longest path"),
@@ -122,7 +122,7 @@ def model_of(row: Row, network: Network, site: Site) -> dict[str, Any] | None:
     done_s = cost(written, row.count, TYPES[row.dtype].itemsize, network).done_s  # by rank
     parts_us = costs * counts * 1e6
     total_us = float(parts_us.sum())
-    # The path's sum differs from the time only by the perturbation of 1e-6.
+    # The path's sum differs only by the perturbation.
     parts_us *= max(done_s) * 1e6 / total_us if total_us else 0.0
     found: dict[str, Any] = dict(zip(PARTS, parts_us.tolist(), strict=True))
     found |= zip((count for count, _ in PARTS.values()), map(round, counts.tolist()), strict=True)
@@ -192,7 +192,7 @@ def alone(mine: Apart) -> str:
         return "it cannot be split"
     if mine.rest_us is not None and abs(mine.rest_us) > UNKNOWN * mine.time_us:
         return "the model does not explain it"
-    known_us = mine.model_us + (mine.late_us or 0.0)  # exceeds the measured time if the rest is negative
+    known_us = mine.model_us + (mine.late_us or 0.0)  # exceeds the time if the rest is negative
     return f"{part_us / max(mine.time_us, known_us):.0%} of its time is {mine.part(name)}"
 
 

@@ -20,9 +20,9 @@ from dear_mpi.training.log import middle
 from dear_mpi.training.spans import WIRE, Iteration, Rank, Run
 
 FEWEST = 10  # iterations: with fewer, chance may explain any suspect
-LEAST, CHANCE, FAR = 0.03, 0.05, 0.10  # of an iteration; of an error; difference of the replay from the measurement
-MOST = 3  # causes, one after the other
-TRIM = 0.2  # of iterations, at either end
+LEAST, CHANCE, FAR = 0.03, 0.05, 0.10  # of an iteration; of an error; of the replay from the measurement
+MOST = 3  # causes
+TRIM = 0.2  # at either end
 OWN = "the middle of its own iterations"  # the default reference
 KEPT = "train --blame keeps the last 20 of its --iterations, also for --timeline"
 
@@ -37,14 +37,14 @@ class Finding:
 
     kind: str
     name: str
-    seen: int  # number of iterations
-    over_s: float  # seconds beyond the usual in each of these; 0 for a link
-    ratio: float  # of its seconds to the usual ones, for a link or a layer
+    seen: int  # iterations
+    over_s: float  # beyond the usual in each of these; 0 for a link
+    ratio: float  # to the usual seconds, of a link or a layer
     now_s: float
     without_s: float
-    share: float  # of now, saved without it
+    share: float  # of now, saved
     chance: float
-    messages: Compared | None = None  # the slowest ones on a link
+    messages: Compared | None = None  # slowest on a link
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ class Blame:
     ranks: int
     measured_s: float
     replayed_s: float
-    off: float  # relative difference of the replay from the measurement
+    off: float  # relative, of the replay
     causes: tuple[Finding, ...]
     most: Finding | None
-    reference: str  # of a layer's usual time
+    reference: str  # for a layer's usual time
     suspects: Mapping[str, int]  # how many, by kind
 
 
@@ -185,15 +185,13 @@ def trimmed_mean(values: Any) -> float:
     return float(middle(values[:, None], int(TRIM * len(values)), by=0)[0])
 
 
-# How likely noise saves as much as a suspect, exactly, from the savings of its kind by iteration.
+# How likely noise saves as much as a suspect, exactly.
 #
-# Ranks are alike, and so are links: if noise delays all of them equally, each iteration may have assigned the savings
-# to them at random. Layers differ: if noise makes each as often quicker as slower than usual, each iteration may have
-# drawn the sign of a layer's savings beyond the median of the others. Savings count by rank order, so that one
-# disturbed iteration counts no more than another. Sources: Hodges and Lehmann, Rank methods for combination of
-# independent experiments in analysis of variance (Annals of Mathematical Statistics, 1962); Wilcoxon, Individual
-# comparisons by ranking methods (Biometrics Bulletin, 1945).
-INSTANT_S = 1e-9  # savings that differ by less are equal
+# Ranks are alike, and so are links: each iteration may have assigned savings to them at random. Layers differ: it may
+# have drawn the sign of a layer's savings beyond the median of the others. Savings count by rank order, so that no
+# disturbed iteration counts more. Sources: Hodges and Lehmann (Annals of Mathematical Statistics, 1962); Wilcoxon
+# (Biometrics Bulletin, 1945).
+INSTANT_S = 1e-9  # closer savings are equal
 PLACES = 200
 
 

@@ -19,7 +19,7 @@ Usual: TypeAlias = dict[tuple[str, str], float]
 
 KINDS = ("rank", "link", "layer")
 QUICKEST = 10  # per cent
-MOST_LAYERS = 12  # tried layers: the ones with the most time beyond the usual
+MOST_LAYERS = 12  # tried: with the most time beyond the usual
 PASSES = {"forward": "forward ", "backward": "backward ", "weights": "weights of "}
 
 
@@ -38,9 +38,9 @@ class Suspect(NamedTuple):
     kind: str
     name: str
     over_s: Any
-    more_s: Mapping[Any, float]  # seconds added to each of its causes at the usual speed
-    ratio: float = 1.0  # of its seconds to the usual ones, for a link or a layer
-    messages: Compared | None = None  # the slowest ones on a link
+    more_s: Mapping[Any, float]  # added to its causes at the usual speed
+    ratio: float = 1.0  # to the usual seconds, of a link or a layer
+    messages: Compared | None = None  # slowest on a link
 
 
 def layer_of(name: str) -> tuple[str, str] | None:

@@ -22,7 +22,7 @@ class Work(NamedTuple):
 
     rank: int
     iteration: int
-    name: str  # for example: forward conv1
+    name: str  # such as forward conv1
     nth: int
 
 

@@ -74,7 +74,7 @@ class Blamer:
                 return as_data(found, transport.name)
             except (BlameError, ClocksError) as error:
                 return {"refused": str(error)}
-            except Exception as error:  # a bug here must not cost the report of a finished run
+            except Exception as error:  # a bug here must not cost a run's report
                 return {"refused": f"it failed with {type(error).__name__}: {error}; this is a bug in dear-mpi"}
 
         return said_by_rank_0(transport, "blame", say, asleep=True)

@@ -22,9 +22,9 @@ from dear_mpi.collectives.plans.notes import end_of, other_end
 from dear_mpi.contrib.blame.graph import Graph, Link, Sort
 from dear_mpi.contrib.blame.threads import HELD, Call, Threads
 
-BLOCKED_S, BLOCKED = 20e-6, 0.1  # a wait longer than this, and than this share of its message, waited for the message
-FEWEST = 5  # messages that define the usual time
-QUICK = 25  # per cent of messages are quicker than an undisturbed link's time
+BLOCKED_S, BLOCKED = 20e-6, 0.1  # a longer wait, also as a share of its message, waited for it
+FEWEST = 5  # messages for the usual time
+QUICK = 25  # per cent of messages: an undisturbed link's time
 
 Seen: TypeAlias = dict[Sort, list[float]]
 
@@ -36,9 +36,9 @@ class End(NamedTuple):
     link: Link
     sent: int | None
     posted: int | None  # by the receiver
-    queued: int | None = None  # the end of the previous message on its link
-    known: Sequence[int] = ()  # the events that it may have begun after, then its end
-    waited: bool = False  # whether its rank was blocked until it was over
+    queued: int | None = None  # the previous message's end
+    known: Sequence[int] = ()  # events that it may have begun after, then its end
+    waited: bool = False  # its rank was blocked until its end
 
     def sort(self, begun: int) -> Sort:
         return Sort(self.link, self.call.part.nbytes, begun == self.queued)

@@ -11,7 +11,7 @@ from dear_mpi.reporting.units import format_bytes, plural
 MENDED = {"rank": "with it on time", "link": "as fast as they", "layer": "at its usual speed"}
 UNSEEN = "A layer that is slow in all iterations, on all ranks, is seen only if the model declares its times."
 SHARED = "Ranks share cores here: what stands out may be the turns that they take."
-SECOND_S, SHORT_S = 1.0, 0.01  # from SECOND_S on in seconds, else milliseconds; below SHORT_S with two digits
+SECOND_S, SHORT_S = 1.0, 0.01  # from there in seconds, else ms; below that two digits
 MEANS = "Times are means without the fifth of iterations at either end; each cause counts without those above it."
 
 

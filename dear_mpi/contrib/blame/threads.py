@@ -13,10 +13,10 @@ from dear_mpi.collectives.plans.notes import Noted, Part
 from dear_mpi.contrib.blame.graph import Cause, Graph, Work
 from dear_mpi.training.spans import COMPUTE, WIRE, Rank, Run, Span
 
-BEGIN, END = "begin", "end"  # kinds of items that begin or end an iteration
-MARKS = {END: 1, BEGIN: 2}  # after items without duration at the same time
-HELD = "holding up its engine"  # work of a main thread
-JOINING = ("reduce_scatter", "all_gather", "all_reduce", "exchange", "other")  # kinds of spans with other ranks
+BEGIN, END = "begin", "end"  # of an iteration
+MARKS = {END: 1, BEGIN: 2}  # after other items at that time
+HELD = "holding up its engine"
+JOINING = ("reduce_scatter", "all_gather", "all_reduce", "exchange", "other")  # spans with other ranks
 
 
 class Call(NamedTuple):
@@ -115,7 +115,7 @@ class EngineThread:
     def __init__(self, threads: Threads, rank: Rank, main: MainThread) -> None:
         self.threads, self.graph, self.rank, self.main = threads, threads.graph, rank, main
         self.last: int | None = None
-        self.carried = list[tuple[str, int]]()  # names and end events of operations
+        self.carried = list[tuple[str, int]]()  # operations' names and end events
         spans = [span for span in rank.spans if span.lane == WIRE and span.end_s >= rank.iterations[0].begin_s]
         begins = [noted.begin_s for noted in rank.noted]
         for span in spans:

@@ -22,8 +22,8 @@ from dear_mpi.ranks.streams import select_gpu
 from dear_mpi.ranks.world import World
 
 INTERFACES = Path("/sys/class/net")
-UP = ("up", "unknown")  # some interfaces that are up, such as tunnels, report unknown
-NAMES = {"python": "Python", "numpy": "NumPy"}  # names that differ in the comparison of versions
+UP = ("up", "unknown")  # tunnels that are up report unknown
+NAMES = {"python": "Python", "numpy": "NumPy"}  # in the comparison of versions
 
 
 def software(mpi_library: str | None) -> dict[str, str]:
@@ -40,7 +40,7 @@ def mtus(folder: Path = INTERFACES) -> dict[str, int]:
     return {path.name: int(text) for path in up if (text := read(path / "mtu")).isdigit()}
 
 
-# Settings that decide how messages travel, if set.
+# They decide how messages travel.
 SETTINGS = (
     *("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl", "OMPI_MCA_smsc", "OMPI_MCA_opal_cuda_support"),
     *("OMPI_MCA_opal_common_ucx_tls", "OMPI_MCA_opal_common_ucx_devices"),
@@ -63,15 +63,15 @@ class RankFacts:
     cores: tuple[int, ...]
     host_cores: int
     blas_threads: int
-    huge_pages: bool  # whether shared memory can have them
-    huge_pages_text: str  # the source of that answer
+    huge_pages: bool  # in shared memory
+    huge_pages_text: str  # its source
     gpu: Gpu | None = None
     gpu_problem: str | None = None
-    congestion: str = ""  # TCP's congestion control, if the kernel reports it
+    congestion: str = ""  # TCP's, if reported
     software: Mapping[str, str] = field(default_factory=dict)  # versions
     kernel: str = ""
-    mtus: Mapping[str, int] = field(default_factory=dict)  # of interfaces that are up, in bytes
-    machine: str = ""  # with the kernel that schedules it: several hosts may be one machine
+    mtus: Mapping[str, int] = field(default_factory=dict)  # of interfaces, in bytes
+    machine: str = ""  # with its kernel: several hosts may be one machine
     limit: Limit | None = None  # the cgroup that allows the fewest cores
 
 
@@ -172,7 +172,7 @@ def shared_huge_pages(folder: Path = HUGE_PAGES) -> tuple[bool, str]:
         problem = collapse(block)
     except (OSError, AttributeError) as error:
         problem = f"none: {error}"
-    # The kernel marks the active word with brackets.
+    # Brackets mark the active word.
     words = {name: read(folder / name).partition("[")[2].partition("]")[0] for name in ("enabled", "shmem_enabled")}
     said = ", ".join(f"{name} {word}" for name, word in words.items() if word)
     return not problem, f"{problem or 'collapsed on demand'} ({said or 'no such kernel settings'})"

@@ -29,13 +29,13 @@ def ranks_of(ranks: Sequence[RankFacts]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {format_numbers(rank.rank for rank in ranks)}"
 
 
-MOST_HOSTS = 3  # the most hosts that are named
+MOST_HOSTS = 3  # named
 GUIDE = "docs/gpu.md, 'Installing a CUDA-aware MPI'"
 
 
 SAME = "start all ranks from one environment that the hosts share, or install the same on each"
 Said: TypeAlias = Callable[[RankFacts], str]
-# Facts that ranks should share: severity, the text to compare and to show, advice.
+# Facts that ranks should share: severity, text, advice.
 ALIKE: dict[str, tuple[Callable[..., Finding], Said, str]] = {
     **{
         name: (warning, lambda rank, name=name: rank.software.get(name, "unknown"), SAME)  # type: ignore[misc]

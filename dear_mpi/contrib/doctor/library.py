@@ -7,7 +7,6 @@ from typing import Any
 
 from dear_mpi.collectives.launch.launcher import child_environment
 
-# Loads the library without starting it.
 LOAD = """
 import mpi4py
 mpi4py.rc.initialize = False

@@ -31,10 +31,10 @@ Timed: TypeAlias = tuple[Median, int]
 
 SMALL_BYTES = 8
 MESSAGES = 8  # in a stream
-SAMPLES = (100, 30)  # of small and of large messages, at most
-BUDGET_S = 0.3  # for samples, beyond the fewest that give a median an interval
+SAMPLES = (100, 30)  # of small, of large messages
+BUDGET_S = 0.3  # beyond the samples for a median's interval
 WARM_UP = 2
-MOST_BYTES = 1 << 30  # of a large message
+MOST_BYTES = 1 << 30
 
 
 def parse_message(text: str) -> int:
@@ -104,7 +104,7 @@ def rows(found: dict[tuple[str, Pair], Timed], pair: Pair, nbytes: int, path: st
 class Talks:
     def __init__(self, transport: Transport, nbytes: int, path: str) -> None:
         self.transport, self.nbytes, self.staged = transport, nbytes, path == "staged"
-        allocate = np.ones if path == "host" else device_ones  # written, because untouched pages are all one page
+        allocate = np.ones if path == "host" else device_ones  # written: untouched pages are all one page
         self.small, self.large = allocate(2 * SMALL_BYTES, np.uint8), allocate(2 * MESSAGES * nbytes, np.uint8)
         self.found: dict[tuple[str, Pair], Timed] = {}
 
@@ -144,7 +144,7 @@ class Talks:
         for run in runs:
             run.whole()
             if self.staged:
-                synchronize(run.buffer)  # the copy in was only launched
+                synchronize(run.buffer)  # waits for the copy in
         return time.perf_counter() - begin_s
 
     def told(self, number: int, source: int, dest: int, tag: int) -> int:

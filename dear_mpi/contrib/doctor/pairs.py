@@ -153,7 +153,7 @@ def slow_links(rows: Sequence[Link], kind: str, name: str) -> Iterator[tuple[flo
     usual = median_low(map(measure.cost, rows)) if rows else 0.0
     slow = [row for row in rows if measure.least(row) > FACTOR * usual]
     if name == "latency":
-        slow = [row for row in slow if row.source < row.dest]  # both directions share one latency
+        slow = [row for row in slow if row.source < row.dest]
     if slow:
         worst = max(slow, key=measure.cost)
         ways = {"latency": "between ranks {} and {}", "bandwidth": "from rank {} to rank {}"}

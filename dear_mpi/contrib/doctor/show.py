@@ -80,7 +80,7 @@ RANK_COLUMNS: dict[str, Callable[[RankFacts], str]] = {
     "GPU": lambda rank: (
         f"{rank.gpu.number}: {rank.gpu.name}, {rank.gpu.address}"
         if rank.gpu
-        else (rank.gpu_problem or "-").partition(" (")[0]  # the finding has the remedy
+        else (rank.gpu_problem or "-").partition(" (")[0]
     ),
 }
 
@@ -96,7 +96,7 @@ def show_links(screen: Console, links: Sequence[Link], hosts: Sequence[str], tra
     ranks_per_host = [hosts.count(host) for host in dict.fromkeys(hosts)]
     columns = {"ranks": PAIR_COLUMNS["ranks"], "hosts": lambda pair: pair.where, **PAIR_COLUMNS}
     columns |= {"slowdown": lambda pair: f"{pair.slowdown:.2f}"}
-    del columns["memory"]  # equal in all rows
+    del columns["memory"]
     title = f"{format_hosts(ranks_per_host)}, over {transport}"
     screen.print(table([pairs[:MOST_PAIRS]], columns, left=("ranks", "hosts"), title=title))
     if left := len(pairs[MOST_PAIRS:]):

@@ -30,7 +30,7 @@ MODELS = ("resnet50", "densenet201", "inceptionv4", "bert_base", "bert_large")
 SEGMENTS = (1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 WARM_UP = 3
 WORK_S = 500e-6  # of calls in a sample
-BUDGET_S = 2.0  # of samples for one row's backends; determines their number
+BUDGET_S = 2.0  # of samples for one row's backends
 SAMPLES = (7, 50)
 Call = Callable[[], object]
 KernelRow = dict[str, Any]
@@ -137,7 +137,7 @@ def row_of(kernel: str, times: dict[str, list[float]], moved: dict[str, int], **
         "ci_low_us": middle.low * 1e6,
         "ci_high_us": middle.high * 1e6,
         "GBps": bandwidth * 1e-9,
-        "of_copy": bandwidth / (moved["copy"] / statistics.median(times["copy"])),  # compared with one copy's bandwidth
+        "of_copy": bandwidth / (moved["copy"] / statistics.median(times["copy"])),  # of one copy's bandwidth
         "faster_than_each": statistics.median(times["each"]) / middle.value if "each" in times else None,  # (speed-up)
     }
 

@@ -32,7 +32,7 @@ from dear_mpi.models.layers import Residual
 from dear_mpi.models.synthetic import Module
 from dear_mpi.training.profile import Profile, Tensor, Use
 
-PACK_COST, INVERSE_COST = 40, 0.05  # in elements of an update, times size^2 and size^3; measured on one core
+PACK_COST, INVERSE_COST = 40, 0.05  # in elements of an update, times size^2 and size^3; of one core
 
 
 def triangle(size: int) -> int:
@@ -129,8 +129,8 @@ class Inverses(Optimizer):
 def inverse(matrix: Array, damping: float) -> Array:
     try:
         return np.asarray(np.linalg.inv(matrix + damping * np.eye(len(matrix))))
-    except np.linalg.LinAlgError:  # not finite, or too large for the damping to count
-        return np.full_like(matrix, np.nan)  # training then ends with an error
+    except np.linalg.LinAlgError:  # not finite, or too large for the damping
+        return np.full_like(matrix, np.nan)  # training then ends
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class KFAC(Optimizer):
         """
         ahead_s, elements = sum(use.forward_s for use in profile.uses), sum(sum(each.counts) for each in modules)
         flop_s, update_flops = ahead_s / (sum(module.flops for module in modules) or 1.0), 0.0
-        keys, uses = count(elements), list[Use]()  # far above the keys of other tensors
+        keys, uses = count(elements), list[Use]()  # above other tensors' keys
         for use, module in zip(profile.uses, modules, strict=True):
             size = matrix_of(module)
             if size is None:

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from dear_mpi.training.schedules import Dear, Fsdp, Nominal, Schedule
 
-# By layer call: itself if its weights are not delayed, else the one that they are written before; -1 for the end.
+# By layer call: the one before which its weights are written; itself if not delayed; -1: at the end.
 Plan: TypeAlias = tuple[int, ...]
 
 
@@ -36,8 +36,8 @@ class LateWeights(Schedule):
     """Delay weight gradients on top of another schedule: inherit from it first, as in ``Lancet``."""
 
     foresees = True
-    distances: ClassVar[Sequence[int]] = (0, 1)  # delays of all weights, in layer calls, among the tried plans
-    plan: Plan | None = None  # before the decision, all wait until the next layer's exchange has begun
+    distances: ClassVar[Sequence[int]] = (0, 1)  # tried delays of all weights, in layer calls
+    plan: Plan | None = None  # until then, all wait for the next layer's exchange to begin
 
     def orders(self, nominal: Nominal) -> Sequence[Plan]:
         calls = range(len(nominal.backward_s))
@@ -82,7 +82,7 @@ class LancetFsdp(LateWeights, Fsdp):
     distances = (0, 1, 2, 4, 8, 16, 32, 64)
 
     def before_backward(self, call: int) -> None:
-        for bucket in self.fabric.buckets.needed_by(call)[-1:]:  # under way before any layer writes
+        for bucket in self.fabric.buckets.needed_by(call)[-1:]:  # starts before any layer writes
             self.gather_again(bucket)
         super().before_backward(call)
 
@@ -98,7 +98,7 @@ def fitted(nominal: Nominal) -> Plan:
     (0, 0, 0, 3)
     """
     plan, waiting = list(range(len(nominal.backward_s))), deque[int]()
-    room_s = sum(nominal.exchange_s.values())  # of this exchange and later ones
+    room_s = sum(nominal.exchange_s.values())  # of this and later exchanges
     for call in reversed(plan):
         exchange_s = left_s = nominal.exchange_s.get(call, 0.0)
         while waiting and left_s and (left_s == exchange_s or nominal.weights_s[waiting[0]] <= 2 * left_s):

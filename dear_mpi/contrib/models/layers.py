@@ -52,8 +52,8 @@ class LayerNorm:
         return (dnormal - mean - self._normal * along) * self._inverse_deviation
 
 
-# Inside, samples are the last axis, (C, H, W, N): strided slices then copy runs of N elements, not single ones. Both
-# conversions are views, so nothing moves between two convolutions.
+# Inside, samples are the last axis, (C, H, W, N): strided slices then copy runs of N elements. Both conversions are
+# views.
 SAMPLES_LAST, SAMPLES_FIRST = (1, 2, 3, 0), (3, 0, 1, 2)
 
 
@@ -235,6 +235,6 @@ def causal_softmax(scores: Array) -> Array:
     xp = array_module(scores)
     tokens = scores.shape[-1]
     masked = scores + xp.triu(xp.full((tokens, tokens), -np.inf, scores.dtype), 1)
-    # A token always sees itself, so the maximum is finite and every exponential is in [0, 1].
+    # A token sees itself: the maximum is finite, exponentials are in [0, 1].
     exponentials = xp.exp(masked - masked.max(axis=-1, keepdims=True))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:  # the lecture has no terminal
 
 MOST_ALGORITHMS = 2  # side by side
 MOST_RANKS = 16
-PIECES = (1, 2, 4, 8, 16, 32)  # of a buffer, on the slider of a segmented algorithm
-MOST_BYTES = 800_000  # of a page's data; with its scripts the page is below 1 MB
-BOARD = ("program.js", "words.js", "ways.js", "cells.js", "board.js")  # a component, added to SCRIPTS
+PIECES = (1, 2, 4, 8, 16, 32)  # on a segmented algorithm's slider
+MOST_BYTES = 800_000  # of data; the page is below 1 MB
+BOARD = ("program.js", "words.js", "ways.js", "cells.js", "board.js")
 PAGE = Kind(
     scripts=(
         *("price.js", *BOARD),
@@ -46,7 +46,7 @@ PAGE = Kind(
     looks=("board.css", "chart.css", "tables.css", "algorithm.css"),
 )
 
-MEANINGS = {  # the data of each rank at the beginning and at the end
+MEANINGS = {  # of ranks' data at begin and end
     "reduce_scatter": (
         "Every rank has numbers of its own in all chunks.",
         "Each rank ends with the sum over all ranks of the chunks that belong to it.",
@@ -96,7 +96,7 @@ def algorithms_data(
     for name in names:
         if runner_of(name) == "shared":
             raise ValueError(f"{flag} shows messages, and {name!r} sends none: its ranks share memory")
-    spread(size, hosts)  # smaller sizes have fewer hosts
+    spread(size, hosts)
     how = {"hosts": hosts, "rates": rates, "pieces": pieces}
     assumed = f"To add a byte takes {GAMMA:g} of the time to move it."
     shown = [shown_of(name, collective, size, MOST_BYTES // len(names), **how) for name in names]
@@ -149,7 +149,7 @@ def one_size(
         found = steps_of(written, layout)
     except ProgramError as error:
         return {"size": size, "unreadable": f"{plural(size, 'rank')}: {error}"}
-    whole = len(found["changes"])  # steps that can be carried out
+    whole = len(found["changes"])  # valid steps
     messages = [flat[at : at + 6] for flat in found["steps"][:whole] for at in range(0, len(flat), 6)]
     able = [replace(each, steps=each.steps[:whole]) for each in written]
     return found | {"prices": priced(able, layout, messages)}

@@ -23,7 +23,7 @@ from dear_mpi.simulate.table import timeline_of
 
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 LATENCIES = (0.25, 1.0, 4.0)
-LARGE_BYTES = 10_000_000  # a larger page is slow to write, send and open
+LARGE_BYTES = 10_000_000  # larger pages are slow
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Grid:
     def points(self, progress: Callable[[str], object]) -> Iterator[tuple[Sequence[int], list[Simulated]]]:
         """Yield the rows at each position that all rows support; ``progress`` is called after each."""
         for place in self.places:
-            with suppress(ValueError):  # for example a fusion that the schedule refuses
+            with suppress(ValueError):  # such as a refused fusion
                 rows = [self.at(each, *place) for each in self.rows]
                 yield place, rows
             progress("what sliders show")
@@ -101,7 +101,7 @@ def write_predicted(flag: str, path: Path, found: Sequence[Simulated]) -> None:
     with bar(None, len(grid.places), "predicting for the sliders") as progress:
         points = ((place, timeline_of(rows), [each.row for each in rows]) for place, rows in grid.points(progress))
         given = [slider["at"] for slider in grid.sliders]
-        timeline = timeline_of([grid.at(each, *given) for each in found])  # with recorded iterations
+        timeline = timeline_of([grid.at(each, *given) for each in found])  # recorded
         write_schedules(flag, path, timeline, [each.row for each in found], sliders=grid.sliders, points=points)
     nbytes = path.stat().st_size
     if nbytes > LARGE_BYTES:

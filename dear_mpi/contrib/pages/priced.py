@@ -17,10 +17,10 @@ from dear_mpi.collectives.program.cost import Simulation
 from dear_mpi.collectives.program.network import Network
 from dear_mpi.collectives.program.program import Program
 
-# Alpha and the seconds of the whole buffer.
+# Alpha, b.
 POINTS = ((1.0, 0.0), *((1.0, 4.0**power) for power in range(6)), (0.0, 1.0))
-GAMMA = 1 / 8  # a byte is added in this part of the time that it takes to move it
-BETWEEN = 2.5  # times as much latency between hosts; the bandwidth is the same
+GAMMA = 1 / 8  # of beta
+BETWEEN = 2.5  # times the latency between hosts
 EXACT = 0.005  # of a program's time
 UNITS = 20_000  # of a program's time
 
@@ -30,7 +30,7 @@ class Times(NamedTuple):
 
     whole_s: float
     entered_s: list[float]
-    messages_s: list[float]  # it may move, it is there, it is added
+    messages_s: list[float]  # may move, arrived, added
 
     def off(self, low: "Times", high: "Times", parts: tuple[float, float]) -> float:
         """Return the interpolation's error, as a part of the whole time."""
@@ -65,7 +65,7 @@ def priced(programs: Sequence[Program], hosts: Sequence[int], messages: Sequence
     several, chunks = len(set(hosts)) > 1, programs[0].chunks
 
     def times(alpha: float, whole_s: float) -> Times:
-        beta = whole_s / chunks  # of a chunk, which counts as a byte
+        beta = whole_s / chunks  # a chunk counts as a byte
         between = Network(BETWEEN * alpha, beta) if several else None
         network = Network(alpha, beta, GAMMA * beta, hosts=tuple(hosts) if several else None, between=between)
         run = Recorded(programs, len, network)

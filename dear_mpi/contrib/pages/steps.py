@@ -12,8 +12,7 @@ from dear_mpi.collectives.program.verify import check, fault_of, fit, members
 from dear_mpi.contrib.pages.places import places_of
 from dear_mpi.see.proof import Replayed
 
-# The fate of a message. The last three belong to a faulty step: its receiver cannot take it; no rank receives it; no
-# rank sends it.
+# A message's fate; the last three: its receiver cannot take it; no rank receives it; none sends it.
 COPIED, ADDED, NOT_TAKEN, NOT_RECEIVED, NOT_SENT = range(5)
 
 

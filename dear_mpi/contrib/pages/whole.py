@@ -20,7 +20,7 @@ from dear_mpi.reporting.files import replacing
 WEB = files("dear_mpi.contrib.pages") / "web"
 LOOKS = ("look.css", "controls.css")  # of all pages
 SCRIPTS = ("elements.js", "units.js", "theme.js", "sliders.js")  # of all pages
-ALLOWED = "script-src 'unsafe-inline'"  # scripts that may run: only the page's inline ones
+ALLOWED = "script-src 'unsafe-inline'"  # only inline scripts run
 
 
 @dataclass(frozen=True)

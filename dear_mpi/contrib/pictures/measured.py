@@ -24,11 +24,11 @@ Row: TypeAlias = Mapping[str, Any]
 Line: TypeAlias = tuple[str, str]  # its label, and its run
 Value: TypeAlias = Callable[[Row, float], float]  # of a row, for a time in us
 
-COLUMN_INCHES, PANEL_INCHES, TEXT_INCHES = 3.5, 2.1, 0.17  # of a paper's column; a panel; a line of notes or legend
-POINTS, LETTERS = 7.0, 68  # size of letters; letters of a note in a column
-VARIED = ("placement", "dtype", "op", "device", "cadence")  # part of line names if they vary
-FEW_DECADES = 1e3  # a shorter axis also has numbers inside its decades
-MOST_BEYOND = 10  # the most that an axis extends for a bound
+COLUMN_INCHES, PANEL_INCHES, TEXT_INCHES = 3.5, 2.1, 0.17  # of a paper's column
+POINTS, LETTERS = 7.0, 68  # of letters; in a line
+VARIED = ("placement", "dtype", "op", "device", "cadence")  # in line names if they vary
+FEW_DECADES = 1e3  # shorter axes also have numbers inside decades
+MOST_BEYOND = 10  # of an axis, for a bound
 BINARY = {"G": 2**30, "M": 2**20, "K": 2**10, "": 1}
 SURE: dict[str, Any] = {"linewidth": 1.2, "markersize": 3.5}
 BAND: dict[str, Any] = {"alpha": 0.2, "linewidth": 0}
@@ -139,7 +139,7 @@ def draw_panel(
     axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
     axes.tick_params(labelsize=POINTS)
-    axes.tick_params(axis="x", labelsize=POINTS - 1)  # so that 11 sizes do not overlap
+    axes.tick_params(axis="x", labelsize=POINTS - 1)  # fits 11 sizes
     axes.grid(color="0.9", linewidth=0.5)
     for text in (axes.title, axes.xaxis.label, axes.yaxis.label):
         text.set_fontsize(POINTS)

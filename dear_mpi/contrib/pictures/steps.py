@@ -17,8 +17,8 @@ from dear_mpi.see.explain import Asked
 from dear_mpi.see.proof import Replayed
 
 PANEL_INCHES = 2.6
-MOST_RANKS_WITH_TEXT, LETTERS = 8, 32  # with text in the cells; letters in a row of cells
-SHADES, DARKEST = "Greens", 1.4  # keeps arrows visible on complete cells, which are 1
+MOST_RANKS_WITH_TEXT, LETTERS = 8, 32  # in cells; in a row of cells
+SHADES, DARKEST = "Greens", 1.4  # keeps arrows visible on complete cells (1)
 ADDED, COPIED, FRAME, WRONG = "tab:orange", "tab:blue", "black", "red"
 
 
@@ -38,7 +38,7 @@ def draw_steps(name: str, replayed: Replayed) -> Any:
     title = f"{name} {written[0].collective} on {plural(len(written), 'rank')}"
     figure, (shape_panel, *steps) = panels(
         count,
-        columns=max(4, round(math.sqrt(2 * count))),  # about as wide as a slide
+        columns=max(4, round(math.sqrt(2 * count))),  # like a slide
         inches=(PANEL_INCHES, PANEL_INCHES),
         title=title if fault is None else f"{title}\n{fault}",
     )

@@ -39,8 +39,8 @@ ABOVE = 1.05  # of the longest iteration
 
 BARS_INCHES, PANEL_INCHES, BAR_INCHES = 8.0, 1.0, 0.42
 PARTS = {"compute": "#999999", "exposed communication": "#D55E00", "updates and the rest": "#56B4E9"}
-ROOM = 1.36  # of the axis, for numbers after the bars
-NUMBERED = 0.09  # of the longest bar: a shorter part shows no number
+ROOM = 1.36  # for numbers after the bars
+NUMBERED = 0.09  # of the longest bar: shorter parts show no number
 ROUNDING = 1e-9  # of an iteration
 
 
@@ -82,11 +82,11 @@ def draw_curves(axes: Any, rows: Sequence[Row], longest_s: float) -> None:
     for number, schedule in enumerate(dict.fromkeys(row["schedule"] for row in rows)):
         line = sorted((row for row in rows if row["schedule"] == schedule), key=lambda row: row["ranks"])
         look = {"color": COLORS[number % len(COLORS)]}
-        # Hollow markers keep overlapping lines visible.
+        # Hollow: lines overlap.
         marker = {"marker": MARKERS[number % len(MARKERS)], "markerfacecolor": "none"}
         axes.plot(ranks, [row["iteration_s"] * 1e3 for row in line], label=label(schedule), **look, **marker)
         axes.plot(ranks, [row["bound_s"] * 1e3 for row in line], linewidth=THIN, **look)
-    # The compute that no schedule avoids; jitter makes it differ by schedule.
+    # Jitter makes compute differ by schedule.
     floor = [1e3 * min(row["compute_s"] for row in rows if row["ranks"] == size) for size in ranks]
     axes.fill_between(ranks, floor, color=FLOOR, label="compute")
     scale_by_powers(axes, ranks)

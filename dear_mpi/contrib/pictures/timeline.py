@@ -32,7 +32,7 @@ from dear_mpi.contrib.pictures.figure import INSTANT_S, legend_below, panels, sh
 from dear_mpi.reporting.units import plural
 from dear_mpi.training.spans import COMPUTE, STEPS, WIRE, Rank, Run, Span, Timeline
 
-INSIDE_COLORS = {  # of the parts of a collective
+INSIDE_COLORS = {
     "waiting": "#C4C4C4",
     "transfer": "#A6761D",
     "either": "#D9A679",
@@ -42,13 +42,13 @@ INSIDE_COLORS = {  # of the parts of a collective
 }
 WIDTH_INCHES = 11.0
 ROW_INCHES, PANEL_INCHES = 0.24, 0.95
-MOST_IN_TITLE = 3  # schedules with a result in the title
-GAP = 0.5  # share of a row, between ranks
-INSIDE = 0.88  # share of the width for the rows
-BAR = 0.86  # share of a row
-LINED_INCHES = 0.06  # bars that are narrower on average are drawn without borders, which would hide them
+MOST_IN_TITLE = 3
+GAP = 0.5  # of a row, between ranks
+INSIDE = 0.88  # of the width, for rows
+BAR = 0.86  # of a row
+LINED_INCHES = 0.06  # borders would hide narrower bars
 LETTER_INCHES = 0.075
-JOINED = 0.002  # share of the width: closer spans of one kind and step are merged
+JOINED = 0.002  # of the width: closer spans of one kind and step are merged
 
 
 def signs(kinds: Collection[str]) -> list[Any]:
@@ -99,7 +99,7 @@ def draw_timeline(timeline: Timeline) -> Any:
     notes = [title_of(timeline), *origins(timeline, few)]
     if any(STEPS in run.lanes for run in runs):
         notes[-1] += f", in the row below those of steps; clock: {clock_of(timeline)}"
-    if not timeline.live and 2 <= len(runs) <= MOST_IN_TITLE:  # single live iterations are too noisy for a ranking
+    if not timeline.live and 2 <= len(runs) <= MOST_IN_TITLE:  # single live iterations are too noisy
         (first_s, first), *others = sorted((last_iteration(run)[0], label(run.name)) for run in runs)
         behind = [f"{short_ms(taken_s)} under {name}" for taken_s, name in others]
         notes.insert(0, ", ".join([f"An iteration takes {short_ms(first_s)} ms under {first}", *behind]))

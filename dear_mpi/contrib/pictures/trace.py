@@ -19,7 +19,7 @@ from dear_mpi.reporting.files import replacing
 from dear_mpi.see.timeline import saved
 from dear_mpi.training.spans import LANES, STEPS, Span, Timeline
 
-DIGITS = 3  # decimals of a microsecond, as precise as a clock
+DIGITS = 3  # decimals of a microsecond
 
 
 def trace(timeline: Timeline) -> dict[str, Any]:

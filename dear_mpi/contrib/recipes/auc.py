@@ -27,12 +27,12 @@ class Saddle:
         self.parameters = [self.own]
 
     def forward(self, z: Array) -> Array:
-        self.h = 0.5 + 0.5 * np.tanh(0.5 * z)  # the sigmoid, which so cannot overflow
+        self.h = 0.5 + 0.5 * np.tanh(0.5 * z)  # a sigmoid without overflow
         return np.concatenate([self.h, np.broadcast_to(self.own.value, (len(z), 3))], axis=1)
 
     def backward(self, dy: Array) -> Array:
         self.own.grad[...] = dy[:, 1:].sum(0)
-        self.own.grad[2] *= -1  # an optimiser descends: alpha goes the other way
+        self.own.grad[2] *= -1  # alpha ascends
         return dy[:, :1] * self.h * (1 - self.h)
 
 

@@ -90,7 +90,7 @@ class TakePart(Stage):
             if here:
                 np.multiply(values, ranks / count, out=share)
             else:
-                share[...] = 0  # not a product: values that are not finite there belong to no rank
+                share[...] = 0  # not a product: some values are not finite
 
         return take_part
 
@@ -118,7 +118,7 @@ def rounds(participants: Participants, steps: int) -> Route:
     return Route("participants", (*out, average), (all_gather("share", **every), Adopt(**every), Unpack()))
 
 
-STEPS, SECONDS = 10, (1.0,) * 7 + (4.0,)  # the last of 8 ranks is slow
+STEPS, SECONDS = 10, (1.0,) * 7 + (4.0,)
 WHO = {"all_ranks": Participants(8), "drawn": Participants(6), "fastest": Participants(6, SECONDS)}
 all_ranks, drawn, fastest = (rounds(each, STEPS) for each in WHO.values())
 
@@ -127,7 +127,7 @@ class OwnMean(SoftmaxCrossEntropy):
     """Use gradients of the mean over this rank's examples, whose number differs by rank."""
 
     def __init__(self, ranks: int) -> None:
-        self.ranks = ranks  # the factor of gradients if only one rank trains
+        self.ranks = ranks  # gradients' factor if one rank trains
 
     def forward(self, x: Array, targets: Array) -> Any:
         self.examples = len(x)

@@ -200,7 +200,7 @@ def tamuna(steps: int, senders: int, clients: int | None = None, seed: int = 0) 
     )
 
 
-# For 8 ranks and a condition number of 1e4: sqrt(senders 1e4 / 8) steps.
+# 8 ranks, condition number 1e4: sqrt(senders 1e4 / 8) steps.
 route = tamuna(71, 4)
 half = tamuna(71, 4, clients=4)
 fewer = tamuna(50, 2)

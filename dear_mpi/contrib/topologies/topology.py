@@ -155,7 +155,7 @@ class ShapedNetwork(Network):
         return way[len(way) // 2 :]
 
 
-way_of = cache(Topology.way)  # few pairs of ranks, queried often
+way_of = cache(Topology.way)  # few pairs, queried often
 
 
 def parse_topology(text: str) -> Topology:

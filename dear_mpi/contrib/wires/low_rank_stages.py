@@ -44,7 +44,7 @@ from dear_mpi.training.routes import (
     whole,
 )
 
-FACTORS = "factors"  # the buffer of both factors of each matrix, equal on all ranks
+FACTORS = "factors"  # of each matrix, equal on all ranks
 
 
 class Part(NamedTuple):

@@ -123,7 +123,7 @@ def peeled(slots: Array, counters: int) -> tuple[tuple[Array, Array], ...] | Non
     """Return rounds: in each, all counters with one unknown reveal it. None if unknowns remain."""
     count = slots.shape[1]
     unknowns = np.bincount(slots.reshape(-1), minlength=counters)
-    sums = np.zeros(counters, np.int64)  # sums of the unknowns' indices: a single unknown's index
+    sums = np.zeros(counters, np.int64)  # of unknowns' indices: a single one's index
     np.add.at(sums, slots.reshape(-1), np.tile(np.arange(count), HASHES))
     rounds, alone = [], np.flatnonzero(unknowns == 1)
     while alone.size:

@@ -33,7 +33,7 @@ from dear_mpi.training.routes import (
     reduce_scatter,
 )
 
-INDEX = "index"  # the buffer of bits
+INDEX = "index"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class Fill(OfCounters):
             gradient = memory.read("gradients", rank, shard)
             memory.write(self.codes, rank, shard, memory.symbol("code", gradient, *bits[rank]))
             joined = memory.weighed[gradient].keys() <= memory.weighed[bits[rank][shard]].keys()
-            if not joined or bits[rank] != bits[0]:  # elements without a bit, or bits that differ from rank 0's
+            if not joined or bits[rank] != bits[0]:  # missing or differing bits
                 memory.forget(self.codes, rank, shard)
 
     def bind(self, bucket: BucketMemory) -> Callable[[float], object]:
