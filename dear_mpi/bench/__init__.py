@@ -1,5 +1,5 @@
 """Benchmark collectives. Start at ``bench`` in run.py.
 
-machine_file: rows of ``--json``. case, data: the timed calls and their results. native, backends: candidates. suite:
-flags. timing: starts and turns. fit, run: a report.
+machine_file: rows of ``--json``. case, data: timed calls and their results. native, backends: candidates. timing:
+starts and turns.
 """

@@ -51,7 +51,7 @@ def gloo_group(world: World) -> Iterator[str]:
 
 
 def meeting_place(hosts: Sequence[str]) -> str:
-    """Return an address of rank 0's host for the others; ``MASTER_ADDR`` if it is set."""
+    """Return an address of rank 0's host for the others; ``MASTER_ADDR`` wins."""
     others = [host for host in hosts if host != hosts[0]]
     if "MASTER_ADDR" in os.environ or not others:
         return os.environ.get("MASTER_ADDR", "127.0.0.1")
@@ -166,8 +166,7 @@ def candidate(name: str) -> Candidate:
 
 
 def label(algorithm: str, chosen: str | None, segment_bytes: int | None = None) -> str:
-    """Name a candidate, the choice of ``auto``, and the segment if it matters.
-
+    """
     >>> label("auto", "ring"), label("ring", "ring", 4096), label("native", None, 4096)
     ('auto (ring)', 'ring, 4 KiB', 'native')
     """
@@ -189,7 +188,7 @@ def calls_of(name: str, case: Case, ranks: int) -> list[str]:
 
 
 def prepare(name: str, setup: Setup) -> Prepared:
-    """Raise a CannotRun if the candidate has no call for this case."""
+    """CannotRun: the candidate has no call for this case."""
     who = candidate(name)
     if not who.is_library and setup.case.collective not in COLLECTIVES:
         raise CannotRun("has no program for it: only MPI's own calls are measured")

@@ -239,7 +239,7 @@ class Samples:
 
 
 def of_job(by_rank: Array | Sequence[Sequence[float]], cadence: str) -> Array:
-    """Reduce samples of ranks (rows) to the job's: the slowest rank, or means (streaming)."""
+    """Reduce ranks (rows) to the slowest one, or to means (streaming)."""
     found: Array = np.max(by_rank, axis=0) if cadence == "isolated" else np.mean(by_rank, axis=0)
     return found
 

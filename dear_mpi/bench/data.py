@@ -1,8 +1,8 @@
 """Fill buffers with small whole numbers that have an exact result and differ by rank, element and turn.
 
-Element i is ``pattern(i + turn)``, of a periodic pattern: filling is one copy, checking one comparison of bits. The
-pattern depends on the rank, except in all_gather, broadcast, gather and scatter, whose other elements have the next
-turn's. Expected patterns are rows: one, or one for each chunk of an all_to_all.
+Element i is ``pattern(i + turn)``, of a periodic pattern: filling is one copy, checking one comparison of bits. In
+all_gather, broadcast, gather and scatter all ranks share a pattern; elements that are not sent have the next turn's.
+Expected patterns are rows: one, or one for each chunk of an all_to_all.
 """
 
 from collections.abc import Callable
@@ -100,18 +100,18 @@ class Parts:
 
 
 def extent(holder: Callable[[int, int], bool], rank: int, ranks: int, count: int) -> slice:
-    """Return a rank's elements at start or end: all, its shard, or none."""
+    """All of the buffer, the rank's shard, or none."""
     bounds = [chunk_bounds(count, ranks, owner) for owner in range(ranks) if holder(rank, owner)]
     return slice(bounds[0][0], bounds[-1][1]) if bounds else slice(0, 0)
 
 
 def within(part: slice, whole: slice) -> slice:
-    """Convert a part of the full buffer to a slice of an array of a larger part."""
+    """Convert a part of the buffer to a slice of an array of a larger part."""
     return slice(part.start - whole.start, part.stop - whole.start) if part.stop > part.start else slice(0, 0)
 
 
 def patterns(case: Case, rank: int, ranks: int) -> tuple[Array, Array]:
-    """Return one period of this rank's values, and of each row of the exact result."""
+    """Return one period of this rank's values, and of each row of the result."""
     dtype, places = TYPES[case.dtype], np.arange(PERIOD**2)
     operation = case.operation
     if operation.addressed or operation.contract is None:

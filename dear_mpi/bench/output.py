@@ -40,7 +40,7 @@ SAMPLES = {  # of all ranks; of a pair's first one
 
 
 def fitted(value: float, width: int) -> str:
-    """Format a number in at most ``width`` characters: with 2, 1 or 0 decimals, else with an exponent.
+    """Use 2, 1 or 0 decimals, else an exponent.
 
     >>> [fitted(value, 7) for value in (0.123, 9999.994, 12345.67, 1e7 - 1, 1e9)], fitted(1e9, 6)
     (['0.12', '9999.99', '12345.7', '9999999', '1.0e+09'], '1e+09')

@@ -1,12 +1,10 @@
 """Run the benchmark, from a suite to a ``Report``.
 
-A point is measured until the medians are known well, or its time is over:
-
     warm-up | 6 turns | as many again, while some median is not known well enough and there is time | ...
 
 A row's peer, the fastest MPI call, may have been lucky, so all calls that are not clearly slower are rivals: a ratio's
-upper end is the highest over rivals, its lower end the highest of widened intervals, so that any end is too high with a
-chance of 2.5 % (Bonferroni).
+upper end is the highest over rivals, its lower end the highest of widened intervals: any end is too high with a chance
+of 2.5 % (Bonferroni).
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ class Report:
 
 
 class Look(NamedTuple):
-    """A closer look at a run, by a flag of an extra; only rank 0 prints and writes."""
+    """A closer look at a run, by a flag of an extra."""
 
     data: Mapping[str, Any]  # for --json, by key
     show: Callable[[Console], object]  # comments, on rank 0
@@ -71,7 +69,7 @@ class Look(NamedTuple):
 
 
 def agreed(suite: Suite, world: World) -> Suite:
-    """Collective: check that these ranks can measure a suite, and settle its segments; raises like ``agree``."""
+    """Collective: check these ranks, and settle the suite's segments; raises like ``agree``."""
     suite = replace(suite, segments=suite.segments or (default_segment(world.transport.hosts),))
 
     def facts() -> Mapping[str, object]:
@@ -216,7 +214,7 @@ def bound_us(row: Row, network: Network) -> float | None:
 
 
 def against_peers(rows: Sequence[Row]) -> list[Row]:
-    """Add each row's peer: its case's fastest MPI call, or the first candidate without MPI."""
+    """A row's peer is its case's fastest MPI call, or the first candidate without MPI."""
     found = dict[int, Row]()
     for places in grouped(range(len(rows)), lambda place: rows[place].case).values():
         found |= zip(places, in_one_case([rows[place] for place in places]), strict=True)

@@ -79,7 +79,7 @@ def git(folder: Path, *arguments: str) -> str | None:
 
 
 def commit(package: Path) -> str | None:
-    """Return these files' commit, and whether they differ from it; None outside a checkout."""
+    """Return a checkout's commit, and whether these files differ from it."""
     name = git(package, "rev-parse", "--short=10", "HEAD")
     if name is None or git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None

@@ -107,7 +107,7 @@ class Suite(Conditions):
         )
 
     def keys(self, case: Case, ranks: int) -> list[Key]:
-        """Return a case's candidates and segments (the largest, if they have none), with each MPI call by its name."""
+        """Return a case's candidates and segments (the largest, if they have none), each MPI call by its name."""
         cuts = [cut for cut in sorted(self.segments) if cut < case.nbytes]
         cuts += sorted(set(self.segments) - set(cuts))[:1]
         names = dict.fromkeys(call for name in self.names for call in calls_of(name, case, ranks))

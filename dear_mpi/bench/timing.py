@@ -6,8 +6,7 @@
 A rank is late, and its sample does not count, if the moment passes before it waits, or if it loses its core. Source:
 Hunold and Carpen-Amarie (IEEE TPDS 27, 2016).
 
-Candidates take turns call by call with equal data. A sample is one call with a checked result, or (``streaming``) the
-mean over calls in sequence after such a call.
+A sample is one call with a checked result, or (``streaming``) the mean over calls in sequence after such a call.
 """
 
 from __future__ import annotations
@@ -165,7 +164,7 @@ def in_a_row(
     mark: Callable[[], Any] = time.perf_counter,
     seconds: Callable[[Any, Any], float] = lambda begin_s, end_s: end_s - begin_s,
 ) -> float:
-    """Return the mean seconds of calls, each to its last kernel's end, without the first and ``between``."""
+    """Return calls' mean seconds, each to its last kernel's end, without the first and ``between``."""
     elapsed_s = 0.0
     run()
     for _ in repeat(None, calls):
@@ -182,7 +181,7 @@ def quick_barrier(transport: Transport) -> Callable[[], object]:
 
 
 def own_cost(transport: Transport, collectives: Iterable[str]) -> dict[str, Any]:
-    """Collective: the slowest rank's us of an empty call; of 4 bytes and a barrier on one rank of MPI."""
+    """Collective: the slowest rank's us of an empty call; of 4 bytes and a barrier on one rank."""
     calls: dict[str, Callable[[], object]] = {"": int}
     if transport.native is not None:
         calls |= {name: call_alone(name) for name in (*collectives, "barrier")}
@@ -206,7 +205,7 @@ def wanted_memory(name: str, case: Case, hosts: Sequence[int]) -> str:
 
 
 def needed_bytes(case: Case, names: Sequence[str], hosts: Sequence[int]) -> int:
-    """Return a rank's least memory: buffer, data, expected result, second buffer; for each kind."""
+    """Return a rank's least memory, by kind: buffer, data, expected result, second buffer."""
     homes = {wanted_memory(name, case, hosts) for name in names}
     return (3 + case.window * (case.placement == "out")) * case.nbytes * len(homes)
 

@@ -37,9 +37,9 @@ class PlainCommand(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """Import a command when it runs: the group knows its name and first help line. Rank 0 reports unreadable flags.
+    """Import a command when it runs: the group knows its name and first help line.
 
-    Then ``__main__.py`` lets the ranks of a job meet through MPI, so that all end together.
+    On unreadable flags rank 0 reports; ``__main__.py`` lets a job's ranks meet through MPI, so that all end.
     """
 
     def get_params(self, ctx: Any) -> list[Any]:

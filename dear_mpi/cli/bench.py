@@ -1,4 +1,4 @@
-"""Run ``dear-mpi bench``: its flags are the fields of ``Suite``, a job's flags, and those of extras."""
+"""Run ``dear-mpi bench``: its flags are the fields of ``Suite``, a job's, and extras'."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

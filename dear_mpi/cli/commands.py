@@ -1,7 +1,4 @@
-"""Register commands: a help line and a function's place each, imported when the command runs.
-
-Extras publish a ``Command``, or an ``AddedFlag`` for a command of core: see docs/how-to/extra.md.
-"""
+"""Register commands: a help line and a function's place each, imported when the command runs (docs/how-to/extra.md)."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -25,7 +22,7 @@ class Command(NamedTuple):
 
 
 class AddedFlag(NamedTuple):
-    """A flag that an extra adds to a command of core.
+    """A flag of an extra for a command of core.
 
     With ``endings`` it takes a file, and ``place`` is ``write(flag, path, result)``. Else ``place`` is an ``Observe``
     of ``train``, or makes a ``Look`` of ``bench``.
@@ -38,7 +35,6 @@ class AddedFlag(NamedTuple):
 
 
 def as_typed(name: str) -> str:
-    """Spell a flag as users type it."""
     return f"--{name.removesuffix('_file').replace('_', '-')}"
 
 
@@ -67,12 +63,11 @@ COMMANDS = {
 
 
 def find_command(name: str) -> Command | None:
-    """Return a command of core or an extra; None if none can be imported."""
+    """None if there is none that can be imported."""
     return COMMANDS.get(name) or published("commands", name)
 
 
 def all_commands() -> dict[str, Command]:
-    """Return all commands by name, extras last."""
     return COMMANDS | extras_in("commands") | COMMANDS  # core's commands win
 
 
@@ -93,7 +88,7 @@ def added_flags(command: str) -> dict[str, AddedFlag]:
 def typed_acts(command: str, flags: Mapping[str, Any], core: Collection[str]) -> dict[str, Any]:
     """Return what typed flags of extras lead to, by Python name; for a file, a function of the command's result.
 
-    ``core``: the command's other flags: with only these, no package's metadata is read. Only rank 0 loads what writes.
+    ``core``: other flags: with only these, no package's metadata is read. Only rank 0 loads what writes.
 
     Raises:
         ValueError: a file has another ending, or the extra needs another package.
@@ -123,7 +118,7 @@ def extras_in(group: str) -> dict[str, Any]:
 
 @cache
 def published(group: str, name: str) -> Any:
-    """Return an extra's object by name; None, with a warning of rank 0, if it is unusable."""
+    """None, with a warning of rank 0, if an extra's object is unusable."""
     if name not in entry_points_of(group):
         return None
     try:

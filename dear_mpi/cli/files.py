@@ -1,4 +1,4 @@
-"""Check a command's files: no file is written twice, and no input is overwritten."""
+"""Check that no file is written twice, and no input is overwritten."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Declare flags: the fields of option classes, and others, in panels of ``--help``.
 
-A table maps names to flags as Typer reads them: as a function's parameters.
+A table maps names to flags as Typer reads them: a function's parameters.
 """
 
 import inspect
@@ -36,18 +36,17 @@ PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.spl
 
 
 def in_order(table: Table) -> Table:
-    """Sort by panels; extras' flags come last."""
     return {name: table[name] for name in sorted(table, key=lambda name: [*PANEL_OF, name].index(name))}
 
 
 def flag(name: str, kind: Any, help: str, default: Any = None, *, field: str = "", **said: Any) -> Table:
-    """Return a table of one flag; ``field``: its other name in errors; ``said`` is for Typer."""
+    """``field``: its other name in errors; ``said`` is for Typer."""
     option = Option(as_typed(name), help=help, rich_help_panel=PANEL_OF.get(name, "Output"), **said)
     return {name: parameter(name, Annotated[kind, option, field or name], default)}
 
 
 def argument(name: str, kind: Any, help: str, metavar: str, default: Any = inspect.Parameter.empty) -> Table:
-    """Return a table of an argument after the command, required unless it has a default."""
+    """It is required unless it has a default."""
     return {name: parameter(name, Annotated[kind, Argument(help=help, metavar=metavar), None], default)}
 
 
@@ -56,7 +55,7 @@ def parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
 
 
 def added(command: str, core: Table) -> Table:
-    """Return extras' flags for a command as a table. They cannot replace core's flags."""
+    """Return extras' flags for a command; they cannot replace core's."""
     table = Table()
     for name, each in added_flags(command).items():
         kind: Any = Path | None if each.endings else str | None if each.metavar else bool
@@ -69,7 +68,7 @@ def added(command: str, core: Table) -> Table:
 
 
 def flags_of(kind: type[Declared]) -> Table:
-    """Return a flag per option field, with the field's help, type and default."""
+    """Return a flag per option field."""
     hints, found = get_type_hints(kind), Table()
     for name, said in options_of(kind).items():
         default, typed = getattr(kind, name, None), said.typed or hints[name]
@@ -82,7 +81,7 @@ def flags_of(kind: type[Declared]) -> Table:
 
 
 def typed_as(table: Table) -> dict[str, str]:
-    """Return the typed spelling of each name in errors, of a parameter or a field."""
+    """Return the typed spelling of each name in errors."""
     fields = {name: each.annotation.__metadata__[1] for name, each in table.items()}
     return {alias: as_typed(name) for name, field in fields.items() if field for alias in (name, field)}
 

@@ -1,4 +1,4 @@
-"""Run commands on all ranks, write JSON, and end with one line and exit code 2 after bad input."""
+"""Run commands on all ranks, write JSON, and end with exit code 2 after bad input."""
 
 import inspect
 import json
@@ -42,8 +42,8 @@ class Output:
 def complaining(command: str, *, mpi: bool, flags: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
     """Turn bad input into one line of rank 0 on standard error, and exit code 2 on all ranks.
 
-    ``flags`` maps the names of options to those that users type. With ``mpi``, MPI may start to find rank 0; without,
-    the launcher's variables name it.
+    ``flags`` maps options to what users type. With ``mpi``, MPI may start to find rank 0; without, the launcher's
+    variables name it.
     """
     try:
         yield
@@ -62,7 +62,7 @@ def complaining(command: str, *, mpi: bool, flags: Mapping[str, str] = MappingPr
 
 
 def command_line(arguments: Sequence[str]) -> dict[str, str | None]:
-    """Return the command and its flag names, which must be equal on all ranks; values are compared at their use."""
+    """Return the command and its flag names, which must be equal on all ranks; values are compared later."""
     typed = sorted({each.partition("=")[0] for each in arguments if each.startswith("--")} - {*WITHOUT_WORK})
     asked = [each for each in arguments if each in WITHOUT_WORK]
     return {"command": " ".join([*arguments[:1], *asked]) or "none", "flags": " ".join(typed) or None}
@@ -87,7 +87,7 @@ def disagreement(facts: Callable[[int], Mapping[str, Any]]) -> AgreedError | Non
 
 
 def agreed_on(error: Exception) -> Exception:
-    """Convert a rank's input error to one that all ranks raise: they may wait for it in ``run_world``."""
+    """Make a rank's input error one that all ranks raise: they may wait for it in ``run_world``."""
 
     def complain(rank: int) -> Mapping[str, Any]:
         raise error
@@ -133,9 +133,8 @@ def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..
 def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "cpu") -> Any:
     """Call ``command(world)`` on every rank of ``RUN_FLAGS``. Returns its result, or its ``Output``'s report.
 
-    First the ranks compare their flags, and rank 0 tries its files. An older report is ``aside`` meanwhile: a launcher
-    may return 0 after all processes of a host died. A write that fails at the end is reported, with exit code 1, or 2
-    for --json.
+    First the ranks compare flags, and rank 0 tries its files. An older report is ``aside`` meanwhile: a launcher may return
+    0 after all processes of a host died. A failed write is reported, with exit code 1, or 2 for --json.
     """
     json_file = flags.get("json_file")
 

@@ -1,4 +1,4 @@
-"""Run ``dear-mpi train``, ``compare`` and ``demo``: jobs of a ``Config``."""
+"""Run ``dear-mpi train``, ``compare`` and ``demo``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -36,7 +36,6 @@ TRAIN = (
 
 
 def run_job(command: Callable[[World, Config], Any], flags: Flags) -> None:
-    """Call ``command`` on every rank of a training job."""
     config = Config.of(chosen(Config, flags))
     if config.device == "cpu" and "device_memory" in flags:
         raise ValueError("--device-memory does not apply to the device 'cpu'")

@@ -69,7 +69,7 @@ class Asked:
 
 
 def explain_algorithm(name: str, asked: Asked, *, check: bool = False) -> None:
-    """Print an algorithm. A ProgramError comes after the steps up to the fault."""
+    """ProgramError comes after the steps up to the fault."""
     written, screen = asked.programs(name), console()
     collective, size, layout, runner = asked.collective, asked.ranks, asked.layout, runner_of(name)
     screen.width = width = min(screen.width, MOST_COLUMNS)
@@ -125,7 +125,7 @@ def step_lines(replayed: Replayed, width: int) -> Iterator[str]:
 
 
 def table_lines(replayed: Replayed, number: int, chunks: range, naming: Mapping[int, str], cell: int) -> Iterator[str]:
-    """Show the ranks' contents of some chunks after ``number`` steps; complete cells are green."""
+    """Show ranks' chunks after ``number`` steps; complete cells are green."""
     fault = replayed.fault if number == len(replayed.rows[0]) - 1 else None
     heads = "".join(f"{chunk:>{cell - 1}} " for chunk in chunks)
     yield f"{'chunk':<{len(rank_head(replayed.programs[0]))}}{heads}".rstrip()
@@ -200,7 +200,7 @@ STARTED = {"out": 'what a schedule starts as "reduce_scatter"', "back": '"all_ga
 
 
 def explain_route(name: str, *, wire: str | None = None) -> None:
-    """Print a route, or a wire format's route, and prove it. A RouteError comes after all output."""
+    """Print a route, or a wire format's route, and prove it. RouteError comes last."""
     route, screen = find_route(name, wire=wire), console()
     table = Table("way", "stage", "thread", "reads", "writes", title=f"Route {route.name}")
     for way, stages in (("out", route.out), ("back", route.back)):

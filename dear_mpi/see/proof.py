@@ -76,7 +76,7 @@ def prove_messages(written: Sequence[Program]) -> None:
 
 
 def prove_memory(written: Sequence[Program]) -> None:
-    """Prove all ranks' phases in shared memory, in their buffers and by mailboxes."""
+    """Prove phases in shared memory, in ranks' buffers and by mailboxes."""
     size, collective = len(written), written[0].collective
     partition = Partition.of(SEGMENTS * size + 1, size)
     for mailboxes in (True, False):

@@ -1,4 +1,4 @@
-"""Print the tables of ``train`` and ``compare``: one run; schedules by fusion, and each at its best fusion."""
+"""Print the tables of ``train`` and ``compare``."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -75,7 +75,7 @@ def show_comparison(world: World, rows: Sequence[Row]) -> None:
 
 
 def named(rows: Sequence[Row], *keys: str) -> list[Row]:
-    """Add the values of these keys to the schedule names if they vary."""
+    """Add the values of these keys to schedules' names if they vary."""
     several = ["schedule", *(key for key in keys if not alike(key, rows))]
     return [{**row, "schedule": ", ".join(str(row[key]) for key in several)} for row in rows]
 
@@ -139,7 +139,6 @@ def gain(row: Row) -> str:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Describe what the intervals and the buckets do not show."""
     count, said = min(row["iterations"] // row["period"] for row in rows), list[str]()
     unit = "rounds" if any(row["period"] > 1 for row in rows) else "iterations"
     if len(rows) > 1 and count < FEWEST_SAMPLES:

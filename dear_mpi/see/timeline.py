@@ -1,4 +1,4 @@
-"""Write timelines to files, by their endings, and read them: FILE.json has a timeline whole, extras draw others."""
+"""Write timelines to files, by their endings, and read them: FILE.json has a timeline whole."""
 
 import json
 import os

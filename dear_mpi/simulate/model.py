@@ -1,6 +1,6 @@
-"""Describe a model for simulation: the places of parameters and each layer's time, without arrays.
+"""Describe a model for simulation, without arrays: each layer's parameters and time, of a profile.
 
-Layers come from a measured profile, or from a table, read as a profile of layers that share the given seconds.
+A table is read as a profile of layers that share the given seconds.
 """
 
 from __future__ import annotations
@@ -29,13 +29,11 @@ MOST_ELEMENTS = 10**13  # bytes fit in int64
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model as layers that take time.
-
-    Attributes:
-        layout: of its parameters, for this number of ranks.
-        costs: of layers and updates, and the number of parts of a batch; independent of the network.
-        value_size: bytes of an element of a parameter.
-        exchange_bytes: by layer: for all ranks together, before each pass.
+    """Attributes:
+    layout: of its parameters, for this number of ranks.
+    costs: of layers and updates, and the number of parts of a batch; independent of the network.
+    value_size: bytes of an element of a parameter.
+    exchange_bytes: by layer: for all ranks together, before each pass.
     """
 
     name: str
@@ -174,7 +172,7 @@ def model_of(settings: Settings, name: str, ranks: int) -> Model:
 
 
 def crowded(costs: Costs, ranks: float, *, asleep: bool) -> Costs:
-    """Scale compute times for ranks that take turns on a core, which layers need unless ``asleep``."""
+    """Scale compute times for ranks that take turns on a core; layers keep theirs if ``asleep``."""
     names = ("rest_s", "code_factor", "start_s", "wake_s")
     longer: dict[str, Any] = {name: ranks * getattr(costs, name) for name in names}
     if not asleep:

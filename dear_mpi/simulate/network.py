@@ -4,10 +4,8 @@
 10gbit,50us,o=2us,gamma=0.1ns      and 2 us of the processor for each message, 0.1 ns for each byte combined
 100gbit,2us/10gbit,50us,hosts=16   inside hosts / between 16 hosts, on each of which the ranks share a port
 100gbit,2us/10gbit,50us,per_host=4 the same for any number of hosts of 4 ranks
-NAME...                            one of the group ``dear_mpi.networks``: a function of the text and the ranks reads it
-FILE.json                          what ``bench``, ``links`` or ``doctor`` wrote (``bench/machine_file.py``)
-
-A network is fitted to rows of ``bench``; of links, the slowest count, as for a ring.
+NAME...                            of the group ``dear_mpi.networks``: a function of the text and the ranks
+FILE.json                          of ``bench`` (fitted), ``links`` or ``doctor``, where the slowest links count
 """
 
 import re
@@ -153,7 +151,7 @@ def slowest(found: MachineFile) -> dict[str, Network]:
 
 
 def read_rates(text: str) -> tuple[float, float]:
-    """Read ``--rates``: bytes/s of a rank inside its host, and of a host to others; of a text or a doctor's file."""
+    """Read ``--rates``, a text or a doctor's file: bytes/s of a rank inside its host, and of a host to others."""
     if not text.endswith(".json"):
         return parse_rates(text)
     kinds = slowest(read_file("rates", text))

@@ -7,9 +7,8 @@ The first q ranks represent all if rank r + q does what rank r does, with q adde
         hierarchical, 64 hosts of 16 ranks      ranks 0 to 15, the first host
         binomial tree                           all ranks
 
-Their chunks may differ, if equally long. If ranks of a host share ports, the first q ranks must be whole hosts.
-``Lockstep`` takes all ranks and sizes at once, if no two messages meet at a port. The arithmetic equals
-``collectives/program/cost.py``, which prices other programs size by size.
+Their chunks may differ, if equally long. If ranks share ports, the q ranks must be whole hosts. ``Lockstep`` takes all
+ranks and sizes at once, if no two messages meet at a port; ``collectives/program/cost.py`` has the same arithmetic.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Prices:
         self.replays: dict[tuple[str, str, int], Lockstep | StandIns] = {}  # by algorithm, collective and pieces
 
     def on(self, network: Network) -> Prices:
-        """Return the prices on a network with other costs and the same hosts."""
+        """Return prices with other costs and the same hosts."""
         found = copy(self)
         found.network, found.found = replace(network, hosts=self.network.hosts), defaultdict(dict)
         return found
@@ -259,7 +258,7 @@ def find_lockstep(ranks: StandIns, network: Network) -> Lockstep | None:
         found.append(tuple(messages))
 
     def taken(rows: Array) -> Array | slice:
-        """Return an index: a slice if it is of all rows, which avoids a copy."""
+        """Return a slice for all rows, which avoids a copy."""
         return slice(None) if np.array_equal(rows, np.arange(few)) else rows
 
     rounds = []

@@ -1,4 +1,4 @@
-"""Price a model on one number of ranks, network and algorithm, under any schedule and fusion."""
+"""Price a model on given ranks, network and algorithm, under any schedule and fusion."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Scenario:
         return Rules(name, buckets, schedule, route=route, judged=self.settings.judged)
 
     def bound_s(self, schedule: type[Schedule], found: Prediction) -> float:
-        """Return the least time that a schedule allows, with a prediction's passes and buckets."""
+        """Return a schedule's least time with a prediction's passes and buckets."""
         route = self.settings.route_of(schedule)
         sent_s = network_s(schedule, route, found.buckets, self.priced(schedule, found.buckets))
         return schedule.least(found.forward_s, found.backward_s, sent_s, self.model.costs.parts)
@@ -130,7 +130,7 @@ class Scenario:
         return {**self.model.costs.exchange_s, **priced}
 
     def few_s(self, nbytes: int = 1) -> float:
-        """Price an all-reduce of a few bytes, for example the sum of the loss."""
+        """Price an all-reduce of a few bytes, such as the sum of the loss."""
         size = round_up(nbytes, self.prices.ranks * self.model.layout.itemsize)
         return self.prices.one_s(LOSS_ALGORITHM, "all_reduce", size)
 

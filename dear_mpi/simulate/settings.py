@@ -30,7 +30,7 @@ NETWORK = (
 
 
 def ranks_of(text: str) -> tuple[int, ...]:
-    """Parse numbers of ranks, separated by commas; a range goes up by powers of 2. Raises ValueError.
+    """Parse numbers of ranks; a range goes up by powers of 2. Raises ValueError.
 
     >>> ranks_of("4"), ranks_of("8:64,3:16")
     ((4,), (8, 16, 32, 64, 3, 6, 12, 16))

@@ -1,4 +1,4 @@
-"""Simulate every model on every number of ranks, with every algorithm, fusion and schedule: the rows of ``--json``."""
+"""Simulate every model, number of ranks, algorithm, fusion and schedule: the rows of ``--json``."""
 
 import math
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def simulate(
     *,
     traced: bool = False,
 ) -> list[Simulated]:
-    """Predict an iteration of each case. Raises ValueError or, for a schedule that breaks a rule, ScheduleError.
+    """Predict an iteration of each case. ValueError; ScheduleError: a schedule breaks a rule.
 
     Args:
         progress: is called after each case.

@@ -1,4 +1,4 @@
-"""Show ``dear-mpi simulate``: a table, the possible gain of a schedule in a sentence, and a timeline."""
+"""Show ``dear-mpi simulate``: a table, sentences on possible gains, a timeline."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -51,10 +51,7 @@ MOST_RANKS = 64  # of a timeline
 
 
 def show_simulation(found: Sequence[Simulated]) -> None:
-    """Show all rows, and sentences on each model and number of ranks.
-
-    Shared values are in the title, so that names fit in 80 columns.
-    """
+    """Show all rows, and sentences; shared values are in the title, so that names fit in 80 columns."""
     empty = {head for head in OPTIONAL if all(each.row[TIMES[head]] < LEAST_S for each in found)}
     times = {head: key for head, key in TIMES.items() if head not in empty}
     models = grouped([each.row for each in found], lambda row: row["model"])
@@ -125,7 +122,7 @@ def warnings(found: Sequence[Simulated]) -> list[str]:
 
 
 def verdicts(found: Sequence[Simulated]) -> list[str]:
-    """Describe each model on each number of ranks: its time, our schedules' possible gain, its fastest row."""
+    """Describe each model on each number of ranks: time, possible gain of our schedules, fastest row."""
     said = []
     for rows in grouped(found, lambda each: (each.row["model"], each.row["ranks"])).values():
         base, best = min((each.base for each in rows), key=lambda base: base.iteration_s), rows[0]
@@ -159,7 +156,7 @@ def least_s(simulated: Simulated) -> float:
 
 
 def slow_baselines(found: Sequence[Simulated]) -> list[str]:
-    """Warn if a baseline takes over 2 % longer than with the best tried buckets: speed-ups are then too large."""
+    """Warn if a baseline takes over 2 % longer than with the best tried buckets."""
     said, others = [], [each for each in found if each.row["schedule"] != BASELINE]
     for rows in grouped(others, lambda each: (subject(each.row), each.row["algorithm"])).values():
         row, asked = rows[0].row, {each.row["fusion"]: each.base.iteration_s for each in rows}
@@ -184,7 +181,7 @@ def ms(seconds: float) -> str:
 
 
 def timeline_of(found: Sequence[Simulated]) -> Timeline:
-    """Return the runs with a kept log, each named by its schedule and its other varied settings."""
+    """Return the runs with a kept log, named by schedule and other varied settings."""
     rows = [each.row for each in found]
     varied = [name for name in ("model", "ranks", "fusion", "algorithm", "wire") if not alike(name, rows)]
     runs = []

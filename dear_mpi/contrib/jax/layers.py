@@ -3,9 +3,8 @@
     layers = [JaxLayer("dense", lambda p, x: jax.nn.relu(x @ p["w"] + p["b"]), {"w": w, "b": b}), ...]
     session = Session(layers, JaxLoss(loss), comm)
 
-Layers take and return NumPy arrays. JAX arrays are immutable; our flat buffer is not: values are copied before forward,
-and gradients after backward. Forward returns its pullback with the saved arrays, so both passes are compiled, once for
-each function and shape.
+JAX arrays are immutable; our flat buffer is not: values are copied before forward, gradients after backward. Forward
+returns its pullback with the saved arrays, so both passes are compiled, once per function and shape.
 """
 
 import copy
@@ -37,13 +36,12 @@ def pull(pullback: Any, dy: Any) -> Any:
 
 
 class JaxLayer:
-    """A function of parameters and an input, as a layer.
+    """A function of parameters and an input, as a layer of NumPy arrays.
 
     Args:
         name: the prefix of the parameters' names.
         function: pure, since JAX may call it once for many passes.
-        parameters: arrays, in lists, dictionaries or other JAX trees; or, for tied layers, a ``Parameter`` of another
-            layer.
+        parameters: arrays, in lists, dictionaries or other JAX trees; tied layers: another layer's ``Parameter``.
 
     Raises:
         ValueError: a parameter has a type that JAX does not keep.

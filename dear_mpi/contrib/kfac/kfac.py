@@ -5,16 +5,14 @@
     factors   | triangle of A | triangle of G | rows | targets |   of one rank: sums, which add up over ranks
     inverses  | triangle      | triangle      |      |         |   in the same places: (A + pi d)^-1, (G + d / pi)^-1
 
-A layer's factors are a parameter: ``grad`` has the sums, ``value`` the inverses, and its own optimizer inverts. So
-schedules, routes, owners and checkpoints treat factors like any parameter. Ranks send their number of samples, so
-batches may be unequal. A layer receives gradients of the mean loss, g / targets, so G is targets times the sum of their
-squares.
+A layer's factors are a parameter for schedules, routes, owners and checkpoints: ``grad`` has the sums, ``value`` the
+inverses, and its own optimizer inverts. Batches may be unequal. Layers receive gradients of the mean loss, g / targets,
+so G is targets times the sum of their squares.
 
-Each rank multiplies its gradients before they are summed, by the previous iteration's inverses: the product is linear
-and the inverses are equal on all ranks.
+Each rank multiplies its gradients by the last iteration's inverses before they are summed: the product is linear.
 
-Source: Martens and Grosse 2015, Optimizing Neural Networks with Kronecker-factored Approximate Curvature, sections 3
-and 6.3 (pi); triangles as in SPD-KFAC (Shi, Zhang and Li 2021, arXiv 2107.06533).
+Source: Martens and Grosse 2015, sections 3 and 6.3 (pi); triangles as in SPD-KFAC (Shi, Zhang and Li 2021,
+arXiv 2107.06533).
 """
 
 import math
@@ -51,8 +49,7 @@ def unpacked(elements: Array, size: int) -> Array:
 
 @dataclass(frozen=True)
 class Sides:
-    """Rows of a layer's two factors.
-
+    """
     >>> sides = Sides(2, 1)
     >>> sides.elements, sides.split(np.arange(6.0))[0].tolist()
     (6, [[0.0, 1.0], [1.0, 2.0]])
@@ -170,7 +167,7 @@ class KFAC(Optimizer):
     def adapted(self, layers: Sequence[Layer]) -> Sequence[Layer]:
         """Wrap layers that have rows of inputs as ``Factored``, also within a ``Residual``.
 
-        A layer with a frozen or tied weight or bias stays unchanged. ValueError: no layer has rows of inputs.
+        Frozen or tied weights or biases leave a layer unchanged. ValueError: no layer has rows.
         """
         found = with_factors(layers, self, [id(each) for layer in layers for each in layer.parameters])
         if not any(each.optimizer for layer in found for each in layer.parameters):
@@ -179,7 +176,7 @@ class KFAC(Optimizer):
         return found
 
     def profiled(self, profile: Profile, modules: Sequence[Module]) -> Profile:
-        """Add factors: their sums, and the products with inverses, are part of a layer's backward pass.
+        """Add factors: their sums and the products are part of a layer's backward pass.
 
         All FLOPs count at the rate of the forward pass, for each part of a batch.
         """
@@ -204,9 +201,9 @@ class KFAC(Optimizer):
 
 
 def matrix_of(module: Module) -> tuple[int, int] | None:
-    """Return inputs, with the bias, and outputs of a module's weight: an element takes two FLOPs per row of outputs.
+    """Return inputs, with the bias, and outputs of a module's weight; None if it is no matrix, or lacks ``out_elems``.
 
-    None if the weight is no matrix, or the table has no ``out_elems``.
+    An element takes two FLOPs per row of outputs.
     """
     if not module.counts or not module.flops or not module.out_elems:
         return None
@@ -219,8 +216,8 @@ def matrix_of(module: Module) -> tuple[int, int] | None:
 class Factored(Split):
     """A layer with its factors.
 
-    Its ``rows``, called between the halves of the backward pass, returns the inputs and the output gradients, a row per
-    application of the weight, and their number of targets.
+    Its ``rows``, called between the halves of the backward pass, returns inputs and output gradients, a row per
+    application of the weight, and the number of targets.
     """
 
     def __init__(self, layer: Any, optimizer: KFAC) -> None:

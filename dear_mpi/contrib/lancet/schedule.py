@@ -6,14 +6,13 @@
     lancet   compute  | dx 3 | dw 3   | dx 2 | dw 2   | dx 1 ...
              network         | A 2    | RS 3 | A 1    | RS 2 ...
 
-The next layer waits for dx, the gradient of a layer's input. The weights' gradient dw is only needed for its
-reduce-scatter: a layer may write it while a mixture of experts exchanges tokens. Layer inputs live longer.
+The next layer waits for dx, a layer's input gradient, not for the weights' dw: a layer may write dw while a mixture of
+experts exchanges tokens. Layer inputs live longer.
 
-Measured times decide once which dw fills which exchange: the oldest first, as many as fit; a dw that fits none is not
-delayed. The virtual fabric compares this plan with others, including ``dear``, which wins without exchanges.
+Measured times decide once which dw fills which exchange: the oldest first, as many as fit; others are not delayed. The
+virtual fabric compares this plan with others, including ``dear``, which wins without exchanges.
 
-Source: Jiang et al., Lancet, MLSys 2024, arXiv 2404.19429. It also splits forward passes along the batch, to hide their
-exchanges; this schedule does not.
+Source: Jiang et al., Lancet, MLSys 2024, arXiv 2404.19429, without its split of forward passes along the batch.
 """
 
 from collections import deque

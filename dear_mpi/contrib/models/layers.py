@@ -18,8 +18,7 @@ from dear_mpi.models.layers import Dense, check_indices
 class LayerNorm:
     """y = gain * (x - mean) / sqrt(variance + epsilon) + bias, x and y (..., *G), gain and bias G.
 
-    Each sample is normalised separately, over its trailing axes G. Batch statistics would make the model depend on the
-    number of ranks.
+    Each sample is normalised over its trailing axes G: batch statistics would depend on the number of ranks.
     """
 
     EPSILON = 1e-5  # keeps a constant sample finite
@@ -61,7 +60,7 @@ class Conv2d(Split):
     """A convolution as one matrix product, with square kernels, zero padding and equal strides on both axes.
 
     ``_unfold`` copies every patch under the kernel into a column; y is W times that matrix. ``_fold``, its transpose,
-    adds every column back to its origin, and so carries the gradient.
+    adds columns back to their origin.
 
     Shapes: x (N, C, H, W), weight (F, C, K, K), bias (F,), y (N, F, O, Q) with O = (H + 2 padding - K) // stride + 1
     and Q likewise, columns (C K K, O Q N), which hold K^2 / stride^2 copies of x.
@@ -183,8 +182,7 @@ class Embedding:
 class CausalSelfAttention(Split):
     """Each token attends to itself and the tokens before it: x and y (N, T, D).
 
-    A head's output averages the visible values, weighted by softmax(q k^T / sqrt(D / heads)); a dense layer mixes
-    heads.
+    A head averages visible values, weighted by softmax(q k^T / sqrt(D / heads)); a dense layer mixes heads.
 
     Cost: 8 N T D^2 flops in the two dense layers and 4 N T^2 D in the average, forward; twice that backward.
     """

@@ -1,6 +1,6 @@
-"""Convert a timeline for a page: the lanes of each run, as integers that ``web/lanes.js`` draws.
+"""Convert a timeline for a page: lanes as integers that ``web/lanes.js`` draws.
 
-A run's time unit is its window over some hundred thousand: finer than a pixel. Runs share one table of span names.
+A run's time unit is its window over some hundred thousand: finer than a pixel.
 """
 
 from collections.abc import Sequence

@@ -2,10 +2,10 @@
 
     ring        every rank talks to its neighbours only
     star        all talk to one rank
-    tree        of each chunk the messages make a tree; there are at most two, for example in a double tree
-    hypercube   every rank talks to those whose numbers differ from its own in one bit only
-    torus       every rank talks to its neighbours in a row and in a column
-    hosts       there are several hosts: a box for each
+    tree        each chunk's messages make a tree; there are at most two, as in a double tree
+    hypercube   ranks talk to those whose numbers differ in one bit only
+    torus       ranks talk to neighbours in a row and in a column
+    hosts       a box for each of several hosts
     circle      anything else
 
 Coordinates are from 0 to 1, to the right and down.

@@ -1,6 +1,6 @@
 """Write the lanes of ``simulate --html``, with sliders for other networks and buckets.
 
-Each slider position is a separate prediction, at the network's bandwidth and latency times a factor, on all links.
+Each position is a separate prediction, with the bandwidth and latency of all links times a factor.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Compute the times of a program for the sliders of a page, so that the page only interpolates.
 
-Times follow from alpha, and the seconds b to move the whole buffer; if both double, all times double. So a table over
-the ratio b / alpha serves all sliders:
+If alpha and the seconds b of the whole buffer double, all times double. So a table over b / alpha serves all sliders:
 
     alpha, b     1, 0     1, 4     1, 64     0, 1          page: (alpha, b) = x (1, 4) + y (1, 64), and so are the times
 
-Between entries times are piecewise linear. Entries that change no time by over half a hundredth of the whole are
-left out.
+Between entries times are piecewise linear. Entries that change no time by over ``EXACT`` are left out.
 """
 
 from collections import defaultdict

@@ -1,6 +1,6 @@
-"""Convert an algorithm on one number of ranks to plain lists for ``web/program.js``: the replay of ``see/proof.py``.
+"""Convert an algorithm on one number of ranks, replayed by ``see/proof.py``, to plain lists for ``web/program.js``.
 
-Messages, data and changes are flat lists of integers, a third as long as lists of lists.
+Flat lists of integers are a third as long as lists of lists.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,10 +1,8 @@
-"""Assemble a page in one file: its data, the sources from ``web`` that show it, and the common frame.
+"""Assemble a page in one file: its data, sources and frame; it forbids itself to load anything.
 
 web/frame.html    what every page has; the marks in it are replaced here
 web/*.css         how it looks, by day and by night
 web/*.js          plain functions, in one scope: a file may use what another one defines
-
-The page forbids itself to load anything (``Content-Security-Policy``).
 """
 
 import html

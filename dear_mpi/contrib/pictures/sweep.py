@@ -1,7 +1,7 @@
 """Draw rows of ``dear-mpi simulate``, with a panel for each model and each fusion; a model's panels share one scale.
 
-Over several numbers of ranks: a thick line per schedule, a thin one for its bound, compute as a grey floor; exposed
-communication and updates are between floor and line. Otherwise bars with the parts of an iteration.
+Over several numbers of ranks: a thick line per schedule, a thin one for its bound, compute as a grey floor. Otherwise
+bars with the parts of an iteration.
 """
 
 from collections.abc import Mapping, Sequence

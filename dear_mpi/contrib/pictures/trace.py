@@ -1,7 +1,7 @@
 """Turn a timeline into a trace for Perfetto (https://ui.perfetto.dev).
 
-Each rank of each run is a process, and each lane a thread. Times are in microseconds; each run begins at 0. A message
-is an arrow from the sender's starting span to the end of the receiver's wait.
+A run's rank is a process, a lane a thread. Times are in microseconds from the run's begin. A message is an arrow from
+the sender's starting span to the end of the receiver's wait.
 Source: Trace Event Format, Google, 2016, "JSON Object Format".
 """
 

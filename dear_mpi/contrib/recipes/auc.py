@@ -88,7 +88,7 @@ def rare(digit: int = 8) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
 def train(
     world: Any, schedule: str = "local:32", *, iterations: int = 600, batch: int = 32, lr: float = 1.0, seed: int = 0
 ) -> float:
-    """Return the AUC of the test set."""
+    """Return the test set's AUC."""
     (x, y), (test_x, test_y) = rare()
     layers, loss = build(x.shape[1:], 2, np.random.default_rng(seed), x.dtype)
     draw = np.random.default_rng([seed, world.rank])

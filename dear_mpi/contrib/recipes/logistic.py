@@ -55,7 +55,7 @@ class Problem:
         self.best = self.newton()
 
     def gradient(self, x: Array, w: Array) -> Array:
-        """Return the mean over these examples, without the term of mu."""
+        """Leave out the term of mu."""
         return -(x / (1 + np.exp(x @ w))[:, None]).mean(0)
 
     def newton(self) -> Array:
@@ -72,7 +72,7 @@ class Problem:
         return float(((w - self.best) ** 2).sum() / (self.best**2).sum())
 
     def descent(self, to: float) -> int:
-        """Return the rounds that gradient descent needs, with a sum of gradients in each."""
+        """Return gradient descent's rounds, with a sum of gradients in each."""
         x, w, rounds = self.x.reshape(-1, self.x.shape[-1]), np.zeros_like(self.best), 0
         while self.error(w) > to:
             w -= self.gamma * (self.gradient(x, w) + self.mu * w)

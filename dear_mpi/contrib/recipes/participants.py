@@ -1,6 +1,6 @@
-"""Some of the ranks take part in a round, drawn by a seed or the fastest ones; the others wait, and take its average.
+"""Some of the ranks take part in a round, drawn by a seed or the fastest ones; all take their average.
 
-    each iteration   values -= lr gradient       alone; who takes no part gives the step one example, for it must run
+    each iteration   values -= lr gradient       without others; ranks without a part take the step on one example
     each round       values *= n / c, or 0 where a rank takes no part | average over n ranks | all have the mean of c
 
 mpirun -n 8 python -m dear_mpi.contrib.recipes.participants
@@ -64,9 +64,9 @@ class Participants:
 
 @dataclass(frozen=True, kw_only=True)
 class TakePart(Stage):
-    """values *= ranks / participants, or 0: the average over all ranks is then the mean of those that take part.
+    """values *= ranks / participants, or 0: the average is then the mean of those that take part.
 
-    To the proof, which knows no draws, these are the values: their mean over draws.
+    To the proof these are the values: their mean over draws.
     """
 
     participants: Participants
@@ -124,7 +124,7 @@ all_ranks, drawn, fastest = (rounds(each, STEPS) for each in WHO.values())
 
 
 class OwnMean(SoftmaxCrossEntropy):
-    """Use gradients of the mean over this rank's examples, whose number differs by rank."""
+    """Use gradients of the mean over this rank's examples."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks  # gradients' factor if one rank trains
@@ -147,7 +147,7 @@ def train(
     seed: int = 0,
     second: float = 0.0,
 ) -> tuple[int, float]:
-    """Return the rounds until so much of the test set is right, and their seconds.
+    """Return the rounds until this share of the test set is right, and their seconds.
 
     ``second``: of a fast rank for a batch; others take multiples (``SECONDS``), asleep.
     """

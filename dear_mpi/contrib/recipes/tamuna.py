@@ -1,13 +1,12 @@
 """TAMUNA: local steps with control variates; each client sends only some coordinates of its model.
 
-    each iteration   values -= gamma g, values += control                        alone, by own gradients
+    each iteration   values -= gamma g, values += control                        by own gradients
     each round       c of n ranks take part; for each coordinate, s of these send their values to its owner, who takes
                      the mean; all ranks get all means
                      control += eta (mean - values), where this rank sent; then values = mean
 
-``control`` is gamma h_i of the paper; its sum over ranks stays 0. A round has 1 / p local steps; the paper draws a
-number with that mean. Source: Condat et al., TAMUNA, arXiv 2302.09832, algorithm 1; with all ranks in each round
-CompressedScaffnew, arXiv 2210.13277.
+``control`` is gamma h_i of the paper; its sum over ranks stays 0. A round has 1 / p local steps, the mean of the
+paper's. Source: Condat et al., arXiv 2302.09832, algorithm 1; with all ranks CompressedScaffnew, arXiv 2210.13277.
 """
 
 from collections.abc import Callable, Mapping
@@ -137,9 +136,9 @@ class Send(OfMasks):
 
 @dataclass(frozen=True, kw_only=True)
 class Mean(OfMasks):
-    """Take the mean of what has come for each coordinate of the own shard.
+    """Take the mean of all received values of each coordinate of the own shard.
 
-    To the proof, which knows no draws, it is the mean over all ranks: the average over masks.
+    To the proof it is the mean over all ranks: the average over masks.
     """
 
     reads = ("sent",)

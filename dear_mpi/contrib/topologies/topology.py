@@ -5,8 +5,8 @@
     torus:8x8             8 rows of 8 ranks, in two rings each (any number of dimensions, the last one first by rank)
     dragonfly:4x2x4x2     4 groups of 2 chassis of 4 routers of 2 ranks; one link to each of a router's neighbours
 
-Every link has two directions and the same bandwidth. Ranks are numbered leaf by leaf, row by row, router by router.
-Messages between two ranks always use one path, SimGrid's (decision 0022).
+Links have two directions and one bandwidth. Ranks are numbered leaf by leaf, row by row, router by router. Two ranks
+always use one path, SimGrid's (decision 0022).
 
 Source: SimGrid's manual, "Cluster topologies"; dragonfly as in Cray's Cascade (Faanes et al., SC 2012).
 """
@@ -24,7 +24,7 @@ from dear_mpi.reporting.units import parse_link, whole_number
 
 
 def tree_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> list[Side]:
-    """The target selects the uplink, so all messages to a rank share one way down."""
+    """The target selects the uplink: messages to a rank share one way down."""
     leaf, other = source // sizes[1], target // sizes[1]
     through = [] if leaf == other else [("up", leaf, target % up_links), ("down", other, target % up_links)]
     return [("out", source), *through, ("in", target)]
@@ -44,9 +44,9 @@ def torus_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> 
 
 
 def dragonfly_way(sizes: Sequence[int], up_links: int, source: int, target: int) -> list[Side]:
-    """Go through the single link to the target's group, which ends in chassis 0.
+    """Go through the single link to the target's group, which ends in chassis 0, inside a group by the router first.
 
-    Inside a group the router comes first. In the target group a message continues as from chassis 0, as in SimGrid.
+    In the target group continue as from chassis 0, as in SimGrid.
     """
     group, chassis, router, _ = coordinates(source, sizes)
     other_group, other_chassis, other_router, _ = coordinates(target, sizes)
@@ -72,13 +72,13 @@ def coordinates(number: int, sizes: Sequence[int]) -> list[int]:
 
 
 class Kind(NamedTuple):
-    """Describe the topologies of one name.
+    """Topologies of one name.
 
     Attributes:
         example: a valid text; its first word is the name.
         pattern: of valid texts: sizes, and perhaps a number of links.
         near: number of last sizes that describe a neighbourhood: a leaf, a row, a chassis.
-        way: the links from one rank to another, from the sizes, the number of links, and the two ranks.
+        way: the links between two ranks, from the sizes, the number of links, and the ranks.
     """
 
     example: str
@@ -159,9 +159,7 @@ way_of = cache(Topology.way)  # few pairs, queried often
 
 
 def parse_topology(text: str) -> Topology:
-    """Parse a topology.
-
-    Raises:
+    """Raises:
         ValueError: there is no such topology; its sizes are too few, too many or 0; or a dragonfly has more groups than
         routers in a chassis.
 
@@ -187,9 +185,8 @@ def parse_topology(text: str) -> Topology:
 
 
 def read_network(text: str, ranks: int) -> Network:
-    """Read a topology and the cost of its links, as ``fattree:8x8,2,10gbit,50us``: unitless numbers are the shape's.
-
-    Raises ValueError if that fails, or the ranks do not fit.
+    """Read ``fattree:8x8,2,10gbit,50us``, where unitless numbers are the shape's. ValueError: that fails, or the ranks
+    do not fit.
     """
     fields = text.split(",")
     begin = 2 if fields[1:] and whole_number(fields[1]) is not None else 1

@@ -4,12 +4,12 @@
     codes, turn 0   | P of W | b | Q of V | c |                     then Q of W, and P of V
     factors         | P, Q of W      |   | P, Q of V      |   |     as long as the bucket: they take half at most
 
-One factor has orthonormal columns, the other is M times it: the payload, which adds up over ranks. A tensor of more
-dimensions is a matrix of its first and the rest. A vector is sent uncompressed, and a matrix with more than half as
-many elements in both factors (as with torch's ``min_compression_rate=2``).
+One factor has orthonormal columns; the other, M times it, is the payload, which adds up over ranks. Tensors are
+matrices of their first dimension and the rest. Vectors are sent uncompressed, and matrices with factors of more than
+half their size (as with torch's ``min_compression_rate=2``).
 
 All ranks need bit-identical factors: columns are made orthonormal in float64, one after the other (modified
-Gram-Schmidt, twice), and P Q^T is added up column by column, so no library chooses an order.
+Gram-Schmidt, twice), and P Q^T is added up column by column: no library chooses an order.
 
 Source: Vogels et al., PowerSGD, NeurIPS 2019; Zhang et al., ACP-SGD, ICDCS 2023, arXiv 2306.08881.
 """
@@ -46,14 +46,14 @@ class LowRank:
         return 0.6e-9 * self.rank
 
     def matrix(self, shape: Shape) -> tuple[int, int] | None:
-        """Return rows and columns of a tensor that is sent as factors; None if it is sent uncompressed."""
+        """Return a matrix's rows and columns; None if the tensor is sent uncompressed."""
         if len(shape) < 2:
             return None
         rows, columns = shape[0], math.prod(shape[1:])
         return (rows, columns) if LEAST_GAIN * self.rank * (rows + columns) <= rows * columns else None
 
     def first_sides(self, shapes: Sequence[Shape]) -> list[int]:
-        """Return the factor of each tensor for turn 0 (turn 1 sends the other), for turns of similar length."""
+        """Return each tensor's factor in turn 0 (turn 1 sends the other), for turns of similar length."""
         matrices = [self.matrix(shape) for shape in shapes]
         found, ahead = [LEFT] * len(shapes), 0  # excess rows and columns of turn 0
         excess = {number: matrix[LEFT] - matrix[RIGHT] for number, matrix in enumerate(matrices) if matrix}
@@ -63,7 +63,7 @@ class LowRank:
         return found
 
     def lengths(self, shapes: Sequence[Shape], sides: Sequence[int], *, others: bool = True) -> list[int]:
-        """Return the payload elements of each tensor with these factors; ``others``: including uncompressed tensors."""
+        """Return each tensor's payload elements; ``others``: including uncompressed tensors."""
         matrices = [self.matrix(shape) for shape in shapes]
         as_they_are = [math.prod(shape) * others for shape in shapes]
         return [
@@ -75,8 +75,8 @@ class LowRank:
 def orthonormal(factor: Array) -> Array:
     """Return orthonormal columns that span a factor's columns, in float64.
 
-    A column without a new direction is replaced by a random one, as are initial zero columns. So a gradient of lower
-    rank, or of zeros, removes no direction forever.
+    A column without a new direction, such as zeros, is replaced by a random one: no gradient removes a direction
+    forever.
     """
     xp: Any = array_module(factor)
     rows = xp.ascontiguousarray(factor.T, np.float64)

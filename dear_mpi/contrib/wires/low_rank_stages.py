@@ -5,11 +5,9 @@
     PowerSGD   out: recall | P = M Q | all_reduce P | Q = M^T P: codes | reduce_scatter codes
                back: all_gather codes | gradients = P Q^T | update all
 
-Payloads add up because all ranks multiply by one factor with orthonormal columns. A rank's error is M - P Q^T with its
-payload: the part orthogonal to that factor. Summed over ranks it is the error of the sum.
-
-PowerSGD's second sum needs the first, so only the gather of Q hides behind the next forward pass. ACP-SGD sends half as
-much, in as many messages as an all-reduce, and both halves overlap as in DeAR.
+A rank's error is M - P Q^T with its payload: the part orthogonal to the common factor. Summed over ranks it is the
+error of the sum. Of PowerSGD only the gather of Q overlaps the next forward pass: its second sum needs the first.
+ACP-SGD sends half as much, in as many messages as an all-reduce.
 
 Cost: r (n + m) elements of n m, half of that for ACP-SGD; 2 r multiplications an element for each product.
 """
@@ -58,11 +56,9 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class OfFactors(OfCodes):
-    """Act on payloads that are factors of matrices.
-
-    Attributes:
-        side: the factor that is sent; None: alternating between updates.
-        others: whether other tensors are also sent, uncompressed.
+    """Attributes:
+    side: the factor that is sent; None: alternating between updates.
+    others: whether other tensors are also sent, uncompressed.
     """
 
     adds_up: ClassVar[bool] = True
@@ -76,7 +72,7 @@ class OfFactors(OfCodes):
         return any(map(self.wire.matrix, shapes))
 
     def turns(self, shapes: tuple[Shape, ...]) -> list[list[int]]:
-        """Return the factor that each tensor sends: in even updates, and in odd ones."""
+        """Return each tensor's factor in even updates, and in odd ones."""
         if self.side is not None:
             return [[self.side] * len(shapes)] * 2
         first = self.wire.first_sides(shapes)
@@ -85,7 +81,7 @@ class OfFactors(OfCodes):
     def payload_bytes(
         self, count: int, *, longest: int, itemsize: int, ranks: int, shapes: tuple[Shape, ...] = ()
     ) -> int:
-        """Return the bytes of the longer turn; unknown for a bucket without its shapes."""
+        """Return the longer turn's bytes; unknown for a bucket without shapes."""
         lengths = [sum(self.wire.lengths(shapes, turn, others=self.others)) for turn in self.turns(shapes)]
         return round_up(max(lengths) * itemsize, ranks * ROW_BYTES)
 
@@ -111,7 +107,7 @@ class OfFactors(OfCodes):
         return left.reshape(matrix[0], -1), right.reshape(matrix[1], -1)
 
     def is_whole(self, memory: Memory, rank: int, *buffers: str) -> bool:
-        """Whether a rank has all of these buffers: a factor needs all of a matrix, and vice versa."""
+        """Whether a rank has all of these buffers, as a factor needs all of a matrix."""
         before = len(memory.misread)
         for buffer in buffers:
             for shard in range(memory.size):
@@ -121,11 +117,11 @@ class OfFactors(OfCodes):
 
 @dataclass(frozen=True, kw_only=True)
 class Project(OfFactors):
-    """Multiply gradient matrices by one orthonormalised factor, and write the other factor to the payload.
+    """Multiply gradient matrices by one orthonormalised factor: the other factor is the payload.
 
     Attributes:
         error: the buffer for the error, or none.
-        given: a payload buffer with the sums of the factors to multiply by; or none: use the stored factors.
+        given: a payload buffer with sums of the factors to multiply by; none: use the stored factors.
     """
 
     error: str | None = None
@@ -243,13 +239,13 @@ class Expand(OfFactors):
 
 
 def acp(name: str, wire: LowRank, *, error: str | None = "residual", **how: Any) -> Route:
-    """Make the ACP-SGD route: each matrix sends one factor per update, alternating."""
+    """Each matrix sends one factor per update, alternating."""
     codes: dict[str, Any] = {"wire": wire, "codes": "codes"}
     return expanded(name, (Project(**codes, error=error),), Expand(**codes), error=error, **how)
 
 
 def powersgd(name: str, wire: LowRank, *, error: str | None = "residual", **how: Any) -> Route:
-    """Make the PowerSGD route: one factor is sent, then the other, made with the sum of the first."""
+    """One factor is sent, then the other, made with the sum of the first."""
     first: dict[str, Any] = {"wire": wire, "codes": "first codes", "side": LEFT, "others": False}
     codes: dict[str, Any] = {"wire": wire, "codes": "codes", "side": RIGHT}
     project = Project(**first), all_reduce("first codes"), Project(**codes, given="first codes", error=error)
@@ -259,10 +255,7 @@ def powersgd(name: str, wire: LowRank, *, error: str | None = "residual", **how:
 def expanded(
     name: str, project: tuple[Stage, ...], expand: Expand, *, error: str | None, sharded: bool = False, after: int = 0
 ) -> Route:
-    """Make a route that sends matrices as factors; gradients travel uncompressed before iteration ``after``.
-
-    Raises ValueError for sharded updates.
-    """
+    """Gradients travel uncompressed before iteration ``after``. ValueError: sharded updates."""
     if sharded:
         raise ValueError(f"update must be full: {name.partition(' over ')[2]} gives all gradients to each rank")
     recall = (Recall(error=error),) if error else ()

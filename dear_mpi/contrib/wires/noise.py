@@ -1,7 +1,7 @@
 """Simulate sums over the air: all ranks transmit at once, the waves add up, and the receiver also gets noise.
 
-Gradients are sent uncompressed, and the owner of a sum adds normal noise, a share of the root mean square of its shard.
-So all ranks get the same sum. A shared seed draws the noise anew for each shard and update: runs are reproducible.
+The owner of an uncompressed sum adds normal noise, a share of its shard's root mean square, from a shared seed, anew
+for each shard and update: runs are reproducible.
 
 pack | reduce_scatter gradients | add noise to the own shard         all_gather gradients | update all | unpack
 
@@ -60,7 +60,7 @@ class AddNoise(Stage):
 
 
 def noisy(name: str, wire: Noise, *, sharded: bool = False, error: str | None = None) -> Route:
-    """Make a core route with inexact sums. It never keeps the error, whatever ``error`` is."""
+    """Make a core route with inexact sums; it never keeps the error."""
     route = SHARDED if sharded else FULL
     return replace(route, name=name, out=(*route.out, AddNoise(wire=wire)))
 

@@ -4,17 +4,15 @@
     counters   | +a | -b+c | a | -b | -c | a+b+c |
     peeling    c alone in one counter -> c; taken out of its other two -> b alone there -> b ...
 
-The sum of counters is the sketch of the sum. Whether peeling recovers all elements depends only on the places, so ranks
-know before they send. With 2000 counters or more that nearly always holds up to .75 elements per counter, with very
-many up to .818; with 128 it often fails, and above one element per counter always.
+The sum of counters is the sketch of the sum. Whether peeling ends depends only on the places, so ranks know before they
+send. With 2000 counters or more it nearly always holds up to .75 elements per counter, with very many up to .818; with
+128 it often fails, and above one element per counter always.
 
-Counters are summed, and peeled, in float64, in the order of elements: the bits do not depend on threads. The only loss
-is the conversion of counters to the type of the gradients. A NaN is recovered as NaN; an infinity may make elements
-that share counters with it NaN.
+Counters are summed, and peeled, in float64, in the order of elements: bits do not depend on threads. The only loss is
+the conversion of counters to the gradients' type. A NaN stays NaN; an infinity may make elements that share counters with it NaN.
 
 Cost: a bit for each element, and count / ratio counters; on the host some 500 ns for each nonzero element.
-Source: Li et al., arXiv 2402.07529; peeling as in Goodrich and Mitzenmacher, Invertible Bloom Lookup Tables, Allerton
-2011.
+Source: Li et al., arXiv 2402.07529; peeling: Goodrich and Mitzenmacher, Allerton 2011.
 """
 
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ BYTE = 8  # elements
 
 @dataclass(frozen=True)
 class Bits:
-    """One bit for each element: whether it is nonzero."""
+    """Whether each element is nonzero, a bit each."""
 
     encode_s: ClassVar[float] = 0.3e-9
 
@@ -77,7 +75,7 @@ class Sketch:
         return ceil(count / self.ratio)
 
     def peeling(self, marks: Array, counters: int) -> Peeling | None:
-        """Plan the recovery of the marked elements, from the arguments only; None if some cannot be recovered."""
+        """Plan the recovery from the arguments only; None if some elements cannot be recovered."""
         places = np.flatnonzero(marks)
         if places.size > counters // HASHES * HASHES:
             return None
@@ -91,7 +89,7 @@ class Sketch:
         out[...] = put(out, np.bincount(peeling.slots.reshape(-1), signed, out.size).astype(out.dtype))
 
     def decode(self, codes: Array, peeling: Peeling, x: Array) -> None:
-        """Recover the elements from counters, or a sum of counters; all others become zero."""
+        """Recover elements from (sums of) counters; others become zero."""
         counters, third = to_host(codes).astype(np.float64), codes.size // HASHES
         found = np.zeros(peeling.places.size)
         for elements, at in peeling.rounds:

@@ -38,7 +38,7 @@ INDEX = "index"
 
 @dataclass(frozen=True, kw_only=True)
 class Join(InRows):
-    """Combine all rows, the bits of this rank's shard: write the bits set in any of them to the rank's row."""
+    """Combine the rows, bits of this rank's shard: write the bits set in any of them."""
 
     codes: str = INDEX
 
@@ -143,9 +143,9 @@ class Peel(OfCounters):
 
 
 def sketched(name: str, wire: Sketch, *, sharded: bool = False, error: str | None = "residual") -> Route:
-    """Make a route that sends counters if few elements are nonzero, otherwise all gradients.
+    """Send counters if few elements are nonzero, otherwise all gradients; nothing is lost.
 
-    Nothing is left out, whatever ``error`` is. Raises ValueError for sharded updates.
+    Raises ValueError for sharded updates.
     """
     if sharded:
         raise ValueError(f"update must be full: {name.partition(' over ')[2]} has counters of elements of all shards")
