@@ -62,7 +62,6 @@ def bench_and_show(
     head = provenance(world, began)
 
     def say() -> None:
-        """Print rows, and what explains them, on rank 0."""
         form = flags.get("format", DEFAULT)
         show_bench(world, report, form)
         # Programs read the other formats: only rows go to standard output.

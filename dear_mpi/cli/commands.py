@@ -73,7 +73,6 @@ def all_commands() -> dict[str, Command]:
 
 @cache
 def added_flags(command: str) -> dict[str, AddedFlag]:
-    """Return extras' flags for a command of core, by Python name."""
     found = {}
     for entry, extra in extras_in("flags").items() if command in OPEN else ():
         of, _, flag = entry.partition(".")

@@ -26,7 +26,6 @@ def written_by(flags: Mapping[str, Any], *read: str) -> Written:
 
 
 def timeline_writer(flags: Mapping[str, Any]) -> "TimelineFiles | None":
-    """Return the writer of --timeline's files, if it is given."""
     files = [path for flag, path in written_by(flags) if flag == "--timeline"]
     if not files:
         return None

@@ -68,7 +68,6 @@ def added(command: str, core: Table) -> Table:
 
 
 def flags_of(kind: type[Declared]) -> Table:
-    """Return a flag per option field."""
     hints, found = get_type_hints(kind), Table()
     for name, said in options_of(kind).items():
         default, typed = getattr(kind, name, None), said.typed or hints[name]
@@ -87,7 +86,6 @@ def typed_as(table: Table) -> dict[str, str]:
 
 
 def chosen(kind: type[Declared], flags: Flags) -> dict[str, Any]:
-    """Return a class's typed options, as values."""
     found = {}
     for name, said in options_of(kind).items():
         if said.name(name) in flags:
@@ -97,7 +95,6 @@ def chosen(kind: type[Declared], flags: Flags) -> dict[str, Any]:
 
 
 def files_of(kind: type[Declared], flags: Flags) -> dict[str, Sequence[str]]:
-    """Return the typed options that may name files, by flag."""
     found: dict[str, Sequence[str]] = {}
     for name, said in options_of(kind).items():
         if said.may_be_file and said.name(name) in flags:

@@ -133,8 +133,8 @@ def with_flags(table: Table, *, alone: str = "", **defaults: Any) -> Callable[..
 def run_ranks(command: Callable[[World], Any], flags: Flags, *, device: str = "cpu") -> Any:
     """Call ``command(world)`` on every rank of ``RUN_FLAGS``. Returns its result, or its ``Output``'s report.
 
-    First the ranks compare flags, and rank 0 tries its files. An older report is ``aside`` meanwhile: a launcher may return
-    0 after all processes of a host died. A failed write is reported, with exit code 1, or 2 for --json.
+    First the ranks compare flags, and rank 0 tries its files. An older report is ``aside`` meanwhile: a launcher may
+    return 0 after all processes of a host died. A failed write is reported, with exit code 1, or 2 for --json.
     """
     json_file = flags.get("json_file")
 

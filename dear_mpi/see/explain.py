@@ -1,4 +1,4 @@
-"""Show an algorithm: its lesson, steps, every rank's data after each step, cost, and a proof."""
+"""Show an algorithm: its lesson, steps, data, cost, and a proof."""
 
 import inspect
 import re
@@ -160,7 +160,7 @@ def sends(written: Sequence[Program], number: int) -> str:
 
 
 def phase_lines(collective: str, size: int) -> Iterator[str]:
-    """List a rank's phases in shared memory, between barriers, with buffers of one element per rank."""
+    """List a rank's phases in shared memory, with buffers of one element per rank."""
     rank, partition = min(1, size - 1), Partition.of(size, size)
     for mailboxes, where in ((False, "Ranks that reach each other's buffers:"), (True, "Ranks that have mailboxes:")):
         yield ""

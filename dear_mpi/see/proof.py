@@ -48,7 +48,7 @@ def prove(
     rates: Rates | None = None,
     pieces: int = 1,
 ) -> None:
-    """Prove an algorithm for 1, 2, ... ranks, and call ``advance`` after each; ``layout``: each rank's host.
+    """Prove an algorithm for 1, 2, ... ranks, and call ``advance`` after each; ``layout``: ranks' hosts.
 
     A ProgramError names the number of ranks.
     """
@@ -130,7 +130,6 @@ class Replayed:
         return sent[at] if at < len(sent) else receive.chunks
 
     def whose(self, mask: int) -> int:
-        """Return the contributing ranks, without the destination rank."""
         return mask & (1 << self.programs[0].size) - 1
 
     def holders(self, mask: int) -> str:

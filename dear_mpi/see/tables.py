@@ -75,7 +75,6 @@ def show_comparison(world: World, rows: Sequence[Row]) -> None:
 
 
 def named(rows: Sequence[Row], *keys: str) -> list[Row]:
-    """Add the values of these keys to schedules' names if they vary."""
     several = ["schedule", *(key for key in keys if not alike(key, rows))]
     return [{**row, "schedule": ", ".join(str(row[key]) for key in several)} for row in rows]
 

@@ -50,7 +50,6 @@ class TimelineFiles:
 
 
 def saved(timeline: Timeline) -> dict[str, Any]:
-    """Return what ``read_timeline`` reads, as JSON has it."""
     return {"recorded": to_builtins(timeline, enc_hook=list)}
 
 

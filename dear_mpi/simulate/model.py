@@ -182,7 +182,6 @@ def crowded(costs: Costs, ranks: float, *, asleep: bool) -> Costs:
 
 
 def compute_keys(settings: Settings, costs: Costs) -> dict[str, Any]:
-    """Return a row's compute times, with the sources of layers and of updates."""
     profile = settings.scaled
     if profile is None:
         passes = both_passes(settings.forward_s, settings.backward_s)

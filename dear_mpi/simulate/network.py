@@ -46,7 +46,6 @@ class Machine:
     text: str
 
     def row(self) -> dict[str, Any]:
-        """The network's keys of ``--json``."""
         network, between = self.network, self.network.between
         return {
             "network": self.text,
@@ -140,7 +139,6 @@ def fitted(text: str, rows: Sequence[Row]) -> Network:
 
 
 def slowest(found: MachineFile) -> dict[str, Network]:
-    """Return the worst latency and bandwidth inside hosts, and between hosts, if any."""
     hosts, kinds = [rank.host for rank in found.ranks], defaultdict[str, list[Link]](list)
     for link in found.links:
         kinds[INSIDE if hosts[link.source] == hosts[link.dest] else BETWEEN].append(link)

@@ -51,7 +51,6 @@ class Prices:
         self.replays: dict[tuple[str, str, int], Lockstep | StandIns] = {}  # by algorithm, collective and pieces
 
     def on(self, network: Network) -> Prices:
-        """Return prices with other costs and the same hosts."""
         found = copy(self)
         found.network, found.found = replace(network, hosts=self.network.hosts), defaultdict(dict)
         return found
@@ -122,7 +121,7 @@ class StandIns:
         small, larger = divmod(shares, parts)
 
         def border(chunk: int) -> Any:
-            """The elements before a chunk, in whole shards and in parts of the next shard."""
+            """Elements before a chunk, in whole shards and in parts of the next."""
             shards, part = divmod(chunk, parts)
             return shards * shares + part * small + np.minimum(part, larger)
 
@@ -188,7 +187,7 @@ def find_stand_ins(
 
 
 def outline(program: Program) -> list[tuple[list[Seen], list[Seen]]]:
-    """Return a program relative to its rank: distances of peers, first parts, numbers of chunks."""
+    """Return peers' distances, first parts and numbers of chunks."""
 
     def seen(transfer: Send | Receive) -> Seen:
         away, chunks = (transfer.peer - program.rank) % program.size, transfer.chunks

@@ -79,13 +79,11 @@ class Scenario:
         return predict(schedule, rules, costs, traced=traced)
 
     def rules(self, name: str, schedule: type[Schedule], fusion: str) -> Rules:
-        """Make a rule book for a policy's buckets."""
         route = self.settings.route_of(schedule)
         buckets = buckets_of(self.model, schedule, route, fusion, partial(self.priced, schedule))
         return Rules(name, buckets, schedule, route=route, judged=self.settings.judged)
 
     def bound_s(self, schedule: type[Schedule], found: Prediction) -> float:
-        """Return a schedule's least time with a prediction's passes and buckets."""
         route = self.settings.route_of(schedule)
         sent_s = network_s(schedule, route, found.buckets, self.priced(schedule, found.buckets))
         return schedule.least(found.forward_s, found.backward_s, sent_s, self.model.costs.parts)
@@ -135,7 +133,6 @@ class Scenario:
         return self.prices.one_s(LOSS_ALGORITHM, "all_reduce", size)
 
     def row(self, fusion: str, prediction: Prediction, base_s: float) -> dict[str, Any]:
-        """Return a prediction's keys of ``--json``."""
         settings, model, seconds = self.settings, self.model, prediction.iteration_s
         return {
             "model": model.name,

@@ -51,8 +51,6 @@ def ranks_of(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Exchange):
-    """The flags of ``simulate``."""
-
     models: tuple[str, ...] = several(
         f"Model: synthetic:TABLE; TABLE is {TABLES}", (), flag="--model", shown=f"{MODEL}, or as in the profile"
     )
@@ -143,18 +141,16 @@ class Settings(Exchange):
         return self.wires or (self.wire or code,)
 
     def route_of(self, schedule: type[Schedule]) -> Route:
-        """Return a schedule's route, which it may define."""
         return schedule.own_route() or self.chosen_route
 
     @property
     def types(self) -> tuple[str, str]:
-        """The default types of parameters and of sent gradients."""
         dtype, wire = (self.profile.dtype, self.profile.wire) if self.profile else ("fp32", "fp32")
         return dtype, dtype if is_code(wire) else wire
 
     @property
     def wire_name(self) -> str:
-        """Return the gradients' wire format: the chosen one, the route's, or the default."""
+        """The chosen format, the route's, or the default."""
         return self.wire or self.chosen_route.wire or self.types[1]
 
     def ownership(self, ranks: int) -> Ownership:
@@ -170,7 +166,6 @@ class Settings(Exchange):
 
     @property
     def scaled(self) -> Profile | None:
-        """The profile, scaled to the given seconds."""
         given = (self.forward_s, self.backward_s)
         return self.profile if self.profile is None or given == (None, None) else self.profile.scaled(*given)
 

@@ -64,7 +64,7 @@ def simulate(
 
 
 def scenarios_of(asked: Settings, wire: Wire, prices: dict[tuple[int, int], Prices]) -> dict[tuple[Any, ...], Scenario]:
-    """Make a checked scenario of this wire format for each key: model, ranks and algorithm."""
+    """Make a checked scenario by model, ranks and algorithm."""
     asked.check()
     settings = replace(asked, wire=wire)
     kinds = {name: asked.kinds[name] for other, name in asked.pairs if other == wire} | {BASELINE: SCHEDULES[BASELINE]}

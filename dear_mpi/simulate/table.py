@@ -80,7 +80,6 @@ def table_of(rows: Sequence[Row], times: Mapping[str, str]) -> Table:
 
 
 def heading(found: Sequence[Simulated]) -> str:
-    """Return the network, the chosen exchange, and the sources of figures."""
     row, settings = found[0].row, found[0].scenario.settings
     uneven = [f"straggler {settings.straggler}"] * (settings.straggler is not None)
     uneven += [f"{row['ranks_per_core']:g} ranks share a core"] * (row["ranks_per_core"] != 1)
@@ -122,7 +121,6 @@ def warnings(found: Sequence[Simulated]) -> list[str]:
 
 
 def verdicts(found: Sequence[Simulated]) -> list[str]:
-    """Describe each model on each number of ranks: time, possible gain of our schedules, fastest row."""
     said = []
     for rows in grouped(found, lambda each: (each.row["model"], each.row["ranks"])).values():
         base, best = min((each.base for each in rows), key=lambda base: base.iteration_s), rows[0]
@@ -181,7 +179,7 @@ def ms(seconds: float) -> str:
 
 
 def timeline_of(found: Sequence[Simulated]) -> Timeline:
-    """Return the runs with a kept log, named by schedule and other varied settings."""
+    """Return the runs with a kept log, named by what varies."""
     rows = [each.row for each in found]
     varied = [name for name in ("model", "ranks", "fusion", "algorithm", "wire") if not alike(name, rows)]
     runs = []

@@ -142,7 +142,7 @@ class Conv2d(Split):
 
 
 class Embedding:
-    """A trained row per token, plus a trained row per position: y[n, t] = tokens[x[n, t]] + positions[t].
+    """y[n, t] = tokens[x[n, t]] + positions[t].
 
     Shapes: x (N, T) integers, tokens (vocabulary, D), positions (longest T, D), y (N, T, D).
     """
@@ -164,10 +164,10 @@ class Embedding:
         return self.tokens.value[x] + self.positions.value[: x.shape[1]]
 
     def backward(self, dy: Array) -> Array:
-        """Add each row of dy to its token's row. Tokens have no gradient, so it returns an empty array.
+        """Add each row of dy to its token's row; return an empty array.
 
-        The gradient is a product with the transposed one-hot matrix: a scatter-add does less work, but a GPU's atomic
-        additions have no fixed order, so bits would vary.
+        The product with the transposed one-hot matrix has a fixed order, unlike a scatter-add's atomic additions on a
+        GPU.
         """
         xp = array_module(dy)
         vocabulary, width = self.tokens.value.shape

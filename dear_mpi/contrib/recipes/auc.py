@@ -77,7 +77,7 @@ def auc(scores: Array, targets: Array) -> float:
 
 
 def rare(digit: int = 8) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Return digits, one against the others: few of it to train on, and the whole test set."""
+    """Return one digit against the others: few of it to train on, and the whole test set."""
     data = load_data("digits", np.dtype("float32"), 0)
     x, y = data.train.x, (data.train.y == digit).astype(int)
     few, many = (np.flatnonzero(y == label) for label in (1, 0))
@@ -88,7 +88,6 @@ def rare(digit: int = 8) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
 def train(
     world: Any, schedule: str = "local:32", *, iterations: int = 600, batch: int = 32, lr: float = 1.0, seed: int = 0
 ) -> float:
-    """Return the test set's AUC."""
     (x, y), (test_x, test_y) = rare()
     layers, loss = build(x.shape[1:], 2, np.random.default_rng(seed), x.dtype)
     draw = np.random.default_rng([seed, world.rank])

@@ -68,7 +68,6 @@ class Problem:
         return w
 
     def error(self, w: Array) -> float:
-        """Return the squared distance to the optimum, over that of zeros."""
         return float(((w - self.best) ** 2).sum() / (self.best**2).sum())
 
     def descent(self, to: float) -> int:

@@ -38,11 +38,11 @@ from dear_mpi.training.routes import (
 
 @dataclass(frozen=True)
 class Participants:
-    """Choose who takes part in a round, equally on all ranks.
+    """Choose a round's ranks, equally on all ranks.
 
     Attributes:
         count: how many.
-        seconds: an iteration of each rank: the fastest take part; else they are drawn for each round.
+        seconds: an iteration of each rank: the fastest take part; default: a draw.
     """
 
     count: int
@@ -97,7 +97,7 @@ class TakePart(Stage):
 
 @dataclass(frozen=True, kw_only=True)
 class Adopt(Stage):
-    """values = share, of which all ranks have the average now."""
+    """values = share: the average."""
 
     on: str = MAIN
     reads = ("share",)

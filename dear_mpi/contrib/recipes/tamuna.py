@@ -40,8 +40,8 @@ class Masks:
 
     Attributes:
         steps: local steps of a round.
-        senders: of how many ranks each coordinate is a mean, at least two: s.
-        clients: how many ranks take part in a round, c; default: all.
+        senders: s, the ranks of each coordinate's mean, at least two.
+        clients: c, the ranks of a round; default: all.
     """
 
     steps: int
@@ -114,8 +114,6 @@ class Correct(Stage):
 
 @dataclass(frozen=True, kw_only=True)
 class Send(OfMasks):
-    """Write the values at this rank's coordinates of each shard into its row."""
-
     on: str = MAIN
     reads = ("values",)
     writes = ("sent",)

@@ -67,7 +67,6 @@ def dragonfly_way(sizes: Sequence[int], up_links: int, source: int, target: int)
 
 
 def coordinates(number: int, sizes: Sequence[int]) -> list[int]:
-    """Return a rank's position at each level, or in each dimension."""
     return [number // math.prod(sizes[axis + 1 :]) % size for axis, size in enumerate(sizes)]
 
 
@@ -99,7 +98,7 @@ TOPOLOGIES = {kind.example.partition(":")[0]: kind for kind in KINDS}
 
 @dataclass(frozen=True)
 class Topology:
-    """A network's name, level or dimension sizes, and uplinks of a tree's leaf."""
+    """``sizes``: of levels or dimensions; ``up_links``: of a tree's leaf."""
 
     name: str
     sizes: tuple[int, ...] = ()
@@ -121,7 +120,6 @@ class Topology:
         return tuple(rank // math.prod(self.sizes[-near:]) for rank in range(ranks)) if near else None
 
     def way(self, source: int, target: int) -> Way:
-        """Return the links on a message's path, each in one direction."""
         return tuple(TOPOLOGIES[self.name].way(self.sizes, self.up_links, source, target))
 
     def __str__(self) -> str:
@@ -146,7 +144,6 @@ class ShapedNetwork(Network):
         return Network(self.alpha * distance / 2, self.beta, self.gamma, self.o)
 
     def way_out(self, rank: int, peer: int) -> Way:
-        """Return the first half of the links."""
         way = way_of(self.topology, rank, peer)
         return way[: len(way) // 2]
 

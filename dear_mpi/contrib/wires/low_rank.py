@@ -33,8 +33,6 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class LowRank:
-    """Choose the rank of the factors."""
-
     rank: int
 
     @property

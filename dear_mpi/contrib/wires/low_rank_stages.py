@@ -46,8 +46,6 @@ FACTORS = "factors"  # of each matrix, equal on all ranks
 
 
 class Part(NamedTuple):
-    """A bucket's tensor in a turn."""
-
     tensor: int
     side: int
     code: Array  # a matrix with ``rank`` columns, or flat
@@ -86,7 +84,6 @@ class OfFactors(OfCodes):
         return round_up(max(lengths) * itemsize, ranks * ROW_BYTES)
 
     def parts(self, bucket: BucketMemory) -> list[list[Part]]:
-        """Return the sent parts, in even updates and in odd ones."""
         codes, shapes = bucket.buffer(self.codes), tuple(x.shape for x in bucket.tensors("gradients"))
         kept = [self.factors(x, shape) for x, shape in zip(bucket.tensors(FACTORS), shapes, strict=True)]
         found = []
@@ -98,7 +95,6 @@ class OfFactors(OfCodes):
         return found
 
     def factors(self, tensor: Array, shape: Shape) -> tuple[Array, Array] | None:
-        """Return both factors of a matrix, in the buffer of factors."""
         matrix, flat = self.wire.matrix(shape), tensor.reshape(-1)
         if matrix is None:
             return None

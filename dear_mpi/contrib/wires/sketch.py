@@ -9,7 +9,7 @@ send. With 2000 counters or more it nearly always holds up to .75 elements per c
 128 it often fails, and above one element per counter always.
 
 Counters are summed, and peeled, in float64, in the order of elements: bits do not depend on threads. The only loss is
-the conversion of counters to the gradients' type. A NaN stays NaN; an infinity may make elements that share counters with it NaN.
+the conversion of counters to the gradients' type. A NaN stays NaN; an infinity may make its counters' elements NaN.
 
 Cost: a bit for each element, and count / ratio counters; on the host some 500 ns for each nonzero element.
 Source: Li et al., arXiv 2402.07529; peeling: Goodrich and Mitzenmacher, Allerton 2011.
@@ -45,7 +45,6 @@ class Bits:
         x[...] = put(x, self.marks(codes, x.size))
 
     def marks(self, codes: Array, count: int) -> Array:
-        """Return the bits of ``count`` elements, on the host."""
         return np.unpackbits(to_host(codes), count=count)
 
 
@@ -101,7 +100,6 @@ class Sketch:
 
 
 def put(beside: Array, array: Array) -> Array:
-    """Copy a host array to the device of another array."""
     found: Array = array_module(beside).asarray(array)
     return found
 

@@ -68,8 +68,6 @@ class Join(InRows):
 
 @dataclass(frozen=True, kw_only=True)
 class OfCounters(OfCodes):
-    """Use a buffer of counters, in the type of gradients."""
-
     adds_up: ClassVar[bool] = True
     wire: Sketch
     codes: str = "counters"
@@ -120,8 +118,6 @@ class Fill(OfCounters):
 
 @dataclass(frozen=True, kw_only=True)
 class Peel(OfCounters):
-    """Write the recovered elements into the gradients."""
-
     act: ClassVar[str] = "decode"
     writes: ClassVar[tuple[str, ...]] = ("gradients",)
 
