@@ -1,6 +1,4 @@
-"""Predict a script's iteration on given ranks and a network: under its DDP, and under our schedules at their best
-fusion.
-"""
+"""Predict a script's iteration on given ranks and a network: under its DDP, and our schedules at their best fusion."""
 
 from __future__ import annotations
 

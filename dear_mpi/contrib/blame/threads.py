@@ -89,9 +89,7 @@ class MainThread:
         return end_s - begin_s - sum(max(0.0, each) for each in idle_s)
 
     def await_engine(self, carried: Sequence[tuple[str, int]]) -> None:
-        """End waits with their operation: the last of its name that had ended by then, or of all if none has
-        the name.
-        """
+        """End waits with their operation: the last of its name that had ended by then; of all if none has it."""
         times, every, named = self.graph.times, [end for _, end in carried], defaultdict[str, list[int]](list)
         for name, end in carried:
             named[name].append(end)

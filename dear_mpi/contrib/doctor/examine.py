@@ -179,9 +179,7 @@ def shared_huge_pages(folder: Path = HUGE_PAGES) -> tuple[bool, str]:
 
 
 def examine(world: World, alone: Facts, *, device_memory: str, nbytes: int) -> Facts:
-    """Collective: gather facts, and measure links (messages of ``nbytes``). Without a usable MPI, only this rank's
-    facts.
-    """
+    """Collective: gather facts, and measure links (messages of ``nbytes``). Without MPI, only this rank's facts."""
     flags = {"device": alone.device, "device_memory": device_memory, "size": nbytes}
     agree(world.transport, "doctor", lambda: flags)
     if not alone.usable:

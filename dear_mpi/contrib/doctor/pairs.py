@@ -134,9 +134,7 @@ def outliers(links: Sequence[Link], hosts: Sequence[str]) -> list[Finding]:
 
 
 def slow_ends(rows: Sequence[Link], names: Sequence[Any], measure: Measure) -> dict[Any, Ways]:
-    """Return slow ends, each with its best and the usual cost when it sends and when it receives; ``names``: hosts, or
-    ranks.
-    """
+    """Return slow ends (``names``: hosts or ranks), their best and the usual cost as a sender and as a receiver."""
     found: dict[Any, Ways] = {}
     for way, end in (("sends", "source"), ("receives", "dest")):
         groups = grouped(rows, lambda row, end=end: names[getattr(row, end)])  # type: ignore[misc]

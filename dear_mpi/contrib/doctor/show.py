@@ -89,9 +89,7 @@ MOST_PAIRS = 20  # in a table
 
 
 def show_links(screen: Console, links: Sequence[Link], hosts: Sequence[str], transport: str) -> dict[str, Any]:
-    """Print the worst pairs, usual values and outliers. Returns the report: the input of ``simulate --network FILE``,
-    and more.
-    """
+    """Print the worst pairs, usual values and outliers. Returns the report, for ``simulate --network FILE``."""
     pairs, found = sorted(pairs_of(links, hosts), key=lambda pair: -pair.slowdown), outliers(links, hosts)
     ranks_per_host = [hosts.count(host) for host in dict.fromkeys(hosts)]
     columns = {"ranks": PAIR_COLUMNS["ranks"], "hosts": lambda pair: pair.where, **PAIR_COLUMNS}

@@ -139,9 +139,7 @@ def shown_of(name: str, collective: str, size: int, room: int, **how: Any) -> di
 def one_size(
     name: str, collective: str, size: int, *, hosts: int, rates: tuple[float, float] | None, pieces: int
 ) -> dict[str, Any]:
-    """Return the steps on ``size`` ranks, equally spread over hosts if possible; only the fault if programs are
-    invalid.
-    """
+    """Return the steps on ``size`` ranks, equally spread over hosts if possible; of invalid programs only the fault."""
     layout = spread(size, min(hosts, size))
     known = None if rates is None else rates_of(*rates, layout)
     try:

@@ -181,9 +181,7 @@ def torus(rows: int, columns: int) -> Places:
 
 
 def hypercube(size: int) -> Places:
-    """Place ranks on a grid by a Gray code, so that ranks that talk are neighbours in a row or column, with
-    wrap-around.
-    """
+    """Place ranks on a grid by a Gray code: those that talk are neighbours in a row or column, with wrap-around."""
     bits = (size - 1).bit_length()
     columns = 1 << (bits + 1) // 2
     rows = size // columns
