@@ -64,9 +64,7 @@ class Answer:
 def answer(
     observation: Observation, settings: Settings, progress: Callable[[str], object] = lambda note: None
 ) -> list[Answer]:
-    """Answer for each number of ranks; the settings' profile must be the observation's. ValueError: as for
-    ``simulate``.
-    """
+    """Answer for each number of ranks, with the observation's profile in ``settings``. ValueError: as ``simulate``."""
     return [of_ranks(observation, replace(settings, ranks=(ranks,)), progress) for ranks in settings.ranks]
 
 

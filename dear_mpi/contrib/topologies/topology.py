@@ -182,9 +182,7 @@ def parse_topology(text: str) -> Topology:
 
 
 def read_network(text: str, ranks: int) -> Network:
-    """Read ``fattree:8x8,2,10gbit,50us``: unitless numbers are the shape's. ValueError: unreadable, or ranks do not
-    fit.
-    """
+    """Read ``fattree:8x8,2,10gbit,50us``: unitless numbers are the shape's. ValueError: unreadable, or no fit."""
     fields = text.split(",")
     begin = 2 if fields[1:] and whole_number(fields[1]) is not None else 1
     topology, link = parse_topology(",".join(fields[:begin])), fields[begin:]
