@@ -31,8 +31,8 @@ NAME = "dear"
 Arrays = Sequence[Array]
 Tensors = Sequence[Any]
 Lists = Sequence[Tensors]
-OPS = {"SUM": "sum", "AVG": "average", "PRODUCT": "prod", "MIN": "min", "MAX": "max"}  # PyTorch's names and ours
-OPS |= {"BAND": "band", "BOR": "bor", "BXOR": "bxor"}
+OPS = {name: name.lower() for name in ("SUM", "MIN", "MAX", "BAND", "BOR", "BXOR")}  # PyTorch's names and ours
+OPS |= {"AVG": "average", "PRODUCT": "prod"}
 
 
 def init_process_group(comm: Any, *, algorithm: str = "ring", stall_after_s: float = 0.0, **options: Any) -> None:

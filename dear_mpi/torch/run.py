@@ -81,17 +81,15 @@ class Run(Session):
             for each, modules in needed.items()
         }
         firsts = owner.world.gather_values(firsts)[0]  # rank 0's: branches may differ
-        numbers = {first: number for number, first in enumerate(sorted(set(firsts.values())))}
-        self.calls = [Call([]) for _ in numbers]
-        self.of: dict[Any, tuple[int, TorchParameter]] = {}
+        calls = {first: Call([]) for first in sorted(firsts.values())}
+        self.calls, self.of = [*calls.values()], dict[Any, tuple[int, TorchParameter]]()
         self.begins: dict[Any, int] = {}  # the call that a module begins, with all before it
         for tensor, modules in needed.items():
-            name = owner.names[tensor]
-            call, parameter = numbers[firsts[name]], TorchParameter(name, tensor)
-            self.calls[call].parameters.append(parameter)
-            self.of[tensor] = call, parameter
+            parameter = self.updates.wrapped[tensor] = TorchParameter(owner.names[tensor], tensor)
+            own = calls[firsts[parameter.name]]
+            own.parameters.append(parameter)
+            self.of[tensor] = call, _ = self.calls.index(own), parameter
             self.begins |= {module: max(call, self.begins.get(module, 0)) for module in modules}
-            self.updates.wrapped[tensor] = parameter
         self.places = places_of(owner.model)
         self.trained = [(name, each, each.requires_grad) for name, each in owner.model.named_parameters()]
         super().__init__(
